@@ -1,0 +1,62 @@
+# Every command sets up what it needs, in folders of this one: Python 3.11+ and make are enough.
+#
+#   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
+#   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
+#   make test                       the tests; make test ARGS="-k browser" for some of them
+#   make test-reference             the comparison with torch's diffusers, drawn afresh
+#   make bench                      measurements, written into benchmarks/
+#   make lint                       style, types, Dockerfile
+
+ACCELERATOR ?= cpu
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+REFERENCE := .venv-reference
+PIP := -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-reference bench lint clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(VENV)/.installed-$(ACCELERATOR)
+
+run: setup
+	$(VENV)/bin/python app.py $(ARGS)
+
+test: $(VENV)/.installed-test
+	sh tests/chromium.sh $(VENV)/bin/python
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+test-reference: $(REFERENCE)/.installed
+	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)
+
+bench: $(VENV)/.installed-$(ACCELERATOR)
+	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+lint: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
+
+clean:
+	rm -rf $(VENV) $(REFERENCE)
+
+# An environment is made once; its packages are installed again only when a list of them changes.
+$(VENV)/bin/python $(REFERENCE)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Python 3.11 or newer is needed as '$(PYTHON)'; name another with PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(@D)/..
+
+$(VENV)/.installed-%: requirements-%.txt requirements.txt | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP) --requirement $<
+	@touch $@
+
+# torch comes first and alone: named exactly, it is not replaced by a build other packages prefer.
+$(REFERENCE)/.installed: requirements-reference.txt requirements.txt | $(REFERENCE)/bin/python
+	$(REFERENCE)/bin/python $(PIP) "$$(grep '^torch==' $<)"
+	$(REFERENCE)/bin/python $(PIP) --requirement $<
+	@touch $@

@@ -1,0 +1,56 @@
+"""`make bench`: start-up, speed and memory of a checkpoint on this machine's devices.
+
+Each start is a fresh process, as an operator's is. Writes `benchmarks/results/<date>-<device>.json`
+and prints the same.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import page
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--model", help="folder or Hub id; default: as app.py chooses")
+    parser.add_argument("--repeats", type=int, default=5, help="requests, after one to warm up")
+    options = parser.parse_args()
+    model = ["--model", options.model] if options.model else []
+    with tempfile.TemporaryDirectory() as cache:
+        request = [*model, "--repeats", str(options.repeats)]
+        report = {
+            "date": datetime.date.today().isoformat(),
+            "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+            "python": platform.python_version(),
+            **_measure("benchmarks.requests", [*request, "--cache-dir", f"{cache}/c"]),
+            "start_seconds_cached": _measure(
+                "benchmarks.requests", [*model, "--repeats", "0", "--cache-dir", f"{cache}/c"]
+            )["start_seconds"],
+            "page_ready_seconds": page.seconds_until_ready(model),
+        }
+    device = re.sub(r"\W+", "-", report["device"]).strip("-").lower()
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{report['date']}-{device}-{Path(report['model']).name}.json"
+    file.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report, indent=2), file, sep="\n")
+
+
+def _measure(module: str, arguments: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""How long `python app.py` takes from a cold start until its page answers."""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+LIMIT_SECONDS = 1800
+
+
+def seconds_until_ready(arguments: list[str]) -> float:
+    """Starts the app on a free port, waits for its page, stops it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    begin = time.perf_counter()
+    command = [sys.executable, "app.py", "--port", str(port), *arguments]
+    app = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        while app.poll() is None and time.perf_counter() - begin < LIMIT_SECONDS:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+                return round(time.perf_counter() - begin, 2)
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.1)
+        raise RuntimeError("the page did not answer")
+    finally:
+        app.terminate()
+        app.wait()

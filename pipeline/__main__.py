@@ -1,0 +1,122 @@
+"""Pictures from the command line: `python -m pipeline "a prompt" --out folder`."""
+
+import argparse
+import errno
+import logging
+import os
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one request; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("pipeline").setLevel(logging.INFO if options.verbose else logging.WARNING)
+    try:
+        for file in _draw(options):
+            print(file)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except (ValueError, OSError) as error:
+        from pipeline import InputError
+
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description="Draws pictures from a prompt with SDXL and writes them as PNG files, each "
+        "with its settings inside, and a grid of all of them.",
+        epilog="Exit status: 0 done, 1 failed, 2 something asked for is not possible, "
+        "130 interrupted.",
+    )
+    add = parser.add_argument
+    add("prompt", nargs="+", help="one prompt for all pictures, or one for each picture")
+    add("--negative", default=None, metavar="TEXT", help="what the pictures should not show")
+    add("--guidance", type=float, default=5.0, metavar="SCALE", help="default 5; 1 or less: none")
+    add("--steps", type=int, default=25, help="1 to 50, default 25")
+    add("--seed", type=int, default=0, help="picture i is drawn from seed + i; default 0")
+    add("--out", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
+    add("--model", help="folder or Hub id; default: SDXL base 1.0 on an accelerator, else the"
+        " bundled miniature")  # fmt: skip
+    add("--revision", help="branch, tag or commit on the Hub")
+    add("--height", type=int, help="pixels; default: the checkpoint's own")
+    add("--width", type=int, help="pixels; default: the checkpoint's own")
+    add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: by device")
+    add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
+    add("--verbose", action="store_true", help="log the stages of startup")
+    return parser
+
+
+def _make_folder(folder: Path) -> None:
+    reason = "no folder that can be written to; name another one with --out"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, reason, str(folder)) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, reason, str(folder))
+
+
+def _draw(options: argparse.Namespace) -> list[Path]:
+    from diffusers.utils import make_image_grid
+
+    from pipeline import SDXLPipeline, metadata
+    from pipeline.default_model import choose_model
+    from pipeline.pipeline import check_request
+
+    prompt = options.prompt if len(options.prompt) > 1 else options.prompt[0]
+    # Before anything slow, so that what cannot be is known at once.
+    check_request(
+        prompt, options.negative, options.guidance, options.seed, options.steps, options.images
+    )
+    _make_folder(options.out)
+    model, revision = choose_model(options.model, options.revision)
+    pipe = SDXLPipeline.from_pretrained(
+        model,
+        revision,
+        height=options.height,
+        width=options.width,
+        images_per_request=options.images,
+        num_inference_steps=options.steps,
+        dtype=options.dtype,
+        cache_dir=options.cache_dir,
+    )
+    with tqdm(total=options.steps, desc="Drawing", unit="step", disable=None) as bar:
+        result = pipe.generate(
+            prompt,
+            options.negative,
+            guidance_scale=options.guidance,
+            seed=options.seed,
+            on_step=lambda *_: bar.update(),
+        )
+    for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
+        print(f"cut off, too long: {cut}", file=sys.stderr)
+    named = {f"{seed}.png": image for seed, image in zip(result.seeds, result.images, strict=True)}
+    grid = make_image_grid(result.images, *_grid(len(result.images)))
+    grid.info.update(result.images[0].info)
+    for name, image in {**named, "grid.png": grid}.items():
+        metadata.save_png(image, options.out / name)
+    return [options.out / name for name in (*named, "grid.png")]
+
+
+def _grid(count: int) -> tuple[int, int]:
+    """Rows and columns, as near to a square as the count divides."""
+    rows = max(n for n in range(1, int(count**0.5) + 1) if count % n == 0)
+    return rows, count // rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""What can go wrong that a person can put right: messages say what, where and what is right."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, incomplete or of an unsupported kind.
+
+    The message names the file, the key or tensor and its value, and says what would be right.
+    """
+
+
+class InputError(ValueError):
+    """An argument of a request that cannot be used: a blank prompt, a seed out of range, ...
+
+    The message names the argument and its value, and says what would be right.
+    """
+
+
+class MetadataError(ValueError):
+    """A picture, or a text that should hold a picture's settings, that cannot be read."""
+
+
+class Cancelled(Exception):
+    """The caller asked a run to stop, and it stopped between two steps."""

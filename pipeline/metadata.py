@@ -1,0 +1,227 @@
+"""A picture's settings, in the text that AUTOMATIC1111's web UI writes into its PNG files.
+
+The prompt, then `Negative prompt: ...`, then one line such as
+`Steps: 25, Sampler: Euler, CFG scale: 5.0, Seed: 7, Size: 1024x1024, Model: ...`, in which values
+that hold separators are JSON strings. Format:
+https://github.com/AUTOMATIC1111/stable-diffusion-webui/wiki/Features#png-info
+
+That text does not keep every prompt apart from what follows it, nor its outer spaces. Where it
+would be read back otherwise, the last line also has the prompts as JSON strings, under `Prompt`
+and `Negative prompt`.
+"""
+
+import json
+import os
+import re
+import unicodedata
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from pipeline.errors import MetadataError
+
+Number = TypeVar("Number", int, float)
+
+KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
+PROGRAM = "sdxl-flax"
+MAX_FILE_BYTES = 64 * 2**20
+MAX_PIXELS = 64 * 2**20
+MAX_TEXT = 2**20
+
+NEGATIVE = "Negative prompt:"
+# Possessive and of limited length, so that no text takes more than linear time.
+_FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+_PLAIN_VALUE = re.compile(r"\w[\w .\-/]*(?<! )")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a picture was made with; None where a picture's text does not say.
+
+    Attributes:
+        negative_prompt: "" for none.
+        seed: this picture's own.
+        width: in pixels, as `height`.
+        model: a Hub id, or a folder's name.
+        revision: the commit on the Hub.
+    """
+
+    prompt: str
+    negative_prompt: str
+    seed: int | None
+    num_inference_steps: int | None
+    guidance_scale: float | None
+    width: int | None
+    height: int | None
+    model: str | None
+    revision: str | None
+
+
+def to_text(settings: Settings) -> str:
+    """The settings as text, from which `from_text` reads exactly the same."""
+    s = settings
+    fields = {
+        "Steps": s.num_inference_steps,
+        "Sampler": "Euler",
+        "CFG scale": None if s.guidance_scale is None else float(s.guidance_scale),
+        "Seed": s.seed,
+        "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
+        "Model": s.model,
+        "Model revision": s.revision,
+        "Version": PROGRAM,
+    }
+    last = ", ".join(
+        f"{key}: {_quote(value)}" for key, value in fields.items() if value is not None
+    )
+    lines = [_printable(s.prompt), last]
+    if s.negative_prompt:
+        lines.insert(1, f"{NEGATIVE} {_printable(s.negative_prompt)}")
+    text = "\n".join(lines).strip()
+    try:
+        if from_text(text) == settings:
+            return text
+    except MetadataError:
+        pass
+    exact = f"Prompt: {json.dumps(s.prompt)}, {NEGATIVE} {json.dumps(s.negative_prompt)}"
+    return f"{text}, {exact}"
+
+
+def from_text(text: str) -> Settings:
+    """The settings in a text that `to_text` or AUTOMATIC1111 wrote; other keys are passed over.
+
+    Raises:
+        MetadataError: there is no line of settings, or a value in it is not of its kind.
+    """
+    *lines, last = text.strip().split("\n")
+    fields = {key: _unquote(value.strip()) for key, value in _FIELD.findall(last)}
+    if len(fields) < 3:  # AUTOMATIC1111's own criterion
+        raise MetadataError(
+            "no settings: the last line should read 'Steps: ..., Sampler: ..., ...'"
+        )
+    prompt, negative_prompt = _split_prompts(lines)
+    width, height = _size(fields.get("Size"))
+    return Settings(
+        prompt=fields.get("Prompt", prompt),
+        negative_prompt=fields.get(NEGATIVE.rstrip(":"), negative_prompt),
+        seed=_number(fields, "Seed", int),
+        num_inference_steps=_number(fields, "Steps", int),
+        guidance_scale=_number(fields, "CFG scale", float),
+        width=width,
+        height=height,
+        model=fields.get("Model"),
+        revision=fields.get("Model revision"),
+    )
+
+
+def attach(image: Image.Image, settings: Settings) -> None:
+    """Puts the settings into `image.info`, from where `save_png` takes them."""
+    image.info[KEY] = to_text(settings)
+
+
+def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
+    """Writes a PNG with the settings that are attached to the picture, if any.
+
+    A file appears under its name only when it is whole.
+
+    Raises:
+        OSError: it cannot be written; the message names the file.
+    """
+    info = PngInfo()
+    if KEY in image.info:
+        info.add_text(KEY, image.info[KEY])  # as iTXt where Latin-1 does not suffice
+    if not isinstance(target, str | Path):
+        image.save(target, format="PNG", pnginfo=info)
+        return
+    path = Path(target)
+    part = path.with_name(f".{uuid.uuid4().hex}.part")
+    try:
+        with part.open("xb") as file:
+            image.save(file, format="PNG", pnginfo=info)
+        part.replace(path)
+    except OSError as error:
+        reason = f"the picture cannot be written: {error.strerror or error}"
+        raise OSError(error.errno, reason, str(path)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read(path: Path | str) -> Settings | None:
+    """The settings in a picture, None if it has none. Pixels are not decoded.
+
+    Raises:
+        MetadataError: not a picture, a damaged one, one that is too large, or unreadable settings.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+            raise MetadataError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
+        try:
+            with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
+                (width, height), text = image.size, image.info.get(KEY)
+        # Pillow has no one error for damaged files.
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise MetadataError(f"{path.name}: not a picture that can be read: {error}") from error
+    if width * height > MAX_PIXELS:
+        raise MetadataError(f"{path.name}: {width}x{height} is more than {MAX_PIXELS} pixels")
+    if not isinstance(text, str):
+        return None
+    if len(text) > MAX_TEXT:
+        raise MetadataError(f"{path.name}: its settings are longer than {MAX_TEXT} characters")
+    return from_text(text)
+
+
+def _split_prompts(lines: list[str]) -> tuple[str, str]:
+    """Prompt and negative prompt: everything before, and after, the first `Negative prompt:`."""
+    lines = [line.strip() for line in lines]
+    at = next((i for i, line in enumerate(lines) if line.startswith(NEGATIVE)), len(lines))
+    negative = [line.removeprefix(NEGATIVE).strip() for line in lines[at:]]
+    return "\n".join(lines[:at]), "\n".join(negative)
+
+
+def _quote(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
+
+
+def _unquote(value: str) -> str:
+    if len(value) < 2 or value[0] != '"' or value[-1] != '"':
+        return value
+    try:
+        return str(json.loads(value))
+    except ValueError:
+        return value
+
+
+def _number(fields: dict[str, str], key: str, kind: type[Number]) -> Number | None:
+    value = fields.get(key)
+    if value is None:
+        return None
+    try:
+        return kind(value)
+    except ValueError:
+        kinds = {int: "a whole number", float: "a number"}
+        raise MetadataError(f"{key} is {value[:40]!r}; expected {kinds[kind]}") from None
+
+
+def _size(value: str | None) -> tuple[int | None, int | None]:
+    if value is None:
+        return None, None
+    match = re.fullmatch(r"(\d{1,9})x(\d{1,9})", value)
+    if match is None:
+        raise MetadataError(f"Size is {value[:40]!r}; expected WIDTHxHEIGHT")
+    return int(match[1]), int(match[2])
+
+
+def _printable(text: str) -> str:
+    """Without what PNG text cannot hold: control characters and lone surrogates."""
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(char) in ("Cc", "Cs") and char not in "\t\n\r"
+        else char
+        for char in text
+    )

@@ -1,0 +1,415 @@
+"""SDXLPipeline: the one stateful object. Text in, pictures out."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+from PIL import Image
+from tqdm import tqdm
+
+from pipeline import metadata, weights
+from pipeline.clip import CLIPTextEncoder
+from pipeline.compiled import (
+    MAX_INFERENCE_STEPS,
+    CompiledSampler,
+    Networks,
+    Shapes,
+    make_mesh,
+    place_on,
+)
+from pipeline.config import Config, read_config
+from pipeline.errors import Cancelled, CheckpointError, InputError
+from pipeline.executables import ExecutableCache
+from pipeline.hub import Checkpoint, fetch
+from pipeline.scheduler import make_schedule
+from pipeline.tokenizer import Tokenizers
+from pipeline.unet import UNet
+from pipeline.vae import VAE
+
+MAX_IMAGES = 64  # per request
+MAX_SEED = 2**32 - 1
+MAX_GUIDANCE_SCALE = 100.0
+OUTPUT_TYPES = ("pil", "np", "latent")
+
+OnStep = Callable[[int, int, Array], object]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one request gave.
+
+    Attributes:
+        images: PIL pictures with their settings in `info`; or `[images, H, W, 3]` float32 in 0..1;
+            or latents `[images, h, w, C]` float32.
+        seeds: each picture's own.
+        truncated: per picture the end of its prompt that did not fit, or "".
+        negative_truncated: the same for the negative prompts.
+    """
+
+    images: Any
+    seeds: list[int]
+    truncated: list[str]
+    negative_truncated: list[str]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request whose values have been checked: one prompt and negative prompt per picture."""
+
+    prompts: list[str]
+    negative_prompts: list[str]
+    guidance_scale: float
+    seeds: list[int]
+    num_inference_steps: int
+
+
+class SDXLPipeline:
+    """A checkpoint, compiled for one size and number of pictures. Made by `from_pretrained`.
+
+    One request at a time: callers with several threads keep a lock of their own.
+
+    Attributes:
+        model, revision: what is running: a folder's name or a Hub id, and its commit.
+        height, width: of the pictures, in pixels.
+        images_per_request, num_inference_steps: pictures per call, and the default step count.
+        device_kind, num_devices: what it runs on, such as "NVIDIA H200" and 1.
+    """
+
+    max_inference_steps = MAX_INFERENCE_STEPS
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: Config,
+        tokenizers: Tokenizers,
+        compiled: CompiledSampler,
+        num_inference_steps: int,
+    ):
+        self.model = checkpoint.model
+        self.revision = checkpoint.revision
+        self.height = compiled.shapes.height
+        self.width = compiled.shapes.width
+        self.images_per_request = compiled.shapes.images
+        self.num_inference_steps = num_inference_steps
+        devices = compiled.mesh.devices
+        self.device_kind: str = devices.flat[0].device_kind
+        self.num_devices: int = devices.size
+        self._config = config
+        self._tokenizers = tokenizers
+        self._compiled = compiled
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        revision: str | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        images_per_request: int = 4,
+        num_inference_steps: int = 25,
+        dtype: DTypeLike | None = None,
+        devices: Sequence[jax.Device] | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> "SDXLPipeline":
+        """Loads a checkpoint, compiles it and warms it up.
+
+        Args:
+            model: a folder in diffusers' layout, or an id on the Hub.
+            revision: a branch, tag or commit on the Hub.
+            height: in pixels; the checkpoint's own where None.
+            width: the same.
+            images_per_request: pictures that every call draws.
+            num_inference_steps: the default of `generate`, 1 to 50.
+            dtype: of the networks: bfloat16 on accelerators and float32 on CPU where None.
+            devices: to run on; all of the default backend where None.
+            cache_dir: a private folder to keep compiled executables in; None keeps none.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, damaged or not supported.
+            InputError: an argument cannot be used.
+            PermissionError: `cache_dir` is open to other users.
+        """
+        _check_count("images_per_request", images_per_request, 1, MAX_IMAGES)
+        _check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
+        devices = list(jax.devices() if devices is None else devices)
+        if not devices:
+            raise InputError("devices is empty; expected at least one")
+        dtype = _network_dtype(dtype, devices)
+        cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
+        checkpoint = fetch(str(model), revision, prefer_fp16=dtype.itemsize == 2)
+        config = read_config(checkpoint.folder)
+        tokenizers = _load_tokenizers(checkpoint.folder, config)
+        shapes = Shapes(images_per_request, *_size(config, height, width), tokenizers.first.length)
+        mesh = make_mesh(devices, images_per_request)
+        networks = _load_networks(checkpoint.folder, config, dtype, place_on(mesh))
+        compiled = CompiledSampler(config, networks, mesh, shapes, cache)
+        pipe = cls(checkpoint, config, tokenizers, compiled, num_inference_steps)
+        # The first run of an executable is slow even when it has been compiled.
+        with _Timed("warmed up"):
+            pipe.generate("warm up", num_inference_steps=1)
+        return pipe
+
+    def generate(
+        self,
+        prompt: str | Sequence[str],
+        negative_prompt: str | Sequence[str] | None = None,
+        guidance_scale: float = 5.0,
+        seed: int = 0,
+        num_inference_steps: int | None = None,
+        latents: np.ndarray | None = None,
+        output_type: str = "pil",
+        on_step: OnStep | None = None,
+        cancelled: Event | None = None,
+    ) -> Result:
+        """Draws `images_per_request` pictures. Nothing in here compiles.
+
+        Args:
+            prompt: one for all pictures, or one for each.
+            negative_prompt: the same; a blank one counts as none.
+            guidance_scale: how closely to follow the prompt; 1 and below means no guidance.
+            seed: picture i is drawn from seed + i (modulo 2^32), and only from that.
+            num_inference_steps: 1 to 50; the pipeline's default where None.
+            latents: `[images, h, w, C]` float32 standard normal noise, instead of the seed's.
+            output_type: "pil", "np" (`[images, H, W, 3]` float32 in 0..1) or "latent".
+            on_step: called as `on_step(step, total, latents)` after every step, step counting
+                from 1, latents being the device's array `[images, h, w, C]`.
+            cancelled: once set, the run stops before its next step.
+
+        Raises:
+            InputError: an argument cannot be used.
+            Cancelled: `cancelled` was set.
+        """
+        steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
+        count = self.images_per_request
+        request = check_request(prompt, negative_prompt, guidance_scale, seed, steps, count)
+        if output_type not in OUTPUT_TYPES:
+            raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
+        noise = None if latents is None else self._checked_latents(latents)
+        ids, truncated = self._tokenizers.tokenize(request.prompts)
+        negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
+        drawn = self._sample(request, np.stack([negative_ids, ids]), noise, on_step, cancelled)
+        return Result(
+            images=self._finish(drawn, request, output_type),
+            seeds=request.seeds,
+            truncated=truncated,
+            negative_truncated=negative_truncated,
+        )
+
+    def _sample(
+        self,
+        request: Request,
+        input_ids: np.ndarray,
+        noise: np.ndarray | None,
+        on_step: OnStep | None,
+        cancelled: Event | None,
+    ) -> Array:
+        """Final latents `[B, h, w, C]`; input_ids `[2, B, 2, L]`."""
+        run = self._compiled
+        schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
+        blank = np.array([not text.strip() for text in request.negative_prompts])
+        conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
+        if noise is None:
+            seeds = np.array(request.seeds, np.uint32)
+            latents = run.initial_latents(seeds, schedule.init_noise_sigma)
+        else:
+            latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))
+        total = request.num_inference_steps
+        advance = partial(
+            run.denoise,
+            conditioning=conditioning,
+            schedule=run.put_schedule(schedule),
+            guidance_scale=request.guidance_scale,
+        )
+        if on_step is None and cancelled is None:
+            return advance(latents, start=0, stop=total)
+        for step in range(total):
+            if cancelled is not None and cancelled.is_set():
+                raise Cancelled(f"stopped after {step} of {total} steps")
+            # Wait for the step: queueing the rest at once would leave nothing to cancel.
+            latents = advance(latents, start=step, stop=step + 1).block_until_ready()
+            if on_step is not None:
+                on_step(step + 1, total, latents)
+        return latents
+
+    def _finish(self, latents: Array, request: Request, output_type: str) -> Any:
+        if output_type == "latent":
+            return np.asarray(latents)
+        as_float, as_bytes = self._compiled.decode(latents)
+        if output_type == "np":
+            return np.asarray(as_float)
+        images = [Image.fromarray(image) for image in np.asarray(as_bytes)]
+        for i, image in enumerate(images):
+            metadata.attach(image, self._settings(request, i))
+        return images
+
+    def _settings(self, request: Request, i: int) -> metadata.Settings:
+        return metadata.Settings(
+            prompt=request.prompts[i],
+            negative_prompt=request.negative_prompts[i],
+            seed=request.seeds[i],
+            num_inference_steps=request.num_inference_steps,
+            guidance_scale=request.guidance_scale,
+            width=self.width,
+            height=self.height,
+            model=self.model,
+            revision=self.revision,
+        )
+
+    def _checked_latents(self, latents: np.ndarray) -> np.ndarray:
+        right = (self.images_per_request, *self._compiled.latents_shape)
+        try:
+            array = np.asarray(latents)
+        except ValueError as error:
+            raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
+        if array.shape != right or array.dtype != np.float32:
+            raise InputError(
+                f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
+            )
+        if not np.isfinite(array).all():
+            raise InputError("latents hold NaN or infinity; expected standard normal noise")
+        return array
+
+
+def check_request(
+    prompt: str | Sequence[str],
+    negative_prompt: str | Sequence[str] | None,
+    guidance_scale: float,
+    seed: int,
+    num_inference_steps: int,
+    images: int,
+) -> Request:
+    """The values of a request for `images` pictures; needs no checkpoint.
+
+    Raises InputError, naming the argument and its value.
+    """
+    _check_count("images_per_request", images, 1, MAX_IMAGES)
+    negative = "" if negative_prompt is None else negative_prompt
+    prompts = _per_picture("prompt", prompt, images)
+    if any(not text.strip() for text in prompts):
+        raise InputError("prompt is blank; say what the picture should show")
+    if not _is_number(guidance_scale) or not 0 <= guidance_scale <= MAX_GUIDANCE_SCALE:
+        right = f"a number from 0 to {MAX_GUIDANCE_SCALE:g}"
+        raise InputError(f"guidance_scale is {guidance_scale!r}; expected {right}")
+    _check_count("seed", seed, 0, MAX_SEED)
+    _check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
+    return Request(
+        prompts=prompts,
+        negative_prompts=_per_picture("negative_prompt", negative, images),
+        guidance_scale=float(guidance_scale),
+        seeds=[(int(seed) + i) % (MAX_SEED + 1) for i in range(images)],
+        num_inference_steps=int(num_inference_steps),
+    )
+
+
+def _per_picture(name: str, value: Any, count: int) -> list[str]:
+    if isinstance(value, str):
+        texts = [value] * count
+    else:
+        texts = list(value) if isinstance(value, Iterable) else [value]
+    if len(texts) != count or not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            f"{name} must be one text, or a list of {count}, one for each picture;"
+            f" got {len(texts)} of {sorted({type(text).__name__ for text in texts})}"
+        )
+    return texts
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool
+
+
+def _check_count(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
+    if not low <= value <= high:
+        raise InputError(f"{name} is {value}; expected {low} to {high}")
+
+
+def _network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
+    """XLA's CPU backend is slower in bfloat16 than in float32."""
+    if dtype is None:
+        return jnp.dtype(jnp.float32 if devices[0].platform == "cpu" else jnp.bfloat16)
+    for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
+        if dtype in (supported, supported.name, supported.type):
+            return supported
+    right = "float32 or bfloat16 (the VAE overflows in float16)"
+    raise InputError(f"dtype is {dtype}; expected {right}")
+
+
+def _size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
+    """Pixels; every level of the UNet must be able to halve the latents."""
+    factor = config.vae.scale_factor
+    multiple = factor * 2 ** (len(config.unet.block_out_channels) - 1)
+    own = (side * factor for side in config.unet.sample_size)
+    sizes = []
+    for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
+        size = default if given is None else given
+        _check_count(name, size, multiple, 8192)
+        if size % multiple:
+            raise InputError(f"{name} is {size}; expected a multiple of {multiple}")
+        sizes.append(int(size))
+    return sizes[0], sizes[1]
+
+
+def _load_tokenizers(folder: Path, config: Config) -> Tokenizers:
+    encoders = config.text_encoder, config.text_encoder_2
+    lengths = encoders[0].max_position_embeddings, encoders[1].max_position_embeddings
+    tokenizers = Tokenizers.load(folder, lengths)
+    both = zip((tokenizers.first, tokenizers.second), encoders, ("", "_2"), strict=True)
+    for tokenizer, encoder, suffix in both:
+        if tokenizer.vocabulary_size > encoder.vocab_size:
+            raise CheckpointError(
+                f"{folder}/text_encoder{suffix}/config.json: vocab_size = {encoder.vocab_size} is"
+                f" less than the {tokenizer.vocabulary_size} of tokenizer{suffix}/"
+            )
+    return tokenizers
+
+
+def _load_networks(
+    folder: Path, config: Config, dtype: DTypeLike, place: weights.Place
+) -> Networks:
+    def load(name: str, make: Callable[..., nnx.Module], part: object) -> Any:
+        def build() -> nnx.Module:
+            return make(part, dtype=dtype, rngs=weights.shape_rngs())
+
+        with _Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
+            return weights.load(build, folder / name, dtype, place, bar.update)
+
+    return Networks(
+        text_encoder=load("text_encoder", CLIPTextEncoder, config.text_encoder),
+        text_encoder_2=load("text_encoder_2", CLIPTextEncoder, config.text_encoder_2),
+        unet=load("unet", UNet, config.unet),
+        vae=load("vae", VAE, config.vae),
+    )
+
+
+def _progress_bar(title: str) -> tqdm:
+    """Bytes loaded; silent where nobody watches a terminal."""
+    return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
+
+
+class _Timed:
+    """Logs how long a stage of startup took."""
+
+    def __init__(self, done: str):
+        self.done = done
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            log.info("%s in %.1f s", self.done, time.perf_counter() - self.start)

@@ -1,0 +1,274 @@
+"""SDXL's UNet (Podell et al. 2023): ResNet blocks and transformers over `[B, h, w, C]` latents.
+
+Conditioned on the prompt through cross-attention, and on time, pooled prompt and picture size
+("text_time") through an embedding added in every ResNet block.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+
+from pipeline.config import UNetConfig
+from pipeline.layers import (
+    Attention,
+    ResnetBlock,
+    TimestepEmbedding,
+    conv,
+    group_norm,
+    layer_norm,
+    linear,
+    sinusoid,
+    upsample_nearest,
+)
+
+TRANSFORMER_NORM_EPS = 1e-6  # diffusers' Transformer2DModel, whatever norm_eps says
+LAYER_NORM_EPS = 1e-5
+
+
+class FeedForward(nnx.Module):
+    """GEGLU (Shazeer 2020) with the exact GELU, four times as wide inside."""
+
+    def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.proj_in = linear(width, 8 * width, dtype=dtype, rngs=rngs)
+        self.proj_out = linear(4 * width, width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """`[B, L, width] -> [B, L, width]`."""
+        hidden, gate = jnp.split(self.proj_in(x), 2, axis=-1)
+        return self.proj_out(hidden * jax.nn.gelu(gate, approximate=False))
+
+
+class TransformerBlock(nnx.Module):
+    """Self-attention, cross-attention to the prompt, feed-forward; each after a norm."""
+
+    def __init__(
+        self, width: int, context_dim: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        norm = partial(layer_norm, width, LAYER_NORM_EPS, dtype=dtype, rngs=rngs)
+        attend = partial(Attention, bias=False, dtype=dtype, rngs=rngs)
+        self.norm1 = norm()
+        self.attn1 = attend(width, width, heads)
+        self.norm2 = norm()
+        self.attn2 = attend(width, context_dim, heads)
+        self.norm3 = norm()
+        self.ff = FeedForward(width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Array, prompt_embeds: Array) -> Array:
+        """`[B, h*w, width]` and `[B, L, context_dim]` -> `[B, h*w, width]`."""
+        x = x + self.attn1(self.norm1(x))
+        x = x + self.attn2(self.norm2(x), prompt_embeds)
+        return x + self.ff(self.norm3(x))
+
+
+class Transformer2D(nnx.Module):
+    """Transformer blocks over the pixels of `[B, h, w, C]`, around a skip."""
+
+    def __init__(
+        self, config: UNetConfig, level: int, depth: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        width = config.block_out_channels[level]
+        heads = config.num_attention_heads[level]
+        self.norm = group_norm(
+            width, config.norm_num_groups, TRANSFORMER_NORM_EPS, dtype=dtype, rngs=rngs
+        )
+        self.proj_in = linear(width, width, dtype=dtype, rngs=rngs)
+        self.transformer_blocks = nnx.List(
+            TransformerBlock(width, config.cross_attention_dim, heads, dtype=dtype, rngs=rngs)
+            for _ in range(depth)
+        )
+        self.proj_out = linear(width, width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Array, prompt_embeds: Array) -> Array:
+        """`[B, h, w, C]` and `[B, L, D]` -> `[B, h, w, C]`."""
+        tokens = self.norm(x).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
+        tokens = self.proj_in(tokens)
+        for block in self.transformer_blocks:
+            tokens = block(tokens, prompt_embeds)
+        return x + self.proj_out(tokens).reshape(x.shape)
+
+
+def _resnet(config: UNetConfig, c_in: int, c_out: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    return ResnetBlock(
+        c_in,
+        c_out,
+        groups=config.norm_num_groups,
+        eps=config.norm_eps,
+        time_dim=config.time_embed_dim,
+        dtype=dtype,
+        rngs=rngs,
+    )
+
+
+class DownBlock(nnx.Module):
+    """ResNet blocks, each with its transformer if the block has attention, then half the size."""
+
+    def __init__(
+        self, config: UNetConfig, level: int, c_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        width = config.block_out_channels[level]
+        layers = config.layers_per_block[level]
+        self.resnets = nnx.List(
+            _resnet(config, c_in if i == 0 else width, width, dtype=dtype, rngs=rngs)
+            for i in range(layers)
+        )
+        self.attentions = nnx.List(
+            Transformer2D(config, level, depth, dtype=dtype, rngs=rngs)
+            for depth in config.down_depths[level]
+        )
+        if level < len(config.block_out_channels) - 1:
+            self.downsample = conv(width, width, stride=2, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Array, time_embed: Array, prompt_embeds: Array) -> list[Array]:
+        """The output of every layer, the last one being what goes on to the next block."""
+        outputs = []
+        for i, resnet in enumerate(self.resnets):
+            x = resnet(x, time_embed)
+            if self.attentions:
+                x = self.attentions[i](x, prompt_embeds)
+            outputs.append(x)
+        if hasattr(self, "downsample"):
+            outputs.append(self.downsample(x))
+        return outputs
+
+
+class MidBlock(nnx.Module):
+    """ResNet block; with attention, a transformer and a second ResNet block after it."""
+
+    def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        width = config.block_out_channels[-1]
+        make = partial(_resnet, config, width, width, dtype=dtype, rngs=rngs)
+        attended = config.mid_depth is not None
+        self.resnets = nnx.List(make() for _ in range(2 if attended else 1))
+        self.attentions = nnx.List()
+        if config.mid_depth is not None:
+            level = len(config.block_out_channels) - 1
+            self.attentions.append(
+                Transformer2D(config, level, config.mid_depth, dtype=dtype, rngs=rngs)
+            )
+
+    def __call__(self, x: Array, time_embed: Array, prompt_embeds: Array) -> Array:
+        """`[B, h, w, C] -> [B, h, w, C]`."""
+        x = self.resnets[0](x, time_embed)
+        if self.attentions:
+            x = self.resnets[1](self.attentions[0](x, prompt_embeds), time_embed)
+        return x
+
+
+class UpBlock(nnx.Module):
+    """Like DownBlock, with the outputs of the way down joined in, then twice the size.
+
+    `skips` are the channels of those outputs, in the order in which they are joined.
+    """
+
+    def __init__(
+        self,
+        config: UNetConfig,
+        index: int,
+        c_in: int,
+        skips: list[int],
+        *,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ):
+        level = len(config.block_out_channels) - 1 - index
+        width = config.block_out_channels[level]
+        self.resnets = nnx.List(
+            _resnet(config, (c_in if i == 0 else width) + skip, width, dtype=dtype, rngs=rngs)
+            for i, skip in enumerate(skips)
+        )
+        self.attentions = nnx.List(
+            Transformer2D(config, level, depth, dtype=dtype, rngs=rngs)
+            for depth in config.up_depths[index]
+        )
+        if level > 0:
+            self.upsample = conv(width, width, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self, x: Array, skips: list[Array], time_embed: Array, prompt_embeds: Array
+    ) -> Array:
+        """Takes from the end of `skips` what it joins."""
+        for i, resnet in enumerate(self.resnets):
+            x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time_embed)
+            if self.attentions:
+                x = self.attentions[i](x, prompt_embeds)
+        if hasattr(self, "upsample"):
+            x = self.upsample(upsample_nearest(x))
+        return x
+
+
+class UNet(nnx.Module):
+    """Latents, time and prompt to a prediction of the noise (or of v)."""
+
+    def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        channels = config.block_out_channels
+        embed = partial(TimestepEmbedding, d_out=config.time_embed_dim, dtype=dtype, rngs=rngs)
+        self.config = config
+        self.dtype = jnp.dtype(dtype)
+        self.conv_in = conv(config.in_channels, channels[0], dtype=dtype, rngs=rngs)
+        self.time_embedding = embed(channels[0])
+        self.add_embedding = embed(config.projection_class_embeddings_input_dim)
+
+        self.down_blocks = nnx.List()
+        skips = [channels[0]]
+        for level, width in enumerate(channels):
+            c_in = skips[-1]
+            self.down_blocks.append(DownBlock(config, level, c_in, dtype=dtype, rngs=rngs))
+            halved = level < len(channels) - 1
+            skips += [width] * (config.layers_per_block[level] + halved)
+        self.mid_block = MidBlock(config, dtype=dtype, rngs=rngs)
+        self.up_blocks = nnx.List()
+        c_in = channels[-1]
+        for index, layers in enumerate(reversed(config.layers_per_block)):
+            joined = [skips.pop() for _ in range(layers + 1)]
+            self.up_blocks.append(UpBlock(config, index, c_in, joined, dtype=dtype, rngs=rngs))
+            c_in = channels[-1 - index]
+
+        self.conv_norm_out = group_norm(
+            channels[0], config.norm_num_groups, config.norm_eps, dtype=dtype, rngs=rngs
+        )
+        self.conv_out = conv(channels[0], config.in_channels, dtype=dtype, rngs=rngs)
+
+    def embed_added(self, pooled_prompt_embeds: Array, add_time_ids: Array) -> Array:
+        """What "text_time" adds to every time embedding; the same for all steps of a request.
+
+        pooled_prompt_embeds `[B, P]`, add_time_ids `[B, 6]` float32 -> `[B, time_embed_dim]`.
+        """
+        batch = add_time_ids.shape[0]
+        sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition_time_embed_dim)
+        joined = [pooled_prompt_embeds, sizes.reshape(batch, -1).astype(self.dtype)]
+        return self.add_embedding(jnp.concatenate(joined, axis=-1))
+
+    def __call__(
+        self, latents: Array, timesteps: Array, prompt_embeds: Array, added_embed: Array
+    ) -> Array:
+        """One forward pass.
+
+        Args:
+            latents: `[B, h, w, C]`, already scaled for this step's noise level.
+            timesteps: `[B]` float32 (bfloat16 would round 961 to 960).
+            prompt_embeds: `[B, L, D]`.
+            added_embed: `[B, time_embed_dim]`, from `embed_added`.
+
+        Returns `[B, h, w, C]` float32.
+        """
+        wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
+        time_embed = self.time_embedding(wave.astype(self.dtype)) + added_embed
+        x = self.conv_in(latents.astype(self.dtype))
+        skips = [x]
+        for block in self.down_blocks:
+            skips += block(skips[-1], time_embed, prompt_embeds)
+        x = self.mid_block(skips[-1], time_embed, prompt_embeds)
+        for block in self.up_blocks:
+            x = block(x, skips, time_embed, prompt_embeds)
+        x = self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
+        return x.astype(jnp.float32)
+
+    def _sinusoid(self, values: Array, dim: int) -> Array:
+        config = self.config
+        return sinusoid(
+            values, dim, flip_sin_to_cos=config.flip_sin_to_cos, freq_shift=config.freq_shift
+        )

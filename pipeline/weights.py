@@ -1,0 +1,171 @@
+"""A checkpoint's tensors into NNX modules, strictly: every name and shape must match.
+
+The only file that knows diffusers' and transformers' key names. `checkpoint_name` is the contract:
+it gives every parameter the name its tensor has in a checkpoint of today; `modern_name` turns the
+spellings that older files have into it.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from pipeline.errors import CheckpointError
+from pipeline.tensors import TensorFiles, open_tensors
+
+# Where a module here is called otherwise than in the checkpoint.
+NAMES = (
+    (r"\.to_out\.", ".to_out.0."),
+    (r"\.ff\.proj_in\.", ".ff.net.0.proj."),
+    (r"\.ff\.proj_out\.", ".ff.net.2."),
+    (r"\.downsample\.", ".downsamplers.0.conv."),
+    (r"\.upsample\.", ".upsamplers.0.conv."),
+    # The VAE's attention keeps its norm among its projections.
+    (r"(mid_block\.attentions\.0)\.attention\.", r"\1."),
+    (r"^(token_embedding|position_embedding)\.", r"embeddings.\1."),
+    (r"^layers\.", "encoder.layers."),
+)
+LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+
+OLD_NAMES = (
+    # Text encoders saved before transformers 5.
+    (r"^text_model\.", ""),
+    # VAEs saved before diffusers 0.18.
+    (r"(mid_block\.attentions\.0)\.query\.", r"\1.to_q."),
+    (r"(mid_block\.attentions\.0)\.key\.", r"\1.to_k."),
+    (r"(mid_block\.attentions\.0)\.value\.", r"\1.to_v."),
+    (r"(mid_block\.attentions\.0)\.proj_attn\.", r"\1.to_out.0."),
+)
+# Buffers that old text encoders saved: 0, 1, 2, ...
+IGNORED = re.compile(r"^(text_model\.)?embeddings\.position_ids$")
+
+Place = Callable[[np.ndarray], jax.Array]
+M = TypeVar("M", bound=nnx.Module)
+
+
+def checkpoint_name(path: tuple[Any, ...]) -> str:
+    """A parameter's path in its module -> its tensor's name in the checkpoint."""
+    name = ".".join(str(part) for part in (*path[:-1], LEAVES[path[-1]]))
+    for pattern, replacement in NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def modern_name(name: str) -> str:
+    """A tensor's name in any supported file -> its name in a checkpoint of today."""
+    for pattern, replacement in OLD_NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a parameter of `shape` has in the checkpoint, where axes run otherwise."""
+    if path[-1] != "kernel":
+        return shape
+    if len(shape) == 4:  # H W I O -> O I H W
+        return shape[3], shape[2], shape[0], shape[1]
+    return shape[::-1]
+
+
+def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
+    """A checkpoint's tensor, with its axes as the module has them (a view)."""
+    if path[-1] != "kernel":
+        return tensor
+    return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+
+
+def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
+    """All parameters of a module under their checkpoint's names, ready to be saved."""
+    tensors = {}
+    for path, param in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+        value = np.asarray(param.get_value())
+        if path[-1] == "kernel":
+            value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+        tensors[checkpoint_name(path)] = np.ascontiguousarray(value)
+    return tensors
+
+
+class _OneKey:
+    """The part of nnx.Rngs that layers use, without its counter."""
+
+    def __init__(self) -> None:
+        self._key = jax.random.key(0)
+
+    def params(self) -> jax.Array:
+        return self._key
+
+
+def shape_rngs() -> nnx.Rngs:
+    """Random numbers for a module made for its shapes alone, as in `load`; all are the same.
+
+    nnx.Rngs counts its draws inside the trace, each slower than the one before: a minute of
+    computing for SDXL's UNet.
+    """
+    return cast(nnx.Rngs, _OneKey())
+
+
+def load(
+    make: Callable[[], M],
+    folder: Path,
+    dtype: DTypeLike,
+    place: Place,
+    progress: Callable[[int], object] = lambda _: None,
+) -> M:
+    """Makes a module and fills it from the safetensors files of a component's folder.
+
+    Args:
+        make: makes the module, with `shape_rngs`; only its shapes are used.
+        folder: holds the component's weights, for instance `.../unet`.
+        dtype: of the parameters. One tensor at a time is read, cast and placed.
+        place: puts a host array on the device or devices.
+        progress: told the number of bytes placed after each tensor.
+
+    Raises CheckpointError, naming file and tensor, for an unknown, missing, duplicate or wrongly
+    shaped tensor, and for a file that cannot be read.
+    """
+    module = nnx.eval_shape(make)
+    graphdef, state = nnx.split(module)
+    flat = dict(nnx.to_flat_state(state))
+    with open_tensors(folder) as files:
+        sources = _match(folder, files, flat)
+        for path, param in flat.items():
+            tensor = from_checkpoint(path, files[sources[path]].read())
+            array = place(np.ascontiguousarray(tensor.astype(dtype)))
+            flat[path] = param.replace(array)
+            progress(array.nbytes)
+    return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, str]:
+    """For every parameter the name of its tensor; refuses anything that does not pair up."""
+    found: dict[str, str] = {}
+    for name in _named(files):
+        modern = modern_name(name)
+        if modern in found:
+            raise CheckpointError(f"{folder}: {name} and {found[modern]} are the same tensor")
+        found[modern] = name
+    sources = {}
+    for path, param in params.items():
+        name = checkpoint_name(path)
+        if name not in found:
+            raise CheckpointError(f"{folder}: the tensor {name} is missing")
+        sources[path] = found.pop(name)
+        shape = files[sources[path]].shape
+        right = checkpoint_shape(path, param.shape)
+        if shape != right:
+            raise CheckpointError(
+                f"{folder}: {sources[path]} has shape {list(shape)}; expected {list(right)}"
+                " from the component's config.json"
+            )
+    for name in found.values():
+        raise CheckpointError(f"{folder}: unknown tensor {name}")
+    return sources
+
+
+def _named(files: TensorFiles) -> Iterator[str]:
+    return (name for name in files if not IGNORED.match(name))

@@ -1,0 +1,75 @@
+"""Tiny checkpoints that tests may change, and pipelines on them that tests share."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import monitoring
+
+from pipeline import SDXLPipeline
+
+M = TypeVar("M", bound=nnx.Module)
+GOLDEN = Path(__file__).parent / "golden"
+PLAIN = GOLDEN / "plain/checkpoint"
+SMALLEST = GOLDEN / "karras/checkpoint"
+
+
+def copy_checkpoint(folder: Path, source: Path = SMALLEST) -> Path:
+    return shutil.copytree(source, folder / "checkpoint")
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    """Sets keys of a JSON file; `...` as a value removes the key."""
+    values = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+
+
+@cache
+def shared_pipeline(devices: int) -> SDXLPipeline:
+    """Four pictures of the smallest checkpoint on the first so many devices."""
+    return SDXLPipeline.from_pretrained(
+        SMALLEST, num_inference_steps=3, devices=jax.devices()[:devices]
+    )
+
+
+def random_module(make: Callable[[], M], seed: int = 0) -> M:
+    """A module with random parameters, made without compiling its initialisers."""
+    graphdef, state = nnx.split(nnx.eval_shape(make))
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray((0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype))
+
+    return nnx.merge(graphdef, jax.tree.map(draw, state))
+
+
+class _Compilations:
+    """Counts what XLA's compilers are given, in this process, from the first use on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        monitoring.register_event_duration_secs_listener(self._listen)
+
+    def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+
+_compilations = cache(_Compilations)
+
+
+class CompilationCount:
+    """`with CompilationCount() as count: ...; count.value` compilations happened inside."""
+
+    def __enter__(self) -> "CompilationCount":
+        self._before = _compilations().count
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.value = _compilations().count - self._before

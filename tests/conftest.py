@@ -1,0 +1,27 @@
+"""Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
+
+import os
+import socket
+
+import pytest
+
+# Nothing in the tests may need the network; a test of the Hub client sets its own endpoint.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+
+# Eight simulated devices stand in for an accelerator host. Set through the configuration and
+# not XLA_FLAGS, so that programs started by a test see the machine as it is.
+jax.config.update("jax_num_cpu_devices", 8)
+# An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

@@ -1,0 +1,156 @@
+"""Random checkpoints and prompts for the live comparison."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tools.tiny_checkpoints import SDXL_SCHEDULE, Files, Tiny, text_encoder, unet, vae
+
+ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+# Letters of several scripts, signs, emoji with joiners and selectors, controls, spaces of all
+# kinds: first and last code point of each range.
+UNICODE_RANGES = (
+    (0x20, 0x7E),
+    (0xA0, 0x17F),
+    (0x400, 0x45F),
+    (0x5D0, 0x5EA),
+    (0x620, 0x652),
+    (0x905, 0x939),
+    (0x2000, 0x206F),
+    (0x3041, 0x30FF),
+    (0x4E00, 0x4FFF),
+    (0xFE00, 0xFE0F),
+    (0x1F300, 0x1F64F),
+    (0x0, 0x1F),
+)
+NASTY_PROMPTS = (
+    "",
+    " \t\r\n\u3000\u00a0 ",
+    "a long, winding prompt with many words; " * 60,
+    "x" * 500,
+    "\U0001f408\u200d\u2b1b \U0001f1ec\U0001f1e7 \U0001f44d\U0001f3fd \u2764\ufe0f!!",
+    "\u0642\u0637\u0629 \u0633\u0648\u062f\u0627\u0621 \u2067\u05d7\u05ea\u05d5\u05dc\u2069 cat",
+    "\x00red\x07 \x1b[31mstar\x7f\u202e\u200b\ufeff\u2028",
+    "<|endoftext|> a star <|startoftext|> !!! </w>",
+    "It's the CAFE\u0301's 12,345 \ufb01ne na\u00efve \u1e9e \u0130stanbul's",
+)
+
+
+def draw_text(rng: np.random.Generator) -> str:
+    """Up to 120 characters from everywhere in Unicode, words and ranges mixed."""
+    words = []
+    for _ in range(rng.integers(1, 12)):
+        first, last = UNICODE_RANGES[rng.integers(len(UNICODE_RANGES))]
+        words.append(
+            "".join(chr(rng.integers(first, last + 1)) for _ in range(rng.integers(1, 10)))
+        )
+    return " ".join(words)
+
+
+def draw_checkpoint(rng: np.random.Generator) -> Tiny:
+    """A checkpoint of any shape that is supported, as small as it can be."""
+    first, second = (_text_encoder(rng) for _ in range(2))
+    latent_channels = _pick(rng, (4, 8, 16))
+    return Tiny(
+        seed=int(rng.integers(2**31)),
+        words=_pick(rng, (("a", "red", "star"), ("star", "stars"), ())),
+        text_encoder=first,
+        text_encoder_2=second,
+        unet=_unet(rng, latent_channels),
+        vae=_vae(rng, latent_channels),
+        scheduler=_scheduler(rng),
+        real_eos=_flip(rng),
+        force_zeros_for_empty_prompt=_flip(rng),
+        files=Files(
+            tokenizer_json=_flip(rng),
+            published_text_encoders=_flip(rng),
+            old_vae_attention=_flip(rng),
+            variant=_pick(rng, (None, "fp16")),
+            dtype=_pick(rng, (torch.float32, torch.float16, torch.bfloat16)),
+        ),
+    )
+
+
+def _pick(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    return choices[rng.integers(len(choices))]
+
+
+def _flip(rng: np.random.Generator) -> bool:
+    return bool(rng.integers(2))
+
+
+def _text_encoder(rng: np.random.Generator) -> dict[str, Any]:
+    heads = _pick(rng, (1, 2, 3))
+    return text_encoder(
+        heads * _pick(rng, (4, 8, 10)),
+        _pick(rng, (2, 3, 4)),
+        heads,
+        _pick(rng, ACTIVATIONS),
+        projection_dim=_pick(rng, (8, 20)),
+        layer_norm_eps=_pick(rng, (1e-5, 1e-6)),
+    )
+
+
+def _unet(rng: np.random.Generator, latent_channels: int) -> dict[str, Any]:
+    levels = _pick(rng, (2, 3, 4))
+    groups = _pick(rng, (2, 4, 8))
+    channels = [8 * int(rng.integers(1, 4)) for _ in range(levels)]
+    attention = "".join(_pick(rng, "-x") for _ in range(levels - 1)) + "x"
+    heads = [_pick(rng, [n for n in range(1, 9) if width % n == 0]) for width in channels]
+    return unet(
+        channels,
+        attention,
+        in_channels=latent_channels,
+        out_channels=latent_channels,
+        layers_per_block=_pick(rng, (1, 2, [_pick(rng, (1, 2)) for _ in range(levels)])),
+        attention_head_dim=_pick(rng, (2, heads)),
+        norm_num_groups=groups,
+        norm_eps=_pick(rng, (1e-5, 1e-6)),
+        addition_time_embed_dim=_pick(rng, (4, 10)),
+        flip_sin_to_cos=_flip(rng),
+        freq_shift=_pick(rng, (0, 1)),
+        sample_size=[2**levels, 2 ** (levels - 1) * _pick(rng, (1, 2, 3))],
+        **_transformer_depths(rng, levels),
+    )
+
+
+def _transformer_depths(rng: np.random.Generator, levels: int) -> dict[str, Any]:
+    depths = [_pick(rng, (1, 2)) for _ in range(levels)]
+    return {
+        "transformer_layers_per_block": _pick(rng, (1, 2, depths)),
+        "mid_block_type": _pick(rng, ("UNetMidBlock2DCrossAttn", "UNetMidBlock2D")),
+    }
+
+
+def _vae(rng: np.random.Generator, latent_channels: int) -> dict[str, Any]:
+    groups = _pick(rng, (2, 4, 8))
+    normalised = latent_channels == 4 and _flip(rng)  # diffusers can do it with 4 channels only
+    statistics = {
+        "latents_mean": rng.normal(0, 0.3, 4).tolist(),
+        "latents_std": rng.uniform(0.5, 1.5, 4).tolist(),
+    }
+    # diffusers takes pictures whose sides are multiples of 8.
+    return vae(
+        [8 * int(rng.integers(1, 3)) for _ in range(_pick(rng, (4, 5)))],
+        layers_per_block=_pick(rng, (1, 2)),
+        norm_num_groups=groups,
+        latent_channels=latent_channels,
+        scaling_factor=float(rng.uniform(0.1, 1.0)),
+        use_quant_conv=_flip(rng),
+        use_post_quant_conv=_flip(rng),
+        mid_block_add_attention=_flip(rng),
+        **(statistics if normalised else {}),
+    )
+
+
+def _scheduler(rng: np.random.Generator) -> dict[str, Any]:
+    linear = {**SDXL_SCHEDULE, "beta_schedule": "linear", "beta_start": 1e-4, "beta_end": 0.02}
+    return {
+        **_pick(rng, (SDXL_SCHEDULE, linear)),
+        "timestep_spacing": _pick(rng, ("leading", "trailing", "linspace")),
+        "steps_offset": _pick(rng, (0, 1)),
+        "prediction_type": _pick(rng, ("epsilon", "v_prediction")),
+        "use_karras_sigmas": _flip(rng),
+    }

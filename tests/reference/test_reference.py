@@ -1,0 +1,209 @@
+"""Live agreement with torch's diffusers on checkpoints and prompts that nobody has seen before.
+
+Each checkpoint is drawn from the session's `--seed` and its own number, so that it can be drawn
+again alone. The bounds are those of the golden files.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from diffusers import StableDiffusionXLPipeline
+from drawing import NASTY_PROMPTS, draw_checkpoint, draw_text
+
+from pipeline import BUNDLED, InputError, SDXLPipeline
+from pipeline.scheduler import make_schedule
+from tools import agreement, torch_reference
+from tools.agreement import Networks, relative_error
+from tools.tiny_checkpoints import Tiny, load, write
+
+COMPONENT_BOUND = 2e-5
+LATENTS_BOUND = 1e-4
+PICTURE_BOUND = 1 / 255
+IMAGES = 2
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One random checkpoint, on both sides."""
+
+    tiny: Tiny
+    folder: Path
+    theirs: StableDiffusionXLPipeline
+    ours: Networks
+    rng: np.random.Generator
+
+    def noise(self, *shape: int) -> np.ndarray:
+        return self.rng.standard_normal(shape, dtype=np.float32)
+
+    def latents(self, count: int) -> np.ndarray:
+        config = self.ours.config.unet
+        return self.noise(count, *config.sample_size, config.in_channels)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prepared() -> None:
+    torch_reference.prepare_for_tiny()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "drawn" in metafunc.fixturenames:
+        count = metafunc.config.getoption("--checkpoints")
+        metafunc.parametrize("drawn", range(count), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def drawn(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Drawn]:
+    seed = request.config.getoption("--seed")
+    rng = np.random.default_rng([seed, request.param])
+    tiny = draw_checkpoint(rng)
+    print(f"--seed {seed}, checkpoint {request.param}: {dataclasses.asdict(tiny)}")
+    folder = tmp_path_factory.mktemp("checkpoint")
+    write(tiny, folder)
+    theirs = load(folder, tiny.files.variant)
+    yield Drawn(tiny, folder, theirs, agreement.load_networks(folder), rng)
+    jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def pipe(drawn: Drawn) -> SDXLPipeline:
+    return SDXLPipeline.from_pretrained(
+        drawn.folder, images_per_request=IMAGES, devices=jax.devices()[:1]
+    )
+
+
+def test_text(drawn: Drawn) -> None:
+    prompts = [*NASTY_PROMPTS, *(draw_text(drawn.rng) for _ in range(30))]
+    theirs = torch_reference.encode_text(drawn.theirs, prompts)
+    ids, _ = drawn.ours.tokenizers.tokenize(prompts)
+    np.testing.assert_array_equal(ids[:, 0], theirs["input_ids_1"])
+    np.testing.assert_array_equal(ids[:, 1], theirs["input_ids_2"])
+    first, _ = agreement.text_states(drawn.ours.text_encoder, ids[:, 0])
+    second, pooled = agreement.text_states(drawn.ours.text_encoder_2, ids[:, 1])
+    embeds = np.concatenate([first, second], axis=-1)
+    assert relative_error(embeds, theirs["prompt_embeds"]) <= COMPONENT_BOUND
+    assert relative_error(np.asarray(pooled), theirs["pooled"]) <= COMPONENT_BOUND
+
+
+def test_unet(drawn: Drawn) -> None:
+    config = drawn.ours.config
+    projection = drawn.tiny.text_encoder_2["projection_dim"]
+    inputs = (
+        drawn.latents(2),
+        drawn.rng.uniform(0, 999, 2).astype(np.float32),
+        drawn.noise(2, 77, config.unet.cross_attention_dim),
+        drawn.noise(2, projection),
+        drawn.rng.integers(0, 2048, (2, 6)).astype(np.float32),
+    )
+    theirs = torch_reference.unet_forward(drawn.theirs.unet, *inputs)
+    ours = agreement.unet_prediction(drawn.ours.unet, *inputs)
+    assert relative_error(np.asarray(ours), theirs) <= COMPONENT_BOUND
+
+
+def test_vae(drawn: Drawn) -> None:
+    z = drawn.latents(1)
+    decoded = torch_reference.vae_decode(drawn.theirs.vae, z)
+    ours = agreement.vae_decoded(drawn.ours.vae, z)
+    assert relative_error(np.asarray(ours), decoded) <= COMPONENT_BOUND
+    images = drawn.rng.uniform(-1, 1, decoded.shape).astype(np.float32)
+    theirs = torch_reference.vae_encode(drawn.theirs.vae, images)
+    for mine, right in zip(agreement.vae_moments(drawn.ours.vae, images), theirs, strict=True):
+        assert relative_error(np.asarray(mine), right) <= COMPONENT_BOUND
+
+
+def test_schedule(drawn: Drawn) -> None:
+    for steps in {1, 25, 50, *drawn.rng.integers(2, 50, 5).tolist()}:
+        ours = make_schedule(drawn.ours.config.scheduler, steps)
+        for key, theirs in torch_reference.schedule(drawn.theirs, steps).items():
+            np.testing.assert_allclose(
+                getattr(ours, key),
+                theirs,
+                rtol=COMPONENT_BOUND,
+                atol=1e-4,
+                err_msg=f"{steps} {key}",
+            )
+
+
+def reference_sample(
+    drawn: Drawn, prompts: list[str], negative: Sequence[str], latents: np.ndarray, scale: float
+) -> torch_reference.Sample:
+    """diffusers takes a negative prompt for all pictures or for none: two runs, put together."""
+    without, given = (
+        torch_reference.sample(drawn.theirs, prompts, texts, latents, scale)
+        for texts in (None, negative)
+    )
+    blank = np.array([not text.strip() for text in negative])[:, None, None, None]
+    return torch_reference.Sample(
+        np.where(blank, without.latents, given.latents),
+        np.where(blank, without.images, given.images),
+    )
+
+
+def check_sample(
+    drawn: Drawn, pipe: SDXLPipeline, prompts: list[str], negative: list[str], scale: float
+) -> None:
+    noise = drawn.latents(IMAGES)
+    theirs = reference_sample(drawn, prompts, negative, noise, scale)
+    latents, images = (
+        pipe.generate(prompts, negative, scale, latents=noise, output_type=kind).images
+        for kind in ("latent", "np")
+    )
+    assert relative_error(latents, theirs.latents) <= LATENTS_BOUND, (prompts, negative, scale)
+    assert np.abs(images - theirs.images).max() <= PICTURE_BOUND, (prompts, negative, scale)
+
+
+def test_samples_of_drawn_prompts(drawn: Drawn, pipe: SDXLPipeline) -> None:
+    prompts = [f"a {draw_text(drawn.rng)}" for _ in range(IMAGES)]
+    scale = float(drawn.rng.uniform(1.5, 9))
+    check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), ""], scale)
+    check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), " \n"], 1.0)
+
+
+def test_samples_of_nasty_prompts(
+    drawn: Drawn, pipe: SDXLPipeline, request: pytest.FixtureRequest
+) -> None:
+    """Every nasty text takes its turn as a prompt and as a negative prompt."""
+    number = request.node.callspec.params["drawn"]
+    shown = [text for text in NASTY_PROMPTS if text.strip()]
+    for turn in (2 * number, 2 * number + 1):
+        prompts = [shown[(2 * turn + i) % len(shown)] for i in range(IMAGES)]
+        negative = [NASTY_PROMPTS[(2 * turn + i) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
+        check_sample(drawn, pipe, prompts, negative, 5.0)
+
+
+@pytest.mark.parametrize("blank", [text for text in NASTY_PROMPTS if not text.strip()])
+def test_a_blank_prompt_is_refused(drawn: Drawn, pipe: SDXLPipeline, blank: str) -> None:
+    """diffusers draws something; here it is an error (`test_text` compares its embeddings)."""
+    with pytest.raises(InputError, match="blank"):
+        pipe.generate(blank)
+
+
+def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Peak signal-to-noise ratio in dB of pictures in 0..1."""
+    return float(-10 * np.log10(np.mean((ours - theirs) ** 2)))
+
+
+@pytest.mark.skipif(not BUNDLED.is_dir(), reason="the miniature is not there yet")
+def test_the_miniature_is_the_same_in_diffusers(request: pytest.FixtureRequest) -> None:
+    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=4, devices=jax.devices()[:1])
+    theirs = StableDiffusionXLPipeline.from_pretrained(BUNDLED, local_files_only=True)
+    theirs.set_progress_bar_config(disable=True)
+    rng = np.random.default_rng(request.config.getoption("--seed"))
+    side, channels = theirs.unet.config.sample_size, theirs.unet.config.in_channels
+    noise = rng.standard_normal((4, side, side, channels), dtype=np.float32)
+    prompts = [
+        "a large red star on a blue background",
+        "a small green circle above a yellow square",
+        "a soft purple triangle on a white background",
+        draw_text(rng) + " star",
+    ]
+    for negative in (None, ["red", "outlined", "a blue background", "star"]):
+        expected = torch_reference.sample(theirs, prompts, negative, noise, 5.0)
+        images = pipe.generate(prompts, negative, 5.0, latents=noise, output_type="np").images
+        assert min(map(psnr, images, expected.images)) >= 50

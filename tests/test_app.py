@@ -1,0 +1,102 @@
+"""The operator's options, and how the program refuses what it cannot use."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving import options
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_app(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "app.py", *arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_defaults():
+    chosen = options.read([], {})
+    assert chosen == options.Options(
+        model=None,
+        revision=None,
+        host="127.0.0.1",
+        port=7860,
+        height=None,
+        width=None,
+        images=4,
+        steps=25,
+        max_waiting=32,
+        cache_dir=None,
+    )
+
+
+def test_flag_wins_over_variable_and_empty_variable_counts_as_unset():
+    variables = {"PORT": "8000", "STEPS": "10", "HOST": "", "CACHE_DIR": "cache", "WIDTH": "512"}
+    chosen = options.read(["--steps", "30"], variables)
+    assert (chosen.port, chosen.steps, chosen.host) == (8000, 30, "127.0.0.1")
+    assert (chosen.cache_dir, chosen.width) == (Path("cache"), 512)
+
+
+def test_on_a_space_the_page_is_open_to_all():
+    assert options.read([], {"SPACE_ID": "org/name"}).host == "0.0.0.0"
+    assert options.read([], {"SPACE_ID": "org/name", "HOST": "::1"}).host == "::1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (["--port", "0"], {}, "--port: '0' is not possible; a whole number from 1 to 65535"),
+        ([], {"PORT": "http"}, "--port: 'http' is not possible"),
+        ([], {"STEPS": "51"}, "--steps: '51' is not possible; a whole number from 1 to 50"),
+        (["--images", "4.5"], {}, "--images: '4.5'"),
+        (["--height", "-8"], {}, "--height"),
+        (["--max-waiting", "9" * 5000], {}, "--max-waiting"),
+        (["--colour", "red"], {}, "unrecognized arguments: --colour"),
+    ],
+)
+def test_refused_in_one_line(
+    arguments: list[str],
+    variables: dict[str, str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    with pytest.raises(SystemExit) as stop:
+        options.read(arguments, variables)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert said in error
+    assert error.startswith("app.py: ")
+    assert error.count("\n") == 1
+
+
+def test_help_names_every_option_and_its_variable():
+    shown = run_app("--help").stdout
+    for name in ("--model", "MODEL_ID", "--host", "HOST", "--port", "PORT", "--steps", "CACHE_DIR"):
+        assert name in shown
+
+
+def test_address_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run_app("--port", str(port))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"app.py: cannot listen on 127.0.0.1, port {port}: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("model", ["no/such/folder", "tests"])
+def test_no_checkpoint(model: str, unused_port: int):
+    ended = run_app("--model", model, PORT=str(unused_port))
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert model in ended.stderr

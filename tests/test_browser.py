@@ -1,0 +1,211 @@
+"""The real program with a real model, in a real browser, as a visitor meets it."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from pipeline import BUNDLED, metadata
+from ui import words
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
+PROMPT = "a large red star on a blue background"
+READY_WITHIN_S = 180
+DRAWN_WITHIN_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Path:
+    return BUNDLED
+
+
+@pytest.fixture(scope="module")
+def address(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the program serves its page; ended politely, and not without having been well."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    log = tmp_path_factory.mktemp("app") / "log"
+    command = [sys.executable, "app.py", "--model", str(checkpoint), "--port", str(port)]
+    with log.open("w") as output:
+        program = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_for(url, program, log)
+            yield url
+        finally:
+            program.send_signal(signal.SIGTERM)
+            status = program.wait(timeout=60)
+    assert "Traceback" not in log.read_text()
+    assert status == 0
+
+
+def _wait_for(url: str, program: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline and program.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the page did not come up:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    # Chromium's own sandbox does not work for root, as whom containers often run tests.
+    flags = [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=flags)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The page, opened; it must neither call anywhere else nor write errors to the console."""
+    width, height = getattr(request, "param", (1280, 800))
+    context = browser.new_context(viewport={"width": width, "height": height})
+    opened = context.new_page()
+    strangers: list[str] = []
+    errors: list[str] = []
+    opened.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.goto(address)
+    expect(opened.locator("#prompt textarea")).to_be_visible()
+    yield opened
+    context.close()
+    assert strangers == []
+    assert errors == []
+
+
+def _is_far(url: str) -> bool:
+    return not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+
+
+def ask(page: Page, prompt: str) -> None:
+    page.locator("#prompt textarea").fill(prompt)
+    page.keyboard.press("Enter")
+
+
+def wait_for_pictures(page: Page) -> None:
+    expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
+    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+
+
+def width_needed(page: Page) -> int:
+    return page.evaluate("document.documentElement.scrollWidth")
+
+
+def test_from_a_prompt_to_a_saved_picture(page: Page, checkpoint: Path, tmp_path: Path):
+    expect(page.locator("#prompt textarea")).to_be_focused()
+    page.keyboard.type(PROMPT)
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    wait_for_pictures(page)
+
+    page.get_by_role("button", name=words.ADVANCED).click()
+    seed = int(page.locator("#seed input").input_value())
+    captions = page.locator("#gallery .caption-label").all_inner_texts()
+    assert captions == [words.caption(PROMPT, (seed + i) % 2**32) for i in range(4)]
+    assert page.locator("#gallery img").first.get_attribute("alt") == captions[0]
+
+    page.locator("#gallery .thumbnail-lg").first.click()
+    with page.expect_download() as download:
+        page.get_by_label("Download", exact=True).click()
+    assert download.value.suggested_filename == f"a-large-red-star-on-a-blue-background-{seed}.png"
+    saved = tmp_path / "saved.png"
+    download.value.save_as(saved)
+    settings = metadata.read(saved)
+    assert settings is not None
+    assert (settings.prompt, settings.negative_prompt) == (PROMPT, "")
+    assert (settings.seed, settings.num_inference_steps) == (seed, 25)
+    assert settings.guidance_scale == 5.0
+    assert settings.model == checkpoint.name
+
+
+def test_page_names_model_and_device(page: Page):
+    expect(page.locator("#header")).to_contain_text(re.compile(r"\d+ × \d+ pixels · on CPU"))
+    expect(page.locator("#footer")).to_contain_text("licence")
+
+
+def test_example_fills_the_prompt(page: Page):
+    example = page.locator("#examples button").first
+    example.click()
+    expect(page.locator("#prompt textarea")).to_have_value(example.inner_text())
+
+
+def test_blank_prompt_is_a_message(page: Page):
+    ask(page, "   ")
+    expect(page.get_by_role("alert")).to_have_text(words.BLANK_PROMPT)
+    expect(page.locator("#generate")).to_be_visible()
+
+
+def test_cut_prompt_is_shown_as_text(page: Page):
+    ask(page, PROMPT + " red" * 90 + " <img src=x>")
+    wait_for_pictures(page)
+    expect(page.locator("#status .warning")).to_contain_text("red red red")
+    expect(page.locator("#status img")).to_have_count(0)
+
+
+def test_stop(page: Page):
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("50")
+    ask(page, PROMPT)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(words.STOPPED)
+    expect(page.locator("#generate")).to_be_visible()
+    page.locator("#steps input[type=number]").fill("2")
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+
+
+def test_fixed_seed_gives_the_same_picture(page: Page):
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.get_by_label(words.RANDOMISE).uncheck()
+    page.locator("#steps input[type=number]").fill("2")
+    page.locator("#seed input").fill("41")
+    first_picture = page.locator("#gallery img").first
+    addresses = [""]
+    for _ in range(2):
+        ask(page, PROMPT)
+        expect(first_picture).not_to_have_attribute("src", addresses[-1], timeout=DRAWN_WITHIN_MS)
+        addresses.append(first_picture.get_attribute("src") or "")
+    one, other = (page.request.get(address).body() for address in addresses[1:])
+    assert one == other
+
+
+@pytest.mark.parametrize("page", [(390, 844)], indirect=True)
+def test_phone(page: Page):
+    assert width_needed(page) == 390
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.get_by_role("button", name=words.ADVANCED).click()
+    assert width_needed(page) == 390
+
+
+def test_programs(address: str):
+    client = Client(address, verbose=False)
+    found, seeds, left_out = client.predict(PROMPT, seed=2**32 - 2, steps=2, api_name="/generate")
+    assert seeds == [2**32 - 2, 2**32 - 1, 0, 1]
+    assert left_out == ""
+    settings = [metadata.read(Path(path)) for path in found]
+    assert [each.seed for each in settings if each] == seeds
+    with pytest.raises(AppError, match="Steps: 51 is not possible"):
+        client.predict(PROMPT, steps=51, api_name="/generate")

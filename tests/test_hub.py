@@ -1,0 +1,360 @@
+"""Checkpoints from folders, and from the Hub by its real client and a server on this machine."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from pipeline.errors import CheckpointError
+from pipeline.hub import Checkpoint, fetch, needed_files
+from tests.hub_server import HubServer, Repo
+
+MODEL = "studio/sdxl"
+FIRST, SECOND = "1" * 40, "2" * 40
+
+TEXT_ENCODER = {"model_type": "clip_text_model", "hidden_size": 64}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "model_index.json": {
+        "_class_name": "StableDiffusionXLPipeline",
+        "scheduler": ["diffusers", "EulerDiscreteScheduler"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "tokenizer_2": ["transformers", "CLIPTokenizer"],
+    },
+    "scheduler/scheduler_config.json": {"_class_name": "EulerDiscreteScheduler"},
+    "text_encoder/config.json": TEXT_ENCODER,
+    "text_encoder_2/config.json": TEXT_ENCODER | {"projection_dim": 64},
+    "unet/config.json": {
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 32,
+        "attention_head_dim": 1,
+        "block_out_channels": [32, 64],
+        "cross_attention_dim": 128,
+        "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+        "projection_class_embeddings_input_dim": 64 + 6 * 32,
+        "sample_size": 16,
+        "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"],
+        "use_linear_projection": True,
+    },
+    "vae/config.json": {},
+}
+TOKENIZER = ["vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"]
+WEIGHTS = [
+    "text_encoder/model.safetensors",
+    "text_encoder_2/model.safetensors",
+    "unet/diffusion_pytorch_model.safetensors",
+    "vae/diffusion_pytorch_model.safetensors",
+]
+FP16 = [name.replace(".safetensors", ".fp16.safetensors") for name in WEIGHTS]
+NEEDED = {
+    *CONFIGS,
+    *(f"{folder}/{name}" for folder in ("tokenizer", "tokenizer_2") for name in TOKENIZER),
+    *WEIGHTS,
+}
+# What published repositories carry beside that.
+OTHERS = [
+    ".gitattributes",
+    "README.md",
+    "sd_xl_base_1.0.safetensors",
+    "feature_extractor/preprocessor_config.json",
+    "safety_checker/model.safetensors",
+    "text_encoder/flax_model.msgpack",
+    "unet/diffusion_pytorch_model.bin",
+    "unet/model.onnx",
+    "unet/openvino_model.xml",
+    "vae_1_0/diffusion_pytorch_model.safetensors",
+    "vae_decoder/model.onnx",
+]
+
+
+def content(name: str) -> bytes:
+    if name in CONFIGS:
+        return json.dumps(CONFIGS[name]).encode()
+    if name in WEIGHTS or name in FP16:
+        dtype = np.float16 if "fp16" in name else np.float32
+        values = np.arange(50_000) + len(name)  # so that no two files are the same
+        return save({name: values.astype(dtype)})
+    return f"content of {name}".encode()
+
+
+def repository(*without: str) -> dict[str, bytes]:
+    return {name: content(name) for name in [*NEEDED, *FP16, *OTHERS] if name not in without}
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    repo = Repo({FIRST: repository(), SECOND: repository()}, {"main": SECOND, "v1": FIRST})
+    with HubServer({MODEL: repo}) as server:
+        yield server
+
+
+PROGRAM = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+from pipeline.errors import CheckpointError
+from pipeline.hub import fetch
+try:
+    found = fetch(**json.loads(sys.argv[1]))
+    print(json.dumps([str(found.folder), found.model, found.revision]))
+except CheckpointError as error:
+    sys.exit(f"CheckpointError: {error}")
+"""
+
+
+def fetch_apart(
+    hub: str,
+    cache: Path,
+    environment: dict[str, str] | None = None,
+    largest_file: int = resource.RLIM_INFINITY,
+    **kwargs: Any,
+) -> Checkpoint:
+    """Calls `fetch` in a program of its own: the client reads its environment when imported."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    settings = {"HF_ENDPOINT": hub, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1,localhost"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps({"model": MODEL} | kwargs), str(largest_file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=kept | settings | (environment or {}),
+    )
+    if done.returncode:
+        *_, last = done.stderr.rpartition("CheckpointError: ")
+        assert "Traceback" not in done.stderr, done.stderr
+        raise CheckpointError(last)
+    folder, model, revision = json.loads(done.stdout)
+    return Checkpoint(Path(folder), model, revision)
+
+
+def files_below(folder: Path) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file()  # so a link must lead to a file
+    }
+
+
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+NOBODY = "http://127.0.0.1:9"  # the port of the discard service: nothing listens there
+
+
+def test_only_what_is_needed_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path)
+    assert (found.model, found.revision) == (MODEL, SECOND)
+    assert hub.downloaded() == NEEDED
+    assert files_below(found.folder) == NEEDED
+    for name in NEEDED:
+        assert (found.folder / name).read_bytes() == content(name)
+
+
+def test_half_precision_where_offered(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos[MODEL].commits[SECOND].pop(FP16[-1])  # for all but the VAE
+    found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)
+    weights = {name for name in files_below(found.folder) if name.endswith(".safetensors")}
+    assert weights == {*FP16[:-1], WEIGHTS[-1]}
+
+
+def test_warm_cache(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path)
+    hub.requests.clear()
+    assert fetch_apart(hub.url, tmp_path) == found
+    assert hub.downloaded() == set()
+    hub.requests.clear()
+    assert fetch_apart(hub.url, tmp_path, OFFLINE) == found
+    assert fetch_apart(hub.url, tmp_path, OFFLINE, revision="main") == found
+    assert hub.requests == []
+    assert fetch_apart(NOBODY, tmp_path) == found  # not told to be offline, but it is
+
+
+def test_warm_cache_serves_the_other_precision(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)
+    assert fetch_apart(hub.url, tmp_path, OFFLINE, prefer_fp16=False) == found
+
+
+def test_warm_cache_without_its_listing(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path)
+    for listing in tmp_path.rglob("trees/*.json"):  # older clients did not keep one
+        listing.unlink()
+    assert fetch_apart(hub.url, tmp_path, OFFLINE) == found
+
+
+def test_pinned_revision(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path, revision="v1")
+    assert found.revision == FIRST
+    assert not [line for line in hub.requests if SECOND in line]
+    hub.requests.clear()
+    assert fetch_apart(hub.url, tmp_path, revision=FIRST) == found
+    assert hub.requests == []  # a commit never changes
+
+
+def test_main_moves_on(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos[MODEL].branches["main"] = FIRST
+    assert fetch_apart(hub.url, tmp_path).revision == FIRST
+    hub.repos[MODEL].branches["main"] = SECOND
+    assert fetch_apart(hub.url, tmp_path).revision == SECOND
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("model_index.json", r"studio/sdxl: no checkpoint in diffusers' layout"),
+        ("unet/config.json", r"unet/config\.json: this file is missing"),
+        ("tokenizer_2/merges.txt", r"studio/sdxl: tokenizer_2/ has no tokenizer; expected vocab"),
+        ("text_encoder/model", r"studio/sdxl: text_encoder/flax_model\.msgpack: only safetensors"),
+        ("vae/diffusion", r"studio/sdxl: vae/: no weights found; expected vae/diffusion"),
+    ],
+)
+def test_repo_without_a_file(hub: HubServer, tmp_path: Path, missing: str, message: str) -> None:
+    files = hub.repos[MODEL].commits[SECOND]
+    for name in [name for name in files if name.startswith(missing)]:
+        del files[name]
+    with pytest.raises(CheckpointError, match=message):
+        fetch_apart(hub.url, tmp_path)
+    assert not [name for name in hub.downloaded() if name.endswith(".safetensors")]
+
+
+def test_another_kind_of_model_is_refused_before_its_weights(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    hub.repos[MODEL].commits[SECOND]["model_index.json"] = b'{"_class_name": "FluxPipeline"}'
+    with pytest.raises(CheckpointError, match=r"model_index\.json: _class_name = 'FluxPipeline'"):
+        fetch_apart(hub.url, tmp_path)
+    assert hub.downloaded() <= set(CONFIGS)
+
+
+def test_download_that_breaks_off_is_resumed(hub: HubServer, tmp_path: Path) -> None:
+    files = hub.repos[MODEL].commits[SECOND]
+    # The client writes in pieces of 10 MiB.
+    files[WEIGHTS[2]] = save({"weight": np.arange(3 * 2**20, dtype=np.float32)})
+    hub.break_off = {WEIGHTS[2]: [11 * 2**20], "unet/config.json": [10]}
+    found = fetch_apart(hub.url, tmp_path)
+    [resumed] = [line for line in hub.requests if line.startswith("RANGE")]
+    assert resumed.endswith(f"{WEIGHTS[2]} from {10 * 2**20}")
+    for name in (WEIGHTS[2], "unet/config.json"):
+        assert (found.folder / name).read_bytes() == files[name]
+
+
+def test_download_that_keeps_breaking_off(hub: HubServer, tmp_path: Path) -> None:
+    hub.break_off = {WEIGHTS[2]: [0] * 99}
+    with pytest.raises(CheckpointError, match=r"broke off .*start again to go on"):
+        fetch_apart(hub.url, tmp_path)
+    assert not list(tmp_path.rglob("*.incomplete"))
+    with pytest.raises(CheckpointError, match=r"What is in the cache.*unet/"):
+        fetch_apart(hub.url, tmp_path, OFFLINE)
+    hub.break_off.clear()
+    hub.requests.clear()
+    found = fetch_apart(hub.url, tmp_path)
+    assert files_below(found.folder) == NEEDED
+    assert WEIGHTS[2] in hub.downloaded()
+    assert "unet/config.json" not in hub.downloaded()  # what was whole is kept
+
+
+def test_unknown_repo(hub: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nobody/nothing: no such folder.*HF_TOKEN"):
+        fetch_apart(hub.url, tmp_path, model="nobody/nothing")
+
+
+def test_unknown_revision(hub: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no revision 'v9' at http"):
+        fetch_apart(hub.url, tmp_path, revision="v9")
+    with pytest.raises(CheckpointError, match=rf"no revision '{'9' * 40}' at http"):
+        fetch_apart(hub.url, tmp_path, revision="9" * 40)
+
+
+def test_private_and_gated(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos[MODEL].token = "hf_secret"
+    with pytest.raises(CheckpointError, match=r"no access to it.*HF_TOKEN"):
+        fetch_apart(hub.url, tmp_path)
+    assert fetch_apart(hub.url, tmp_path, {"HF_TOKEN": "hf_secret"}).revision == SECOND
+    hub.repos["studio/gated"] = Repo({FIRST: {}}, {"main": FIRST}, gated=True)
+    with pytest.raises(CheckpointError, match=r"studio/gated: access must be asked for at http"):
+        fetch_apart(hub.url, tmp_path, model="studio/gated")
+
+
+@pytest.mark.parametrize("environment", [OFFLINE, {}])
+def test_no_network_and_nothing_cached(tmp_path: Path, environment: dict[str, str]) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot be reached .*'main' is not whole in the"):
+        fetch_apart(NOBODY, tmp_path, environment)
+
+
+def test_cache_that_cannot_be_written(hub: HubServer, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_text("a file where a folder should be")  # stops root as well, unlike permissions
+    with pytest.raises(CheckpointError, match=r"cache.*: Not a directory; the cache needs room"):
+        fetch_apart(hub.url, cache)
+
+
+def test_disk_that_takes_no_more(hub: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"File too large; .* room .* HF_HOME"):
+        fetch_apart(hub.url, tmp_path, largest_file=100_000)
+    assert not list(tmp_path.rglob("*.incomplete"))
+    assert files_below(fetch_apart(hub.url, tmp_path).folder) == NEEDED
+
+
+@pytest.mark.parametrize(
+    "name", ["./nowhere", "/no/such/folder", "a/b/c", "~/none", "bad name", ""]
+)
+def test_neither_folder_nor_id(name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"no such folder, and not the form of a model's id"):
+        fetch(name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in NEEDED:
+        path = tmp_path / "miniature" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(name))
+    return tmp_path / "miniature"
+
+
+def test_folder(folder: Path) -> None:
+    assert fetch(str(folder)) == Checkpoint(folder, "miniature", None)
+
+
+def test_folder_has_no_revision(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"miniature: this is a folder.*no revision 'main'"):
+        fetch(str(folder), revision="main")
+
+
+def test_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no checkpoint in diffusers' layout"):
+        fetch(str(tmp_path))
+
+
+def test_single_file(tmp_path: Path) -> None:
+    path = tmp_path / "sd_xl_base_1.0.safetensors"
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"is a file; .* folder in diffusers' layout"):
+        fetch(str(path))
+
+
+def test_folder_with_a_file_missing(folder: Path) -> None:
+    (folder / WEIGHTS[2]).unlink()
+    with pytest.raises(CheckpointError, match=r"miniature: unet/: no weights found"):
+        fetch(str(folder))
+    (folder / "unet/config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"unet/config\.json: this file is missing"):
+        fetch(str(folder))
+
+
+def test_needed_files() -> None:
+    names = [*NEEDED, *FP16, *OTHERS]
+    assert set(needed_files(names)) == NEEDED
+    assert set(needed_files(names, prefer_fp16=True)) == NEEDED - set(WEIGHTS) | set(FP16)
+    single = [name for name in names if Path(name).name not in TOKENIZER]
+    with pytest.raises(CheckpointError, match=r"tokenizer/ has no tokenizer"):
+        needed_files(single)
+    single += ["tokenizer/tokenizer.json", "tokenizer_2/tokenizer.json"]
+    assert "tokenizer_2/tokenizer.json" in needed_files(single)

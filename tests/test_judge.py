@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+
+from tools.miniature.drawing import draw
+from tools.miniature.judge import (
+    Verdict,
+    blurred_and_noisy,
+    has_colour,
+    judge_scene,
+    look,
+    measure,
+    untouched,
+)
+from tools.miniature.scenes import COLOURS, SHAPES, STYLES, Scene, Thing, random_scene
+
+STAR = Scene("blue", (Thing("star", "red", "large"),), "centre", "flat")
+PAIR = Scene(
+    "white", (Thing("ring", "black", "small"), Thing("heart", "red", "large")), "inside", "glossy"
+)
+
+
+def drawn(scene: Scene) -> np.ndarray:
+    return draw(scene, np.random.default_rng(1))
+
+
+def test_it_says_what_it_sees():
+    seen = look(drawn(STAR))
+    assert seen.background == "blue"
+    (thing,) = seen.things
+    assert (thing.colour, thing.shape) == ("red", "star")
+    assert thing.centre == pytest.approx((0.5, 0.5), abs=0.05)
+    assert 0.1 < thing.area < 0.3
+
+
+def test_it_sees_one_thing_inside_another():
+    seen = look(drawn(PAIR))
+    assert [(thing.colour, thing.shape) for thing in seen.things] == [
+        ("red", "heart"),
+        ("black", "ring"),
+    ]
+
+
+def test_an_empty_picture_has_a_background_and_nothing_else():
+    picture = np.full((256, 256, 3), (46, 160, 72), np.uint8)
+    seen = look(picture)
+    assert seen.background == "green"
+    assert seen.things == ()
+    assert judge_scene(picture, STAR) == Verdict(background=False, colour=False, shape=False)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("style", STYLES)
+def test_it_knows_every_shape_in_every_style(shape, style):
+    for size in ("small", "large"):
+        scene = Scene("gray", (Thing(shape, "yellow", size),), "centre", style)
+        assert judge_scene(drawn(scene), scene) == Verdict(True, True, True)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_it_knows_every_colour_on_every_background(colour):
+    for background in COLOURS:
+        if background != colour:
+            scene = Scene(background, (Thing("circle", colour, "medium"),), "centre", "glossy")
+            assert judge_scene(drawn(scene), scene) == Verdict(True, True, True)
+
+
+def test_a_verdict_tells_the_questions_apart():
+    picture = drawn(STAR)
+    other_background = Scene("white", STAR.things, "centre", "flat")
+    other_colour = Scene("blue", (Thing("star", "pink", "large"),), "centre", "flat")
+    other_shape = Scene("blue", (Thing("moon", "red", "large"),), "centre", "flat")
+    assert judge_scene(picture, other_background) == Verdict(False, True, True)
+    assert judge_scene(picture, other_colour) == Verdict(True, False, True)
+    assert judge_scene(picture, other_shape) == Verdict(True, True, False)
+    assert not judge_scene(picture, PAIR).colour
+
+
+def test_has_colour_looks_at_things_and_background():
+    picture = drawn(PAIR)
+    assert [name for name in COLOURS if has_colour(picture, name)] == ["red", "white", "black"]
+    with pytest.raises(ValueError, match="unknown colour 'mauve'"):
+        has_colour(picture, "mauve")
+
+
+@pytest.mark.parametrize(
+    "picture", [np.zeros((64, 64, 3), np.float32), np.zeros((64, 32, 3), np.uint8)]
+)
+def test_what_is_no_square_picture_is_refused(picture):
+    with pytest.raises(ValueError, match="expected"):
+        look(picture)
+
+
+def test_it_judges_other_sizes_too():
+    for size in (128, 512):
+        assert judge_scene(draw(STAR, np.random.default_rng(1), size), STAR).shape
+
+
+def test_it_is_hardly_ever_wrong_about_true_renders():
+    assert min(measure(renders=60, seed=1, spoil=untouched).values()) >= 0.98
+    assert min(measure(renders=30, seed=2, spoil=blurred_and_noisy).values()) >= 0.96
+
+
+def test_it_is_not_fooled_by_an_uneven_background():
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        scene = random_scene(rng)
+        picture = draw(scene, rng).astype(np.float32)
+        picture += 10 * np.sin(np.linspace(0, 9, 256))[None, :, None]
+        assert judge_scene(np.clip(picture, 0, 255).astype(np.uint8), scene).colour

@@ -1,0 +1,490 @@
+"""Text in, pictures out: what a request may ask for, what it gets, and what it is refused."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pipeline
+from pipeline import Cancelled, CheckpointError, InputError, SDXLPipeline, metadata, sampler
+from tests.checkpoints import (
+    SMALLEST,
+    CompilationCount,
+    change_json,
+    copy_checkpoint,
+    shared_pipeline,
+)
+
+PROMPTS = ["a red star", "a blue circle", "a large green square", "two yellow rings"]
+SIZE = 16
+CLOSE = 1e-4  # of pictures in 0..1, and of latents: what the order of additions may change
+
+
+@pytest.fixture(scope="module")
+def pipe() -> SDXLPipeline:
+    return shared_pipeline(1)
+
+
+def pictures(pipe: SDXLPipeline, *args: Any, **options: Any) -> np.ndarray:
+    return pipe.generate(*args, output_type="np", **options).images
+
+
+def difference(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.abs(one - other).max())
+
+
+# --- nothing compiles after startup
+
+
+def test_the_counter_counts() -> None:
+    with CompilationCount() as count:
+        jax.jit(lambda x: jnp.sin(x) * 12345)(jnp.arange(7, dtype=jnp.float32))
+    assert count.value > 0
+
+
+def cancel_between_steps(pipe: SDXLPipeline) -> None:
+    cancelled = Event()
+    with pytest.raises(Cancelled):
+        pipe.generate("a star", on_step=lambda *_: cancelled.set(), cancelled=cancelled)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_nothing_compiles_after_startup(devices: int) -> None:
+    pipe = shared_pipeline(devices)
+    with CompilationCount() as count:
+        for number in range(3):
+            pipe.generate(f"prompt {number}", seed=1000 * number, guidance_scale=1.5 * number)
+        for steps in (1, 2, 13, 50):
+            pipe.generate("a star", num_inference_steps=steps)
+        for output_type in ("pil", "np", "latent"):
+            pipe.generate(PROMPTS, output_type=output_type, on_step=lambda *_: None)
+        for negative in (None, "", "blurry", PROMPTS, ["", "a", " ", "b"]):
+            pipe.generate("a star", negative, cancelled=Event())
+        pipe.generate("very long " * 200, "also long " * 200)
+        pipe.generate("a star", latents=np.ones((4, 8, 8, 4), np.float32))
+        cancel_between_steps(pipe)
+        with pytest.raises(InputError):
+            pipe.generate("")
+    assert count.value == 0
+
+
+# --- one picture, one seed
+
+
+@pytest.mark.parametrize("seed", [0, 12, 2**32 - 2])
+def test_picture_i_is_picture_0_of_seed_plus_i(pipe: SDXLPipeline, seed: int) -> None:
+    result = pipe.generate("a star", "a ring", seed=seed, output_type="np")
+    assert result.seeds == [(seed + i) % 2**32 for i in range(4)]
+    for i, own in enumerate(result.seeds):
+        first = pictures(pipe, "a star", "a ring", seed=own)[0]
+        assert difference(first, result.images[i]) <= CLOSE
+    assert difference(result.images[0], result.images[1]) > 0.01
+
+
+def test_the_same_request_gives_the_same_pictures(pipe: SDXLPipeline) -> None:
+    one, other = (pictures(pipe, PROMPTS, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+
+
+# --- prompts
+
+
+def test_a_prompt_for_each_picture(pipe: SDXLPipeline) -> None:
+    negative = ["", "a ring", " ", "a square"]
+    together = pictures(pipe, PROMPTS, negative, seed=5)
+    for i, (prompt, without) in enumerate(zip(PROMPTS, negative, strict=True)):
+        alone = pictures(pipe, prompt, without, seed=5)
+        assert difference(alone[i], together[i]) <= CLOSE
+        other = pictures(pipe, PROMPTS[i - 1], without, seed=5)
+        assert difference(other[i], together[i]) > 0.001
+
+
+@pytest.mark.parametrize("force_zeros", [True, False])
+def test_a_blank_negative_prompt_is_none(
+    pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch, force_zeros: bool
+) -> None:
+    config = replace(pipe._config, force_zeros_for_empty_prompt=force_zeros)
+    monkeypatch.setattr(pipe, "_config", config)
+    none = pictures(pipe, "a star", None)
+    for blank in ("", " ", "\n\t \u3000", ["", " ", "\t", ""]):
+        np.testing.assert_array_equal(pictures(pipe, "a star", blank), none)
+    assert difference(pictures(pipe, "a star", "a ring"), none) > 0.001
+
+
+def test_force_zeros_decides_what_none_means(
+    pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeroed = pictures(pipe, "a star")
+    config = replace(pipe._config, force_zeros_for_empty_prompt=False)
+    monkeypatch.setattr(pipe, "_config", config)
+    assert difference(pictures(pipe, "a star"), zeroed) > 0.001
+
+
+def test_guidance_of_1_and_below_is_none(pipe: SDXLPipeline) -> None:
+    unguided = pictures(pipe, "a star", guidance_scale=1.0)
+    for scale in (0, 0.5, 1, np.float32(1)):
+        for negative in (None, "a ring"):
+            same = pictures(pipe, "a star", negative, guidance_scale=scale)
+            np.testing.assert_array_equal(same, unguided)
+    assert difference(pictures(pipe, "a star", guidance_scale=1.5), unguided) > 0.001
+    assert np.isfinite(pictures(pipe, "a star", guidance_scale=100)).all()
+
+
+def test_what_did_not_fit_is_told(pipe: SDXLPipeline) -> None:
+    long = "star " * 75 + "ring"
+    result = pipe.generate(["star", long, "star", "star"], ["", "", "", long])
+    assert [text.replace(" ", "")[-4:] for text in result.truncated] == ["", "ring", "", ""]
+    assert [text == "" for text in result.negative_truncated] == [True, True, True, False]
+
+
+# --- steps
+
+
+def test_on_step_and_output_types(pipe: SDXLPipeline) -> None:
+    seen: list[tuple[int, int, tuple[int, ...]]] = []
+    last: list[np.ndarray] = []
+
+    def on_step(step: int, total: int, latents: jax.Array) -> None:
+        seen.append((step, total, latents.shape))
+        last[:] = [np.asarray(latents)]
+
+    latents = pipe.generate(
+        "a star", num_inference_steps=5, on_step=on_step, output_type="latent"
+    ).images
+    assert seen == [(step, 5, (4, 8, 8, 4)) for step in range(1, 6)]
+    np.testing.assert_array_equal(latents, last[0])
+    assert (latents.shape, latents.dtype) == ((4, 8, 8, 4), np.float32)
+
+    at_once = pictures(pipe, "a star", num_inference_steps=5)
+    assert (at_once.shape, at_once.dtype) == ((4, SIZE, SIZE, 3), np.float32)
+    assert at_once.min() >= 0
+    assert at_once.max() <= 1
+    watched = pictures(pipe, "a star", num_inference_steps=5, on_step=lambda *_: None)
+    np.testing.assert_array_equal(watched, at_once)
+    images = pipe.generate("a star", num_inference_steps=5).images
+    assert [(image.mode, image.size) for image in images] == [("RGB", (SIZE, SIZE))] * 4
+    levels = np.stack([np.asarray(image) for image in images])
+    np.testing.assert_array_equal(levels, np.round(at_once * 255).astype(np.uint8))
+
+
+def test_the_default_step_count(pipe: SDXLPipeline) -> None:
+    steps: list[int] = []
+    pipe.generate("a star", on_step=lambda step, *_: steps.append(step))
+    assert len(steps) == pipe.num_inference_steps == 3
+
+
+def test_cancelled_before_the_first_step(pipe: SDXLPipeline) -> None:
+    steps: list[int] = []
+    cancelled = Event()
+    cancelled.set()
+    with pytest.raises(Cancelled, match="stopped after 0 of 3 steps"):
+        pipe.generate("a star", on_step=lambda step, *_: steps.append(step), cancelled=cancelled)
+    assert steps == []
+
+
+def test_cancelled_between_steps(pipe: SDXLPipeline) -> None:
+    expected = pictures(pipe, "a star", seed=1)
+    cancelled = Event()
+    steps: list[int] = []
+
+    def on_step(step: int, *_: object) -> None:
+        steps.append(step)
+        if step == 2:
+            cancelled.set()
+
+    with pytest.raises(Cancelled, match="stopped after 2 of 9 steps"):
+        pipe.generate("a ring", num_inference_steps=9, on_step=on_step, cancelled=cancelled)
+    assert steps == [1, 2]
+    np.testing.assert_array_equal(pictures(pipe, "a star", seed=1), expected)
+
+
+def test_an_event_that_is_not_set_changes_nothing(pipe: SDXLPipeline) -> None:
+    watched = pictures(pipe, "a star", cancelled=Event())
+    np.testing.assert_array_equal(watched, pictures(pipe, "a star"))
+
+
+def test_an_error_of_the_caller_passes_through(pipe: SDXLPipeline) -> None:
+    def on_step(*_: object) -> None:
+        raise ZeroDivisionError("the caller's own")
+
+    with pytest.raises(ZeroDivisionError, match="the caller's own"):
+        pipe.generate("a star", on_step=on_step)
+    pipe.generate("a star")
+
+
+def test_latents_take_the_place_of_the_seed(pipe: SDXLPipeline) -> None:
+    noise = np.asarray(sampler.noise(jnp.arange(7, 11, dtype=jnp.uint32), (8, 8, 4)))
+    given = pictures(pipe, "a star", latents=noise)
+    assert difference(given, pictures(pipe, "a star", seed=7)) <= CLOSE
+    np.testing.assert_array_equal(pictures(pipe, "a star", latents=noise, seed=99), given)
+
+
+# --- settings inside
+
+
+def test_settings_inside_every_picture(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    result = pipe.generate(
+        PROMPTS, ["", "a, b", "Steps: 3", ""], 7.5, 2**32 - 2, num_inference_steps=2
+    )
+    assert result.seeds == [2**32 - 2, 2**32 - 1, 0, 1]
+    for i, image in enumerate(result.images):
+        metadata.save_png(image, tmp_path / "picture.png")
+        assert metadata.read(tmp_path / "picture.png") == metadata.Settings(
+            prompt=PROMPTS[i],
+            negative_prompt=["", "a, b", "Steps: 3", ""][i],
+            seed=result.seeds[i],
+            num_inference_steps=2,
+            guidance_scale=7.5,
+            width=SIZE,
+            height=SIZE,
+            model="checkpoint",
+            revision=None,
+        )
+
+
+def test_what_a_pipeline_says_of_itself(pipe: SDXLPipeline) -> None:
+    assert (pipe.model, pipe.revision) == ("checkpoint", None)
+    assert (pipe.height, pipe.width, pipe.images_per_request) == (SIZE, SIZE, 4)
+    assert (pipe.device_kind, pipe.num_devices, pipe.max_inference_steps) == ("cpu", 1, 50)
+    assert pipeline.SDXLPipeline is SDXLPipeline
+
+
+# --- bad requests
+
+BAD_REQUESTS: list[tuple[str, dict[str, Any], str]] = [
+    ("empty", {"prompt": ""}, "prompt is blank"),
+    ("blank", {"prompt": " \n\t\u3000"}, "prompt is blank"),
+    ("one blank", {"prompt": ["a", "b", " ", "d"]}, "prompt is blank"),
+    ("none", {"prompt": None}, "prompt must be one text, or a list of 4"),
+    ("number", {"prompt": 7}, r"prompt must be one text.*'int'"),
+    ("bytes", {"prompt": b"star"}, r"prompt must be one text.*'int'"),
+    ("no prompts", {"prompt": []}, "prompt must be one text.*got 0"),
+    ("three", {"prompt": PROMPTS[:3]}, "prompt must be one text.*got 3"),
+    ("five", {"prompt": [*PROMPTS, "a"]}, "prompt must be one text.*got 5"),
+    ("not all text", {"prompt": ["a", "b", None, "d"]}, "prompt must be one text.*'NoneType'"),
+    ("negative number", {"negative_prompt": 0}, "negative_prompt must be one text"),
+    ("negative false", {"negative_prompt": False}, "negative_prompt must be one text"),
+    ("no negatives", {"negative_prompt": []}, "negative_prompt must be one text.*got 0"),
+    ("two negatives", {"negative_prompt": ["a", "b"]}, "negative_prompt must be .*got 2"),
+    *(
+        (f"guidance {value!r}"[:40], {"guidance_scale": value}, "guidance_scale is .*from 0 to 100")
+        for value in (
+            *(float("nan"), float("inf"), float("-inf"), 100.1, 1e300, -0.1, -1, 10**400),
+            *("5", True, None, [5.0], 5j, np.float32("nan"), np.float64("inf")),
+        )
+    ),
+    *(
+        (f"seed {value!r}", {"seed": value}, "seed is .*expected .*0 to 4294967295")
+        for value in (-1, 2**32, 10**30, 1.5, 7.0, True, "7", None, float("nan"), np.int64(-1))
+    ),
+    *(
+        (f"steps {value!r}", {"num_inference_steps": value}, "num_inference_steps is .*1 to 50")
+        for value in (0, -1, 51, 10**30, 2.5, True, "25", np.int32(51))
+    ),
+    *(
+        (f"output {value!r}", {"output_type": value}, "output_type is .*expected one of")
+        for value in ("", "PIL", "jpeg", None, 1, ["pil"])
+    ),
+    ("latents of one", {"latents": np.zeros((1, 8, 8, 4), np.float32)}, r"\[1, 8, 8, 4\] float32"),
+    ("latents nchw", {"latents": np.zeros((4, 4, 8, 8), np.float32)}, r"\[4, 4, 8, 8\] float32"),
+    ("latents float64", {"latents": np.zeros((4, 8, 8, 4))}, "float64; expected"),
+    ("latents int", {"latents": np.zeros((4, 8, 8, 4), np.int32)}, "int32; expected"),
+    ("latents nan", {"latents": np.full((4, 8, 8, 4), np.nan, np.float32)}, "NaN or infinity"),
+    ("latents ragged", {"latents": [[1.0], [1.0, 2.0]]}, "latents are no array"),
+    ("latents text", {"latents": "noise"}, r"latents are \[\]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [(request, message) for _, request, message in BAD_REQUESTS],
+    ids=[name for name, _, _ in BAD_REQUESTS],
+)
+def test_bad_request(pipe: SDXLPipeline, request_: dict[str, Any], message: str) -> None:
+    def on_step(*_: object) -> None:
+        pytest.fail("a bad request was run")
+
+    with pytest.raises(InputError, match=message):
+        pipe.generate(**{"prompt": "a star", "on_step": on_step, **request_})
+
+
+def test_numbers_of_numpy_are_numbers(pipe: SDXLPipeline) -> None:
+    numbers = {
+        "guidance_scale": np.float32(5),
+        "seed": np.uint32(2**32 - 1),
+        "num_inference_steps": np.int64(3),
+    }
+    same = pictures(pipe, "a star", guidance_scale=5, seed=2**32 - 1, num_inference_steps=3)
+    np.testing.assert_array_equal(pictures(pipe, np.array(["a star"] * 4), **numbers), same)
+
+
+# --- bad checkpoints and settings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"images_per_request": value}, "images_per_request is .*1 to 64")
+            for value in (0, -1, 65, 2.5, True, "4", None)
+        ),
+        *(({"num_inference_steps": value}, "num_inference_steps is") for value in (0, 51, 2.5)),
+        *(
+            ({"dtype": value}, "dtype is .*expected float32 or bfloat16")
+            for value in ("float16", jnp.float16, np.float64, "int8", "nonsense", 7)
+        ),
+        *(({"height": value}, "height is .*") for value in (0, 18, -16, 8196, 16.0, "16")),
+        *(({"width": value}, "width is 18; expected a multiple of 4") for value in (18,)),
+        ({"devices": []}, "devices is empty"),
+    ],
+    ids=str,
+)
+def test_bad_setting(options: dict[str, Any], message: str) -> None:
+    with CompilationCount() as count, pytest.raises(InputError, match=message):
+        SDXLPipeline.from_pretrained(SMALLEST, **options)
+    assert count.value == 0
+
+
+def empty(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.unlink()
+
+
+def sd_1(folder: Path) -> None:
+    change_json(folder / "model_index.json", _class_name="StableDiffusionPipeline")
+
+
+def only_pickle(folder: Path) -> None:
+    file = folder / "unet/diffusion_pytorch_model.fp16.safetensors"
+    file.replace(file.with_suffix(".bin"))
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "vae/diffusion_pytorch_model.fp16.safetensors").unlink()
+
+
+def cut_off(folder: Path) -> None:
+    file = folder / "vae/diffusion_pytorch_model.fp16.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def no_tokenizer(folder: Path) -> None:
+    for file in (folder / "tokenizer_2").iterdir():
+        file.unlink()
+
+
+def small_vocabulary(folder: Path) -> None:
+    change_json(folder / "text_encoder/config.json", vocab_size=100)
+
+
+def other_shapes(folder: Path) -> None:
+    change_json(folder / "text_encoder/config.json", intermediate_size=20)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (empty, ["model_index.json"]),
+        (sd_1, ["model_index.json", "_class_name", "StableDiffusionPipeline"]),
+        (only_pickle, ["unet/diffusion_pytorch_model.fp16.bin", "safetensors"]),
+        (no_weights, ["vae/", "no weights found"]),
+        (cut_off, ["vae/diffusion_pytorch_model.fp16.safetensors"]),
+        (no_tokenizer, ["tokenizer_2", "no tokenizer"]),
+        (small_vocabulary, ["text_encoder/config.json", "vocab_size = 100"]),
+        (other_shapes, ["text_encoder", "mlp.fc1", "config.json"]),
+    ],
+)
+def test_bad_checkpoint(
+    tmp_path: Path, damage: Callable[[Path], None], named: Iterable[str]
+) -> None:
+    folder = copy_checkpoint(tmp_path)
+    damage(folder)
+    with CompilationCount() as count, pytest.raises(CheckpointError) as caught:
+        SDXLPipeline.from_pretrained(folder, devices=jax.devices()[:1])
+    assert count.value == 0
+    assert str(folder) in str(caught.value)
+    for part in named:
+        assert part in str(caught.value)
+
+
+def test_open_cache_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with CompilationCount() as count, pytest.raises(PermissionError, match=str(tmp_path)):
+        SDXLPipeline.from_pretrained(SMALLEST, cache_dir=tmp_path)
+    assert count.value == 0
+
+
+# --- starting
+
+
+def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Executables come from the cache, and damaged ones are replaced on the way."""
+
+    def start() -> tuple[int, np.ndarray]:
+        with CompilationCount() as count:
+            pipe = SDXLPipeline.from_pretrained(
+                SMALLEST,
+                images_per_request=1,
+                num_inference_steps=2,
+                devices=jax.devices()[:1],
+                cache_dir=tmp_path / "cache",
+            )
+        return count.value, pictures(pipe, "a star", "a ring", seed=3)
+
+    compiled, first = start()
+    assert compiled == 4
+    stored = sorted((tmp_path / "cache").iterdir())
+    assert [file.name.split("-")[0] for file in stored] == ["decode", "denoise", "encode", "noise"]
+
+    decode = stored[0]
+    content = decode.read_bytes()
+    decode.write_bytes(content[: len(content) // 2])
+    with caplog.at_level(logging.WARNING, logger="pipeline"):
+        compiled, second = start()
+    assert compiled == 1
+    assert f"{decode} could not be loaded" in caplog.text
+    np.testing.assert_array_equal(second, first)
+
+    caplog.clear()
+    compiled, third = start()
+    assert compiled == 0
+    assert caplog.messages == []
+    np.testing.assert_array_equal(third, first)
+    assert sorted((tmp_path / "cache").iterdir()) == stored
+
+
+@pytest.fixture
+def mixed_dtypes() -> Iterator[None]:
+    """JAX's attention and Flax's norms mix bfloat16 and float32, on purpose."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_other_size_and_precision(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        pipe = SDXLPipeline.from_pretrained(
+            SMALLEST,
+            height=24,
+            width=16,
+            images_per_request=1,
+            num_inference_steps=2,
+            dtype="bfloat16",
+            devices=jax.devices()[:1],
+        )
+    for stage in ("loaded unet", "compiled denoise", "warmed up"):
+        assert any(message.startswith(stage) for message in caplog.messages)
+    result = pipe.generate("a star", output_type="np").images
+    assert (result.shape, result.dtype) == ((1, 24, 16, 3), np.float32)
+    assert np.isfinite(result).all()
+    assert result.std() > 0.01
+    assert pipe.generate("a star").images[0].size == (16, 24)
+    assert pipe.generate("a star", output_type="latent").images.dtype == np.float32

@@ -1,0 +1,113 @@
+"""This project's networks one by one, as a comparison with another implementation needs them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from pipeline.clip import CLIPTextEncoder
+from pipeline.config import Config, read_config
+from pipeline.tokenizer import Tokenizers
+from pipeline.unet import UNet
+from pipeline.vae import VAE
+from pipeline.weights import load, shape_rngs
+
+M = TypeVar("M", bound=nnx.Module)
+R = TypeVar("R")
+
+
+def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Largest difference over largest value, both in absolute terms; shapes must be the same."""
+    if ours.shape != theirs.shape:
+        raise ValueError(f"shapes differ: {ours.shape} and {theirs.shape}")
+    difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max()
+    return float(difference / np.abs(theirs).max())
+
+
+@dataclass(frozen=True)
+class Networks:
+    """A checkpoint's tokenizers and networks, float32, not compiled together."""
+
+    config: Config
+    tokenizers: Tokenizers
+    text_encoder: CLIPTextEncoder
+    text_encoder_2: CLIPTextEncoder
+    unet: UNet
+    vae: VAE
+
+
+def load_networks(folder: Path) -> Networks:
+    """Reads a checkpoint from a local folder."""
+    config = read_config(folder)
+    return Networks(
+        config=config,
+        tokenizers=Tokenizers.load(folder),
+        text_encoder=load_module(CLIPTextEncoder, config.text_encoder, folder / "text_encoder"),
+        text_encoder_2=load_module(
+            CLIPTextEncoder, config.text_encoder_2, folder / "text_encoder_2"
+        ),
+        unet=load_module(UNet, config.unet, folder / "unet"),
+        vae=load_module(VAE, config.vae, folder / "vae"),
+    )
+
+
+def load_module(kind: Callable[..., M], config: object, folder: Path) -> M:
+    """One network in float32 from its component's folder."""
+
+    def make() -> M:
+        return kind(config, dtype=jnp.float32, rngs=shape_rngs())
+
+    return load(make, folder, jnp.float32, jnp.asarray)
+
+
+def compiled(function: Callable[..., R]) -> Callable[..., R]:
+    """`jax.jit` for a function of a module, compiled at every call.
+
+    `nnx.jit` would hand back a copy of all parameters, which is too much in full size.
+    """
+
+    @wraps(function)
+    def run(module: nnx.Module, *inputs: jax.Array) -> R:
+        graphdef, state = nnx.split(module)
+        pure = jax.jit(lambda state, *inputs: function(nnx.merge(graphdef, state), *inputs))
+        return pure(state, *inputs)
+
+    return run
+
+
+@compiled
+def text_states(encoder: CLIPTextEncoder, ids: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """`[B, L]` ids -> penultimate hidden states `[B, L, D]` and pooled `[B, P]`, if there are."""
+    return encoder(ids)
+
+
+@compiled
+def unet_prediction(
+    unet: UNet,
+    latents: jax.Array,
+    timesteps: jax.Array,
+    prompt_embeds: jax.Array,
+    pooled: jax.Array,
+    add_time_ids: jax.Array,
+) -> jax.Array:
+    """One forward pass with everything that conditions it, `[B, h, w, C]`."""
+    added = unet.embed_added(pooled, add_time_ids)
+    return unet(latents, timesteps, prompt_embeds, added)
+
+
+@compiled
+def vae_moments(vae: VAE, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Pictures `[B, H, W, 3]` in -1..1 -> mean and log variance `[B, h, w, C]`."""
+    return vae.encode(images)
+
+
+@compiled
+def vae_decoded(vae: VAE, z: jax.Array) -> jax.Array:
+    """The VAE's own latents `[B, h, w, C]` -> pictures `[B, H, W, 3]`."""
+    return vae.decode(z)

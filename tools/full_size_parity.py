@@ -1,0 +1,309 @@
+"""SDXL base in full size against torch, and one end-to-end run, within 24 GiB of memory.
+
+    .venv-reference/bin/python -m tools.full_size_parity runs/full_size
+
+writes the checkpoint of `tools.full_size_checkpoint` if it is not there, compares every network
+in float32 with torch's (each side alone in a process of its own, one network at a time), runs
+`python -m pipeline` on the checkpoint, and records it all as JSON and Markdown in benchmarks/.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BOUND = 1e-4
+COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae")
+VARIANT = "fp16"  # as which the checkpoint is on disk; both sides compute in float32
+END_TO_END = ("--height", "256", "--width", "256", "--steps", "3", "--images", "1")
+LOADED = "loaded "
+GIB = 2**30
+
+Arrays = dict[str, np.ndarray]
+
+
+def make_inputs(component: str) -> Arrays:
+    """What a component is compared on: the UNet at latent 32x32 with batch 2, the VAE at 32x32."""
+    rng = np.random.default_rng(3)
+
+    def noise(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    if component.startswith("text_encoder"):
+        ids = rng.integers(0, 49406, (2, 77)).astype(np.int32)
+        ids[:, 0], ids[0, 20:], ids[1, 76] = 49406, 49407, 49407
+        return {"input_ids": ids}
+    if component == "unet":
+        return {
+            "latents": noise(2, 32, 32, 4),
+            "timesteps": np.array([961, 1], np.float32),
+            "prompt_embeds": noise(2, 77, 2048),
+            "pooled": noise(2, 1280),
+            "add_time_ids": np.array([[256, 256, 0, 0, 256, 256]] * 2, np.float32),
+        }
+    return {"z": noise(1, 32, 32, 4), "images": rng.uniform(-1, 1, (1, 256, 256, 3))}
+
+
+def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
+    """torch's outputs for `make_inputs`, and the seconds that loading took."""
+    import torch
+    from diffusers import AutoencoderKL, UNet2DConditionModel
+    from transformers import CLIPTextModel, CLIPTextModelWithProjection
+
+    from tools import torch_reference
+
+    kinds = {
+        "text_encoder": CLIPTextModel,
+        "text_encoder_2": CLIPTextModelWithProjection,
+        "unet": UNet2DConditionModel,
+        "vae": AutoencoderKL,
+    }
+    torch_reference.quiet()
+    start = time.perf_counter()
+    network = kinds[component].from_pretrained(
+        folder / component, variant=VARIANT, dtype=torch.float32, local_files_only=True
+    )
+    seconds = time.perf_counter() - start
+    inputs = make_inputs(component)
+    if component.startswith("text_encoder"):
+        hidden, pooled = torch_reference.text_states(network, inputs["input_ids"])
+        outputs = {"hidden": hidden, "pooled": pooled}
+    elif component == "unet":
+        outputs = {"prediction": torch_reference.unet_forward(network, **inputs)}
+    else:
+        images = inputs["images"].astype(np.float32)
+        mean, logvar = torch_reference.vae_encode(network, images)
+        decoded = torch_reference.vae_decode(network, inputs["z"])
+        outputs = {"mean": mean, "logvar": logvar, "decoded": decoded}
+    if component == "text_encoder":
+        del outputs["pooled"]  # not projected, and SDXL does not use it
+    return outputs, seconds
+
+
+def ours(component: str, folder: Path) -> tuple[Arrays, float]:
+    """The same from this project's networks."""
+    from pipeline.clip import CLIPTextEncoder
+    from pipeline.config import read_config
+    from pipeline.unet import UNet
+    from pipeline.vae import VAE
+    from tools import agreement
+
+    config = read_config(folder)
+    kind, part = {
+        "text_encoder": (CLIPTextEncoder, config.text_encoder),
+        "text_encoder_2": (CLIPTextEncoder, config.text_encoder_2),
+        "unet": (UNet, config.unet),
+        "vae": (VAE, config.vae),
+    }[component]
+    start = time.perf_counter()
+    network: Any = agreement.load_module(kind, part, folder / component)
+    seconds = time.perf_counter() - start
+    inputs: Any = make_inputs(component)
+    if component.startswith("text_encoder"):
+        hidden, pooled = agreement.text_states(network, inputs["input_ids"])
+        outputs = {"hidden": hidden} if pooled is None else {"hidden": hidden, "pooled": pooled}
+    elif component == "unet":
+        outputs = {"prediction": agreement.unet_prediction(network, *inputs.values())}
+    else:
+        images = inputs["images"].astype(np.float32)
+        mean, logvar = agreement.vae_moments(network, images)
+        decoded = agreement.vae_decoded(network, inputs["z"])
+        outputs = {"mean": mean, "logvar": logvar, "decoded": decoded}
+    return {key: np.asarray(value) for key, value in outputs.items()}, seconds
+
+
+def run_side(side: str, component: str, folder: Path, out: Path) -> None:
+    """One side of one comparison, in this process: outputs to `out`, figures to stdout."""
+    outputs, seconds = (theirs if side == "theirs" else ours)(component, folder)
+    np.savez(out, **outputs)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"load_seconds": seconds, "peak_bytes": peak}))
+
+
+def compare(component: str, folder: Path, pythons: dict[str, str]) -> dict[str, Any]:
+    """Both sides, each in a process of its own; the error of every output."""
+    record: dict[str, Any] = {}
+    arrays: dict[str, Arrays] = {}
+    for side, python in pythons.items():
+        out = folder / f"{component}.{side}.npz"
+        command = [python, "-m", "tools.full_size_parity", str(folder)]
+        command += ["--side", side, "--component", component, "--out", str(out)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        record[side] = json.loads(done.stdout.splitlines()[-1])
+        with np.load(out) as file:
+            arrays[side] = dict(file)
+    right = arrays["theirs"]
+    assert arrays["ours"].keys() == right.keys()
+    record["relative_error"] = {
+        key: float(np.abs(value - right[key]).max() / np.abs(right[key]).max())
+        for key, value in arrays["ours"].items()
+    }
+    return record
+
+
+def end_to_end(folder: Path, python: str, dtype: str) -> dict[str, Any]:
+    """`python -m pipeline` in 256x256: what every stage took, and the peak memory up to it."""
+    command = [python, "-m", "pipeline", "a red star", "--model", str(folder), "--verbose"]
+    command += [*END_TO_END, "--dtype", dtype, "--out", str(folder / f"pictures_{dtype}")]
+    start = time.perf_counter()
+    stages = []
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            stage = line.rpartition("\r")[2].strip()
+            if " in " in stage and stage.endswith(" s"):
+                name, _, seconds = stage.rpartition(" in ")
+                stages.append(
+                    {"stage": name, "seconds": float(seconds[:-2]), **_so_far(process.pid)}
+                )
+            print(line, end="", file=sys.stderr)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"the end-to-end run failed with status {process.returncode}")
+    loaded = [stage for stage in stages if stage["stage"].startswith(LOADED)]
+    return {
+        "arguments": [*command[3:4], *END_TO_END, "--dtype", dtype],
+        "dtype": dtype,
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "peak_bytes": usage.ru_maxrss * 1024,
+        "load_seconds": sum(stage["seconds"] for stage in loaded),
+        "load_cpu_seconds": loaded[-1]["cpu_seconds"],
+        "load_peak_bytes": max(stage["peak_bytes"] for stage in loaded),
+        "stages": stages,
+    }
+
+
+def _so_far(pid: int) -> dict[str, float]:
+    """What a running process has used: its most resident memory, and processor time (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])  # in user mode and in the kernel
+    return {
+        "peak_bytes": int(line.split()[1]) * 1024,
+        "cpu_seconds": ticks / os.sysconf("SC_CLK_TCK"),
+    }
+
+
+def report(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    lines = [
+        "# Full size: agreement with torch, memory, load time",
+        "",
+        "SDXL base's exact configuration (3.469 B parameters) with random weights, float16 on"
+        " disk. Made by `tools/full_size_parity.py`; all figures are in `full_size_parity.json`.",
+        "",
+        f"{record['machine']['cores']} CPU cores ({record['machine']['cpu']}),"
+        f" {record['machine']['memory_bytes'] / GIB:.0f} GiB of memory. The cores were shared with"
+        " other work: processor time says more than seconds.",
+        "",
+        "## Every network in float32",
+        "",
+        f"Largest difference over largest value; the bound is {BOUND:g}. Each side alone in its"
+        " process.",
+        "",
+        "| network | output | relative error | peak memory here | torch |",
+        "|---|---|---|---|---|",
+    ]
+    for component, figures in record["components"].items():
+        peaks = [f"{figures[side]['peak_bytes'] / GIB:.1f} GiB" for side in ("ours", "theirs")]
+        lines += [
+            f"| {component} | {output} | {error:.1e} | {peaks[0]} | {peaks[1]} |"
+            for output, error in figures["relative_error"].items()
+        ]
+    for run in record["end_to_end"]:
+        lines += _report_run(run)
+    return "\n".join(lines) + "\n"
+
+
+def _report_run(run: dict[str, Any]) -> list[str]:
+    return [
+        "",
+        f"## `python -m pipeline`, {run['dtype']}",
+        "",
+        f"`{' '.join(run['arguments'])}`: {run['seconds']:.0f} s in all. Loading took"
+        f" {run['load_seconds']:.0f} s ({run['load_cpu_seconds']:.0f} s of processor time, start of"
+        f" Python included) and at most {run['load_peak_bytes'] / GIB:.2f} GiB; the whole run at"
+        f" most {run['peak_bytes'] / GIB:.2f} GiB.",
+        "",
+        "| stage | seconds | processor seconds so far | peak memory so far |",
+        "|---|---|---|---|",
+        *(
+            f"| {stage['stage']} | {stage['seconds']:.1f} | {stage['cpu_seconds']:.0f}"
+            f" | {stage['peak_bytes'] / GIB:.2f} GiB |"
+            for stage in run["stages"]
+        ),
+    ]
+
+
+def _machine() -> dict[str, Any]:
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cores": os.cpu_count(), "cpu": cpu, "memory_bytes": memory}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("folder", type=Path, help="of the checkpoint; made if missing")
+    add("--python", default=".venv/bin/python", help="the environment without torch")
+    add("--components", nargs="*", default=COMPONENTS, choices=COMPONENTS)
+    add("--end-to-end", nargs="*", default=["bfloat16"], choices=("float32", "bfloat16"))
+    add("--record", type=Path, default=Path("benchmarks/full_size_parity.json"))
+    for hidden in ("--side", "--component", "--out"):  # of the processes this one starts
+        add(hidden, help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> None:
+    """Compares, runs, records; figures of an earlier record that are not measured again stay."""
+    options = _parser().parse_args()
+    folder: Path = options.folder
+    if options.side:
+        run_side(options.side, options.component, folder, Path(options.out))
+        return
+    if not (folder / "vae/diffusion_pytorch_model.fp16.safetensors").is_file():
+        build = [sys.executable, "-m", "tools.full_size_checkpoint", str(folder)]
+        subprocess.run(build, check=True)
+    earlier = json.loads(options.record.read_text()) if options.record.is_file() else {}
+    components: dict[str, Any] = earlier.get("components", {})
+    runs = {run["dtype"]: run for run in earlier.get("end_to_end", [])}
+    pythons = {"theirs": sys.executable, "ours": options.python}
+    for component in options.components:
+        components[component] = compare(component, folder, pythons)
+        print(component, components[component], flush=True)
+    for dtype in options.end_to_end:
+        runs[dtype] = end_to_end(folder, options.python, dtype)
+    record = {
+        "machine": _machine(),
+        "components": {name: components[name] for name in COMPONENTS if name in components},
+        "end_to_end": list(runs.values()),
+    }
+    options.record.write_text(json.dumps(record, indent=1) + "\n")
+    options.record.with_suffix(".md").write_text(report(record))
+    errors = [e for figures in components.values() for e in figures["relative_error"].values()]
+    if max(errors) > BOUND:
+        raise SystemExit(f"an error of {max(errors):.1e} is above the bound of {BOUND:g}")
+
+
+if __name__ == "__main__":
+    main()

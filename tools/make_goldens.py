@@ -1,0 +1,143 @@
+"""Golden files: what torch's diffusers computes from the tiny checkpoints.
+
+    .venv-reference/bin/python -m tools.make_goldens tests/golden
+
+builds every checkpoint of `tools.tiny_checkpoints` and writes `tests/golden/<name>/golden.npz`
+beside it, the same bytes each time with the same versions of torch, diffusers and transformers.
+`tests/test_golden.py` holds the project's own networks against them, without torch. All pictures
+and latents are channels last, all numbers float32 but for the int32 ids.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from diffusers import StableDiffusionXLPipeline
+
+from tools import torch_reference
+from tools.tiny_checkpoints import TINY, load, write
+
+PROMPTS = (
+    "",
+    " \n\t ",
+    "a red star on a blue background",
+    "A night; a knight! 1,024 circles & 'the' finest outline...",
+    "a very long prompt, " * 40,
+    "\U0001f31f star \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f",
+    "\u0646\u062c\u0645\u0629 \u062d\u0645\u0631\u0627\u0621 \u05db\u05d5\u05db\u05d1",
+    "red\x00star\x07 \x1b[31m\u202eblue\u200b\ufeff",
+)
+SAMPLED_PROMPTS = ("a red star on a blue background", "night, light and a soft outline!")
+NEGATIVE_PROMPTS = ("circle, green", "square above a star")
+STEP_COUNTS = (1, 2, 3, 25, 50)
+STEPS = 25
+GUIDANCE_SCALE = 5.0
+
+
+def golden(pipe: StableDiffusionXLPipeline, seed: int) -> dict[str, np.ndarray]:
+    """Every array of one golden file."""
+    rng = np.random.default_rng([seed, 100])
+    text = torch_reference.encode_text(pipe, PROMPTS)
+    return {
+        "prompts": np.array(json.dumps(PROMPTS)),
+        **text,
+        **_unet(pipe, text, rng),
+        **_vae(pipe, rng),
+        **_schedules(pipe),
+        **_samples(pipe, rng),
+    }
+
+
+def _noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _latents(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> np.ndarray:
+    size = pipe.unet.config.sample_size
+    height, width = (size, size) if isinstance(size, int) else size
+    return _noise(rng, 2, height, width, pipe.unet.config.in_channels)
+
+
+def _unet(
+    pipe: StableDiffusionXLPipeline, text: dict[str, np.ndarray], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Two rows that differ in everything; the second time is between two training timesteps."""
+    inputs = {
+        "latents": _latents(pipe, rng),
+        "timesteps": np.array([961, 20.75], np.float32),
+        "prompt_embeds": text["prompt_embeds"][2:4],
+        "pooled": text["pooled"][2:4],
+        "add_time_ids": np.array(
+            [[1024, 1024, 0, 0, 1024, 1024], [768, 512, 16, 3, 256, 640]], np.float32
+        ),
+    }
+    output = torch_reference.unet_forward(pipe.unet, **inputs)
+    return {
+        "unet_latents": inputs["latents"],
+        "unet_timesteps": inputs["timesteps"],
+        "unet_add_time_ids": inputs["add_time_ids"],
+        "unet_output": output,
+    }
+
+
+def _vae(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    z = 3 * _latents(pipe, rng)
+    height, width = (side * pipe.vae_scale_factor for side in z.shape[1:3])
+    images = rng.uniform(-1, 1, (1, height, width, 3)).astype(np.float32)
+    mean, logvar = torch_reference.vae_encode(pipe.vae, images)
+    return {
+        "vae_images": images,
+        "vae_mean": mean,
+        "vae_logvar": logvar,
+        "vae_z": z,
+        "vae_decoded": torch_reference.vae_decode(pipe.vae, z),
+    }
+
+
+def _schedules(pipe: StableDiffusionXLPipeline) -> dict[str, np.ndarray]:
+    return {
+        f"schedule_{steps}_{key}": value
+        for steps in STEP_COUNTS
+        for key, value in torch_reference.schedule(pipe, steps).items()
+    }
+
+
+def _samples(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Two pictures from two prompts: no negative prompt, one for each, and without guidance."""
+    latents = _latents(pipe, rng)
+    result = {
+        "sample_prompts": np.array(json.dumps(SAMPLED_PROMPTS)),
+        "sample_negative_prompts": np.array(json.dumps(NEGATIVE_PROMPTS)),
+        "sample_latents": latents,
+    }
+    for case, negative, guidance_scale in (
+        ("none", None, GUIDANCE_SCALE),
+        ("negative", NEGATIVE_PROMPTS, GUIDANCE_SCALE),
+        ("unguided", None, 1.0),
+    ):
+        sample = torch_reference.sample(
+            pipe, SAMPLED_PROMPTS, negative, latents, guidance_scale, STEPS
+        )
+        result[f"sample_{case}_latents"] = sample.latents
+        result[f"sample_{case}_images"] = sample.images
+    return result
+
+
+def main() -> None:
+    """Writes checkpoints and golden files, and prints their sizes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    torch_reference.prepare_for_tiny()
+    for name, tiny in TINY.items():
+        checkpoint = folder / name / "checkpoint"
+        write(tiny, checkpoint)
+        arrays = golden(load(checkpoint, tiny.files.variant), tiny.seed)
+        np.savez_compressed(folder / name / "golden.npz", **arrays)
+        files = [path for path in (folder / name).rglob("*") if path.is_file()]
+        print(f"{name}: {sum(path.stat().st_size for path in files) / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

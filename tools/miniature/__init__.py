@@ -1,0 +1,1 @@
+"""The bundled miniature: the pictures it learns from, its training and its judge."""

@@ -1,0 +1,94 @@
+"""The diffusion model's training set: scenes, drawn and encoded by the VAE once."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipeline.vae import VAE
+from tools.miniature.drawing import draw
+from tools.miniature.scenes import Scene, random_scene
+from tools.miniature.training import parameters
+
+BATCH = 16
+
+
+class Latents(NamedTuple):
+    """A pool of scenes with their latents `[n, h, w, C]` float16, scaled to unit variance.
+
+    Latents are the means of the encoder's distributions, whose noise nothing could predict.
+    """
+
+    scenes: list[Scene]
+    latents: np.ndarray
+
+
+def make_encoder(vae: VAE) -> Callable[[np.ndarray], np.ndarray]:
+    """Pictures `[B, H, W, 3]` uint8 -> their scaled latents `[B, h, w, C]` float16."""
+
+    @jax.jit
+    def encode(images: jax.Array) -> jax.Array:
+        mean, _ = vae.encode(images.astype(jnp.float32) / 127.5 - 1)
+        return mean * vae.config.scaling_factor
+
+    return lambda images: np.asarray(encode(jnp.asarray(images)), np.float16)
+
+
+def draw_latents(vae: VAE, folder: Path, count: int, seed: int) -> Latents:
+    """`count` scenes (a multiple of 16), none of them with a held-out pair.
+
+    Encoding takes minutes, so batches are kept in `folder`, under a name that changes with the VAE.
+    """
+    encode = make_encoder(vae)
+    weights = hashlib.sha256(
+        b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(parameters(vae)))
+    )
+    kept = folder / f"latents-{weights.hexdigest()[:16]}"
+    kept.mkdir(parents=True, exist_ok=True)
+    scenes: list[Scene] = []
+    parts: list[np.ndarray] = []
+    for start in range(0, count, BATCH):
+        # Seeded one by one, so that a larger set begins with the smaller one.
+        rngs = [np.random.default_rng((seed, start + i)) for i in range(BATCH)]
+        drawn = [random_scene(rng) for rng in rngs]
+        scenes += drawn
+        file = kept / f"{seed}-{start}.npz"
+        if not file.exists():
+            pictures = [draw(scene, rng) for scene, rng in zip(drawn, rngs, strict=True)]
+            np.savez(file, mean=encode(np.stack(pictures)))
+        parts.append(np.load(file)["mean"])
+        if len(scenes) % 1024 == 0:
+            print(f"encoded {len(scenes)} of {count} pictures", flush=True)
+    return Latents(scenes, np.concatenate(parts))
+
+
+def normalise(vae: VAE, pictures: np.ndarray) -> None:
+    """Rescales the VAE's latents, in place, so that times `scaling_factor` each channel has zero
+    mean and unit variance over `pictures` `[n, H, W, 3]` uint8. Reconstructions stay the same: the
+    1x1 convolutions on both sides of the latents take it up.
+
+    The variance is that of the encoder's whole distribution, its own noise included: a channel that
+    the VAE hardly uses comes out as nearly constant, not as something for the UNet to learn.
+    """
+    encode = jax.jit(lambda part: vae.encode(part.astype(jnp.float32) / 127.5 - 1))
+    parts = [encode(jnp.asarray(pictures[i : i + BATCH])) for i in range(0, len(pictures), BATCH)]
+    mean, logvar = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
+    axes = (0, 1, 2)
+    centre = mean.mean(axes)
+    spread = np.sqrt(mean.var(axes) + np.exp(logvar).mean(axes)) * vae.config.scaling_factor
+    # mean' = (mean - centre) / spread, and the variance with it.
+    scale = jnp.asarray(np.concatenate([1 / spread, np.ones_like(spread)]), jnp.float32)
+    shift = jnp.asarray(np.concatenate([centre / spread, 2 * np.log(spread)]), jnp.float32)
+    into, out = vae.quant_conv, vae.post_quant_conv
+    assert into.bias is not None
+    assert out.bias is not None
+    into.kernel[...] = into.kernel[...] * scale
+    into.bias[...] = into.bias[...] * scale - shift
+    # z = z' * spread + centre, taken into out's own kernel and bias.
+    kernel = out.kernel[...]
+    out.bias[...] = out.bias[...] + jnp.asarray(centre, jnp.float32) @ kernel[0, 0]
+    out.kernel[...] = kernel * jnp.asarray(spread, jnp.float32)[:, None]

@@ -1,0 +1,146 @@
+"""Teaches the text encoders to read, before the UNet needs them.
+
+Linear heads on the two encoders' end-of-text states name everything a caption says: shapes,
+colours, sizes, layout, style, background. A minute of this spares the UNet the slow start in which
+prompts mean nothing yet. The heads are thrown away.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from pipeline.clip import CLIPTextEncoder
+from pipeline.layers import linear
+from pipeline.tokenizer import Tokenizers
+from tools.miniature.scenes import (
+    COLOURS,
+    POSITIONS,
+    RELATIONS,
+    SHAPES,
+    SIZES,
+    STYLES,
+    Scene,
+    caption,
+)
+from tools.miniature.training import Run, optimiser, parameters, with_parameters
+
+BATCH = 64
+NOTHING = "nothing"
+# "b below a" is "a above b": one of each pair of opposites is enough.
+TURNED = {"below": "above", "right of": "left of"}
+THING = (("shape", SHAPES), ("colour", tuple(COLOURS)), ("size", SIZES))
+ANSWERS: tuple[tuple[str, ...], ...] = (
+    tuple(COLOURS),
+    STYLES,
+    (*POSITIONS, *RELATIONS),
+    *(words for _, words in THING),
+    *((*words, NOTHING) for _, words in THING),
+)
+
+
+def answers(scene: Scene) -> list[int]:
+    """What each head should say of a scene, as indices into `ANSWERS`."""
+    layout, things = scene.layout, scene.things
+    if layout in TURNED:
+        layout, things = TURNED[layout], things[::-1]
+    said = [scene.background, scene.style, layout]
+    said += [getattr(things[0], name) for name, _ in THING]
+    said += [getattr(things[1], name) if len(things) > 1 else NOTHING for name, _ in THING]
+    return [words.index(word) for words, word in zip(ANSWERS, said, strict=True)]
+
+
+class TextEncoders(NamedTuple):
+    """Both of SDXL's text encoders."""
+
+    first: CLIPTextEncoder
+    second: CLIPTextEncoder
+
+
+class Reader(nnx.Module):
+    """Both text encoders and the heads."""
+
+    def __init__(self, first: CLIPTextEncoder, second: CLIPTextEncoder, rngs: nnx.Rngs):
+        self.text_encoder = first
+        self.text_encoder_2 = second
+        outputs = sum(len(words) for words in ANSWERS)
+        projection = second.config.projection_dim
+        assert projection is not None
+        width = first.config.hidden_size + second.config.hidden_size
+        self.pooled_head = linear(projection, outputs, dtype=jnp.float32, rngs=rngs)
+        self.state_head = linear(width, outputs, dtype=jnp.float32, rngs=rngs)
+
+    def __call__(self, input_ids: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """input_ids `[B, 2, L]`, ends `[B]` (where each text ends) -> logits of both heads."""
+        first, _ = self.text_encoder(input_ids[:, 0])
+        second, pooled = self.text_encoder_2(input_ids[:, 1])
+        assert pooled is not None
+        states = jnp.concatenate([first, second], axis=-1)[jnp.arange(len(ends)), ends]
+        return self.pooled_head(pooled), self.state_head(states)
+
+
+def _loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean cross-entropy over the heads; labels `[B, heads]`."""
+    splits = np.cumsum([len(words) for words in ANSWERS])[:-1]
+    parts = jnp.split(logits, splits, axis=-1)
+    losses = [
+        optax.softmax_cross_entropy_with_integer_labels(part, labels[:, i]).mean()
+        for i, part in enumerate(parts)
+    ]
+    return sum(losses, jnp.zeros(())) / len(losses)
+
+
+def teach(
+    encoders: TextEncoders,
+    tokenizers: Tokenizers,
+    scenes: list[Scene],
+    folder: Path,
+    steps: int,
+    seed: int,
+) -> TextEncoders:
+    """Trains both encoders on captions of the scenes. Done once, they are kept in `folder`."""
+    run = Run(folder)
+    if run.started:
+        return _with_encoders(encoders, run.restore([parameters(part) for part in encoders]))
+    reader = Reader(*encoders, nnx.Rngs(seed))
+    optimise = optimiser(steps, warmup=30)
+
+    def objective(params: dict, ids: jax.Array, ends: jax.Array, labels: jax.Array) -> jax.Array:
+        model = with_parameters(reader, params)
+        assert isinstance(model, Reader)
+        pooled, states = model(ids, ends)
+        return _loss(pooled, labels) + _loss(states, labels)
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: dict, opt: optax.OptState, *given: jax.Array):
+        loss, gradient = jax.value_and_grad(objective)(params, *given)
+        updates, opt = optimise.update(gradient, opt, params)
+        return optax.apply_updates(params, updates), opt, loss
+
+    params = jax.tree.map(jnp.copy, parameters(reader))
+    opt = optimise.init(params)
+    for i in range(steps):
+        rng = np.random.default_rng((seed, 1, i))
+        chosen = [scenes[k] for k in rng.integers(len(scenes), size=BATCH)]
+        ids, _ = tokenizers.tokenize([caption(scene, rng) for scene in chosen])
+        ends = np.argmax(ids[:, 0] == encoders.first.config.eos_token_id, axis=-1)
+        labels = np.array([answers(scene) for scene in chosen], np.int32)
+        params, opt, loss = step(params, opt, *map(jnp.asarray, (ids, ends, labels)))
+        if (i + 1) % 50 == 0:
+            run.log(step=i + 1, loss=float(loss))
+    trained = [params["text_encoder"], params["text_encoder_2"]]
+    run.save(trained)
+    run.plot({"loss": "cross-entropy, both heads"})
+    return _with_encoders(encoders, trained)
+
+
+def _with_encoders(encoders: TextEncoders, params: list[dict]) -> TextEncoders:
+    first, second = map(with_parameters, encoders, params)
+    assert isinstance(first, CLIPTextEncoder)
+    assert isinstance(second, CLIPTextEncoder)
+    return TextEncoders(first, second)

@@ -1,0 +1,416 @@
+"""Tiny SDXL checkpoints with seeded random weights, built and saved by torch's own classes.
+
+Together the shapes in `TINY` cover what SDXL checkpoints look like, and the ways their files are
+written; `tools.make_goldens` writes them to `tests/golden/`. Weights are float16 on disk, which
+float32 represents exactly, so both sides of a comparison start from the same numbers. Runs in the
+reference environment.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import (
+    AutoencoderKL,
+    EulerDiscreteScheduler,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from safetensors.torch import load_file, save_file
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+
+from tools.miniature.vocabulary import write_tokenizer
+
+PAD_TOKENS = {"tokenizer": "<|endoftext|>", "tokenizer_2": "!"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """How a checkpoint is written, beyond what torch's classes do of themselves."""
+
+    tokenizer_json: bool = False  # `tokenizer.json` alone, not `vocab.json` and `merges.txt`
+    published_text_encoders: bool = False  # prefix `text_model.` and an integer `position_ids`
+    old_vae_attention: bool = False  # `query`, `key`, `value`, `proj_attn`
+    variant: str | None = None
+    max_shard_size: str = "10GB"
+    dtype: torch.dtype = torch.float16
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One checkpoint: the arguments of every component's class, and how its files are written.
+
+    `text_encoder` and `text_encoder_2` leave out what follows from the tokenizer; the UNet leaves
+    out what follows from the other components. `real_eos` False writes the 2 that published
+    files have.
+    """
+
+    seed: int
+    words: Sequence[str]
+    text_encoder: dict[str, Any]
+    text_encoder_2: dict[str, Any]
+    unet: dict[str, Any]
+    vae: dict[str, Any]
+    scheduler: dict[str, Any]
+    real_eos: bool = True
+    force_zeros_for_empty_prompt: bool = True
+    files: Files = field(default_factory=Files)
+
+
+def text_encoder(width: int, layers: int, heads: int, act: str, **other: Any) -> dict[str, Any]:
+    """A CLIP text encoder's arguments."""
+    return {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_act": act,
+        "projection_dim": width,
+        **other,
+    }
+
+
+def unet(channels: Sequence[int], attention: str, **other: Any) -> dict[str, Any]:
+    """A UNet's arguments; `attention` has one letter per block, "-" without attention, "x" with."""
+    down = ["CrossAttnDownBlock2D" if letter == "x" else "DownBlock2D" for letter in attention]
+    up = ["CrossAttnUpBlock2D" if letter == "x" else "UpBlock2D" for letter in attention[::-1]]
+    return {
+        "block_out_channels": list(channels),
+        "down_block_types": down,
+        "up_block_types": up,
+        "use_linear_projection": True,
+        "addition_embed_type": "text_time",
+        **other,
+    }
+
+
+def vae(channels: Sequence[int], **other: Any) -> dict[str, Any]:
+    """A VAE's arguments."""
+    return {
+        "block_out_channels": list(channels),
+        "down_block_types": ["DownEncoderBlock2D"] * len(channels),
+        "up_block_types": ["UpDecoderBlock2D"] * len(channels),
+        **other,
+    }
+
+
+SDXL_SCHEDULE = {
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "num_train_timesteps": 1000,
+}
+
+TINY: dict[str, Tiny] = {
+    # SDXL base in small, files as published.
+    "plain": Tiny(
+        seed=1,
+        words=("a", "red", "star", "on", "blue"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=text_encoder(24, 3, 3, "gelu"),
+        unet=unet(
+            (16, 32),
+            "-x",
+            layers_per_block=2,
+            attention_head_dim=4,
+            norm_num_groups=8,
+            addition_time_embed_dim=8,
+            sample_size=8,
+        ),
+        vae=vae((8, 16), layers_per_block=1, norm_num_groups=4, scaling_factor=0.13025),
+        scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1},
+        real_eos=False,
+        files=Files(published_text_encoders=True),
+    ),
+    "three_levels": Tiny(
+        seed=2,
+        words=("green", "circle"),
+        text_encoder=text_encoder(24, 3, 4, "gelu", layer_norm_eps=1e-6),
+        text_encoder_2=text_encoder(32, 2, 8, "quick_gelu", projection_dim=16),
+        unet=unet(
+            (8, 24, 32),
+            "-xx",
+            layers_per_block=1,
+            attention_head_dim=[1, 3, 8],
+            transformer_layers_per_block=[1, 1, 2],
+            norm_num_groups=4,
+            addition_time_embed_dim=16,
+            sample_size=[8, 12],
+        ),
+        vae=vae((8, 16, 16), layers_per_block=2, norm_num_groups=8, scaling_factor=0.2),
+        scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 0},
+        files=Files(max_shard_size="100KB"),
+    ),
+    "v_prediction": Tiny(
+        seed=3,
+        words=("night", "knight", "light"),
+        text_encoder=text_encoder(16, 2, 4, "quick_gelu"),
+        text_encoder_2=text_encoder(16, 2, 1, "gelu", intermediate_size=48),
+        unet=unet(
+            (16, 32),
+            "xx",
+            layers_per_block=1,
+            attention_head_dim=[2, 4],
+            transformer_layers_per_block=[1, 2],
+            norm_num_groups=2,
+            addition_time_embed_dim=8,
+            sample_size=8,
+        ),
+        vae=vae(
+            (8, 16),
+            layers_per_block=1,
+            norm_num_groups=2,
+            scaling_factor=0.5,
+            latents_mean=[0.1, -0.2, 0.3, 0.05],
+            latents_std=[1.1, 0.9, 1.3, 0.7],
+        ),
+        scheduler={
+            **SDXL_SCHEDULE,
+            "timestep_spacing": "trailing",
+            "prediction_type": "v_prediction",
+        },
+        force_zeros_for_empty_prompt=False,
+        files=Files(old_vae_attention=True),
+    ),
+    "karras": Tiny(
+        seed=4,
+        words=("soft", "outline"),
+        text_encoder=text_encoder(32, 2, 2, "gelu"),
+        text_encoder_2=text_encoder(16, 2, 2, "gelu", projection_dim=32),
+        unet=unet(
+            (16, 32),
+            "x-",
+            layers_per_block=1,
+            attention_head_dim=2,
+            mid_block_type="UNetMidBlock2DCrossAttn",
+            norm_num_groups=8,
+            norm_eps=1e-6,
+            addition_time_embed_dim=8,
+            flip_sin_to_cos=False,
+            freq_shift=1,
+            sample_size=8,
+        ),
+        vae=vae(
+            (8, 16),
+            layers_per_block=1,
+            norm_num_groups=4,
+            scaling_factor=0.3,
+            mid_block_add_attention=False,
+        ),
+        scheduler={
+            "beta_start": 0.0001,
+            "beta_end": 0.02,
+            "beta_schedule": "linear",
+            "num_train_timesteps": 1000,
+            "timestep_spacing": "linspace",
+            "use_karras_sigmas": True,
+        },
+        files=Files(tokenizer_json=True, variant="fp16"),
+    ),
+    "deep_vae": Tiny(
+        seed=5,
+        words=("yellow", "square", "above", "below"),
+        text_encoder=text_encoder(16, 3, 2, "quick_gelu"),
+        text_encoder_2=text_encoder(32, 2, 4, "gelu", projection_dim=24),
+        unet=unet(
+            (16, 32),
+            "-x",
+            in_channels=8,
+            out_channels=8,
+            layers_per_block=[1, 2],
+            attention_head_dim=[1, 2],
+            norm_num_groups=8,
+            addition_time_embed_dim=16,
+            sample_size=4,
+        ),
+        vae=vae(
+            (8, 8, 8, 16, 16),
+            layers_per_block=1,
+            norm_num_groups=4,
+            latent_channels=8,
+            scaling_factor=0.7,
+        ),
+        scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1},
+        files=Files(published_text_encoders=True),
+    ),
+    # As distilled SDXLs have it: a number of transformer layers for every single ResNet.
+    "distilled": Tiny(
+        seed=6,
+        words=("fine", "finest"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=text_encoder(16, 3, 2, "gelu"),
+        unet=unet(
+            (8, 16, 16),
+            "-xx",
+            layers_per_block=[2, 2, 1],
+            attention_head_dim=[1, 2, 4],
+            transformer_layers_per_block=[[1, 1], [1, 2], [2]],
+            reverse_transformer_layers_per_block=[[1, 2], [2, 1, 1], [1, 1, 1]],
+            mid_block_type="UNetMidBlock2D",
+            norm_num_groups=4,
+            addition_time_embed_dim=8,
+            time_embedding_dim=24,
+            sample_size=8,
+        ),
+        vae=vae(
+            (8, 16),
+            layers_per_block=1,
+            norm_num_groups=8,
+            scaling_factor=0.2,
+            use_quant_conv=False,
+            use_post_quant_conv=False,
+        ),
+        scheduler={**SDXL_SCHEDULE, "timestep_spacing": "trailing"},
+        files=Files(tokenizer_json=True, variant="fp16", max_shard_size="50KB"),
+    ),
+}
+
+
+def write(tiny: Tiny, folder: Path) -> None:
+    """Builds the checkpoint and writes it to `folder`, replacing what is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pipe = build(tiny, folder).to(tiny.files.dtype)
+    pipe.save_pretrained(
+        folder,
+        safe_serialization=True,
+        variant=tiny.files.variant,
+        max_shard_size=tiny.files.max_shard_size,
+    )
+    if not tiny.files.tokenizer_json:
+        for name, pad_token in PAD_TOKENS.items():
+            shutil.rmtree(folder / name)
+            write_tokenizer(folder / name, tiny.words, pad_token)
+    if tiny.files.published_text_encoders:
+        for name in ("text_encoder", "text_encoder_2"):
+            _rename(folder / name, _published_text_encoder)
+    if tiny.files.old_vae_attention:
+        _rename(folder / "vae", _old_vae)
+    _verify(pipe, load(folder, tiny.files.variant))
+
+
+def load(folder: Path, variant: str | None = None) -> StableDiffusionXLPipeline:
+    """The checkpoint as diffusers itself reads it, in float32."""
+    pipe = StableDiffusionXLPipeline.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        variant=variant,
+        add_watermarker=False,
+        local_files_only=True,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def build(tiny: Tiny, scratch: Path) -> StableDiffusionXLPipeline:
+    """The pipeline in memory, float32. Leaves tokenizer files in `scratch`."""
+    tokenizers = {}
+    for name, pad_token in PAD_TOKENS.items():
+        write_tokenizer(scratch / name, tiny.words, pad_token)
+        tokenizers[name] = CLIPTokenizer.from_pretrained(scratch / name)
+        shutil.rmtree(scratch / name)
+    first, second = (
+        _text_config(arguments, tokenizer, tiny.real_eos)
+        for arguments, tokenizer in zip(
+            (tiny.text_encoder, tiny.text_encoder_2), tokenizers.values(), strict=True
+        )
+    )
+    added = second.projection_dim + 6 * tiny.unet["addition_time_embed_dim"]
+    modules = {
+        "text_encoder": CLIPTextModel(first),
+        "text_encoder_2": CLIPTextModelWithProjection(second),
+        "unet": UNet2DConditionModel(
+            cross_attention_dim=first.hidden_size + second.hidden_size,
+            projection_class_embeddings_input_dim=added,
+            **tiny.unet,
+        ),
+        "vae": AutoencoderKL(**tiny.vae),
+    }
+    for number, module in enumerate(modules.values()):
+        randomise(module, np.random.default_rng([tiny.seed, number]))
+    return StableDiffusionXLPipeline(
+        **modules,
+        **tokenizers,
+        scheduler=EulerDiscreteScheduler(**tiny.scheduler),
+        force_zeros_for_empty_prompt=tiny.force_zeros_for_empty_prompt,
+        add_watermarker=False,
+    )
+
+
+def _text_config(
+    arguments: dict[str, Any], tokenizer: CLIPTokenizer, real_eos: bool
+) -> CLIPTextConfig:
+    return CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id if real_eos else 2,
+        **arguments,
+    )
+
+
+def randomise(module: torch.nn.Module, rng: np.random.Generator) -> None:
+    """Fills every parameter with `draw`."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(torch.from_numpy(draw(name, tuple(parameter.shape), rng)))
+
+
+def draw(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Values of the parameter called `name`, float16.
+
+    None is idle: no zeros, no ones, activations near unit size at any depth. Sizes are such that
+    25 Euler steps neither ignore their inputs nor amplify rounding errors.
+    """
+    values = rng.standard_normal(shape, dtype=np.float32)
+    if "embedding.weight" in name:  # the text encoders' tables
+        values *= 0.5
+    elif len(shape) > 1:
+        values /= np.sqrt(np.prod(shape[1:]))
+    elif name.endswith("weight"):  # of a norm
+        values = 1 + 0.2 * values
+    else:
+        values *= 0.1
+    return values.astype(np.float16)
+
+
+def _rename(
+    folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+) -> None:
+    [file] = folder.glob("*.safetensors")
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def _published_text_encoder(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names that transformers used before version 5, with the buffer it saved then."""
+    positions = next(v for k, v in tensors.items() if k.endswith("position_embedding.weight"))
+    renamed = {
+        name if name.startswith(("text_model.", "text_projection.")) else f"text_model.{name}": v
+        for name, v in tensors.items()
+    }
+    ids = torch.arange(len(positions)).unsqueeze(0)
+    return renamed | {"text_model.embeddings.position_ids": ids}
+
+
+def _old_vae(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names that diffusers used before version 0.18."""
+    old = {".to_q.": ".query.", ".to_k.": ".key.", ".to_v.": ".value.", ".to_out.0.": ".proj_attn."}
+    renamed = {}
+    for name, tensor in tensors.items():
+        for modern, ancient in old.items():
+            name = name.replace(modern, ancient) if ".attentions." in name else name
+        renamed[name] = tensor
+    return renamed
+
+
+def _verify(built: StableDiffusionXLPipeline, saved: StableDiffusionXLPipeline) -> None:
+    """The rewritten files must mean to diffusers what was built."""
+    for name in ("text_encoder", "text_encoder_2", "unet", "vae"):
+        left = getattr(built, name).state_dict()
+        right = getattr(saved, name).state_dict()
+        assert left.keys() == right.keys(), name
+        for key, tensor in left.items():
+            assert torch.equal(tensor.to(right[key].dtype), right[key]), f"{name}: {key}"

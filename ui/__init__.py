@@ -1,0 +1,1 @@
+"""What the visitor sees: layout, wording, looks. No JAX and no model code here."""

@@ -1,0 +1,79 @@
+"""What a visitor or a program sent, checked and made into a request.
+
+The page's own fields cannot leave their ranges, but a program can send anything.
+"""
+
+import secrets
+from typing import TypeGuard
+
+from serving.generator import Model, Request, RequestError
+from ui import words
+from ui.styles import Style
+
+MAX_CHARACTERS = 2000
+MAX_GUIDANCE = 50.0
+MAX_SEED = 2**32 - 1
+
+
+def to_request(
+    model: Model,
+    styles: dict[str, Style],
+    *,
+    prompt: object,
+    style: object,
+    negative_prompt: object,
+    guidance_scale: object,
+    steps: object,
+    seed: object,
+) -> Request:
+    """Checks every value and puts the style around the prompt; no `seed` means a random one.
+
+    Raises:
+        RequestError: for the first value that cannot be used.
+    """
+    words_wanted = _text(words.PROMPT, prompt)
+    if not words_wanted:
+        raise RequestError(words.BLANK_PROMPT)
+    if not isinstance(style, str) or style not in styles:
+        raise RequestError(words.unknown_style(style, list(styles)))
+    full_prompt, full_negative = styles[style].apply(
+        words_wanted, _text(words.NEGATIVE, negative_prompt)
+    )
+    return Request(
+        prompt=full_prompt,
+        negative_prompt=full_negative or None,
+        guidance_scale=_number(words.GUIDANCE, guidance_scale, MAX_GUIDANCE),
+        num_inference_steps=_whole(words.STEPS, steps, 1, model.max_inference_steps),
+        seed=random_seed() if seed is None else _whole(words.SEED, seed, 0, MAX_SEED),
+    )
+
+
+def random_seed() -> int:
+    """Any seed there is."""
+    return secrets.randbelow(MAX_SEED + 1)
+
+
+def _text(field: str, value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise RequestError(words.not_text(field))
+    if len(value) > MAX_CHARACTERS:
+        raise RequestError(words.too_long(field, len(value), MAX_CHARACTERS))
+    return value.strip()
+
+
+def _number(field: str, value: object, high: float) -> float:
+    if not _is_number(value) or not 0 <= value <= high:  # NaN is no less refused
+        raise RequestError(words.out_of_range(field, value, 0, high))
+    return float(value)
+
+
+def _whole(field: str, value: object, low: int, high: int) -> int:
+    if not _is_number(value) or not low <= value <= high or value != int(value):
+        raise RequestError(words.not_whole(field, value, low, high))
+    return int(value)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,185 @@
+"""The page: what is where, and what each press sets off."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import gradio as gr
+from gradio.components import Component
+from gradio.events import api
+
+from serving.generator import Generator, Model
+from ui import inputs, status, words
+from ui.drawing import Drawing
+from ui.examples import examples_for
+from ui.kinds import Kind
+from ui.styles import NONE, styles_for
+
+# Everything that draws waits in this one queue: one request at a time is on the devices.
+QUEUE = "devices"
+# Pictures are deleted an hour after they were made; looked for every ten minutes.
+DELETE_CACHE = (600, 3600)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The components that events read and write."""
+
+    prompt: gr.Textbox
+    generate: gr.Button
+    stop: gr.Button
+    strip: gr.HTML
+    gallery: gr.Gallery
+    seed: gr.Number
+    settings: Sequence[Component]  # as `Drawing.for_page` takes them
+
+    @property
+    def buttons(self) -> list[Component]:
+        """Generate and Stop, of which one is there at a time."""
+        return [self.generate, self.stop]
+
+
+def build_page(generator: Generator, kind: Kind, *, max_waiting: int) -> gr.Blocks:
+    """The page for one generator; at most `max_waiting` requests wait in its queue."""
+    with gr.Blocks(title=words.TITLE, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
+        parts = _layout(generator.model, kind)
+        drawing = Drawing(generator, kind)
+        _drawing_events(parts, drawing)
+        api(
+            drawing.for_programs,
+            api_name="generate",
+            api_description=inspect.getdoc(drawing.for_programs),
+            concurrency_id=QUEUE,
+            concurrency_limit=1,
+        )
+    return page.queue(max_size=max_waiting)
+
+
+def _layout(model: Model, kind: Kind) -> Parts:
+    gr.HTML(_header(model, kind), elem_id="header", padding=False)
+    with gr.Row(elem_id="studio"):
+        with gr.Column(elem_id="ask"):
+            prompt = gr.Textbox(
+                label=words.PROMPT_LABEL,
+                placeholder=words.PROMPT_HINT[kind],
+                max_lines=8,  # and `lines` at 1, so that Enter sends
+                max_length=inputs.MAX_CHARACTERS,
+                autofocus=True,
+                elem_id="prompt",
+            )
+            generate = gr.Button(words.GENERATE, variant="primary", size="lg", elem_id="generate")
+            stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
+        with gr.Column(elem_id="pictures"):
+            strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
+            gallery = gr.Gallery(
+                label=words.GALLERY,
+                show_label=False,
+                columns=2,
+                height="auto",
+                object_fit="cover",
+                format="png",
+                interactive=False,
+                buttons=["download", "download_all", "fullscreen"],
+                elem_id="gallery",
+            )
+        with gr.Column(elem_id="more"):
+            gr.Examples(
+                [[example] for example in examples_for(kind)],
+                [prompt],
+                label=words.EXAMPLES,
+                api_visibility="private",
+                elem_id="examples",
+            )
+            settings, seed = _advanced(model, kind)
+    gr.HTML(_footer(kind), elem_id="footer", padding=False)
+    return Parts(prompt, generate, stop, strip, gallery, seed, [prompt, *settings])
+
+
+def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
+    with gr.Accordion(words.ADVANCED, open=False, elem_id="advanced"):
+        style = gr.Radio(list(styles_for(kind)), value=NONE, label=words.STYLE, elem_id="style")
+        negative = gr.Textbox(
+            label=words.NEGATIVE,
+            info=words.NEGATIVE_INFO,
+            max_length=inputs.MAX_CHARACTERS,
+            elem_id="negative",
+        )
+        guidance = gr.Slider(
+            0, 20, 5, step=0.5, label=words.GUIDANCE, info=words.GUIDANCE_INFO, elem_id="guidance"
+        )
+        steps = gr.Slider(
+            1,
+            model.max_inference_steps,
+            model.num_inference_steps,
+            step=1,
+            label=words.STEPS,
+            info=words.STEPS_INFO,
+            elem_id="steps",
+        )
+        seed = gr.Number(
+            0,
+            precision=0,
+            minimum=0,
+            maximum=inputs.MAX_SEED,
+            label=words.SEED,
+            info=words.SEED_INFO,
+            elem_id="seed",
+        )
+        randomise = gr.Checkbox(True, label=words.RANDOMISE, elem_id="randomise")
+    return [style, negative, guidance, steps, randomise, seed], seed
+
+
+def _drawing_events(parts: Parts, drawing: Drawing) -> None:
+    begin = gr.on(
+        [parts.prompt.submit, parts.generate.click],
+        lambda: _buttons(running=True),
+        outputs=parts.buttons,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    run = begin.then(
+        drawing.for_page,
+        list(parts.settings),
+        [parts.strip, parts.gallery, parts.seed],
+        concurrency_id=QUEUE,
+        concurrency_limit=1,
+        show_progress_on=parts.gallery,
+        api_visibility="private",
+    )
+    # Not `then`: that one stays silent when the queue had no room.
+    for ended in (run.success, run.failure):
+        ended(
+            lambda: _buttons(running=False),
+            outputs=parts.buttons,
+            queue=False,
+            show_progress="hidden",
+            api_visibility="private",
+        )
+    parts.stop.click(
+        lambda: status.note(words.STOPPED),
+        outputs=parts.strip,
+        cancels=[run],  # which counts as a failure, and so brings the buttons back
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+
+
+def _buttons(*, running: bool) -> tuple[gr.Button, gr.Button]:
+    return gr.Button(visible=not running), gr.Button(visible=running)
+
+
+def _header(model: Model, kind: Kind) -> str:
+    return f"<h1>{escape(words.TITLE)}</h1><p>{escape(words.model_line(model, kind))}</p>"
+
+
+def _footer(kind: Kind) -> str:
+    return "<p>" + " ".join(_sentence(*line) for line in words.footer(kind)) + "</p>"
+
+
+def _sentence(text: str, address: str | None) -> str:
+    if address is None:
+        return escape(text)
+    return f'<a href="{escape(address)}" target="_blank" rel="noopener">{escape(text)}</a>'

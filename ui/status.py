@@ -1,0 +1,34 @@
+"""The strip above the pictures: how far the drawing is, how it ended, what went wrong.
+
+Everything that comes from outside is escaped here: it is shown as text, never as HTML.
+"""
+
+from html import escape
+
+from ui import words
+
+EMPTY = ""
+
+
+def progress(done: int, total: int) -> str:
+    """A bar and its number."""
+    text = words.progress(done, total) if done else words.STARTING
+    return (
+        f'<div class="running"><progress value="{done}" max="{total}" aria-label="{text}">'
+        f"</progress><span>{text}</span></div>"
+    )
+
+
+def note(text: str) -> str:
+    """A calm remark."""
+    return f'<p class="note" role="status">{escape(text)}</p>'
+
+
+def warning(text: str) -> str:
+    """Something worth knowing."""
+    return f'<p class="warning" role="status">{escape(text)}</p>'
+
+
+def error(text: str) -> str:
+    """Something that did not work."""
+    return f'<p class="error" role="alert">{escape(text)}</p>'

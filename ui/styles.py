@@ -1,0 +1,96 @@
+"""Styles: words put around a prompt, and words added to the negative prompt.
+
+The subject stays in front wherever the model reads it equally well there, so that a prompt
+too long for the model loses words of the style before it loses its own.
+"""
+
+from dataclasses import dataclass
+
+from ui.kinds import Kind
+
+NONE = "(none)"
+
+
+@dataclass(frozen=True)
+class Style:
+    """A name and its templates; `{prompt}` in `prompt` stands for the visitor's words."""
+
+    name: str
+    prompt: str
+    negative: str = ""
+
+    def apply(self, prompt: str, negative: str) -> tuple[str, str]:
+        """The prompt and negative prompt that the model is given."""
+        parts = (negative.strip(), self.negative)
+        return self.prompt.replace("{prompt}", prompt), ", ".join(filter(None, parts))
+
+
+_PLAIN = Style(NONE, "{prompt}")
+
+_SDXL = (
+    _PLAIN,
+    Style(
+        "Photograph",
+        "{prompt}, candid photograph, natural light, 50mm lens, fine detail, true colours",
+        "painting, drawing, illustration, render, plastic skin, oversharpened",
+    ),
+    Style(
+        "Film still",
+        "{prompt}, still from a feature film, anamorphic lens, dramatic lighting, film grain",
+        "cartoon, drawing, flat lighting, watermark, subtitles",
+    ),
+    Style(
+        "Watercolour",
+        "{prompt}, watercolour painting, loose brushwork, wet edges, textured cotton paper",
+        "photograph, render, hard outlines, glossy, neon colours",
+    ),
+    Style(
+        "Oil painting",
+        "{prompt}, oil painting on canvas, visible brush strokes, rich pigment, warm varnish",
+        "photograph, render, flat colours, vector art",
+    ),
+    Style(
+        "Pencil sketch",
+        "{prompt}, graphite pencil sketch, cross-hatching, soft shading, white paper",
+        "colour, photograph, painting, render",
+    ),
+    Style(
+        "Ink and wash",
+        "{prompt}, ink and wash on rice paper, few confident strokes, wide empty space",
+        "photograph, busy, saturated colours, render",
+    ),
+    Style(
+        "Anime",
+        "{prompt}, hand-drawn anime scene, clean line art, cel shading, painted background",
+        "photograph, realistic skin, render, rough sketch",
+    ),
+    Style(
+        "Pixel art",
+        "{prompt}, pixel art, 16-bit game scene, limited palette, crisp square pixels",
+        "photograph, blurry, smooth gradients, anti-aliasing",
+    ),
+    Style(
+        "Paper cut-out",
+        "{prompt}, layered paper cut-out, coloured card, soft shadows between layers, studio light",
+        "photograph of a person, glossy, painting, metal",
+    ),
+    Style(
+        "3D render",
+        "{prompt}, 3D render, clay-like materials, rounded forms, global illumination",
+        "photograph, sketch, grainy, flat shading",
+    ),
+)
+
+# The miniature knows four looks, by the wording it was trained on.
+_MINIATURE = (
+    _PLAIN,
+    Style("Flat", "a flat picture of {prompt}"),
+    Style("Outlined", "an outlined picture of {prompt}"),
+    Style("Soft", "a soft picture of {prompt}"),
+    Style("Glossy", "a glossy picture of {prompt}"),
+)
+
+
+def styles_for(kind: Kind) -> dict[str, Style]:
+    """The styles that mean something to a model of this kind, by name, plain first."""
+    return {style.name: style for style in (_MINIATURE if kind is Kind.MINIATURE else _SDXL)}

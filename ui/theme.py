@@ -1,0 +1,45 @@
+"""Colours, sizes and fonts. Fonts are the visitor's own: none is fetched from anywhere."""
+
+from pathlib import Path
+
+from gradio.themes import Base, colors, sizes
+
+CSS = Path(__file__).with_name("page.css")
+
+_SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
+_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
+
+
+def theme() -> Base:
+    """A quiet theme: warm greys, one accent."""
+    return Base(
+        primary_hue=colors.indigo,
+        secondary_hue=colors.indigo,
+        neutral_hue=colors.stone,
+        radius_size=sizes.radius_lg,
+        text_size=sizes.text_lg,
+        font=_SANS,
+        font_mono=_MONO,
+    ).set(
+        body_background_fill="*neutral_50",
+        body_background_fill_dark="*neutral_950",
+        block_background_fill="white",
+        block_background_fill_dark="*neutral_900",
+        block_border_width="1px",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_400",
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_400",
+        input_placeholder_color="*neutral_500",
+        input_placeholder_color_dark="*neutral_400",
+        link_text_color="*primary_700",
+        link_text_color_dark="*primary_300",
+        block_shadow="none",
+        block_shadow_dark="none",
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_hover="*primary_700",
+        button_primary_background_fill_dark="*primary_600",
+        button_primary_background_fill_hover_dark="*primary_500",
+        button_primary_text_color="white",
+        button_large_padding="12px 20px",
+    )

@@ -1,0 +1,118 @@
+"""Every word the page says, in one place."""
+
+from serving.generator import Model
+from ui.kinds import Kind
+
+TITLE = "Stable Diffusion XL on JAX"
+MINIATURE = "Bundled miniature"
+
+PROMPT = "Prompt"
+PROMPT_LABEL = "What would you like to see?"
+PROMPT_HINT = {
+    Kind.MINIATURE: "a large red star on a blue background",
+    Kind.SDXL: "a lighthouse on a cliff at dusk, long exposure",
+    Kind.OTHER: "a lighthouse on a cliff at dusk, long exposure",
+}
+GENERATE = "Generate"
+STOP = "Stop"
+EXAMPLES = "Try one of these"
+GALLERY = "Pictures"
+
+ADVANCED = "Advanced"
+STYLE = "Style"
+NEGATIVE = "Negative prompt"
+NEGATIVE_INFO = "What the pictures should not show."
+GUIDANCE = "Guidance scale"
+GUIDANCE_INFO = "How closely to follow the words."
+STEPS = "Steps"
+STEPS_INFO = "More steps, more detail, more time."
+SEED = "Seed"
+SEED_INFO = "The same seed and settings give the same pictures."
+RANDOMISE = "A new seed every time"
+
+STARTING = "Starting…"
+STOPPED = "Stopped."
+
+BLANK_PROMPT = "Please describe the picture first."
+FAILED = "Something went wrong while drawing. Please try again."
+
+
+def model_line(model: Model, kind: Kind) -> str:
+    """Which model draws, how large, and on what."""
+    name = MINIATURE if kind is Kind.MINIATURE else model.name
+    device = "CPU" if model.device == "cpu" else model.device
+    devices = device if model.num_devices == 1 else f"{model.num_devices} × {device}"
+    return f"{name} · {model.width} × {model.height} pixels · on {devices}"
+
+
+def footer(kind: Kind) -> list[tuple[str, str | None]]:
+    """The sentences under the page, each with the address it links to, if any."""
+    openrail = (
+        "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/blob/main/LICENSE.md"
+    )
+    apache = "https://www.apache.org/licenses/LICENSE-2.0"
+    if kind is Kind.MINIATURE:
+        return [
+            ("This miniature draws one or two simple shapes in plain colours, nothing else.", None),
+            ("It can still get a colour, a shape or a place wrong.", None),
+            ("Model licence: Apache 2.0", apache),
+        ]
+    limits = (
+        "The pictures are invented. Faces, hands, lettering, counts and places are often wrong, "
+        "and the model repeats the biases of the pictures it learned from.",
+        None,
+    )
+    if kind is Kind.SDXL:
+        return [limits, ("Model licence: CreativeML Open RAIL++-M", openrail)]
+    return [limits, ("The model's own card states its licence.", None)]
+
+
+def caption(prompt: str, seed: int) -> str:
+    """A picture's caption, which is also what a screen reader says."""
+    return f"Seed {seed}: {prompt}"
+
+
+def progress(done: int, total: int) -> str:
+    """How far the drawing is."""
+    return f"Step {done} of {total}"
+
+
+def finished(pictures: int, seconds: float) -> str:
+    """How it ended."""
+    noun = "picture" if pictures == 1 else "pictures"
+    return f"{pictures} {noun} in {seconds:.1f} s"
+
+
+def truncated(left_out: str) -> str:
+    """What the model did not read."""
+    return f"The prompt is longer than the model can read. Left out: “{left_out}”"
+
+
+def too_long(field: str, length: int, limit: int) -> str:
+    """A text over its limit."""
+    return f"{field}: {length} characters are too many; at most {limit} are possible."
+
+
+def not_text(field: str) -> str:
+    """A text field that holds something else."""
+    return f"{field}: text is needed."
+
+
+def out_of_range(field: str, value: object, low: float, high: float) -> str:
+    """A number outside its range, or no number at all."""
+    return f"{field}: {_short(value)} is not possible; it goes from {low} to {high}."
+
+
+def not_whole(field: str, value: object, low: int, high: int) -> str:
+    """A whole number outside its range, or no whole number at all."""
+    return f"{field}: {_short(value)} is not possible; whole numbers from {low} to {high} are."
+
+
+def unknown_style(value: object, known: list[str]) -> str:
+    """A style the page does not have."""
+    return f"{STYLE}: {_short(value)} is unknown; there are {', '.join(known)}."
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
