@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
@@ -67,8 +68,12 @@ def sinusoid(values: Array, dim: int, *, flip_sin_to_cos: bool, freq_shift: floa
     Ho et al. 2020, section 3.3, as in diffusers' get_timestep_embedding with max_period 10000.
     """
     half = dim // 2
-    exponent = -math.log(10000.0) * jnp.arange(half, dtype=jnp.float32) / (half - freq_shift)
-    angles = values.astype(jnp.float32)[:, None] * jnp.exp(exponent)
+    # On the host: XLA turns the division into a multiplication, and a frequency that is a few units
+    # in the last place off moves the angle of a timestep of 999 by a thousandth.
+    exponent = np.float32(-math.log(10000.0)) * np.arange(half, dtype=np.float32)
+    exponent /= np.float32(half - freq_shift)
+    frequencies = np.exp(exponent.astype(np.float64)).astype(np.float32)
+    angles = values.astype(jnp.float32)[:, None] * frequencies
     parts = (
         (jnp.cos(angles), jnp.sin(angles))
         if flip_sin_to_cos

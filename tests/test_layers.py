@@ -34,6 +34,15 @@ def test_sinusoid(flip: bool) -> None:
     np.testing.assert_allclose(ours, right, atol=2e-4)
 
 
+def test_sinusoid_of_late_timesteps_is_the_same_when_compiled() -> None:
+    """The compiler must not round the frequencies anew: at 999 that shows a thousandfold."""
+    embed = partial(sinusoid, dim=320, flip_sin_to_cos=True, freq_shift=1.0)
+    ours = np.asarray(jax.jit(embed)(jnp.array([999.0])))
+    exponents = np.arange(160, dtype=np.float32) * np.float32(-math.log(10000)) / np.float32(159)
+    angles = np.float32(999) * np.exp(exponents.astype(float)).astype(np.float32)
+    np.testing.assert_allclose(ours[0, :160], np.cos(angles.astype(float)), atol=5e-7)
+
+
 def test_upsample_repeats_every_pixel() -> None:
     x = normal(2, 3, 5, 4)
     right = x.repeat(2, axis=1).repeat(2, axis=2)
