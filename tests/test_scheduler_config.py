@@ -58,7 +58,7 @@ def test_karras_levels_are_for_those_that_have_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("given", [{}, {"steps_offset": 0}, {"steps_offset": 1}])
 def test_stable_diffusion_1_and_2_have_an_offset(
-    tmp_path: Path, name: str, given: dict[str, int]
+    tmp_path: Path, name: str, given: dict[str, Any]
 ) -> None:
     assert read(tmp_path, name, xl=False, **given).steps_offset == 1
     assert read(tmp_path, name, **given).steps_offset == given.get("steps_offset", 0)
