@@ -69,8 +69,12 @@ def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
 
     seeds `[B]` uint32.
     """
-    draw = jax.vmap(lambda seed: jax.random.normal(jax.random.key(seed), shape, jnp.float32))
-    return draw(seeds)
+
+    def draw(seed: Array) -> Array:
+        # Named, so that a seed means the same picture whatever JAX's default generator is.
+        return jax.random.normal(jax.random.key(seed, impl="threefry2x32"), shape, jnp.float32)
+
+    return jax.vmap(draw)(seeds)
 
 
 def denoise(
