@@ -172,7 +172,7 @@ class CompiledSampler:
         def encode(first: list[Array], second: list[Array], ids: Array, zero: Array):
             encoders = rebuild["text_encoder"](first), rebuild["text_encoder_2"](second)
             size = (shapes.height, shapes.width)
-            return tuple(sampler.encode(*encoders, ids, zero, size))
+            return tuple(sampler.encode(*encoders, ids, zero, size, self._shard))
 
         self._noise = self._compile("noise", draw, (seeds, sigma), self._by_image)
         weights = self._weights["text_encoder"], self._weights["text_encoder_2"]
@@ -180,14 +180,11 @@ class CompiledSampler:
         return self._compile("encode", encode, (*weights, ids, zero), outputs)
 
     def _compile_denoise(self) -> Callable[..., Any]:
-        def shard(x: Array) -> Array:
-            return jax.lax.with_sharding_constraint(x, self._by_half)
-
         def denoise(weights: list[Array], latents: Array, conditioning: Any, *rest: Array):
             unet = self._rebuild["unet"](weights)
             given = Conditioning(*conditioning)
             scheduler_config = self._config.scheduler
-            return sampler.denoise(unet, scheduler_config, latents, given, *rest, shard=shard)
+            return sampler.denoise(unet, scheduler_config, latents, given, *rest, shard=self._shard)
 
         unet, encoders = self._config.unet, self._config.text_encoder_2
         pair = (2, self.shapes.images)
@@ -213,6 +210,11 @@ class CompiledSampler:
 
         args = (self._weights["vae"], self._latents_spec())
         return self._compile("decode", decode, args, (self._by_image, self._by_image))
+
+    def _shard(self, joined: Array) -> Array:
+        """Spreads a batch of both halves, `[2B, ...]`, over the devices."""
+        sharding = NamedSharding(self.mesh, P(("images", "guidance")))
+        return jax.lax.with_sharding_constraint(joined, sharding)
 
     def _latents_spec(self) -> jax.ShapeDtypeStruct:
         shape = (self.shapes.images, *self.latents_shape)

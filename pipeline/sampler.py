@@ -1,7 +1,8 @@
 """From token ids to pictures: encode, denoise, decode. Pure functions, traced under `jit`.
 
 Guidance batch order is [uncond, cond]: arrays with a leading axis of 2 hold the negative prompt's
-half first.
+half first. Networks see one batch of 2B in which a picture's two halves are neighbours, so that
+pictures spread over devices stay there: the batch of a device is one run of the whole.
 """
 
 from collections.abc import Callable
@@ -38,6 +39,7 @@ def encode(
     input_ids: Array,
     zero_negative: Array,
     size: tuple[int, int],
+    shard: Shard = lambda x: x,
 ) -> Conditioning:
     """Prompts to conditioning.
 
@@ -48,14 +50,14 @@ def encode(
             tokenizers.
         zero_negative: `[B]` bool: this picture's negative prompt counts as zero embeddings.
         size: height and width in pixels.
+        shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
     """
-    _, batch, _, length = input_ids.shape
-    ids = input_ids.reshape(2 * batch, 2, length)
+    ids = shard(_joined(input_ids))
     first, _ = text_encoder(ids[:, 0])
     second, pooled = text_encoder_2(ids[:, 1])
     assert pooled is not None  # the second encoder has a projection
-    embeds = jnp.concatenate([first, second], axis=-1).reshape(2, batch, length, -1)
-    pooled = pooled.reshape(2, batch, -1)
+    embeds = _halves(jnp.concatenate([first, second], axis=-1))
+    pooled = _halves(pooled)
     dropped = jnp.stack([zero_negative, jnp.zeros_like(zero_negative)])  # [2, B]
     return Conditioning(
         prompt_embeds=jnp.where(dropped[:, :, None, None], 0, embeds),
@@ -101,25 +103,34 @@ def denoise(
         guidance_scale: float32 scalar; 1 and below means no guidance.
         start: int32 scalar, the first step.
         stop: int32 scalar, the first step that is not done.
-        shard: applied to arrays whose leading axes are [2, B], to spread them over devices.
+        shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
 
     Returns the latents after step `stop - 1`, `[B, h, w, C]` float32.
     """
-    batch = latents.shape[0]
-    embeds = conditioning.prompt_embeds.reshape(2 * batch, *conditioning.prompt_embeds.shape[2:])
-    time_ids = jnp.broadcast_to(conditioning.add_time_ids, (2 * batch, 6))
-    added = unet.embed_added(conditioning.pooled_prompt_embeds.reshape(2 * batch, -1), time_ids)
+    batch = 2 * latents.shape[0]
+    embeds = shard(_joined(conditioning.prompt_embeds))
+    time_ids = jnp.broadcast_to(conditioning.add_time_ids, (batch, 6))
+    added = unet.embed_added(shard(_joined(conditioning.pooled_prompt_embeds)), time_ids)
 
     def step(i: Array, latents: Array) -> Array:
         scaled = scheduler.scale_model_input(latents, sigmas[i])
-        both = shard(jnp.broadcast_to(scaled, (2, *scaled.shape)))
-        times = jnp.broadcast_to(timesteps[i], (2 * batch,))
-        prediction = unet(both.reshape(2 * batch, *scaled.shape[1:]), times, embeds, added)
-        uncond, cond = shard(prediction.reshape(2, *scaled.shape))
+        both = shard(_joined(jnp.broadcast_to(scaled, (2, *scaled.shape))))
+        times = jnp.broadcast_to(timesteps[i], (batch,))
+        uncond, cond = _halves(shard(unet(both, times, embeds, added)))
         guided = jnp.where(guidance_scale > 1, uncond + guidance_scale * (cond - uncond), cond)
         return scheduler.step(guided, latents, sigmas[i], sigmas[i + 1], config.prediction_type)
 
     return jax.lax.fori_loop(start, stop, step, latents)
+
+
+def _joined(halves: Array) -> Array:
+    """`[2, B, ...] -> [2B, ...]`, a picture's halves side by side."""
+    return jnp.swapaxes(halves, 0, 1).reshape(-1, *halves.shape[2:])
+
+
+def _halves(joined: Array) -> Array:
+    """`[2B, ...] -> [2, B, ...]`."""
+    return jnp.swapaxes(joined.reshape(-1, 2, *joined.shape[1:]), 0, 1)
 
 
 def decode(vae: VAE, latents: Array) -> tuple[Array, Array]:
