@@ -1,5 +1,6 @@
 """The Space: settings -> generator -> page -> server. `python app.py --help` tells the settings."""
 
+import asyncio
 import atexit
 import logging
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from serving import logs, options
 from serving.desk import Limits
-from serving.generator import Generator
+from serving.generator import Generator, Model
 from serving.limits import RateLimits
 from serving.observer import Observer
 from serving.options import Options
@@ -33,9 +34,10 @@ def main() -> None:
     _check_address(chosen.host, chosen.port)
     _prepare_environment()
 
-    keys = _read_keys(chosen.api_keys_file)
+    keys = _read_keys("--api-keys-file", chosen.api_keys_file)
     observer = Observer(log_prompts=chosen.log_prompts)
-    generator = _load_generator(chosen, observer)
+    load = _connect if chosen.backend_urls else _load_generator
+    generator = load(chosen, observer)
     _serve(generator, observer, keys, chosen)
 
 
@@ -100,6 +102,31 @@ def _load_generator(chosen: Options, observer: Observer) -> Generator:
     return LocalGenerator(pipe, limits, rates, observer, bundled=bundled)
 
 
+def _connect(chosen: Options, observer: Observer) -> Generator:
+    """A generator that has other instances draw; waits until one of them can."""
+    import httpx
+
+    from serving import waiting
+    from serving.remote import LoopError, RemoteGenerator
+
+    key = _read_keys("--backend-key-file", chosen.backend_key_file)
+    headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
+    urls = chosen.backend_urls
+
+    async def first_model() -> Model:
+        async with httpx.AsyncClient(headers=headers) as client:
+            at = waiting.config(chosen.host, chosen.port)
+            return await waiting.wait_for_model(client, urls, at)
+
+    try:
+        model = asyncio.run(first_model())
+    except LoopError as error:
+        _give_up(f"--backend-urls: {error}")
+    log.info("%s draws at %s", model.name, ", ".join(urls))
+    client = httpx.AsyncClient(headers=headers)
+    return RemoteGenerator(client, urls, model, *_limits(chosen), observer)
+
+
 def _limits(chosen: Options) -> tuple[Limits, RateLimits]:
     limits = Limits(
         max_waiting=chosen.max_waiting,
@@ -126,6 +153,7 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
         keys=keys,
         cors_origins=chosen.cors_origins,
         trusted_proxies=chosen.trusted_proxies,
+        passes_on=bool(chosen.backend_urls),
     )
     gr.mount_gradio_app(
         app,
@@ -145,14 +173,14 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
     Server(app, generator, chosen.host, chosen.port, chosen.stop_within).run()
 
 
-def _read_keys(file: Path | None) -> list[str]:
+def _read_keys(flag: str, file: Path | None) -> list[str]:
     if file is None:
         return []
     try:
         keys = file.read_text(encoding="utf-8").split()
     except (OSError, ValueError) as error:
-        _give_up(f"--api-keys-file: {file} cannot be read: {error}")
-    return keys or _give_up(f"--api-keys-file: {file} has no keys; one a line is needed")
+        _give_up(f"{flag}: {file} cannot be read: {error}")
+    return keys or _give_up(f"{flag}: {file} has no keys; one a line is needed")
 
 
 def _give_up(message: str) -> NoReturn:

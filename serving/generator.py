@@ -190,6 +190,10 @@ class Generator(Protocol):
         """How busy it is."""
         ...
 
+    async def open(self) -> None:
+        """Gets ready, on the event loop that all else will happen on."""
+        ...
+
     async def submit(self, request: Request) -> None:
         """Takes a request in.
 

@@ -24,6 +24,7 @@ def build(
     keys: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
     trusted_proxies: int = 0,
+    passes_on: bool = False,
 ) -> FastAPI:
     """The application for one generator.
 
@@ -33,6 +34,7 @@ def build(
         keys: that are accepted for the routes under /v1; none: they are open.
         cors_origins: of other pages that may use and embed this one.
         trusted_proxies: how many there are between visitors and this process.
+        passes_on: whether the generator has other instances draw.
     """
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
@@ -43,7 +45,7 @@ def build(
     )
     http_errors.install(app)
     accepted = Keys(keys)
-    app.include_router(http_generate.router(generator, accepted))
+    app.include_router(http_generate.router(generator, accepted, passes_on=passes_on))
     app.include_router(http_openai.router(generator, accepted))
     app.include_router(http_operator.router(generator, observer))
     # The last one added is the first that a request meets.

@@ -10,18 +10,26 @@ from fastapi import APIRouter, Depends, Path, Response
 from fastapi import Request as HttpRequest
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from serving import wire
-from serving.generator import Event, Generator, Request
+from serving import wire, words
+from serving.generator import ErrorKind, Event, Generator, Request, RequestError
 from serving.http_guard import Keys
+
+# Says that another instance passed the request on.
+HOP_HEADER = "X-SDXL-Hop"
 
 RequestId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
 
 Followed = tuple[str, AsyncGenerator[Event]]  # an id, and what there is to hear of it
 
 
-def router(generator: Generator, keys: Keys) -> APIRouter:
-    """The routes under /v1 that are not OpenAI's."""
-    routes = APIRouter(prefix="/v1")
+def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
+    """The routes under /v1 that are not OpenAI's; `passes_on`: to other instances."""
+
+    def no_loop(sender: HttpRequest) -> None:
+        if passes_on and HOP_HEADER in sender.headers:
+            raise RequestError(words.LOOP, ErrorKind.LOOP)
+
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
 
     async def submitted(
         body: wire.GenerateBody, sender: HttpRequest, response: Response

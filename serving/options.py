@@ -35,6 +35,8 @@ class Options:
     cors_origins: tuple[str, ...]
     log_format: str
     log_prompts: bool
+    backend_urls: tuple[str, ...]
+    backend_key_file: Path | None
     cache_dir: Path | None
 
 
@@ -165,6 +167,15 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         type=_yes_or_no,
         default="no",
     )
+    option(
+        "--backend-urls",
+        "BACKEND_URL",
+        "other instances, separated by commas, that draw; this one then loads no model",
+        type=_origins,
+        default="",
+        metavar="URL",
+    )
+    option("--backend-key-file", "BACKEND_KEY_FILE", "file with the API key for them", type=Path)
     option(
         "--cache-dir",
         "CACHE_DIR",

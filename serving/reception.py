@@ -73,6 +73,10 @@ class Reception(ABC):
         accepting = not self._closing and self._parallel > 0
         return Load(len(self._queue), running, self._max_waiting, accepting)
 
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        return
+
     async def submit(self, request: Request) -> None:
         """See `serving.generator.Generator.submit`."""
         try:
@@ -102,6 +106,8 @@ class Reception(ABC):
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
         for record in self._desk.under_way():
             self._desk.end(record, ErrorKind.STOPPING, words.STOPPING)
+        if self._tasks:
+            await asyncio.wait([*self._tasks.values()])
 
     # --- from one request to the next ---
 

@@ -42,6 +42,11 @@ class Server(uvicorn.Server):
         self._generator = generator
         self._stop_within_s = stop_within_s
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Opens the generator before the first connection."""
+        await self._generator.open()
+        await super().startup(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the requests before the connections; a second Ctrl+C ends the wait for them."""
         closing = asyncio.create_task(self._generator.close(self._stop_within_s))

@@ -6,6 +6,7 @@ STOPPING = "The server is being shut down. Please try again in a moment."
 UNAVAILABLE = "No instance can draw at the moment. Please try again in a while."
 OUT_OF_MEMORY = "The device ran out of memory while drawing. Please try again."
 FAILED = "Something went wrong while drawing. Please try again."
+LOOP = "This instance passes requests on itself; point BACKEND_URL at instances that draw."
 UNKNOWN = "There is no request of this id, or no longer."
 DUPLICATE = "There is a request of this id already."
 

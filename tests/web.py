@@ -39,13 +39,14 @@ def serve(
     limits: Limits | None = None,
     rates: RateLimits | None = None,
     generator: Generator | None = None,
+    observer: Observer | None = None,
     stop_within_s: float = 10.0,
     port: int = 0,
     **options: Any,
 ) -> Iterator[Site]:
     """Serves on a port of its own until the block ends."""
     pipe = FakePipeline(held=held)
-    observer = Observer()
+    observer = observer or Observer()
     if generator is None:
         rates = rates or RateLimits(None, None)
         generator = LocalGenerator(pipe.as_pipeline(), limits or Limits(), rates, observer)

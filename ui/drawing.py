@@ -1,5 +1,6 @@
 """What happens between Generate and the pictures, for the page and for programs."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -13,6 +14,7 @@ from serving.generator import (
     Done,
     Error,
     ErrorKind,
+    Event,
     Generator,
     Image,
     Queued,
@@ -28,6 +30,9 @@ from ui.styles import NONE, styles_for
 
 # The bar moves at most this often. Faster, and the browser would still be moving it after a stop.
 BAR_SECONDS = 0.1
+
+# Gradio notices that a visitor is gone only when it is given something to send.
+PAUSE_SECONDS = 5.0
 
 # The strip, the gallery, the seed, the request's id, Generate and Stop, as they are to be shown;
 # `_LEAVE` leaves one as it is.
@@ -151,9 +156,11 @@ class Drawing:
         """What the page shows of a request; without a `caption` the pictures' own prompts."""
         images: list[Image] = []
         moved = time.monotonic()
-        async with aclosing(self._generator.events(request_id)) as events:
+        async with aclosing(_with_pauses(self._generator.events(request_id))) as events:
             async for event in events:
                 match event:
+                    case None:
+                        yield (_LEAVE,) * 6
                     case Queued(position, wait_s):
                         yield _shown(status.busy(words.waiting(position, wait_s)))
                     case Started(attempt):
@@ -186,14 +193,36 @@ class Drawing:
         raise RuntimeError("the request has no ending")
 
 
+async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | None]:
+    """The events, and None after every `PAUSE_SECONDS` without one."""
+    following = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            await asyncio.wait([following], timeout=PAUSE_SECONDS)
+            if not following.done():
+                yield None
+                continue
+            try:
+                event = following.result()
+            except StopAsyncIteration:
+                return
+            yield event
+            following = asyncio.ensure_future(anext(events))
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+        await events.aclose()
+
+
 def _shown(strip: str, *, seed: Any = _LEAVE, request_id: Any = _LEAVE) -> Shown:
     """While a request is under way there is Stop in Generate's place."""
-    generate, stop = gr.Button(visible=False), gr.Button(visible=True)
+    # A button that appears while events stream in must be given its label again.
+    generate, stop = gr.Button(visible=False), gr.Button(words.STOP, visible=True)
     return strip, _LEAVE, seed, request_id, generate, stop
 
 
 def _ended(strip: str, gallery: Any = _LEAVE, seed: Any = _LEAVE) -> Shown:
-    generate, stop = gr.Button(visible=True), gr.Button(visible=False)
+    generate, stop = gr.Button(words.GENERATE, visible=True), gr.Button(visible=False)
     return strip, gallery, seed, _LEAVE, generate, stop
 
 
