@@ -108,6 +108,7 @@ class RemoteGenerator(Reception):
 
     async def _draw(self, record: Record) -> None:
         tried: list[Backend] = []
+        reason = ""
         for attempt in range(1, ATTEMPTS + 1):
             backend = self._least_busy(tried)
             if backend is None:  # one may come back
@@ -117,13 +118,14 @@ class RemoteGenerator(Reception):
                 break
             tried.append(backend)
             if attempt > 1:
+                self._observer.retried(reason)
                 self._desk.publish(record, Started(attempt))
             try:
                 await self._draw_at(backend, record, attempt)
                 return
             except BackendError as error:
-                log.warning("%s: %s", backend.url, error)
-                self._observer.retried(error.reason)
+                log.warning("%s %s", backend.url, error)
+                reason = error.reason
         self._desk.end(record, ErrorKind.UNAVAILABLE, words.UNAVAILABLE)
 
     def _least_busy(self, tried: list[Backend]) -> Backend | None:
@@ -153,7 +155,8 @@ class RemoteGenerator(Reception):
                     backend.requests.discard(request.id)
                     self._free(record)
         except BackendError as error:
-            backend.healthy = error.reason in _PASSING
+            if error.reason not in _PASSING:
+                backend.healthy = False
             raise
         finally:
             backend.requests.discard(request.id)

@@ -1,5 +1,6 @@
 """HTTP as clients meet it: a real server, real connections, the real openai client."""
 
+import asyncio
 import base64
 import io
 import json
@@ -16,7 +17,12 @@ from PIL import Image as Pillow
 
 from serving import http_guard, words
 from serving.desk import Limits
+from serving.generator import Done, Image, Step
 from serving.limits import Buckets, RateLimits
+from serving.local import LocalGenerator
+from serving.observer import Observer
+from serving.record import Record
+from tests.fake_pipeline import FakePipeline
 from tests.web import Site, serve, wait_until
 
 BODY = {"prompt": "a red star", "seed": 7}
@@ -336,7 +342,8 @@ def test_metrics():
 def test_log_has_no_prompts(caplog: pytest.LogCaptureFixture):
     with serve() as site, caplog.at_level("INFO", "serving"):
         generate(site, id="0123456789abcdef")
-    fields = next(record.fields for record in caplog.records if record.message == "request")
+    records = (vars(record) for record in caplog.records if record.message == "request")
+    fields = next(records)["fields"]
     assert fields["request_id"] == "0123456789abcdef"
     assert fields["outcome"] == "done"
     assert {"wait_ms", "denoise_ms", "finish_ms", "total_ms"} <= fields.keys()
@@ -384,6 +391,32 @@ def test_openai_stream(client: openai.OpenAI):
     assert base64.b64decode(event.b64_json).startswith(b"\x89PNG")
 
 
+class WithPreviews(LocalGenerator):
+    """Shows three previews and then one picture."""
+
+    async def _draw(self, record: Record) -> None:
+        for done in (1, 2, 3):
+            self._desk.publish(record, Step(done, 3, preview=b"preview %d" % done))
+            await asyncio.sleep(0.05)
+        self._desk.publish(record, Image(0, b"picture", 7, {}))
+        self._desk.publish(record, Done())
+
+
+@pytest.mark.parametrize("wanted", [0, 2])
+def test_openai_partial_images(wanted: int):
+    rates = RateLimits(None, None)
+    generator = WithPreviews(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+    with serve(generator=generator) as site:
+        client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+        stream = client.images.generate(prompt="a star", stream=True, partial_images=wanted)
+        *partial, completed = list(stream)
+    assert base64.b64decode(completed.b64_json) == b"picture"
+    assert [base64.b64decode(event.b64_json) for event in partial] == [
+        b"preview %d" % (i + 1) for i in range(wanted)
+    ]
+    assert all(event.type == "image_generation.partial_image" for event in partial)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -398,7 +431,7 @@ def test_openai_stream(client: openai.OpenAI):
 )
 def test_openai_errors(client: openai.OpenAI, wrong: dict[str, Any], said: str):
     with pytest.raises(openai.BadRequestError) as refused:
-        client.images.generate(**{"prompt": "a red star"} | wrong)
+        client.images.generate(**{"prompt": "a red star"} | wrong)  # type: ignore[call-overload]
     assert said in refused.value.message
     assert refused.value.type == "invalid_request_error"
 

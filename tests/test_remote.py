@@ -114,6 +114,22 @@ def test_a_lost_instance_is_replaced_in_mid_request():
         assert generate(front)[-1][0] == "done"
 
 
+def test_a_connection_that_breaks_begins_again_and_no_picture_comes_twice():
+    with serve() as site:
+        whole = generate(site)
+        begun = "".join(
+            f"event: {name}\ndata: {json.dumps(fields)}\n\n" for name, fields in whole[:-2]
+        )
+        assert begun.count("event: image") == 1
+        with nonsense_server(begun) as broken, front_of(broken, site.url) as front:
+            events = generate(front)
+            assert metric(front, 'sdxl_retries_total{reason="lost"}') == 1
+    assert [fields["attempt"] for name, fields in events if name == "started"][-1] == 2
+    assert [fields["index"] for name, fields in events if name == "image"] == [0, 1]
+    assert pictures(events) == pictures(whole)
+    assert events[-1][0] == "done"
+
+
 def test_cancelling_reaches_the_instance():
     with serve(held=True) as site, front_of(site.url) as front:
         with httpx.stream("POST", f"{front.url}/v1/generate", json={"prompt": "a"}) as sent:

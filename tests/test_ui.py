@@ -71,6 +71,9 @@ class StandIn:
         self._error = error
         self._first = first
 
+    async def open(self) -> None:
+        raise NotImplementedError
+
     async def submit(self, request: Request) -> None:
         if self._refusal:
             raise self._refusal
@@ -91,7 +94,7 @@ class StandIn:
                 return
             for i in range(4):
                 seed = request.seed + i
-                yield Image(i, b"png%d" % seed, seed, {"prompt": request.prompt})
+                yield Image(i, b"png%d" % seed, seed, {"prompt": str(request.prompt)})
             yield Done(self._truncated)
         finally:
             self.closed = True
@@ -201,9 +204,8 @@ def test_styles_keep_the_visitors_words(kind: Kind):
 
 def test_style_reaches_the_request():
     request = to_request(style="Watercolour", negative_prompt="people")
-    assert request.prompt.startswith("a red star, watercolour")
-    assert request.negative_prompt is not None
-    assert request.negative_prompt.startswith("people, ")
+    assert str(request.prompt).startswith("a red star, watercolour")
+    assert str(request.negative_prompt).startswith("people, ")
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -351,6 +353,24 @@ def test_bar_moves_calmly(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(drawing, "BAR_SECONDS", 60.0)
     # That it was sent, that it starts, and how it ended.
     assert len(shown(StandIn(), steps=50)) == 3
+
+
+def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drawing, "PAUSE_SECONDS", 0.01)
+
+    async def silence(*_: object) -> AsyncGenerator[Event]:
+        yield Queued(1, None)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(StandIn, "events", silence)
+
+    async def leave() -> None:
+        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(SENDER, **VALUES, randomise=False)
+        told = [await anext(updates) for _ in range(5)]  # sent, queued, and then pauses
+        assert told[-1] == (gr.skip(),) * 6
+        await asyncio.wait_for(updates.aclose(), 5)
+
+    asyncio.run(leave())
 
 
 # --- programs ---

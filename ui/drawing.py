@@ -160,7 +160,7 @@ class Drawing:
             async for event in events:
                 match event:
                     case None:
-                        yield (_LEAVE,) * 6
+                        yield _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE
                     case Queued(position, wait_s):
                         yield _shown(status.busy(words.waiting(position, wait_s)))
                     case Started(attempt):
