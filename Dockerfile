@@ -23,5 +23,5 @@ COPY --chown=user . .
 
 EXPOSE 7860
 HEALTHCHECK --interval=30s --timeout=5s --start-period=15m CMD \
-    ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['PORT'], timeout=4)"]
+    ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['PORT'] + '/healthz', timeout=4)"]
 CMD ["python", "app.py"]

@@ -1,5 +1,6 @@
-"""The Space: settings -> backend -> page -> launch. `python app.py --help` tells the settings."""
+"""The Space: settings -> generator -> page -> server. `python app.py --help` tells the settings."""
 
+import asyncio
 import atexit
 import logging
 import os
@@ -12,7 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from serving import options
+from serving import logs, options
+from serving.desk import Limits
+from serving.generator import Generator, Model
+from serving.limits import RateLimits
+from serving.observer import Observer
 from serving.options import Options
 
 if TYPE_CHECKING:
@@ -24,28 +29,21 @@ log = logging.getLogger("app")
 def main() -> None:
     """Starts the page and serves it until told to stop."""
     chosen = options.read(sys.argv[1:], os.environ)
-    _start_log()
+    logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)
     _check_address(chosen.host, chosen.port)
     _prepare_environment()
 
-    started = time.monotonic()
-    model, revision = _choose_model(chosen)
-    log.info("Loading %s", model)
-    pipe = _load(model, revision, chosen)
-    log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
-    _serve(pipe, model, chosen)
+    keys = _read_keys("--api-keys-file", chosen.api_keys_file)
+    observer = Observer(log_prompts=chosen.log_prompts)
+    load = _connect if chosen.backend_urls else _load_generator
+    generator = load(chosen, observer)
+    _serve(generator, observer, keys, chosen)
 
 
 def _stop(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
     sys.exit(0)
-
-
-def _start_log() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
-    for ours in ("app", "pipeline", "serving", "ui"):
-        logging.getLogger(ours).setLevel(logging.INFO)
 
 
 def _check_address(host: str, port: int) -> None:
@@ -91,33 +89,99 @@ def _load(model: str, revision: str | None, chosen: Options) -> "SDXLPipeline":
         _give_up(str(error))
 
 
-def _serve(pipe: "SDXLPipeline", model: str, chosen: Options) -> None:
+def _load_generator(chosen: Options, observer: Observer) -> Generator:
     from pipeline import BUNDLED
     from serving.local import LocalGenerator
+
+    started = time.monotonic()
+    model, revision = _choose_model(chosen)
+    log.info("Loading %s", model)
+    pipe = _load(model, revision, chosen)
+    log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
+    bundled = Path(model).resolve() == Path(BUNDLED).resolve()
+    limits, rates = _limits(chosen)
+    return LocalGenerator(pipe, limits, rates, observer, bundled=bundled)
+
+
+def _connect(chosen: Options, observer: Observer) -> Generator:
+    """A generator that has other instances draw; waits until one of them can."""
+    import httpx
+
+    from serving import waiting
+    from serving.remote import LoopError, RemoteGenerator
+
+    key = _read_keys("--backend-key-file", chosen.backend_key_file)
+    headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
+    urls = chosen.backend_urls
+
+    async def first_model() -> Model:
+        async with httpx.AsyncClient(headers=headers) as client:
+            at = waiting.config(chosen.host, chosen.port)
+            return await waiting.wait_for_model(client, urls, at)
+
+    try:
+        model = asyncio.run(first_model())
+    except LoopError as error:
+        _give_up(f"--backend-urls: {error}")
+    log.info("%s draws at %s", model.name, ", ".join(urls))
+    client = httpx.AsyncClient(headers=headers)
+    return RemoteGenerator(client, urls, model, *_limits(chosen), observer)
+
+
+def _limits(chosen: Options) -> tuple[Limits, RateLimits]:
+    limits = Limits(
+        max_waiting=chosen.max_waiting,
+        waiting_s=chosen.max_wait,
+        running_s=chosen.max_run,
+        grace_s=chosen.grace,
+        kept=chosen.keep_results,
+        kept_s=chosen.keep_seconds,
+    )
+    return limits, RateLimits(chosen.rate_per_address or None, chosen.rate_per_session or None)
+
+
+def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
+    import gradio as gr
+
+    from serving import http
+    from serving.server import Server
     from ui import theme
-    from ui.kinds import kind_of
     from ui.page import build_page
 
-    is_bundled = Path(model).resolve() == Path(BUNDLED).resolve()
-    generator = LocalGenerator(pipe)
-    page = build_page(generator, kind_of(model, bundled=is_bundled), max_waiting=chosen.max_waiting)
+    app = http.build(
+        generator,
+        observer,
+        keys=keys,
+        cors_origins=chosen.cors_origins,
+        trusted_proxies=chosen.trusted_proxies,
+        passes_on=bool(chosen.backend_urls),
+    )
+    gr.mount_gradio_app(
+        app,
+        build_page(generator),
+        path="/",
+        server_name=chosen.host,
+        server_port=chosen.port,
+        theme=theme.theme(),
+        css_paths=[theme.CSS],
+        footer_links=["api"],
+        ssr_mode=False,
+        run_history=False,
+        enable_monitoring=False,
+        max_file_size="1mb",
+    )
     log.info("Open http://%s:%d", chosen.host, chosen.port)
+    Server(app, generator, chosen.host, chosen.port, chosen.stop_within).run()
+
+
+def _read_keys(flag: str, file: Path | None) -> list[str]:
+    if file is None:
+        return []
     try:
-        page.launch(
-            server_name=chosen.host,
-            server_port=chosen.port,
-            theme=theme.theme(),
-            css_paths=theme.CSS,
-            footer_links=["api"],
-            share=False,
-            ssr_mode=False,
-            run_history=False,
-            enable_monitoring=False,
-            max_file_size="1mb",
-            quiet=True,
-        )
-    finally:
-        generator.close()
+        keys = file.read_text(encoding="utf-8").split()
+    except (OSError, ValueError) as error:
+        _give_up(f"{flag}: {file} cannot be read: {error}")
+    return keys or _give_up(f"{flag}: {file} has no keys; one a line is needed")
 
 
 def _give_up(message: str) -> NoReturn:

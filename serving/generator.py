@@ -1,74 +1,227 @@
-"""What the page asks of whatever draws the pictures, and what it hears back.
+"""What is asked of whatever draws the pictures, and what is heard back.
 
-Nothing here imports JAX: the page knows these few types and no others.
+Nothing here imports JAX or Gradio: the page, HTTP and every generator share these types.
 """
 
+import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+MAX_CHARACTERS = 2000  # of a prompt
+MAX_GUIDANCE = 50.0
+MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Model:
-    """The model that draws, as the page presents it."""
+    """The model that draws."""
 
     name: str
     revision: str | None
+    bundled: bool  # the miniature that comes with this program
     device: str  # such as "cpu", "NVIDIA H200" or "TPU v5 lite"
     num_devices: int
-    height: int
+    height: int  # pixels, as `width`
     width: int
     images_per_request: int
     num_inference_steps: int  # unless a request says otherwise
     max_inference_steps: int
 
 
+def new_id() -> str:
+    """An id that cannot be guessed: whoever knows it may see and stop the request."""
+    return secrets.token_urlsafe(18)
+
+
+def random_seed() -> int:
+    """Any seed there is."""
+    return secrets.randbelow(MAX_SEED + 1)
+
+
 @dataclass(frozen=True)
 class Request:
-    """One request for pictures. The seed is always known: it is drawn before this is made."""
+    """One request for pictures. The seed is always known: it is drawn before this is made.
 
-    prompt: str
-    negative_prompt: str | None
+    Attributes:
+        prompt: one for all pictures, or one for each; `negative_prompt` the same.
+        seed: picture i is drawn from seed + i.
+        images: how many pictures are wanted; None for as many as the model draws at once.
+        size: width and height in pixels; None for the model's own.
+        visitor: who asks. Visitors take turns; "" is one visitor, too.
+        address: where the visitor comes from, "" if that is not known.
+        keep: whether the request outlives, for a short time, everyone who follows it.
+    """
+
+    prompt: str | tuple[str, ...]
+    negative_prompt: str | tuple[str, ...] | None
     guidance_scale: float
     num_inference_steps: int
     seed: int
+    images: int | None = None
+    size: tuple[int, int] | None = None
+    id: str = field(default_factory=new_id)
+    visitor: str = ""
+    address: str = ""
+    keep: bool = False
+
+
+class ErrorKind(StrEnum):
+    """Why a request was refused, or ended without pictures."""
+
+    INVALID = "invalid"  # a value that cannot be used
+    FULL = "full"  # no room in the queue
+    TOO_MANY = "too_many"  # one visitor asks too often
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"  # nobody waited for it any more
+    DEADLINE = "deadline"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+    STOPPING = "stopping"  # the server is being shut down
+    UNAVAILABLE = "unavailable"  # no instance can draw at the moment
+    UNKNOWN = "unknown"  # there is no request of this id
+    DUPLICATE = "duplicate"  # there is one already
+    LOOP = "loop"  # instances that pass requests on have been pointed at each other
+    UNAUTHORISED = "unauthorised"  # no API key, or a wrong one
+
+
+@dataclass(frozen=True)
+class Queued:
+    """Waiting, as the `position`th from the front; `expected_wait_s` is None while unknown."""
+
+    position: int
+    expected_wait_s: float | None
+
+
+@dataclass(frozen=True)
+class Started:
+    """Drawing has begun; from attempt 2 on, begun again elsewhere."""
+
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
 class Step:
-    """`done` of `total` denoising steps are finished."""
+    """`done` of `total` denoising steps are finished; `preview` is a PNG file, if there is one."""
 
     done: int
     total: int
+    preview: bytes | None = None
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """The end of a request: PNG files with their settings inside, and a seed for each."""
+class Image:
+    """The picture of this index, counted from 0, as a PNG file with its settings inside."""
 
-    pngs: tuple[bytes, ...]
-    seeds: tuple[int, ...]
-    truncated: str  # the words of the prompts that did not fit, or ""
+    index: int
+    png: bytes
+    seed: int
+    settings: dict[str, str | int | float | None]  # what `pipeline.metadata.Settings` holds
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of a request whose pictures are all there."""
+
+    truncated: str = ""  # the words of the prompts that did not fit, or ""
+
+
+@dataclass(frozen=True)
+class Error:
+    """The end of a request without (all of) its pictures; `message` is meant for the visitor."""
+
+    kind: ErrorKind
+    message: str
+
+
+Ending: TypeAlias = Done | Error
+Event: TypeAlias = Queued | Started | Step | Image | Ending
 
 
 class RequestError(Exception):
-    """A request that cannot be granted; the message is meant for the visitor."""
+    """A request that is refused; the message is meant for the visitor.
+
+    Attributes:
+        kind: why.
+        field: the field of `Request` that cannot be used, if it is about one.
+        retry_after_s: when asking again makes sense, if it does.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        kind: ErrorKind = ErrorKind.INVALID,
+        *,
+        field: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.field = field
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy a generator is."""
+
+    waiting: int
+    running: int
+    max_waiting: int
+    accepting: bool  # it can draw, and is not being shut down
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request would be taken in now."""
+        return self.accepting and self.waiting < self.max_waiting
 
 
 class Generator(Protocol):
-    """Draws pictures, one request after the other."""
+    """Takes requests in and draws them, in an order that is fair to all visitors."""
 
     @property
     def model(self) -> Model:
         """The model that draws."""
         ...
 
-    def run(self, request: Request) -> AsyncGenerator[Step | Pictures]:
-        """Yields a `Step` after each step and then the `Pictures`.
+    @property
+    def load(self) -> Load:
+        """How busy it is."""
+        ...
 
-        Closing or cancelling the iteration stops the drawing within one step.
+    async def open(self) -> None:
+        """Gets ready, on the event loop that all else will happen on."""
+        ...
+
+    async def submit(self, request: Request) -> None:
+        """Takes a request in.
 
         Raises:
-            RequestError: if the request cannot be granted.
+            RequestError: if it is refused; it has then left no trace.
         """
+        ...
+
+    def events(self, request_id: str) -> AsyncGenerator[Event]:
+        """Yields how a request stands, and then what follows, up to a `Done` or `Error`.
+
+        Several may follow a request, at any time until its result is forgotten. Who is slow is
+        spared steps and places in the queue that are out of date, nothing else. When nobody
+        follows a request any more it is stopped, at once or (`Request.keep`) after a while.
+
+        Raises:
+            RequestError: there is no request of this id, or no longer.
+        """
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Stops a request, within one step; one that has ended is left as it is.
+
+        Raises:
+            RequestError: there is no request of this id, or no longer.
+        """
+        ...
+
+    async def close(self, within_s: float) -> None:
+        """Takes in nothing more, ends what waits, and what still runs after `within_s` seconds."""
         ...

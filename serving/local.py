@@ -4,96 +4,150 @@ import asyncio
 import io
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
-from PIL import Image
+from PIL import Image as Pillow
 
-from pipeline import Cancelled, InputError, SDXLPipeline, metadata
-from serving.generator import Model, Pictures, Request, RequestError, Step
+from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
+from serving import words
+from serving.desk import Limits
+from serving.generator import Done, Error, ErrorKind, Image, Model, Request, Step
+from serving.limits import RateLimits
+from serving.observer import Observer
+from serving.reception import Reception
+from serving.record import Record
 
 log = logging.getLogger(__name__)
 
-Post = Callable[[Step | Pictures | Exception], None]
+OnStep = Callable[[int, int, object], None]
 
 
-class LocalGenerator:
+class LocalGenerator(Reception):
     """A `serving.generator.Generator` over a pipeline in this process.
 
-    A single thread does all the drawing. So requests never meet on the devices, even while
-    one that was stopped is still finishing its last step.
+    A single thread does all the drawing, so requests never meet on the devices, even while one
+    that was stopped is still finishing its last step. Pictures become PNG files beside it, while
+    the next request is being drawn.
     """
 
-    def __init__(self, pipe: SDXLPipeline) -> None:
-        self.model = _describe(pipe)
+    def __init__(
+        self,
+        pipe: SDXLPipeline,
+        limits: Limits,
+        rates: RateLimits,
+        observer: Observer,
+        *,
+        bundled: bool = False,
+    ) -> None:
+        super().__init__(_describe(pipe, bundled), limits, rates, observer)
         self._pipe = pipe
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
-        self._running: set[threading.Event] = set()
+        self._stops: dict[str, threading.Event] = {}
 
-    def close(self) -> None:
-        """Stops what is being drawn, within one step, and draws nothing more."""
-        for cancelled in tuple(self._running):
-            cancelled.set()
-        self._thread.shutdown(cancel_futures=True)
+    async def close(self, within_s: float) -> None:
+        """See `serving.generator.Generator.close`."""
+        await super().close(within_s)
+        await asyncio.to_thread(self._thread.shutdown)
 
-    async def run(self, request: Request) -> AsyncGenerator[Step | Pictures]:
-        """See `serving.generator.Generator.run`."""
-        events: asyncio.Queue[Step | Pictures | Exception] = asyncio.Queue()
+    @property
+    def _parallel(self) -> int:
+        return 1
+
+    def _stop(self, record: Record) -> None:
+        if stop := self._stops.get(record.request.id):
+            stop.set()
+
+    async def _draw(self, record: Record) -> None:
+        request = record.request
+        stop = self._stops[request.id] = threading.Event()
         loop = asyncio.get_running_loop()
-        cancelled = threading.Event()
 
-        def post(event: Step | Pictures | Exception) -> None:
-            # Once stopped nobody listens, and the loop may be gone.
-            if not cancelled.is_set():
-                loop.call_soon_threadsafe(events.put_nowait, event)
+        def on_step(done: int, total: int, _latents: object) -> None:
+            loop.call_soon_threadsafe(self._desk.publish, record, Step(done, total))
 
-        self._running.add(cancelled)
-        self._thread.submit(self._draw, request, post, cancelled)
-        try:
-            while True:
-                event = await events.get()
-                if isinstance(event, Exception):
-                    raise event
-                yield event
-                if isinstance(event, Pictures):
-                    return
-        finally:
-            cancelled.set()
-            self._running.discard(cancelled)
+        began = time.monotonic()
+        drawn = await loop.run_in_executor(
+            self._thread, _generate, self._pipe, request, on_step, stop
+        )
+        del self._stops[request.id]
+        if isinstance(drawn, Result):
+            self._speed.observe(request.num_inference_steps, time.monotonic() - began)
+        self._free(record)
+        self._desk.publish(record, await self._ending(record, drawn))
 
-    def _draw(self, request: Request, post: Post, cancelled: threading.Event) -> None:
-        try:
-            post(self._pictures(request, post, cancelled))
-        except Cancelled:
-            pass
-        except InputError as error:
-            post(RequestError(str(error)))
-        except Exception as error:  # whoever waits must hear of whatever happened
-            log.exception("A request failed")
-            post(error)
+    async def _ending(self, record: Record, drawn: Result | Error) -> Done | Error:
+        """Publishes the pictures, if there are any, and says how that ends."""
+        if isinstance(drawn, Error):
+            return drawn
+        for image in await _encoded(drawn, record.request.images):
+            self._desk.publish(record, image)
+        cut = drawn.truncated + drawn.negative_truncated
+        return Done(" … ".join(dict.fromkeys(filter(None, cut))))
 
-    def _pictures(self, request: Request, post: Post, cancelled: threading.Event) -> Pictures:
-        result = self._pipe.generate(
-            request.prompt,
-            negative_prompt=request.negative_prompt,
+
+def _generate(
+    pipe: SDXLPipeline, request: Request, on_step: OnStep, stop: threading.Event
+) -> Result | Error:
+    """Whatever happens on the devices' thread ends there, as a result or as an error."""
+    try:
+        return pipe.generate(
+            _for_all(request.prompt, pipe.images_per_request),
+            negative_prompt=_for_all(request.negative_prompt or "", pipe.images_per_request),
             guidance_scale=request.guidance_scale,
             num_inference_steps=request.num_inference_steps,
             seed=request.seed,
-            on_step=lambda step, total, _latents: post(Step(step, total)),
-            cancelled=cancelled,
+            on_step=on_step,
+            cancelled=stop,
         )
-        cut = result.truncated + result.negative_truncated
-        return Pictures(
-            pngs=tuple(_png(image) for image in result.images),
-            seeds=tuple(result.seeds),
-            truncated=" … ".join(dict.fromkeys(filter(None, cut))),
-        )
+    except Cancelled:
+        return Error(ErrorKind.CANCELLED, words.CANCELLED)
+    except InputError as error:
+        return Error(ErrorKind.INVALID, str(error))
+    except Exception as error:  # the next request must not suffer from this one
+        return _failed(error)
 
 
-def _describe(pipe: SDXLPipeline) -> Model:
+def _failed(error: Exception) -> Error:
+    log.error("A request failed", exc_info=error)
+    # What XLA says on every platform; its exception has no type of its own for it.
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return Error(ErrorKind.OUT_OF_MEMORY, words.OUT_OF_MEMORY)
+    return Error(ErrorKind.FAILED, words.FAILED)
+
+
+def _for_all(texts: str | tuple[str, ...], count: int) -> str | list[str]:
+    """One text for each picture the pipeline draws; those that nobody wants repeat the last."""
+    if isinstance(texts, str):
+        return texts
+    return [*texts, *[texts[-1]] * (count - len(texts))]
+
+
+async def _encoded(drawn: Result, wanted: int | None) -> list[Image]:
+    pngs = [asyncio.to_thread(_png, image) for image in drawn.images[:wanted]]
+    return [
+        Image(index, png, drawn.seeds[index], _settings(drawn.images[index]))
+        for index, png in enumerate(await asyncio.gather(*pngs))
+    ]
+
+
+def _png(image: Pillow.Image) -> bytes:
+    buffer = io.BytesIO()
+    metadata.save_png(image, buffer)
+    return buffer.getvalue()
+
+
+def _settings(image: Pillow.Image) -> dict[str, str | int | float | None]:
+    return asdict(metadata.from_text(image.info[metadata.KEY]))
+
+
+def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
     return Model(
         name=pipe.model,
         revision=pipe.revision,
+        bundled=bundled,
         device=pipe.device_kind,
         num_devices=pipe.num_devices,
         height=pipe.height,
@@ -102,9 +156,3 @@ def _describe(pipe: SDXLPipeline) -> Model:
         num_inference_steps=pipe.num_inference_steps,
         max_inference_steps=pipe.max_inference_steps,
     )
-
-
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    metadata.save_png(image, buffer)
-    return buffer.getvalue()

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,21 @@ class Options:
     images: int
     steps: int
     max_waiting: int
+    max_wait: int
+    max_run: int
+    grace: int
+    keep_results: int
+    keep_seconds: int
+    stop_within: int
+    rate_per_address: int
+    rate_per_session: int
+    trusted_proxies: int
+    api_keys_file: Path | None
+    cors_origins: tuple[str, ...]
+    log_format: str
+    log_prompts: bool
+    backend_urls: tuple[str, ...]
+    backend_key_file: Path | None
     scheduler: str | None
     cache_dir: Path | None
 
@@ -51,6 +67,9 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         default = environment.get(variable) or default
         others.setdefault("metavar", variable.rpartition("_")[2])
         parser.add_argument(flag, default=default, help=f"{text} [{variable}]", **others)
+
+    def number(flag: str, variable: str, text: str, low: int, high: int, default: int) -> None:
+        option(flag, variable, text, str(default), type=_whole(low, high), metavar="COUNT")
 
     option(
         "--model",
@@ -93,6 +112,72 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         default="32",
         metavar="COUNT",
     )
+    number("--max-wait", "MAX_WAIT", "seconds a request may wait for its turn", 1, 86_400, 600)
+    number("--max-run", "MAX_RUN", "seconds a request may be drawn for", 1, 86_400, 300)
+    number("--grace", "GRACE", "seconds a page that is reloaded has to come back", 0, 3600, 30)
+    number("--keep-results", "KEEP_RESULTS", "results that can be found again", 0, 10_000, 32)
+    number("--keep-seconds", "KEEP_SECONDS", "and for how many seconds", 0, 86_400, 600)
+    number("--stop-within", "STOP_WITHIN", "seconds to finish in when told to stop", 0, 3600, 60)
+    number(
+        "--rate-per-address",
+        "RATE_PER_ADDRESS",
+        "requests in a minute from one address; 0: no limit",
+        0,
+        100_000,
+        0,
+    )
+    number(
+        "--rate-per-session",
+        "RATE_PER_SESSION",
+        "requests in a minute from one open page or API key; 0: no limit",
+        0,
+        100_000,
+        0,
+    )
+    number(
+        "--trusted-proxies",
+        "TRUSTED_PROXIES",
+        "proxies in front, each of which adds to X-Forwarded-For",
+        0,
+        10,
+        0,
+    )
+    option(
+        "--api-keys-file",
+        "API_KEYS_FILE",
+        "file with one key a line, of which /v1 then needs one",
+        type=Path,
+    )
+    option(
+        "--cors-origins",
+        "CORS_ORIGINS",
+        "origins, separated by commas, of other pages that may use and embed this one",
+        type=_origins,
+        default="",
+    )
+    option(
+        "--log-format",
+        "LOG_FORMAT",
+        "text for people or json for machines",
+        type=_one_of("text", "json"),
+        default="text",
+    )
+    option(
+        "--log-prompts",
+        "LOG_PROMPTS",
+        "yes or no: whether prompts are logged",
+        type=_yes_or_no,
+        default="no",
+    )
+    option(
+        "--backend-urls",
+        "BACKEND_URL",
+        "other instances, separated by commas, that draw; this one then loads no model",
+        type=_origins,
+        default="",
+        metavar="URL",
+    )
+    option("--backend-key-file", "BACKEND_KEY_FILE", "file with the API key for them", type=Path)
     option(
         "--scheduler",
         "SCHEDULER",
@@ -118,3 +203,26 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise argparse.ArgumentTypeError(f"{text!r} is not possible; {' or '.join(words)} is")
+        return text
+
+    return parse
+
+
+def _yes_or_no(text: str) -> bool:
+    return _one_of("yes", "no")(text) == "yes"
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    origins = tuple(part.strip() for part in text.split(",") if part.strip())
+    for origin in origins:
+        if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", origin):
+            raise argparse.ArgumentTypeError(
+                f"{origin!r} is not possible; an origin such as https://example.org is"
+            )
+    return origins

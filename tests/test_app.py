@@ -36,6 +36,21 @@ def test_defaults():
         images=4,
         steps=25,
         max_waiting=32,
+        max_wait=600,
+        max_run=300,
+        grace=30,
+        keep_results=32,
+        keep_seconds=600,
+        stop_within=60,
+        rate_per_address=0,
+        rate_per_session=0,
+        trusted_proxies=0,
+        api_keys_file=None,
+        cors_origins=(),
+        log_format="text",
+        log_prompts=False,
+        backend_urls=(),
+        backend_key_file=None,
         scheduler=None,
         cache_dir=None,
     )
@@ -62,6 +77,11 @@ def test_on_a_space_the_page_is_open_to_all():
         (["--images", "4.5"], {}, "--images: '4.5'"),
         (["--height", "-8"], {}, "--height"),
         (["--max-waiting", "9" * 5000], {}, "--max-waiting"),
+        (["--cors-origins", "example.org"], {}, "'example.org' is not possible; an origin such as"),
+        ([], {"BACKEND_URL": "http://a/b"}, "--backend-urls: 'http://a/b' is not possible"),
+        ([], {"LOG_FORMAT": "xml"}, "--log-format: 'xml' is not possible; text or json is"),
+        (["--log-prompts", "perhaps"], {}, "yes or no is"),
+        (["--trusted-proxies", "-1"], {}, "--trusted-proxies"),
         (["--colour", "red"], {}, "unrecognized arguments: --colour"),
     ],
 )
@@ -78,6 +98,31 @@ def test_refused_in_one_line(
     assert said in error
     assert error.startswith("app.py: ")
     assert error.count("\n") == 1
+
+
+def test_lists_are_separated_by_commas():
+    variables = {"BACKEND_URL": "http://a:7860, http://10.0.0.2:80", "CORS_ORIGINS": ""}
+    chosen = options.read(["--log-prompts", "yes"], variables)
+    assert chosen.backend_urls == ("http://a:7860", "http://10.0.0.2:80")
+    assert chosen.cors_origins == ()
+    assert chosen.log_prompts
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("", "has no keys")])
+def test_api_keys_file(content: str | None, said: str, tmp_path: Path, unused_port: int):
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content)
+    ended = run_app("--api-keys-file", str(file), PORT=str(unused_port))
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_pointed_at_itself(unused_port: int):
+    ended = run_app(PORT=str(unused_port), BACKEND_URL=f"http://127.0.0.1:{unused_port}")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("app.py: --backend-urls: This instance passes requests on")
 
 
 def test_help_names_every_option_and_its_variable():

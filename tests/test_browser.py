@@ -9,15 +9,18 @@ import subprocess
 import sys
 import time
 import urllib.request
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from openai import OpenAI
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline import BUNDLED, metadata
+from serving.words import CANCELLED
 from ui import words
 
 ROOT = Path(__file__).parent.parent
@@ -168,8 +171,9 @@ def test_stop(page: Page):
     page.locator("#steps input[type=number]").fill("50")
     ask(page, PROMPT)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(page.locator("#stop")).to_have_text(words.STOP)
     page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(words.STOPPED)
+    expect(page.locator("#status")).to_have_text(CANCELLED)
     expect(page.locator("#generate")).to_be_visible()
     page.locator("#steps input[type=number]").fill("2")
     ask(page, PROMPT)
@@ -191,6 +195,25 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
     assert one == other
 
 
+def test_a_second_visitor_waits_and_a_reload_keeps_the_place(page: Page, browser: Browser):
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("50")
+    ask(page, PROMPT)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    other = browser.new_page()
+    other.goto(page.url)
+    ask(other, "a yellow moon")
+    waits = other.locator("#status .running", has_text="in the queue")
+    expect(waits).to_be_visible()
+    expect(other.locator("#prompt textarea")).to_have_value("a yellow moon")
+    other.reload()
+    expect(waits).to_be_visible()
+    page.locator("#stop").click()
+    expect(other.locator("#gallery .thumbnail-lg img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
+    expect(other.locator("#gallery .caption-label").first).to_contain_text("a yellow moon")
+    other.close()
+
+
 @pytest.mark.parametrize("page", [(390, 844)], indirect=True)
 def test_phone(page: Page):
     assert width_needed(page) == 390
@@ -198,6 +221,15 @@ def test_phone(page: Page):
     wait_for_pictures(page)
     page.get_by_role("button", name=words.ADVANCED).click()
     assert width_needed(page) == 390
+
+
+def test_the_api_beside_the_page(address: str):
+    with urllib.request.urlopen(f"{address}/readyz", timeout=5) as answer:
+        assert answer.status == 200
+    client = OpenAI(base_url=f"{address}/v1", api_key="none")
+    answer = client.images.generate(prompt=PROMPT, n=2, extra_body={"num_inference_steps": 2})
+    assert answer.data is not None
+    assert [b64decode(each.b64_json or "")[:4] for each in answer.data] == [b"\x89PNG"] * 2
 
 
 def test_programs(address: str):

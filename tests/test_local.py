@@ -1,118 +1,386 @@
-"""The one thread that owns the devices, with a stand-in for the pipeline."""
+"""The life of a request in this process, with a pipeline whose steps the test controls."""
 
 import asyncio
 import io
-import threading
-import time
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
-from PIL import Image
+from PIL import Image as Pillow
 
-from pipeline import Cancelled, InputError, SDXLPipeline, metadata
-from pipeline.pipeline import Result
-from serving.generator import Pictures, Request, RequestError, Step
+from pipeline import metadata
+from serving import words
+from serving.desk import Limits
+from serving.generator import (
+    Done,
+    Error,
+    ErrorKind,
+    Event,
+    Image,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+    Step,
+)
+from serving.limits import RateLimits
 from serving.local import LocalGenerator
+from serving.observer import Observer
+from serving.speed import Speed
+from tests.fake_pipeline import FakePipeline
 
-REQUEST = Request("a red star", None, 5.0, 4, 7)
-SETTINGS = metadata.Settings("a red star", "", 7, 4, 5.0, 8, 8, "stand-in", None)
+T = TypeVar("T")
+PATIENCE_S = 10.0
 
 
-class StandIn:
-    """A pipeline that takes its time over grey squares."""
+def request(prompt: str | tuple[str, ...] = "a red star", **others: Any) -> Request:
+    values = {"negative_prompt": None, "guidance_scale": 5.0, "num_inference_steps": 4, "seed": 7}
+    return Request(prompt, **values | others)
 
-    model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
-    height = width = 8
-    images_per_request = 1
-    num_inference_steps, max_inference_steps = 25, 50
 
-    def __init__(self, step_seconds: float = 0.0) -> None:
-        self._step_seconds = step_seconds
-        self._busy = threading.Lock()
-        self.steps = 0
+def run(
+    test: Callable[[LocalGenerator, FakePipeline], Awaitable[T]],
+    *,
+    held: bool = False,
+    **limits: Any,
+) -> T:
+    """Runs a test with a generator of its own, and closes it."""
+    pipe = FakePipeline(held=held)
 
-    def generate(self, prompt: str, num_inference_steps: int, seed: int, **others: Any) -> Result:
-        assert self._busy.acquire(blocking=False), "two requests met on the devices"
+    async def whole() -> T:
+        generator = LocalGenerator(
+            pipe.as_pipeline(), Limits(**limits), RateLimits(None, None), Observer()
+        )
         try:
-            return self._drawn(prompt, num_inference_steps, seed, **others)
+            return await asyncio.wait_for(test(generator, pipe), PATIENCE_S)
         finally:
-            self._busy.release()
+            pipe.let_all()
+            await generator.close(PATIENCE_S)
 
-    def _drawn(self, prompt: str, steps: int, seed: int, **others: Any) -> Result:
-        if prompt == "refuse":
-            raise InputError("not this")
-        if prompt == "break":
-            raise MemoryError("out of memory")
-        for step in range(steps):
-            if others["cancelled"].is_set():
-                raise Cancelled
-            time.sleep(self._step_seconds)
-            self.steps += 1
-            others["on_step"](step + 1, steps, None)
-        image = Image.new("RGB", (8, 8), "grey")
-        metadata.attach(image, SETTINGS)
-        return Result([image], [seed], ["the end"], ["the end"])
+    return asyncio.run(whole())
 
 
-def make(**options: Any) -> tuple[LocalGenerator, StandIn]:
-    pipe = StandIn(**options)
-    return LocalGenerator(cast(SDXLPipeline, pipe)), pipe
+async def follow(generator: LocalGenerator, request_id: str) -> list[Event]:
+    return [event async for event in generator.events(request_id)]
 
 
-async def collect(generator: LocalGenerator, request: Request = REQUEST) -> list[Step | Pictures]:
-    return [event async for event in generator.run(request)]
+async def draw(generator: LocalGenerator, wanted: Request) -> list[Event]:
+    await generator.submit(wanted)
+    return await follow(generator, wanted.id)
 
 
-def test_steps_and_then_pictures():
-    generator, _ = make()
-    *steps, pictures = asyncio.run(collect(generator))
-    assert steps == [Step(done, 4) for done in (1, 2, 3, 4)]
-    assert isinstance(pictures, Pictures)
-    assert pictures.seeds == (7,)
-    assert pictures.truncated == "the end"
-    with Image.open(io.BytesIO(pictures.pngs[0])) as image:
-        assert image.info[metadata.KEY] == metadata.to_text(SETTINGS)
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize(("prompt", "error"), [("refuse", RequestError), ("break", MemoryError)])
-def test_an_error_ends_its_request_and_no_other(prompt: str, error: type[Exception]):
-    generator, _ = make()
-    with pytest.raises(error):
-        asyncio.run(collect(generator, Request(prompt, None, 5.0, 4, 7)))
-    assert len(asyncio.run(collect(generator))) == 5
+def ending(events: list[Event]) -> Event:
+    assert [isinstance(event, Done | Error) for event in events].count(True) == 1
+    return events[-1]
 
 
-def test_requests_take_turns():
-    generator, _ = make(step_seconds=0.002)
-
-    async def both() -> list[list[Step | Pictures]]:
-        return list(await asyncio.gather(collect(generator), collect(generator)))
-
-    assert [len(events) for events in asyncio.run(both())] == [5, 5]
+# --- one request ---
 
 
-def test_cancelling_stops_within_one_step():
-    generator, pipe = make(step_seconds=0.02)
+def test_from_the_queue_to_the_pictures():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+        return await draw(generator, request())
 
-    async def leave() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(collect(generator, Request("x", None, 5.0, 1000, 7)), 0.1)
+    events = run(test)
+    assert events[0] == Started(1)
+    images = [event for event in events if isinstance(event, Image)]
+    assert [(image.index, image.seed) for image in images] == [(0, 7), (1, 8)]
+    assert ending(events) == Done("the end")
+    with Pillow.open(io.BytesIO(images[0].png)) as picture:
+        written = metadata.from_text(picture.info[metadata.KEY])
+    assert (written.prompt, written.seed) == ("a red star", 7)
+    assert images[0].settings["prompt"] == "a red star"
+    assert images[1].settings["seed"] == 8
 
-    asyncio.run(leave())
-    steps = pipe.steps
-    time.sleep(0.1)
-    assert pipe.steps <= steps + 1
-    assert len(asyncio.run(collect(generator))) == 5
+
+def test_steps_are_told_one_by_one():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request()
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        assert await anext(events) == Started(1)
+        for done in (1, 2, 3, 4):
+            pipe.let_step()
+            assert await anext(events) == Step(done, 4)
+        await events.aclose()
+
+    run(test, held=True)
 
 
-def test_close_stops_what_runs():
-    generator, pipe = make(step_seconds=0.02)
+def test_one_picture_with_a_prompt_of_its_own():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+        events = await draw(generator, request(("a cat",), images=1, negative_prompt=("a dog",)))
+        assert pipe.calls[0]["prompt"] == ["a cat", "a cat"]
+        assert pipe.calls[0]["negative_prompt"] == ["a dog", "a dog"]
+        return events
 
-    async def run() -> None:
-        task = asyncio.create_task(collect(generator, Request("x", None, 5.0, 1000, 7)))
-        await asyncio.sleep(0.1)
-        await asyncio.to_thread(generator.close)
-        task.cancel()
+    assert sum(isinstance(event, Image) for event in run(test)) == 1
 
-    asyncio.run(run())
-    assert pipe.steps < 20
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("refuse", Error(ErrorKind.INVALID, "not this")),
+        ("break", Error(ErrorKind.FAILED, words.FAILED)),
+        ("exhaust", Error(ErrorKind.OUT_OF_MEMORY, words.OUT_OF_MEMORY)),
+    ],
+)
+def test_an_error_ends_its_request_and_no_other(prompt: str, said: Error):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        assert ending(await draw(generator, request(prompt))) == said
+        assert ending(await draw(generator, request())) == Done("the end")
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "said"),
+    [
+        ({"prompt": "  "}, "prompt", "prompt is blank"),
+        ({"prompt": ("a", " ")}, "prompt", "prompt is blank"),
+        ({"prompt": ("a", "b", "c")}, "prompt", "prompt has 3 texts; expected one, or one for"),
+        ({"prompt": "x" * 2001}, "prompt", "prompt has 2001 characters; at most 2000"),
+        ({"negative_prompt": ("a",)}, "negative_prompt", "negative_prompt has 1 texts"),
+        ({"images": 3}, "images", "images is 3; expected 1 to 2"),
+        ({"images": 0}, "images", "images is 0"),
+        ({"guidance_scale": float("nan")}, "guidance_scale", "not a finite number"),
+        ({"guidance_scale": 51.0}, "guidance_scale", "guidance_scale is 51.0; expected 0 to 50"),
+        ({"num_inference_steps": 51}, "num_inference_steps", "expected 1 to 50"),
+        ({"seed": 2**32}, "seed", "seed is 4294967296; expected 0 to 4294967295"),
+        ({"size": (1024, 8)}, "size", "size is 1024x8; here it can only be 8x8"),
+    ],
+)
+def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(request(**changes))
+        assert refused.value.field == field
+        assert said in str(refused.value)
+        assert generator.load.waiting == 0
+
+    run(test)
+
+
+# --- waiting ---
+
+
+def test_full_queue_says_when_to_come_back():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await draw(generator, request())  # so that the speed is known
+        pipe.held = True
+        for _ in range(3):
+            await generator.submit(request())
+            await until(lambda: generator.load.running == 1)
+        assert not generator.load.has_room
+        with pytest.raises(RequestError, match="All 2 places in the queue are taken") as refused:
+            await generator.submit(request())
+        assert refused.value.kind is ErrorKind.FULL
+        assert refused.value.retry_after_s is not None
+
+    run(test, max_waiting=2)
+
+
+def test_visitors_take_turns_and_know_their_place():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[str]:
+        await generator.submit(request("greedy 0", visitor="greedy"))
+        await until(lambda: generator.load.running == 1)
+        for i in (1, 2, 3):
+            await generator.submit(request(f"greedy {i}", visitor="greedy"))
+        patient = request("patient", visitor="patient", keep=True)
+        await generator.submit(patient)
+        assert await anext(generator.events(patient.id)) == Queued(2, None)
+        pipe.let_all()
+        await until(lambda: len(pipe.calls) == 5)
+        return [call["prompt"] for call in pipe.calls]
+
+    order = run(test, held=True)
+    assert order == ["greedy 0", "greedy 1", "patient", "greedy 2", "greedy 3"]
+
+
+def test_expected_wait_grows_with_the_place():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await draw(generator, request())  # so that the speed is known
+        pipe.held = True
+        await generator.submit(request())
+        await until(lambda: generator.load.running == 1)
+        waits = []
+        for steps in (1, 10, 4):
+            wanted = request(num_inference_steps=steps, keep=True)
+            await generator.submit(wanted)
+            event = await anext(generator.events(wanted.id))
+            assert isinstance(event, Queued)
+            waits.append(event.expected_wait_s)
+        # Four steps of what is being drawn; these and one; these and eleven.
+        step_s = waits[0] / 4
+        assert waits == pytest.approx([4 * step_s, 5 * step_s, 15 * step_s])
+        assert step_s > 0
+
+    run(test)
+
+
+def test_speed_follows_what_is_recent():
+    speed = Speed()
+    assert speed.expect(25) is None
+    speed.observe(10, 10.0)
+    assert speed.expect(25) == 25.0
+    for _ in range(30):
+        speed.observe(25, 50.0)
+    assert speed.expect(25) == pytest.approx(50.0, rel=0.01)
+
+
+# --- endings before the end ---
+
+
+def test_cancelled_while_waiting_and_while_drawn():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn, waiting = request(), request()
+        await generator.submit(drawn)
+        await until(lambda: generator.load.running == 1)
+        await generator.submit(waiting)
+        await until(lambda: pipe.calls)
+        for wanted in (waiting, drawn):
+            generator.cancel(wanted.id)
+            said = ending(await follow(generator, wanted.id))
+            assert said == Error(ErrorKind.CANCELLED, words.CANCELLED)
+        generator.cancel(drawn.id)  # once more changes nothing
+        pipe.let_all()
+        assert ending(await draw(generator, request())) == Done("the end")
+        assert len(pipe.calls) == 2
+        assert pipe.steps <= 1 + 4
+
+    run(test, held=True)
+
+
+def test_deadlines():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn, waiting = request(), request()
+        await generator.submit(drawn)
+        await generator.submit(waiting)
+        said = ending(await follow(generator, waiting.id))
+        assert said == Error(ErrorKind.DEADLINE, words.too_late(False, 0.05))
+        said = ending(await follow(generator, drawn.id))
+        assert said == Error(ErrorKind.DEADLINE, words.too_late(True, 0.1))
+
+    run(test, held=True, waiting_s=0.05, running_s=0.1)
+
+
+@pytest.mark.parametrize(("keep", "grace_s"), [(False, 60.0), (True, 0.02)])
+def test_a_visitor_who_is_gone_frees_the_place(keep: bool, grace_s: float):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=keep)
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        await anext(events)
+        await events.aclose()
+        await until(lambda: generator.load.running + generator.load.waiting == 0)
+        said = ending(await follow(generator, wanted.id))
+        assert said == Error(ErrorKind.ABANDONED, words.ABANDONED)
+
+    run(test, held=True, grace_s=grace_s)
+
+
+def test_a_request_to_be_kept_survives_a_reload():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=True)
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        await anext(events)
+        pipe.let_step(2)
+        await until(lambda: pipe.steps == 2)
+        await events.aclose()
+        await asyncio.sleep(0.05)
+        again = generator.events(wanted.id)
+        assert [await anext(again), await anext(again)] == [Started(1), Step(2, 4)]
+        pipe.let_all()
+        assert ending([event async for event in again]) == Done("the end")
+
+    run(test, held=True, grace_s=30.0)
+
+
+def test_leaving_and_coming_back_begins_a_new_grace():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=True)
+        await generator.submit(wanted)
+        for _ in range(5):
+            events = generator.events(wanted.id)
+            await anext(events)
+            await events.aclose()
+            await asyncio.sleep(0.05)  # five times half the grace
+        assert generator.load.running == 1
+
+    run(test, held=True, grace_s=0.1)
+
+
+# --- afterwards ---
+
+
+def test_results_are_kept_for_a_while_and_not_for_ever():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = [request() for _ in range(3)]
+        told = [await draw(generator, each) for each in wanted]
+        with pytest.raises(RequestError, match="no longer") as refused:
+            generator.events(wanted[0].id)
+        assert refused.value.kind is ErrorKind.UNKNOWN
+        again = await follow(generator, wanted[2].id)
+        assert again[0] == Started(1)
+        assert again[-3:] == told[2][-3:]
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(wanted[2])
+        assert refused.value.kind is ErrorKind.DUPLICATE
+        await asyncio.sleep(0.3)
+        with pytest.raises(RequestError):
+            generator.cancel(wanted[2].id)
+
+    run(test, kept=2, kept_s=0.2)
+
+
+def test_closing_tells_what_waits_and_lets_finish_what_runs():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn, waiting = request(), request()
+        await generator.submit(drawn)
+        await until(lambda: generator.load.running == 1)
+        await generator.submit(waiting)
+        closing = asyncio.create_task(generator.close(PATIENCE_S))
+        said = ending(await follow(generator, waiting.id))
+        assert said == Error(ErrorKind.STOPPING, words.STOPPING)
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(request())
+        assert refused.value.kind is ErrorKind.STOPPING
+        assert not generator.load.accepting
+        pipe.let_all()
+        await closing
+        assert ending(await follow(generator, drawn.id)) == Done("the end")
+
+    run(test, held=True)
+
+
+def test_closing_has_a_limit():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn = request()
+        await generator.submit(drawn)
+        await until(lambda: generator.load.running == 1)
+        await generator.close(0.05)
+        said = ending(await follow(generator, drawn.id))
+        assert said == Error(ErrorKind.STOPPING, words.STOPPING)
+
+    run(test, held=True)
+
+
+def test_several_follow_and_the_slow_miss_only_what_is_out_of_date():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request()
+        await generator.submit(wanted)
+        slow = generator.events(wanted.id)
+        await anext(slow)
+        quick = await follow(generator, wanted.id)
+        rest = [event async for event in slow]
+        assert [event for event in rest if isinstance(event, Step)] == [Step(4, 4)]
+        assert rest[-3:] == quick[-3:]
+
+    run(test)

@@ -8,21 +8,38 @@ import sys
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
 import pytest
 
-from serving.generator import Model, Pictures, Request, RequestError, Step
+from serving.generator import (
+    Done,
+    Error,
+    ErrorKind,
+    Event,
+    Image,
+    Load,
+    Model,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+    Step,
+)
 from ui import drawing, files, inputs, status, words
 from ui.drawing import Drawing
 from ui.examples import examples_for
+from ui.inputs import Visitor
 from ui.kinds import Kind, kind_of
 from ui.page import build_page
 from ui.styles import NONE, styles_for
 
 ROOT = Path(__file__).parent.parent
-MODEL = Model("org/model", None, "cpu", 1, 256, 256, 4, 25, 50)
+MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50)
+CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
+SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
 VALUES: dict[str, Any] = {
     "prompt": "a red star",
     "style": NONE,
@@ -37,25 +54,56 @@ class StandIn:
     """A generator that draws nothing, but notes what it was asked."""
 
     model = MODEL
+    load = Load(0, 0, 3, accepting=True)
 
-    def __init__(self, truncated: str = "", error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        truncated: str = "",
+        refusal: RequestError | None = None,
+        error: Error | None = None,
+        first: tuple[Event, ...] = (Started(),),
+    ) -> None:
         self.asked: list[Request] = []
+        self.cancelled: list[str] = []
         self.closed = False
         self._truncated = truncated
+        self._refusal = refusal
         self._error = error
+        self._first = first
 
-    async def run(self, request: Request) -> AsyncGenerator[Step | Pictures]:
+    async def open(self) -> None:
+        raise NotImplementedError
+
+    async def submit(self, request: Request) -> None:
+        if self._refusal:
+            raise self._refusal
         self.asked.append(request)
+
+    async def events(self, request_id: str) -> AsyncGenerator[Event]:
+        if request_id not in (request.id for request in self.asked):
+            raise RequestError("gone", ErrorKind.UNKNOWN)
+        request = self.asked[-1]
         try:
+            for event in self._first:
+                yield event
             for step in range(request.num_inference_steps):
                 await asyncio.sleep(0)
                 yield Step(step + 1, request.num_inference_steps)
             if self._error:
-                raise self._error
-            seeds = tuple(request.seed + i for i in range(4))
-            yield Pictures(tuple(b"png%d" % s for s in seeds), seeds, self._truncated)
+                yield self._error
+                return
+            for i in range(4):
+                seed = request.seed + i
+                yield Image(i, b"png%d" % seed, seed, {"prompt": str(request.prompt)})
+            yield Done(self._truncated)
         finally:
             self.closed = True
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+    async def close(self, within_s: float) -> None:
+        raise NotImplementedError
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +113,8 @@ def served_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def to_request(**changes: Any) -> Request:
-    return inputs.to_request(MODEL, styles_for(Kind.SDXL), **VALUES | changes)
+    values = VALUES | {"visitor": Visitor("a session", "::1"), "keep": True} | changes
+    return inputs.to_request(MODEL, styles_for(Kind.SDXL), **values)
 
 
 def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[tuple[Any, ...]]:
@@ -74,7 +123,7 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
     async def collect() -> list[tuple[Any, ...]]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
         values = VALUES | changes
-        return [update async for update in page(**values, randomise=randomise)]
+        return [update async for update in page(SENDER, **values, randomise=randomise)]
 
     return asyncio.run(collect())
 
@@ -83,7 +132,10 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
 
 
 def test_plain_request():
-    assert to_request(prompt="  a red star \n") == Request("a red star", None, 5.0, 25, 7)
+    request = to_request(prompt="  a red star \n")
+    assert request == Request(
+        "a red star", None, 5.0, 25, 7, id=request.id, visitor="a session", address="::1", keep=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,9 +204,8 @@ def test_styles_keep_the_visitors_words(kind: Kind):
 
 def test_style_reaches_the_request():
     request = to_request(style="Watercolour", negative_prompt="people")
-    assert request.prompt.startswith("a red star, watercolour")
-    assert request.negative_prompt is not None
-    assert request.negative_prompt.startswith("people, ")
+    assert str(request.prompt).startswith("a red star, watercolour")
+    assert str(request.negative_prompt).startswith("people, ")
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -164,9 +215,9 @@ def test_examples_are_short_enough_to_be_read_whole(kind: Kind):
 
 
 def test_kinds():
-    assert kind_of("pipeline/miniature", bundled=True) is Kind.MINIATURE
-    assert kind_of("stabilityai/stable-diffusion-xl-base-1.0", bundled=False) is Kind.SDXL
-    assert kind_of("/models/mine", bundled=False) is Kind.OTHER
+    assert kind_of(replace(MODEL, name="miniature", bundled=True)) is Kind.MINIATURE
+    assert kind_of(replace(MODEL, name="org/stable-diffusion-xl-base-1.0")) is Kind.SDXL
+    assert kind_of(replace(MODEL, name="miniature")) is Kind.OTHER
 
 
 # --- what a visitor is shown ---
@@ -175,9 +226,10 @@ def test_kinds():
 def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(drawing, "BAR_SECONDS", 0.0)
     updates = shown(StandIn(), steps=3)
-    strips = [strip for strip, _, _ in updates]
-    assert words.STARTING in strips[0]
-    assert [words.progress(i, 3) in strips[i] for i in (1, 2, 3)] == [True] * 3
+    strips = [update[0] for update in updates]
+    assert words.starting() in strips[0]
+    assert words.starting() in strips[1]
+    assert [words.progress(i, 3) in strips[i + 1] for i in (1, 2, 3)] == [True] * 3
     assert re.search(r"4 pictures in \d+\.\d s", strips[-1])
     assert updates[0][2] == 7  # the seed used is written back
 
@@ -201,22 +253,79 @@ def test_cut_prompt_is_shown_as_text():
     assert "<b>" not in strip
 
 
+def buttons(update: tuple[Any, ...]) -> tuple[bool, bool]:
+    """Whether Generate is there, and whether Stop is."""
+    return update[-2].visible, update[-1].visible
+
+
 @pytest.mark.parametrize(
-    ("error", "said"),
-    [(RequestError("<i>no</i>"), "&lt;i&gt;no&lt;/i&gt;"), (MemoryError("0x1234"), words.FAILED)],
+    ("stand_in", "kind", "said"),
+    [
+        (StandIn(error=Error(ErrorKind.INVALID, "<i>no</i>")), "error", "&lt;i&gt;no&lt;/i&gt;"),
+        (StandIn(error=Error(ErrorKind.CANCELLED, "Stopped.")), "note", "Stopped."),
+        (StandIn(refusal=RequestError("full", ErrorKind.FULL)), "error", "full"),
+    ],
 )
-def test_error_ends_as_a_message(error: Exception, said: str):
-    stand_in = StandIn(error=error)
-    strip, gallery, _ = shown(stand_in, steps=1)[-1]
-    assert strip == f'<p class="error" role="alert">{said}</p>'
-    assert gallery == gr.skip()
-    assert stand_in.closed
+def test_error_ends_as_a_message(stand_in: StandIn, kind: str, said: str):
+    update = shown(stand_in, steps=1)[-1]
+    role = "alert" if kind == "error" else "status"
+    assert update[0] == f'<p class="{kind}" role="{role}">{said}</p>'
+    assert update[1] == gr.skip()
+    assert buttons(update) == (True, False)
+
+
+def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
+    async def submit(*_: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(StandIn, "submit", submit)
+    (update,) = shown(StandIn())
+    assert update[0] == status.error(words.FAILED)
+
+
+def test_place_and_wait_are_shown_and_the_prompt_stays():
+    waits = (Queued(3, 95.0), Queued(2, 12.4), Queued(1, None), Started(1), Started(2))
+    updates = shown(StandIn(first=waits), steps=1)
+    strips = [update[0] for update in updates]
+    for said in (
+        "Number 3 in the queue, about 2 min",
+        "Number 2 in the queue, about 12 s",
+        "Next in the queue<",
+        words.starting(1),
+        "Starting again, attempt 2",
+    ):
+        assert sum(f"<span>{said}" in strip for strip in strips) >= 1, said
+    assert {buttons(update) for update in updates[:-1]} == {(False, True)}
+    assert buttons(updates[-1]) == (True, False)
+
+
+def test_a_page_loaded_anew_finds_its_request_again():
+    stand_in = StandIn()
+    request_id = shown(stand_in)[0][3]
+    drawn = Drawing(stand_in, Kind.MINIATURE)
+
+    async def again(request_id: str | None) -> list[tuple[Any, ...]]:
+        return [update async for update in drawn.again(request_id)]
+
+    updates = asyncio.run(again(request_id))
+    assert updates[-1][0] == status.note("4 pictures")
+    assert updates[-1][1][0][1] == "Seed 7: a red star"
+    assert updates[-1][2] == 7
+    assert asyncio.run(again(None)) == []
+    assert asyncio.run(again("forgotten")) == []
+
+
+def test_stop_stops_that_request():
+    stand_in = StandIn()
+    drawn = Drawing(stand_in, Kind.MINIATURE)
+    asyncio.run(drawn.stop("an id"))
+    assert stand_in.cancelled == ["an id"]
 
 
 def test_blank_prompt_reaches_no_generator():
     stand_in = StandIn()
-    ((strip, _, _),) = shown(stand_in, prompt=" ")
-    assert words.BLANK_PROMPT in strip
+    (update,) = shown(stand_in, prompt=" ")
+    assert words.BLANK_PROMPT in update[0]
     assert stand_in.asked == []
 
 
@@ -225,10 +334,9 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
     stand_in = StandIn()
 
     async def leave() -> None:
-        updates = Drawing(stand_in, Kind.MINIATURE).for_page(**VALUES, randomise=False)
-        async for _ in updates:
-            if stand_in.asked:
-                break
+        updates = Drawing(stand_in, Kind.MINIATURE).for_page(SENDER, **VALUES, randomise=False)
+        await anext(updates)
+        await anext(updates)
         await updates.aclose()
 
     asyncio.run(leave())
@@ -243,7 +351,26 @@ def test_bar_says_how_far():
 
 def test_bar_moves_calmly(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(drawing, "BAR_SECONDS", 60.0)
-    assert len(shown(StandIn(), steps=50)) == 2  # that it starts, and how it ended
+    # That it was sent, that it starts, and how it ended.
+    assert len(shown(StandIn(), steps=50)) == 3
+
+
+def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drawing, "PAUSE_SECONDS", 0.01)
+
+    async def silence(*_: object) -> AsyncGenerator[Event]:
+        yield Queued(1, None)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(StandIn, "events", silence)
+
+    async def leave() -> None:
+        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(SENDER, **VALUES, randomise=False)
+        told = [await anext(updates) for _ in range(5)]  # sent, queued, and then pauses
+        assert told[-1] == (gr.skip(),) * 6
+        await asyncio.wait_for(updates.aclose(), 5)
+
+    asyncio.run(leave())
 
 
 # --- programs ---
@@ -251,28 +378,32 @@ def test_bar_moves_calmly(monkeypatch: pytest.MonkeyPatch):
 
 def test_programs_get_files_and_seeds():
     program = Drawing(StandIn(truncated="end"), Kind.MINIATURE).for_programs
-    found, seeds, left_out = asyncio.run(program("a red star", seed=7))
+    found, seeds, left_out = asyncio.run(program(SENDER, "a red star", seed=7))
     assert seeds == [7, 8, 9, 10]
     assert left_out == "end"
     assert [file["orig_name"] for file in found] == [f"a-red-star-{s}.png" for s in seeds]
 
 
 def test_programs_get_errors_without_details():
-    for error, said in ((RequestError("no"), "no"), (KeyError("secret"), words.FAILED)):
-        program = Drawing(StandIn(error=error), Kind.MINIATURE).for_programs
+    refused = StandIn(refusal=RequestError("no", ErrorKind.FULL))
+    failed = StandIn(error=Error(ErrorKind.FAILED, "sorry"))
+    for stand_in, said in ((refused, "no"), (failed, "sorry")):
+        program = Drawing(stand_in, Kind.MINIATURE).for_programs
         with pytest.raises(gr.Error) as raised:
-            asyncio.run(program("a red star", steps=1))
+            asyncio.run(program(SENDER, "a red star", steps=1))
         assert raised.value.message == said
 
 
-def test_only_generate_is_open_to_programs():
-    page = build_page(StandIn(), Kind.MINIATURE, max_waiting=3)
+def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
+    page = build_page(StandIn())
     info: dict[str, Any] = dict(page.get_api_info())
     assert list(info["named_endpoints"]) == ["/generate"]
-    assert "0 to 4294967295" in info["named_endpoints"]["/generate"]["description"]
-    drawing_events = [fn for fn in page.fns.values() if fn.concurrency_id == "devices"]
-    assert len(drawing_events) == 2
-    assert {fn.concurrency_limit for fn in drawing_events} == {1}
+    generate = info["named_endpoints"]["/generate"]
+    assert "0 to 4294967295" in generate["description"]
+    names = [each["parameter_name"] for each in generate["parameters"]]
+    assert names == ["prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed"]
+    assert page._queue.default_concurrency_limit is None
+    assert {fn.concurrency_limit for fn in page.fns.values()} == {"default"}
 
 
 # --- odds and ends ---
@@ -288,7 +419,7 @@ def test_only_generate_is_open_to_programs():
     ],
 )
 def test_file_names_are_harmless(prompt: str, name: str):
-    assert files.save((b"",), (0,), prompt)[0].name == name
+    assert files.save([Image(0, b"", 0, {})], prompt)[0].name == name
 
 
 def test_model_line():

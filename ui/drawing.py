@@ -1,27 +1,49 @@
 """What happens between Generate and the pictures, for the page and for programs."""
 
+import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import gradio as gr
 from gradio.data_classes import FileData
 
-from serving.generator import Generator, Pictures, Request, RequestError
+from serving.generator import (
+    Done,
+    Error,
+    ErrorKind,
+    Event,
+    Generator,
+    Image,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+    Step,
+)
 from ui import files, inputs, status, words
+from ui.inputs import Visitor
 from ui.kinds import Kind
 from ui.styles import NONE, styles_for
 
 # The bar moves at most this often. Faster, and the browser would still be moving it after a stop.
 BAR_SECONDS = 0.1
 
-# The strip, the gallery and the seed, as they are to be shown; `gr.skip()` leaves one as it is.
-Shown = tuple[Any, Any, Any]
+# Gradio notices that a visitor is gone only when it is given something to send.
+PAUSE_SECONDS = 5.0
+
+# The strip, the gallery, the seed, the request's id, Generate and Stop, as they are to be shown;
+# `_LEAVE` leaves one as it is.
+Shown = tuple[Any, Any, Any, Any, Any, Any]
+_LEAVE = gr.skip()
+
+log = logging.getLogger(__name__)
 
 
 class Drawing:
-    """Runs requests on a generator and puts what comes back into the page's terms."""
+    """Sends requests to a generator and puts what comes back into the page's terms."""
 
     def __init__(self, generator: Generator, kind: Kind) -> None:
         self._generator = generator
@@ -29,6 +51,7 @@ class Drawing:
 
     async def for_page(
         self,
+        sender: gr.Request,
         prompt: str,
         style: str,
         negative_prompt: str,
@@ -38,7 +61,7 @@ class Drawing:
         seed: int | None,
     ) -> AsyncGenerator[Shown]:
         """Draws for a visitor. Whatever goes wrong ends as a message in the strip."""
-        started = time.monotonic()
+        began = time.monotonic()
         try:
             request = self._request(
                 prompt=prompt,
@@ -47,24 +70,38 @@ class Drawing:
                 guidance_scale=guidance_scale,
                 steps=steps,
                 seed=None if randomise else seed,
+                visitor=Visitor.behind(sender),
+                keep=True,
             )
-            yield status.progress(0, request.num_inference_steps), gr.skip(), request.seed
-            moved = started
-            async with aclosing(self._generator.run(request)) as events:
-                async for event in events:
-                    now = time.monotonic()
-                    if isinstance(event, Pictures):
-                        yield _ending(event, now - started), _gallery(event, prompt), gr.skip()
-                    elif now - moved >= BAR_SECONDS:
-                        moved = now
-                        yield status.progress(event.done, event.total), gr.skip(), gr.skip()
+            await self._generator.submit(request)
+            yield _shown(status.busy(words.starting()), seed=request.seed, request_id=request.id)
+            following = self._follow(request.id, caption=prompt.strip(), began=began)
+            async with aclosing(following) as updates:
+                async for update in updates:
+                    yield update
         except RequestError as error:
-            yield status.error(str(error)), gr.skip(), gr.skip()
-        except Exception:  # the generator has logged it; the visitor is spared the details
-            yield status.error(words.FAILED), gr.skip(), gr.skip()
+            yield _ended(status.error(str(error)))
+        except Exception as error:
+            log.error("A request could not be shown", exc_info=error)
+            yield _ended(status.error(words.FAILED))
+
+    async def again(self, request_id: str | None) -> AsyncGenerator[Shown]:
+        """Finds the request again that the page was about before it was loaded anew."""
+        if not request_id:
+            return
+        with suppress(RequestError):  # it is forgotten, which is nothing the visitor must know
+            async with aclosing(self._follow(request_id)) as updates:
+                async for update in updates:
+                    yield update
+
+    async def stop(self, request_id: str | None) -> None:
+        """Stops a request; whoever follows it is told."""
+        with suppress(RequestError):
+            self._generator.cancel(request_id or "")
 
     async def for_programs(
         self,
+        sender: gr.Request,
         prompt: str,
         negative_prompt: str = "",
         style: str = NONE,
@@ -94,41 +131,113 @@ class Drawing:
                 guidance_scale=guidance_scale,
                 steps=steps,
                 seed=seed,
+                visitor=Visitor.behind(sender),
+                keep=False,
             )
-            pictures = await self._finished(request)
+            await self._generator.submit(request)
+            images, done = await self._finished(request.id)
         except RequestError as error:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception as error:
-            raise gr.Error(words.FAILED, print_exception=False) from error
-        paths = files.save(pictures.pngs, pictures.seeds, prompt)
+            log.error("A request could not be answered", exc_info=error)
+            raise gr.Error(words.FAILED, print_exception=False) from None
+        paths = files.save(images, prompt)
         found = [FileData(path=str(path), orig_name=path.name).model_dump() for path in paths]
-        return found, list(pictures.seeds), pictures.truncated
+        return found, [image.seed for image in images], done.truncated
 
-    def _request(self, *, steps: int | None, **values: object) -> Request:
+    def _request(self, *, steps: int | None, **values: Any) -> Request:
         model = self._generator.model
         steps = model.num_inference_steps if steps is None else steps
         return inputs.to_request(model, self._styles, steps=steps, **values)
 
-    async def _finished(self, request: Request) -> Pictures:
-        progress = gr.Progress()
-        async with aclosing(self._generator.run(request)) as events:
+    async def _follow(
+        self, request_id: str, *, caption: str = "", began: float | None = None
+    ) -> AsyncGenerator[Shown]:
+        """What the page shows of a request; without a `caption` the pictures' own prompts."""
+        images: list[Image] = []
+        moved = time.monotonic()
+        async with aclosing(_with_pauses(self._generator.events(request_id))) as events:
             async for event in events:
-                if isinstance(event, Pictures):
-                    return event
-                progress((event.done, event.total), unit="steps")
-        raise RuntimeError("the generator ended without pictures")
+                match event:
+                    case None:
+                        yield _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE
+                    case Queued(position, wait_s):
+                        yield _shown(status.busy(words.waiting(position, wait_s)))
+                    case Started(attempt):
+                        yield _shown(status.busy(words.starting(attempt)))
+                    case Step(done, total) if time.monotonic() - moved >= BAR_SECONDS:
+                        moved = time.monotonic()
+                        yield _shown(status.progress(done, total))
+                    case Image():
+                        images.append(event)
+                    case Done():
+                        gallery = _gallery(images, caption)
+                        yield _ended(_ending(event, images, began), gallery, images[0].seed)
+                    case Error(kind, message):
+                        calm = kind is ErrorKind.CANCELLED
+                        yield _ended((status.note if calm else status.error)(message))
+
+    async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
+        progress = gr.Progress()
+        images: list[Image] = []
+        async with aclosing(self._generator.events(request_id)) as events:
+            async for event in events:
+                if isinstance(event, Image):
+                    images.append(event)
+                elif isinstance(event, Step):
+                    progress((event.done, event.total), unit="steps")
+                elif isinstance(event, Done):
+                    return images, event
+                elif isinstance(event, Error):
+                    raise RequestError(event.message, event.kind)
+        raise RuntimeError("the request has no ending")
 
 
-def _ending(pictures: Pictures, seconds: float) -> str:
-    ending = status.note(words.finished(len(pictures.pngs), seconds))
-    if pictures.truncated:
-        ending += status.warning(words.truncated(pictures.truncated))
+async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | None]:
+    """The events, and None after every `PAUSE_SECONDS` without one."""
+    following = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            await asyncio.wait([following], timeout=PAUSE_SECONDS)
+            if not following.done():
+                yield None
+                continue
+            try:
+                event = following.result()
+            except StopAsyncIteration:
+                return
+            yield event
+            following = asyncio.ensure_future(anext(events))
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+        await events.aclose()
+
+
+def _shown(strip: str, *, seed: Any = _LEAVE, request_id: Any = _LEAVE) -> Shown:
+    """While a request is under way there is Stop in Generate's place."""
+    # A button that appears while events stream in must be given its label again.
+    generate, stop = gr.Button(visible=False), gr.Button(words.STOP, visible=True)
+    return strip, _LEAVE, seed, request_id, generate, stop
+
+
+def _ended(strip: str, gallery: Any = _LEAVE, seed: Any = _LEAVE) -> Shown:
+    generate, stop = gr.Button(words.GENERATE, visible=True), gr.Button(visible=False)
+    return strip, gallery, seed, _LEAVE, generate, stop
+
+
+def _ending(done: Done, images: list[Image], began: float | None) -> str:
+    seconds = None if began is None else time.monotonic() - began
+    ending = status.note(words.finished(len(images), seconds))
+    if done.truncated:
+        ending += status.warning(words.truncated(done.truncated))
     return ending
 
 
-def _gallery(pictures: Pictures, prompt: str) -> list[tuple[str, str]]:
-    paths = files.save(pictures.pngs, pictures.seeds, prompt)
+def _gallery(images: list[Image], caption: str) -> list[tuple[str, str]]:
+    prompts = [caption or str(image.settings["prompt"]) for image in images]
+    paths = files.save(images, prompts[0])
     return [
-        (str(path), words.caption(prompt.strip(), seed))
-        for path, seed in zip(paths, pictures.seeds, strict=True)
+        (str(path), words.caption(prompt, image.seed))
+        for path, prompt, image in zip(paths, prompts, images, strict=True)
     ]

@@ -3,21 +3,24 @@
 import re
 import secrets
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
 
+from serving.generator import Image
 
-def save(pngs: tuple[bytes, ...], seeds: tuple[int, ...], prompt: str) -> list[Path]:
+
+def save(images: Sequence[Image], prompt: str) -> list[Path]:
     """Writes the PNG files where Gradio serves and, later, deletes them.
 
     The folder's name cannot be guessed: whoever knows a file's address can read it.
     """
     folder = Path(get_upload_folder()) / secrets.token_urlsafe(16)
     folder.mkdir(parents=True)
-    paths = [folder / f"{_slug(prompt)}-{seed}.png" for seed in seeds]
-    for path, png in zip(paths, pngs, strict=True):
-        path.write_bytes(png)
+    paths = [folder / f"{_slug(prompt)}-{image.seed}.png" for image in images]
+    for path, image in zip(paths, images, strict=True):
+        path.write_bytes(image.png)
     return paths
 
 

@@ -3,16 +3,35 @@
 The page's own fields cannot leave their ranges, but a program can send anything.
 """
 
-import secrets
+from dataclasses import dataclass
 from typing import TypeGuard
 
-from serving.generator import Model, Request, RequestError
+import gradio as gr
+
+from serving.generator import (
+    MAX_CHARACTERS,
+    MAX_GUIDANCE,
+    MAX_SEED,
+    Model,
+    Request,
+    RequestError,
+    random_seed,
+)
 from ui import words
 from ui.styles import Style
 
-MAX_CHARACTERS = 2000
-MAX_GUIDANCE = 50.0
-MAX_SEED = 2**32 - 1
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who asks: one page that is open somewhere."""
+
+    session: str
+    address: str
+
+    @classmethod
+    def behind(cls, request: gr.Request) -> "Visitor":
+        """The visitor whose browser or program sent `request`."""
+        return cls(request.session_hash or "", request.client.host if request.client else "")
 
 
 def to_request(
@@ -25,6 +44,8 @@ def to_request(
     guidance_scale: object,
     steps: object,
     seed: object,
+    visitor: Visitor,
+    keep: bool,
 ) -> Request:
     """Checks every value and puts the style around the prompt; no `seed` means a random one.
 
@@ -45,12 +66,10 @@ def to_request(
         guidance_scale=_number(words.GUIDANCE, guidance_scale, MAX_GUIDANCE),
         num_inference_steps=_whole(words.STEPS, steps, 1, model.max_inference_steps),
         seed=random_seed() if seed is None else _whole(words.SEED, seed, 0, MAX_SEED),
+        visitor=visitor.session,
+        address=visitor.address,
+        keep=keep,
     )
-
-
-def random_seed() -> int:
-    """Any seed there is."""
-    return secrets.randbelow(MAX_SEED + 1)
 
 
 def _text(field: str, value: object) -> str:

@@ -2,6 +2,8 @@
 
 from enum import Enum
 
+from serving.generator import Model
+
 
 class Kind(Enum):
     """What sort of pictures the model draws."""
@@ -11,8 +13,8 @@ class Kind(Enum):
     OTHER = "other"
 
 
-def kind_of(name: str, *, bundled: bool) -> Kind:
-    """The kind of the model called `name`; `bundled` is true for the miniature shipped here."""
-    if bundled:
+def kind_of(model: Model) -> Kind:
+    """The kind of a model."""
+    if model.bundled:
         return Kind.MINIATURE
-    return Kind.SDXL if "stable-diffusion-xl" in name.lower() else Kind.OTHER
+    return Kind.SDXL if "stable-diffusion-xl" in model.name.lower() else Kind.OTHER

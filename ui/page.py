@@ -9,17 +9,16 @@ import gradio as gr
 from gradio.components import Component
 from gradio.events import api
 
-from serving.generator import Generator, Model
-from ui import inputs, status, words
+from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
+from ui import status, words
 from ui.drawing import Drawing
 from ui.examples import examples_for
-from ui.kinds import Kind
+from ui.kinds import Kind, kind_of
 from ui.styles import NONE, styles_for
 
-# Everything that draws waits in this one queue: one request at a time is on the devices.
-QUEUE = "devices"
 # Pictures are deleted an hour after they were made; looked for every ten minutes.
 DELETE_CACHE = (600, 3600)
+STORAGE_KEY = "sdxl-request"
 
 
 @dataclass(frozen=True)
@@ -33,27 +32,27 @@ class Parts:
     gallery: gr.Gallery
     seed: gr.Number
     settings: Sequence[Component]  # as `Drawing.for_page` takes them
+    request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
 
     @property
-    def buttons(self) -> list[Component]:
-        """Generate and Stop, of which one is there at a time."""
-        return [self.generate, self.stop]
+    def shown(self) -> list[Component]:
+        """What `ui.drawing.Shown` goes to."""
+        return [self.strip, self.gallery, self.seed, self.request, self.generate, self.stop]
 
 
-def build_page(generator: Generator, kind: Kind, *, max_waiting: int) -> gr.Blocks:
-    """The page for one generator; at most `max_waiting` requests wait in its queue."""
+def build_page(generator: Generator) -> gr.Blocks:
+    """The page for one generator, whose queue is the only one: nothing waits in Gradio's."""
+    kind = kind_of(generator.model)
     with gr.Blocks(title=words.TITLE, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
-        _drawing_events(parts, drawing)
+        _drawing_events(page, parts, drawing)
         api(
             drawing.for_programs,
             api_name="generate",
             api_description=inspect.getdoc(drawing.for_programs),
-            concurrency_id=QUEUE,
-            concurrency_limit=1,
         )
-    return page.queue(max_size=max_waiting)
+    return page.queue(default_concurrency_limit=None)
 
 
 def _layout(model: Model, kind: Kind) -> Parts:
@@ -64,7 +63,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 label=words.PROMPT_LABEL,
                 placeholder=words.PROMPT_HINT[kind],
                 max_lines=8,  # and `lines` at 1, so that Enter sends
-                max_length=inputs.MAX_CHARACTERS,
+                max_length=MAX_CHARACTERS,
                 autofocus=True,
                 elem_id="prompt",
             )
@@ -93,7 +92,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
             )
             settings, seed = _advanced(model, kind)
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
-    return Parts(prompt, generate, stop, strip, gallery, seed, [prompt, *settings])
+    request = gr.BrowserState(storage_key=STORAGE_KEY)
+    return Parts(prompt, generate, stop, strip, gallery, seed, [prompt, *settings], request)
 
 
 def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
@@ -102,7 +102,7 @@ def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
         negative = gr.Textbox(
             label=words.NEGATIVE,
             info=words.NEGATIVE_INFO,
-            max_length=inputs.MAX_CHARACTERS,
+            max_length=MAX_CHARACTERS,
             elem_id="negative",
         )
         guidance = gr.Slider(
@@ -121,7 +121,7 @@ def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
             0,
             precision=0,
             minimum=0,
-            maximum=inputs.MAX_SEED,
+            maximum=MAX_SEED,
             label=words.SEED,
             info=words.SEED_INFO,
             elem_id="seed",
@@ -130,45 +130,29 @@ def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
     return [style, negative, guidance, steps, randomise, seed], seed
 
 
-def _drawing_events(parts: Parts, drawing: Drawing) -> None:
-    begin = gr.on(
+def _drawing_events(page: gr.Blocks, parts: Parts, drawing: Drawing) -> None:
+    gr.on(
         [parts.prompt.submit, parts.generate.click],
-        lambda: _buttons(running=True),
-        outputs=parts.buttons,
-        queue=False,
-        show_progress="hidden",
-        api_visibility="private",
-    )
-    run = begin.then(
         drawing.for_page,
         list(parts.settings),
-        [parts.strip, parts.gallery, parts.seed],
-        concurrency_id=QUEUE,
-        concurrency_limit=1,
-        show_progress_on=parts.gallery,
+        parts.shown,
+        show_progress="hidden",
         api_visibility="private",
     )
-    # Not `then`: that one stays silent when the queue had no room.
-    for ended in (run.success, run.failure):
-        ended(
-            lambda: _buttons(running=False),
-            outputs=parts.buttons,
-            queue=False,
-            show_progress="hidden",
-            api_visibility="private",
-        )
+    page.load(
+        drawing.again,
+        parts.request,
+        parts.shown,
+        show_progress="hidden",
+        api_visibility="private",
+    )
     parts.stop.click(
-        lambda: status.note(words.STOPPED),
-        outputs=parts.strip,
-        cancels=[run],  # which counts as a failure, and so brings the buttons back
+        drawing.stop,
+        parts.request,
         queue=False,
         show_progress="hidden",
         api_visibility="private",
     )
-
-
-def _buttons(*, running: bool) -> tuple[gr.Button, gr.Button]:
-    return gr.Button(visible=not running), gr.Button(visible=running)
 
 
 def _header(model: Model, kind: Kind) -> str:

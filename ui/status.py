@@ -12,10 +12,18 @@ EMPTY = ""
 
 def progress(done: int, total: int) -> str:
     """A bar and its number."""
-    text = words.progress(done, total) if done else words.STARTING
+    text = words.progress(done, total)
     return (
         f'<div class="running"><progress value="{done}" max="{total}" aria-label="{text}">'
         f"</progress><span>{text}</span></div>"
+    )
+
+
+def busy(text: str) -> str:
+    """A bar that does not yet know how far it is."""
+    return (
+        f'<div class="running" role="status"><progress aria-label="{escape(text)}"></progress>'
+        f"<span>{escape(text)}</span></div>"
     )
 
 

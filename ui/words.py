@@ -30,11 +30,9 @@ SEED = "Seed"
 SEED_INFO = "The same seed and settings give the same pictures."
 RANDOMISE = "A new seed every time"
 
-STARTING = "Starting…"
-STOPPED = "Stopped."
 
 BLANK_PROMPT = "Please describe the picture first."
-FAILED = "Something went wrong while drawing. Please try again."
+FAILED = "Something went wrong. Please try again."
 
 
 def model_line(model: Model, kind: Kind) -> str:
@@ -77,10 +75,25 @@ def progress(done: int, total: int) -> str:
     return f"Step {done} of {total}"
 
 
-def finished(pictures: int, seconds: float) -> str:
-    """How it ended."""
+def waiting(position: int, wait_s: float | None) -> str:
+    """The place in the queue, and for how long, if that is known."""
+    place = "Next in the queue" if position == 1 else f"Number {position} in the queue"
+    if wait_s is None:
+        return place
+    if wait_s < 90:
+        return f"{place}, about {max(1, round(wait_s))} s"
+    return f"{place}, about {wait_s / 60:.0f} min"
+
+
+def starting(attempt: int = 1) -> str:
+    """The drawing begins, or has to begin again elsewhere."""
+    return "Starting…" if attempt == 1 else f"Starting again, attempt {attempt}…"
+
+
+def finished(pictures: int, seconds: float | None) -> str:
+    """How it ended; without the time for pictures that are only shown again."""
     noun = "picture" if pictures == 1 else "pictures"
-    return f"{pictures} {noun} in {seconds:.1f} s"
+    return f"{pictures} {noun}" if seconds is None else f"{pictures} {noun} in {seconds:.1f} s"
 
 
 def truncated(left_out: str) -> str:

@@ -1,0 +1,55 @@
+"""Whether a model can draw what is asked for; the same answer wherever the request came from."""
+
+import math
+
+from serving.generator import (
+    MAX_CHARACTERS,
+    MAX_GUIDANCE,
+    MAX_SEED,
+    Model,
+    Request,
+    RequestError,
+)
+
+
+def check(request: Request, model: Model) -> None:
+    """Passes what `model` can draw.
+
+    Raises:
+        RequestError: for the first field that cannot be used; it says what would be right.
+    """
+    images = model.images_per_request if request.images is None else request.images
+    _check_range("images", images, 1, model.images_per_request)
+    for field in ("prompt", "negative_prompt"):
+        _check_texts(field, getattr(request, field), images)
+    if any(not text.strip() for text in _texts(request.prompt)):
+        raise _wrong("prompt", "is blank; say what the picture should show")
+    if not math.isfinite(request.guidance_scale):
+        raise _wrong("guidance_scale", "is not a finite number")
+    _check_range("guidance_scale", request.guidance_scale, 0, MAX_GUIDANCE)
+    _check_range("num_inference_steps", request.num_inference_steps, 1, model.max_inference_steps)
+    _check_range("seed", request.seed, 0, MAX_SEED)
+    if request.size not in (None, (model.width, model.height)):
+        right = f"{model.width}x{model.height}"
+        raise _wrong("size", "is {}x{}; here it can only be {}".format(*request.size, right))
+
+
+def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value or ()
+
+
+def _check_texts(field: str, value: str | tuple[str, ...] | None, images: int) -> None:
+    if isinstance(value, tuple) and len(value) != images:
+        raise _wrong(field, f"has {len(value)} texts; expected one, or one for each of {images}")
+    longest = max(map(len, _texts(value)), default=0)
+    if longest > MAX_CHARACTERS:
+        raise _wrong(field, f"has {longest} characters; at most {MAX_CHARACTERS} are possible")
+
+
+def _check_range(field: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise _wrong(field, f"is {value}; expected {low:g} to {high:.0f}")
+
+
+def _wrong(field: str, what: str) -> RequestError:
+    return RequestError(f"{field} {what}", field=field)

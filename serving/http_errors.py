@@ -1,0 +1,88 @@
+"""Every error over HTTP in one shape, the OpenAI API's: what is wrong, where, of which kind."""
+
+import math
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from serving.generator import Error, ErrorKind, RequestError
+
+_STATUS = {
+    ErrorKind.INVALID: 400,
+    ErrorKind.UNAUTHORISED: 401,
+    ErrorKind.UNKNOWN: 404,
+    ErrorKind.DUPLICATE: 409,
+    ErrorKind.CANCELLED: 409,
+    ErrorKind.ABANDONED: 409,
+    ErrorKind.FULL: 429,
+    ErrorKind.TOO_MANY: 429,
+    ErrorKind.FAILED: 500,
+    ErrorKind.OUT_OF_MEMORY: 503,
+    ErrorKind.STOPPING: 503,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.DEADLINE: 504,
+    ErrorKind.LOOP: 508,
+}
+# Where it is worth coming back, but not known when.
+_RETRY_AFTER_S = 5
+
+
+def error_body(kind: str, message: str, field: str | None = None) -> dict[str, Any]:
+    """What a client reads about an error."""
+    known = kind in ErrorKind.__members__.values()
+    status = _STATUS[ErrorKind(kind)] if known else 400
+    blame = "invalid_request_error" if status < 500 and status != 429 else "server_error"
+    kinds = {429: "rate_limit_error", 401: "authentication_error"}
+    return {
+        "error": {
+            "message": message,
+            "type": kinds.get(status, blame),
+            "param": field,
+            "code": kind,
+        }
+    }
+
+
+def as_refusal(error: Error) -> RequestError:
+    """The ending of a request as an answer of its own."""
+    return RequestError(error.message, error.kind)
+
+
+def install(app: FastAPI) -> None:
+    """Has all errors of an application answered in this shape."""
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(RequestValidationError, _not_valid)
+    app.add_exception_handler(HTTPException, _plain)
+
+
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestError)
+    status = _STATUS[error.kind]
+    headers = {}
+    if status in (429, 503):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or _RETRY_AFTER_S)))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error_body(error.kind, str(error), error.field), status, headers)
+
+
+def _not_valid(_: Request, error: Exception) -> JSONResponse:
+    """The first thing that is wrong; what was sent is not sent back."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    names = [str(part)[:40] for part in first["loc"] if part != "body"]
+    if first["type"] == "json_invalid":
+        message, field = f"The body is no JSON: {first['ctx']['error']}", None
+    else:
+        field = names[0] if names else None
+        message = f"{field or 'The body'}: {first['msg']}"
+    return JSONResponse(error_body(ErrorKind.INVALID, message, field), 400)
+
+
+def _plain(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    body = error_body(f"http_{error.status_code}", str(error.detail))
+    return JSONResponse(body, error.status_code, error.headers)

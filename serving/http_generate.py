@@ -1,0 +1,97 @@
+"""The API of this program: a request as a stream of its events, found again and stopped by id."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Request as HttpRequest
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from serving import wire, words
+from serving.generator import ErrorKind, Event, Generator, Request, RequestError
+from serving.http_guard import Keys
+
+# Says that another instance passed the request on.
+HOP_HEADER = "X-SDXL-Hop"
+
+RequestId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
+
+Followed = tuple[str, AsyncGenerator[Event]]  # an id, and what there is to hear of it
+
+
+def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
+    """The routes under /v1 that are not OpenAI's; `passes_on`: to other instances."""
+
+    def no_loop(sender: HttpRequest) -> None:
+        if passes_on and HOP_HEADER in sender.headers:
+            raise RequestError(words.LOOP, ErrorKind.LOOP)
+
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
+
+    async def submitted(
+        body: wire.GenerateBody, sender: HttpRequest, response: Response
+    ) -> Request:
+        request = wire.to_request(
+            body,
+            generator.model,
+            visitor=keys.visitor(sender),
+            address=sender.client.host if sender.client else "",
+            **wire.generate_fields(body),
+        )
+        await generator.submit(request)
+        response.headers["X-Request-Id"] = request.id
+        return request
+
+    def checked(sender: HttpRequest) -> None:
+        keys.visitor(sender)
+
+    def following(request_id: RequestId) -> Followed:
+        return request_id, generator.events(request_id)
+
+    @routes.post("/generate", response_class=EventSourceResponse)
+    async def generate(
+        request: Annotated[Request, Depends(submitted)],
+    ) -> AsyncIterable[ServerSentEvent]:
+        """Draws pictures. The events: `queued`, `started`, `step`, `image`, then `done` or `error`.
+
+        Each has the request's `id`. Closing the connection stops the drawing, unless `keep`.
+        """
+        async for event in _stream(request.id, generator.events(request.id)):
+            yield event
+
+    @routes.get(
+        "/requests/{request_id}",
+        response_class=EventSourceResponse,
+        dependencies=[Depends(checked)],
+    )
+    async def follow(
+        followed: Annotated[Followed, Depends(following)],
+    ) -> AsyncIterable[ServerSentEvent]:
+        """How a request stands, as the same events, and what follows."""
+        async for event in _stream(*followed):
+            yield event
+
+    @routes.delete("/requests/{request_id}", dependencies=[Depends(checked)])
+    async def cancel(request_id: RequestId) -> dict[str, str]:
+        """Stops a request within one step; one that has ended is left as it is."""
+        generator.cancel(request_id)
+        return {"id": request_id}
+
+    @routes.get("/model", dependencies=[Depends(checked)])
+    async def model() -> dict[str, Any]:
+        """The model that draws, and how busy it is."""
+        return asdict(generator.model) | {"load": asdict(generator.load)}
+
+    return routes
+
+
+async def _stream(
+    request_id: str, followed: AsyncGenerator[Event]
+) -> AsyncIterable[ServerSentEvent]:
+    async with aclosing(followed) as events:
+        async for event in events:
+            name, fields = wire.from_event(event)
+            yield ServerSentEvent(event=name, raw_data=json.dumps({"id": request_id, **fields}))

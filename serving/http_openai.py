@@ -1,0 +1,143 @@
+"""The OpenAI Images API, as far as it makes sense here.
+
+https://platform.openai.com/docs/api-reference/images/create
+"""
+
+import base64
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.sse import format_sse_event
+from pydantic import Field
+from pydantic_core import to_json
+
+from serving import wire
+from serving.generator import (
+    Done,
+    Error,
+    Event,
+    Generator,
+    Image,
+    Model,
+    Request,
+    RequestError,
+    Step,
+)
+from serving.http_errors import as_refusal, error_body
+from serving.http_guard import Keys
+
+
+class ImagesBody(wire.Body):
+    """OpenAI's parameters, and what every request here can say besides."""
+
+    n: int = Field(1, ge=1, le=4, description="How many pictures.")
+    size: str = Field("auto", pattern=r"^(auto|[1-9]\d{0,4}x[1-9]\d{0,4})$", description="WxH")
+    model: str | None = Field(None, max_length=200, description="Only the one that is served.")
+    response_format: Literal["b64_json"] = "b64_json"
+    output_format: Literal["png"] = "png"
+    quality: Literal["auto"] = "auto"
+    background: Literal["auto", "opaque"] = "auto"
+    stream: bool = False
+    partial_images: int = Field(0, ge=0, le=3, description="With `stream`, if there are any.")
+    user: str | None = Field(None, max_length=64, description="Whom to take turns with others.")
+
+
+def router(generator: Generator, keys: Keys) -> APIRouter:
+    """The route of the OpenAI Images API."""
+    routes = APIRouter(prefix="/v1")
+
+    async def submitted(body: ImagesBody, sender: HttpRequest) -> Request:
+        model = generator.model
+        if body.model not in (None, model.name):
+            message = f"model is {body.model!r}; here it can only be {model.name!r}"
+            raise RequestError(message, field="model")
+        visitor = keys.visitor(sender)
+        request = wire.to_request(
+            body,
+            model,
+            visitor=f"{visitor} {body.user}" if body.user else visitor,
+            address=sender.client.host if sender.client else "",
+            images=body.n,
+            size=wire.parse_size(None if body.size == "auto" else body.size),
+        )
+        await generator.submit(request)
+        return request
+
+    @routes.post("/images/generations", response_class=JSONResponse)
+    async def images(body: ImagesBody, request: Annotated[Request, Depends(submitted)]) -> Response:
+        """Draws pictures as the OpenAI Images API does."""
+        events = generator.events(request.id)
+        if body.stream:
+            stream = _stream(events, generator.model, body.partial_images)
+            return StreamingResponse(stream, media_type="text/event-stream")
+        found = [_entry(image.png) for image in await _finished(events)]
+        common = _common(generator.model)
+        common.pop("quality")  # a word of its own for "auto" is not foreseen here
+        return JSONResponse({"created": int(time.time()), "data": found} | common)
+
+    return routes
+
+
+async def _finished(followed: AsyncGenerator[Event]) -> list[Image]:
+    images: list[Image] = []
+    async with aclosing(followed) as events:
+        async for event in events:
+            if isinstance(event, Image):
+                images.append(event)
+            elif isinstance(event, Error):
+                raise as_refusal(event)
+    return images
+
+
+async def _stream(
+    followed: AsyncGenerator[Event], model: Model, partial_images: int
+) -> AsyncIterator[bytes]:
+    previews = 0
+    async with aclosing(followed) as events:
+        async for event in events:
+            if isinstance(event, Step) and event.preview and previews < partial_images:
+                kind = "image_generation.partial_image"
+                yield _sse(kind, event.preview, model, partial_image_index=previews)
+                previews += 1
+            elif isinstance(event, Image):
+                yield _sse("image_generation.completed", event.png, model, usage=_USAGE)
+            elif isinstance(event, Error):
+                yield _event("error", error_body(event.kind, event.message))
+            elif isinstance(event, Done):
+                yield format_sse_event(data_str="[DONE]")
+
+
+def _sse(kind: str, png: bytes, model: Model, **others: Any) -> bytes:
+    fields = {"type": kind, "created_at": int(time.time()), **_entry(png), **_common(model)}
+    return _event(kind, fields | others)
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return format_sse_event(event=name, data_str=to_json(fields).decode())
+
+
+def _entry(png: bytes) -> dict[str, str]:
+    return {"b64_json": base64.b64encode(png).decode()}
+
+
+def _common(model: Model) -> dict[str, str]:
+    return {
+        "size": f"{model.width}x{model.height}",
+        "output_format": "png",
+        "background": "opaque",
+        "quality": "auto",
+    }
+
+
+# Nothing is charged by the token, but a client may rely on the field.
+_USAGE = {
+    "input_tokens": 0,
+    "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+    "output_tokens": 0,
+    "total_tokens": 0,
+}

@@ -1,0 +1,174 @@
+"""Everything about a request but its drawing: admission, the queue, places, endings, closing."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+
+from serving import words
+from serving.checks import check
+from serving.desk import Desk, Limits
+from serving.generator import (
+    ErrorKind,
+    Event,
+    Load,
+    Model,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+)
+from serving.limits import RateLimits
+from serving.observer import Observer
+from serving.queue import FairQueue
+from serving.record import Record
+from serving.speed import Speed
+
+log = logging.getLogger(__name__)
+
+# Requests whose drawing is done but not their pictures' files; they hold memory.
+_MAX_FINISHING = 2
+
+
+class Reception(ABC):
+    """A `serving.generator.Generator`, but for how requests are drawn.
+
+    All of it happens on the event loop it is used from.
+    """
+
+    def __init__(self, model: Model, limits: Limits, rates: RateLimits, observer: Observer) -> None:
+        self.model = model
+        self._max_waiting = limits.max_waiting
+        self._rates = rates
+        self._observer = observer
+        self._desk = Desk(limits, self._ended)
+        self._queue: FairQueue[Record] = FairQueue()
+        self._speed = Speed()
+        self._drawing: set[str] = set()  # ids of those that occupy devices
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closing = False
+        observer.watch(model, lambda: self.load)
+
+    # --- what drawing here means ---
+
+    @property
+    @abstractmethod
+    def _parallel(self) -> int:
+        """How many requests can be drawn at a time."""
+
+    @abstractmethod
+    async def _draw(self, record: Record) -> None:
+        """Publishes the events of a request up to its ending; `_free` once the next may begin."""
+
+    @abstractmethod
+    def _stop(self, record: Record) -> None:
+        """Stops `_draw` soon, if it is at work: the request has ended, for whatever reason."""
+
+    # --- what everybody asks ---
+
+    @property
+    def load(self) -> Load:
+        """See `serving.generator.Generator.load`."""
+        running = len(self._desk.under_way()) - len(self._queue)
+        accepting = not self._closing and self._parallel > 0
+        return Load(len(self._queue), running, self._max_waiting, accepting)
+
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        return
+
+    async def submit(self, request: Request) -> None:
+        """See `serving.generator.Generator.submit`."""
+        try:
+            self._admit(request)
+            record = self._desk.take_in(request)
+        except RequestError as error:
+            self._observer.refused(request, error)
+            raise
+        self._queue.push(request.visitor, record)
+        self._tell_places()
+        self._begin_next()
+
+    def events(self, request_id: str) -> AsyncGenerator[Event]:
+        """See `serving.generator.Generator.events`."""
+        return self._desk.events(request_id)
+
+    def cancel(self, request_id: str) -> None:
+        """See `serving.generator.Generator.cancel`."""
+        self._desk.end(self._desk.find(request_id), ErrorKind.CANCELLED, words.CANCELLED)
+
+    async def close(self, within_s: float) -> None:
+        """See `serving.generator.Generator.close`."""
+        self._closing = True
+        for record in list(self._queue):
+            self._desk.end(record, ErrorKind.STOPPING, words.STOPPING)
+        if self._tasks:
+            await asyncio.wait([*self._tasks.values()], timeout=within_s)
+        for record in self._desk.under_way():
+            self._desk.end(record, ErrorKind.STOPPING, words.STOPPING)
+        if self._tasks:
+            await asyncio.wait([*self._tasks.values()])
+
+    # --- from one request to the next ---
+
+    def _admit(self, request: Request) -> None:
+        if self._closing:
+            raise RequestError(words.STOPPING, ErrorKind.STOPPING)
+        if self._parallel == 0:
+            raise RequestError(words.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+        check(request, self.model)
+        waiting = len(self._queue)
+        if waiting >= self._max_waiting:
+            wait_s = self._until_free_s()
+            raise RequestError(words.full(waiting, wait_s), ErrorKind.FULL, retry_after_s=wait_s)
+        self._rates.admit(request)
+
+    def _begin_next(self) -> None:
+        while self._queue and self._has_room():
+            record = self._queue.pop()
+            request_id = record.request.id
+            self._drawing.add(request_id)
+            self._desk.publish(record, Started(1))
+            self._tasks[request_id] = asyncio.create_task(self._run(record))
+        self._tell_places()
+
+    def _has_room(self) -> bool:
+        most = self._parallel + _MAX_FINISHING
+        return len(self._drawing) < self._parallel and len(self._tasks) < most
+
+    async def _run(self, record: Record) -> None:
+        try:
+            if not record.ending:  # it may have been stopped before it began
+                await self._draw(record)
+        except Exception as error:  # one request must not hurt the next
+            log.error("A request failed", exc_info=error)
+            self._desk.end(record, ErrorKind.FAILED, words.FAILED)
+        finally:
+            del self._tasks[record.request.id]
+            self._free(record)
+
+    def _free(self, record: Record) -> None:
+        """A request needs the devices no more."""
+        self._drawing.discard(record.request.id)
+        self._begin_next()
+
+    def _ended(self, record: Record) -> None:
+        self._queue.remove(record.request.visitor, record)
+        self._stop(record)
+        self._tell_places()
+        self._observer.ended(record)
+
+    def _tell_places(self) -> None:
+        wait_s = self._until_free_s()
+        for position, record in enumerate(self._queue, start=1):
+            self._desk.publish(record, Queued(position, wait_s))
+            takes_s = self._speed.expect(record.request.num_inference_steps)
+            if wait_s is not None and takes_s is not None:
+                wait_s += takes_s / max(1, self._parallel)
+
+    def _until_free_s(self) -> float | None:
+        """Until the request that is next can begin; None while nothing was ever drawn."""
+        drawn = [record for record in self._desk.under_way() if record.is_being_drawn]
+        if len(drawn) < self._parallel:
+            return self._speed.expect(0)
+        return self._speed.expect(min((record.steps_left for record in drawn), default=0))

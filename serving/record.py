@@ -1,0 +1,98 @@
+"""One request and everything that is to be known about it, from its arrival on."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+
+from serving.generator import Done, Ending, Error, Event, Image, Request, Started, Step
+
+# What an event replaces is what has the same key.
+_Key = type[Event] | int
+
+
+class Record:
+    """The state of one request, for any number of followers. Belongs to one event loop.
+
+    It holds the newest event of each kind and every picture, never more: a follower who is slow
+    misses what is out of date, and one who comes late begins with what still holds.
+
+    Attributes:
+        ending: how it ended, None while it has not.
+        followers: how many iterate over `events` now.
+        followed: whether anybody ever has.
+        accepted_at, started_at, drawn_at, ended_at: `time.monotonic()` of the stages reached:
+            taken in, first begun, last step done, ended.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.ending: Ending | None = None
+        self.attempts = 0
+        self.followers = 0
+        self.followed = False
+        self.accepted_at = time.monotonic()
+        self.started_at: float | None = None
+        self.drawn_at: float | None = None
+        self.ended_at: float | None = None
+        self._count = 0
+        self._state: dict[_Key, tuple[int, Event]] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def images(self) -> int:
+        """How many pictures there are so far."""
+        return sum(isinstance(event, Image) for _, event in self._state.values())
+
+    @property
+    def is_being_drawn(self) -> bool:
+        """Whether it occupies the devices."""
+        return self.started_at is not None and self.drawn_at is None and self.ending is None
+
+    @property
+    def steps_left(self) -> int:
+        """Denoising steps that are still to be done."""
+        newest = self._state.get(Step)
+        done = newest[1].done if newest and isinstance(newest[1], Step) else 0
+        return self.request.num_inference_steps - done
+
+    def publish(self, event: Event) -> None:
+        """Tells the followers. Nothing follows an ending, and no picture comes twice."""
+        key = event.index if isinstance(event, Image) else type(event)
+        if self.ending or (isinstance(event, Image) and key in self._state):
+            return
+        if isinstance(event, Started):
+            self._begin(event)
+        elif isinstance(event, Step) and event.done == event.total:
+            self.drawn_at = time.monotonic()
+        elif isinstance(event, Done | Error):
+            self.ending, self.ended_at = event, time.monotonic()
+        self._count += 1
+        self._state[key] = self._count, event
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _begin(self, event: Started) -> None:
+        self.attempts = event.attempt
+        self.started_at = self.started_at or time.monotonic()
+        # What was said about waiting, or by an earlier attempt, no longer holds.
+        self._state = {key: kept for key, kept in self._state.items() if isinstance(key, int)}
+
+    async def events(self, left: Callable[[], None]) -> AsyncGenerator[Event]:
+        """Yields what holds and then what follows; calls `left` when this follower goes."""
+        seen = 0
+        self.followers += 1
+        self.followed = True
+        try:
+            while True:
+                changed = self._changed
+                for number, event in sorted(self._state.values(), key=lambda pair: pair[0]):
+                    if number > seen:
+                        seen = number
+                        yield event
+                if self.ending and seen == self._count:
+                    return
+                if seen == self._count:
+                    await changed.wait()
+        finally:
+            self.followers -= 1
+            left()

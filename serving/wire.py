@@ -1,0 +1,139 @@
+"""Requests and events as JSON: what HTTP takes and gives, and what another instance is sent."""
+
+import base64
+import json
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from serving.generator import (
+    MAX_CHARACTERS,
+    MAX_GUIDANCE,
+    MAX_SEED,
+    Done,
+    Error,
+    Event,
+    Image,
+    Model,
+    Queued,
+    Request,
+    Started,
+    Step,
+    new_id,
+    random_seed,
+)
+
+MAX_IMAGES = 64
+_EVENTS: dict[str, type[Event]] = {
+    "queued": Queued,
+    "started": Started,
+    "step": Step,
+    "image": Image,
+    "done": Done,
+    "error": Error,
+}
+_BYTES = {"png", "preview"}
+_NAMES = {kind: name for name, kind in _EVENTS.items()}
+
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_IMAGES)]
+
+
+class Body(BaseModel):
+    """What every request for pictures has in common; a field that is not known is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    prompt: Texts = Field(description="One for all pictures, or one for each.")
+    negative_prompt: Texts | None = Field(None, description="What they should not show.")
+    guidance_scale: float = Field(
+        5.0, ge=0, le=MAX_GUIDANCE, description="How closely to follow the prompt."
+    )
+    num_inference_steps: int | None = Field(None, ge=1, le=1000, description="The server's own.")
+    seed: int | None = Field(
+        None, ge=0, le=MAX_SEED, description="Picture i is drawn from seed + i. Random if None."
+    )
+
+
+class GenerateBody(Body):
+    """A request for pictures, as a stream of events."""
+
+    images: int | None = Field(None, ge=1, le=MAX_IMAGES, description="As many as there can be.")
+    size: str | None = Field(None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", description="WxH")
+    id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_-]{16,64}$",
+        description="Names the request; whoever knows it may follow and stop it.",
+    )
+    keep: bool = Field(False, description="Go on for a while when nobody follows any more.")
+
+
+def to_request(body: Body, model: Model, *, visitor: str, address: str, **others: Any) -> Request:
+    """The request that a body stands for; a seed that it leaves open is drawn here."""
+    return Request(
+        prompt=_frozen(body.prompt),
+        negative_prompt=None if body.negative_prompt is None else _frozen(body.negative_prompt),
+        guidance_scale=body.guidance_scale,
+        num_inference_steps=body.num_inference_steps or model.num_inference_steps,
+        seed=random_seed() if body.seed is None else body.seed,
+        visitor=visitor,
+        address=address,
+        **others,
+    )
+
+
+def generate_fields(body: GenerateBody) -> dict[str, Any]:
+    """What a `GenerateBody` says beyond every other body, as fields of a request."""
+    return {
+        "images": body.images,
+        "size": parse_size(body.size),
+        "id": body.id or new_id(),
+        "keep": body.keep,
+    }
+
+
+def parse_size(size: str | None) -> tuple[int, int] | None:
+    """Width and height out of "1024x768"."""
+    if size is None:
+        return None
+    width, _, height = size.partition("x")
+    return int(width), int(height)
+
+
+def from_request(request: Request) -> dict[str, Any]:
+    """The JSON body that asks another instance for the same."""
+    size = None if request.size is None else "{}x{}".format(*request.size)
+    fields = asdict(replace(request, size=None))
+    return {
+        **{name: value for name, value in fields.items() if name not in ("visitor", "address")},
+        "size": size,
+    }
+
+
+def from_event(event: Event) -> tuple[str, dict[str, Any]]:
+    """An event's name and its JSON fields; pictures are base64."""
+    fields = asdict(event)
+    for name in _BYTES & fields.keys():
+        fields[name] = fields[name] and base64.b64encode(fields[name]).decode()
+    return _NAMES[type(event)], fields
+
+
+def to_event(name: str, data: str) -> Event:
+    """The event that `from_event` made this of.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if name not in _EVENTS:
+        raise ValueError(f"an event of the unknown kind {name[:40]!r}")
+    fields = json.loads(data)
+    if not isinstance(fields, dict):
+        raise ValueError(f"an event {name!r} without fields")
+    for each in _BYTES & fields.keys():
+        fields[each] = fields[each] and base64.b64decode(fields[each], validate=True)
+    return TypeAdapter(_EVENTS[name]).validate_python(fields)
+
+
+def _frozen(texts: str | list[str]) -> str | tuple[str, ...]:
+    return texts if isinstance(texts, str) else tuple(texts)

@@ -1,0 +1,36 @@
+"""What visitors are told about the life of their request, wherever they sent it from."""
+
+CANCELLED = "Stopped."
+ABANDONED = "Nobody waited for the pictures any more."
+STOPPING = "The server is being shut down. Please try again in a moment."
+UNAVAILABLE = "No instance can draw at the moment. Please try again in a while."
+OUT_OF_MEMORY = "The device ran out of memory while drawing. Please try again."
+FAILED = "Something went wrong while drawing. Please try again."
+LOOP = "This instance passes requests on itself; point BACKEND_URL at instances that draw."
+UNKNOWN = "There is no request of this id, or no longer."
+DUPLICATE = "There is a request of this id already."
+
+
+def full(places: int, wait_s: float | None) -> str:
+    """No room in the queue, and when there will be some."""
+    taken = "The only place" if places == 1 else f"All {places} places"
+    return f"{taken} in the queue {_is(places)} taken. Please try again {_soon(wait_s)}."
+
+
+def too_many(wait_s: float) -> str:
+    """One visitor's requests come too fast."""
+    return f"That was a lot of requests. Please try again {_soon(wait_s)}."
+
+
+def too_late(started: bool, seconds: float) -> str:
+    """A deadline has passed."""
+    what = "The pictures were not finished" if started else "It was not your turn"
+    return f"{what} within {seconds:g} seconds. Please try again later."
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _soon(wait_s: float | None) -> str:
+    return "in a moment" if wait_s is None or wait_s < 2 else f"in about {wait_s:.0f} seconds"

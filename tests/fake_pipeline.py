@@ -1,0 +1,80 @@
+"""A pipeline that draws grey squares, whose every step a test may hold back."""
+
+import threading
+from typing import Any, cast
+
+from PIL import Image
+
+from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
+
+
+class FakePipeline:
+    """Stands in for `SDXLPipeline`.
+
+    Prompts with a meaning: "refuse", "break" and "exhaust" raise what their name says. While
+    `held`, every step waits for `let_step`.
+    """
+
+    model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
+    height = width = 8
+    images_per_request = 2
+    num_inference_steps, max_inference_steps = 4, 50
+
+    def __init__(self, *, held: bool = False) -> None:
+        self.held = held
+        self.steps = 0
+        self.calls: list[dict[str, Any]] = []
+        self._permits = threading.Semaphore(0)
+        self._busy = threading.Lock()
+
+    def as_pipeline(self) -> SDXLPipeline:
+        return cast(SDXLPipeline, self)
+
+    def let_step(self, steps: int = 1) -> None:
+        self._permits.release(steps)
+
+    def let_all(self) -> None:
+        self.held = False
+        self._permits.release(10_000)
+
+    def generate(self, prompt: Any, **arguments: Any) -> Result:
+        assert self._busy.acquire(blocking=False), "two requests met on the devices"
+        self.calls.append({"prompt": prompt, **arguments})
+        try:
+            return self._drawn(prompt, **arguments)
+        finally:
+            self._busy.release()
+
+    def _drawn(
+        self,
+        prompt: Any,
+        negative_prompt: Any,
+        guidance_scale: float,
+        num_inference_steps: int,
+        seed: int,
+        on_step: Any,
+        cancelled: threading.Event,
+    ) -> Result:
+        if prompt == "refuse":
+            raise InputError("not this")
+        if prompt == "break":
+            raise KeyError("a secret")
+        if prompt == "exhaust":
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16.0GiB")
+        for step in range(num_inference_steps):
+            while self.held and not self._permits.acquire(timeout=0.002):
+                if cancelled.is_set():
+                    break
+            if cancelled.is_set():
+                raise Cancelled
+            self.steps += 1
+            on_step(step + 1, num_inference_steps, None)
+        seeds = [(seed + i) % 2**32 for i in range(self.images_per_request)]
+        images = [Image.new("RGB", (8, 8), (one % 256, 0, 0)) for one in seeds]
+        for one, image in zip(seeds, images, strict=True):
+            text = prompt if isinstance(prompt, str) else prompt[seeds.index(one)]
+            settings = metadata.Settings(
+                text, "", one, num_inference_steps, guidance_scale, 8, 8, self.model, None
+            )
+            metadata.attach(image, settings)
+        return Result(images, seeds, ["the end", ""], ["the end", ""])

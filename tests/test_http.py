@@ -1,0 +1,445 @@
+"""HTTP as clients meet it: a real server, real connections, the real openai client."""
+
+import asyncio
+import base64
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from PIL import Image as Pillow
+
+from serving import http_guard, words
+from serving.desk import Limits
+from serving.generator import Done, Image, Step
+from serving.limits import Buckets, RateLimits
+from serving.local import LocalGenerator
+from serving.observer import Observer
+from serving.record import Record
+from tests.fake_pipeline import FakePipeline
+from tests.web import Site, serve, wait_until
+
+BODY = {"prompt": "a red star", "seed": 7}
+Event = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serve() as site:
+        yield site
+
+
+def read(response: httpx.Response) -> Iterator[Event]:
+    """The events of a stream."""
+    name = ""
+    for line in response.iter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def generate(site: Site, **changes: Any) -> list[Event]:
+    with httpx.stream("POST", f"{site.url}/v1/generate", json=BODY | changes, timeout=30) as sent:
+        assert sent.status_code == 200, sent.read()
+        return list(read(sent))
+
+
+def post(site: Site, body: Any, path: str = "/v1/generate", **others: Any) -> httpx.Response:
+    return httpx.post(site.url + path, json=body, timeout=30, **others)
+
+
+def metric(site: Site, name: str) -> float:
+    lines = httpx.get(f"{site.url}/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+# --- our own API ---
+
+
+def test_events_up_to_the_pictures(site: Site):
+    events = generate(site, id="0123456789abcdef", images=2, size="8x8")
+    assert {fields["id"] for _, fields in events} == {"0123456789abcdef"}
+    names = [name for name, _ in events]
+    assert names[0] == "started"
+    assert names[-3:] == ["image", "image", "done"]
+    image = events[-3][1]
+    assert (image["index"], image["seed"], image["settings"]["prompt"]) == (0, 7, "a red star")
+    with Pillow.open(io.BytesIO(base64.b64decode(image["png"]))) as picture:
+        assert picture.size == (8, 8)
+
+    with httpx.stream("GET", f"{site.url}/v1/requests/0123456789abcdef") as again:
+        assert list(read(again))[-3:] == events[-3:]
+
+
+def test_failure_is_an_event(site: Site):
+    name, fields = generate(site, prompt="exhaust")[-1]
+    assert (name, fields["kind"]) == ("error", "out_of_memory")
+    assert generate(site)[-1][0] == "done"
+
+
+def test_cancel_and_come_back():
+    with serve(held=True) as site:
+        url = f"{site.url}/v1/generate"
+        with httpx.stream("POST", url, json=BODY, timeout=30) as sent:
+            request_id = sent.headers["x-request-id"]
+            where = f"{site.url}/v1/requests/{request_id}"
+            with httpx.stream("GET", where, timeout=30) as other:
+                assert next(read(other))[0] == "started"
+                assert httpx.delete(where).json() == {"id": request_id}
+                assert list(read(sent))[-1][1]["kind"] == "cancelled"
+        assert post(site, BODY | {"id": request_id}).json()["error"]["code"] == "duplicate"
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_closing_the_connection_frees_the_place(keep: bool):
+    with serve(held=True, limits=Limits(grace_s=0.5 if keep else 60)) as site:
+        url = f"{site.url}/v1/generate"
+        with httpx.stream("POST", url, json=BODY | {"keep": keep}, timeout=30) as sent:
+            next(read(sent))
+        wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
+        assert metric(site, "sdxl_inflight") == 0
+
+
+def test_full_queue_is_429_and_says_when_to_come_back():
+    with serve(held=True, limits=Limits(max_waiting=1)) as site:
+        threads = [threading.Thread(target=generate, args=(site,)) for _ in range(2)]
+        threads[0].start()
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        assert httpx.get(f"{site.url}/readyz").status_code == 200
+        threads[1].start()
+        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        refused = post(site, BODY)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"] == {
+            "message": words.full(1, None),
+            "type": "rate_limit_error",
+            "param": None,
+            "code": "full",
+        }
+        assert httpx.get(f"{site.url}/readyz").status_code == 503
+        assert httpx.get(f"{site.url}/healthz").status_code == 200
+        site.pipe.let_all()
+        for thread in threads:
+            thread.join(20)
+        assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
+
+
+# --- what cannot be used ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "said"),
+    [
+        ({"prompt": None}, "prompt", "string"),
+        ({"prompt": " "}, "prompt", "prompt is blank"),
+        ({"prompt": "x" * 2001}, "prompt", "at most 2000"),
+        ({"prompt": ["a"]}, "prompt", "one for each of 2"),
+        ({"seed": "7"}, "seed", "valid integer"),
+        ({"seed": 1.5}, "seed", "valid integer"),
+        ({"seed": 2**32}, "seed", "less than or equal to 4294967295"),
+        ({"seed": True}, "seed", "valid integer"),
+        ({"num_inference_steps": 10**100}, "num_inference_steps", "less than or equal"),
+        ({"num_inference_steps": 51}, "num_inference_steps", "expected 1 to 50"),
+        ({"guidance_scale": 1e308}, "guidance_scale", "less than or equal to 50"),
+        ({"images": 0}, "images", "greater than or equal to 1"),
+        ({"size": "8x9"}, "size", "here it can only be 8x8"),
+        ({"size": "9" * 50}, "size", "pattern"),
+        ({"id": "../../etc/passwd"}, "id", "pattern"),
+        ({"colour": "red"}, "colour", "not permitted"),
+    ],
+)
+def test_wrong_value(site: Site, changes: dict[str, Any], param: str, said: str):
+    refused = post(site, BODY | changes)
+    error = refused.json()["error"]
+    assert refused.status_code == 400
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert said in error["message"]
+    assert len(refused.content) < 1000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"7", b"\xff\xfe", b'{"prompt": NaN}', b"[" * 50_000, b"9" * 5000],
+)
+def test_wrong_body(site: Site, content: bytes):
+    headers = {"Content-Type": "application/json"}
+    for path in ("/v1/generate", "/v1/images/generations"):
+        refused = httpx.post(site.url + path, content=content, headers=headers, timeout=30)
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["message"]
+
+
+def test_large_body(site: Site):
+    refused = post(site, BODY | {"negative_prompt": "x" * 2**20})
+    assert (refused.status_code, refused.text) == (413, "Content Too Large")
+
+
+def test_unknown_request(site: Site):
+    for method in ("GET", "DELETE"):
+        refused = httpx.request(method, f"{site.url}/v1/requests/{'x' * 24}")
+        assert refused.status_code == 404
+        assert refused.json()["error"]["code"] == "unknown"
+        assert httpx.request(method, f"{site.url}/v1/requests/short").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"POST /v1/generate HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: "]
+)
+def test_slow_headers(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
+    with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
+        slow.sendall(head)
+        slow.settimeout(10)
+        assert slow.recv(100) == b""
+
+
+def test_slow_body(site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http_guard, "BODY_WITHIN_S", 0.3)
+    head = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
+        slow.sendall(head + b'Content-Length: 50\r\n\r\n{"prom')
+        slow.settimeout(10)
+        answer = slow.recv(1000)
+        assert b"413" not in answer
+        assert not answer or b" 400 " in answer or b" 408 " in answer
+
+
+# --- who asks ---
+
+
+def test_keys():
+    with serve(keys=["first key", "second"]) as site:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "first key"}):
+            for refused in (
+                post(site, BODY, headers=headers),
+                post(site, BODY, "/v1/images/generations", headers=headers),
+                httpx.get(f"{site.url}/v1/model", headers=headers),
+                httpx.get(f"{site.url}/v1/requests/{'x' * 24}", headers=headers),
+                httpx.delete(f"{site.url}/v1/requests/{'x' * 24}", headers=headers),
+            ):
+                assert refused.status_code == 401
+                assert refused.json()["error"]["code"] == "unauthorised"
+        headers = {"Authorization": "Bearer second"}
+        assert post(site, BODY, headers=headers).status_code == 200
+        assert httpx.get(f"{site.url}/healthz").status_code == 200
+
+
+def test_rate_by_address_behind_one_trusted_proxy():
+    with serve(rates=RateLimits(2, None), trusted_proxies=1) as site:
+
+        def status(forwarded: str) -> int:
+            return post(site, BODY, headers={"X-Forwarded-For": forwarded}).status_code
+
+        assert [status("1.1.1.1") for _ in range(3)] == [200, 200, 429]
+        assert status("9.9.9.9, 1.1.1.1") == 429  # what a visitor invents does not count
+        assert status("1.1.1.1, 2.2.2.2") == 200
+
+
+def test_forwarded_address_is_not_believed_without_a_proxy():
+    with serve(rates=RateLimits(1, None)) as site:
+        statuses = [
+            post(site, BODY, headers={"X-Forwarded-For": f"1.1.1.{i}"}).status_code
+            for i in range(2)
+        ]
+        assert statuses == [200, 429]
+
+
+def test_bucket_refills_evenly():
+    now = 0.0
+    buckets = Buckets(6, clock=lambda: now)
+    for _ in range(6):
+        assert buckets.wait_s("a") == 0
+        buckets.take("a")
+    assert buckets.wait_s("a") == pytest.approx(10)
+    assert buckets.wait_s("b") == 0
+    now = 9.0
+    assert buckets.wait_s("a") == pytest.approx(1)
+    now = 10.0
+    assert buckets.wait_s("a") == 0
+
+
+def test_headers(site: Site):
+    headers = httpx.get(f"{site.url}/healthz").headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'self'" in headers["content-security-policy"]
+    assert "server" not in headers
+
+
+def test_other_pages_only_where_they_are_named():
+    with serve(cors_origins=["https://example.org"]) as site:
+        for origin, allowed in (("https://example.org", True), ("https://evil.test", False)):
+            answer = httpx.get(f"{site.url}/healthz", headers={"Origin": origin})
+            assert ("access-control-allow-origin" in answer.headers) is allowed
+            assert (origin in answer.headers["content-security-policy"]) is allowed
+
+
+# --- stopping ---
+
+
+def test_graceful_stop():
+    with serve(held=True) as site:
+        ended: list[Event] = []
+        running = threading.Thread(target=lambda: ended.extend(generate(site)))
+        running.start()
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        waiting: list[Event] = []
+        queued = threading.Thread(target=lambda: waiting.extend(generate(site)))
+        queued.start()
+        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        site.stop()
+        queued.join(20)
+        assert waiting[-1][1]["kind"] == "stopping"
+        refused = post(site, BODY)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "stopping"
+        assert httpx.get(f"{site.url}/readyz").status_code == 503
+        site.pipe.let_all()
+        running.join(20)
+        assert ended[-1][0] == "done"
+        site.thread.join(20)
+        assert not site.thread.is_alive()
+
+
+def test_stop_has_a_limit():
+    with serve(held=True, stop_within_s=0.2) as site:
+        ended: list[Event] = []
+        running = threading.Thread(target=lambda: ended.extend(generate(site)))
+        running.start()
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        began = time.monotonic()
+        site.stop()
+        running.join(20)
+        assert ended[-1][1]["kind"] == "stopping"
+        site.thread.join(20)
+        assert time.monotonic() - began < 10
+
+
+# --- what dashboards see ---
+
+
+def test_metrics():
+    with serve() as site:
+        generate(site)
+        generate(site, prompt="break")
+        post(site, BODY | {"seed": -1})
+        assert metric(site, 'sdxl_requests_total{outcome="done"}') == 1
+        assert metric(site, 'sdxl_requests_total{outcome="failed"}') == 1
+        assert metric(site, "sdxl_images_total") == 2
+        assert metric(site, "sdxl_queue_wait_seconds_count") == 2
+        assert metric(site, 'sdxl_stage_duration_seconds_count{stage="denoise"}') == 1
+        assert metric(site, "sdxl_build_info") == 1
+        assert "a red star" not in httpx.get(f"{site.url}/metrics").text
+
+
+def test_log_has_no_prompts(caplog: pytest.LogCaptureFixture):
+    with serve() as site, caplog.at_level("INFO", "serving"):
+        generate(site, id="0123456789abcdef")
+    records = (vars(record) for record in caplog.records if record.message == "request")
+    fields = next(records)["fields"]
+    assert fields["request_id"] == "0123456789abcdef"
+    assert fields["outcome"] == "done"
+    assert {"wait_ms", "denoise_ms", "finish_ms", "total_ms"} <= fields.keys()
+    assert "prompt" not in fields
+    assert "a red star" not in caplog.text
+
+
+def test_openapi_names_the_routes(site: Site):
+    paths = httpx.get(f"{site.url}/openapi.json").json()["paths"]
+    assert {"/v1/generate", "/v1/images/generations", "/healthz", "/readyz"} <= paths.keys()
+
+
+# --- the OpenAI Images API, with OpenAI's own client ---
+
+
+@pytest.fixture(scope="module")
+def client(site: Site) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+
+
+def test_openai_pictures(client: openai.OpenAI):
+    answer = client.images.generate(
+        prompt="a red star",
+        n=2,
+        size="8x8",  # type: ignore[arg-type]
+        model="stand-in",
+        response_format="b64_json",
+        extra_body={"seed": 7, "num_inference_steps": 2},
+    )
+    assert answer.data is not None
+    assert len(answer.data) == 2
+    for seed, image in enumerate(answer.data, start=7):
+        with Pillow.open(io.BytesIO(base64.b64decode(image.b64_json or ""))) as picture:
+            assert picture.getpixel((0, 0)) == (seed, 0, 0)
+    assert answer.size == "8x8"
+    one = client.images.generate(prompt="a red star")
+    assert one.data is not None
+    assert len(one.data) == 1
+
+
+def test_openai_stream(client: openai.OpenAI):
+    stream = client.images.generate(prompt="a red star", stream=True, partial_images=2)
+    (event,) = list(stream)
+    assert event.type == "image_generation.completed"
+    assert base64.b64decode(event.b64_json).startswith(b"\x89PNG")
+
+
+class WithPreviews(LocalGenerator):
+    """Shows three previews and then one picture."""
+
+    async def _draw(self, record: Record) -> None:
+        for done in (1, 2, 3):
+            self._desk.publish(record, Step(done, 3, preview=b"preview %d" % done))
+            await asyncio.sleep(0.05)
+        self._desk.publish(record, Image(0, b"picture", 7, {}))
+        self._desk.publish(record, Done())
+
+
+@pytest.mark.parametrize("wanted", [0, 2])
+def test_openai_partial_images(wanted: int):
+    rates = RateLimits(None, None)
+    generator = WithPreviews(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+    with serve(generator=generator) as site:
+        client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+        stream = client.images.generate(prompt="a star", stream=True, partial_images=wanted)
+        *partial, completed = list(stream)
+    assert base64.b64decode(completed.b64_json) == b"picture"
+    assert [base64.b64decode(event.b64_json) for event in partial] == [
+        b"preview %d" % (i + 1) for i in range(wanted)
+    ]
+    assert all(event.type == "image_generation.partial_image" for event in partial)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"n": 5}, "n: Input should be less than or equal to 4"),
+        ({"n": 3}, "images is 3; expected 1 to 2"),
+        ({"size": "512x512"}, "size is 512x512; here it can only be 8x8"),
+        ({"response_format": "url"}, "response_format: Input should be 'b64_json'"),
+        ({"model": "dall-e-3"}, "model is 'dall-e-3'; here it can only be 'stand-in'"),
+        ({"style": "vivid"}, "style: Extra inputs are not permitted"),
+        ({"prompt": ""}, "prompt is blank"),
+    ],
+)
+def test_openai_errors(client: openai.OpenAI, wrong: dict[str, Any], said: str):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.images.generate(**{"prompt": "a red star"} | wrong)  # type: ignore[call-overload]
+    assert said in refused.value.message
+    assert refused.value.type == "invalid_request_error"
+
+
+def test_openai_failures(client: openai.OpenAI):
+    with pytest.raises(openai.InternalServerError) as failed:
+        client.images.generate(prompt="break")
+    assert failed.value.code == "failed"
+    assert "secret" not in str(failed.value)
+    with pytest.raises(openai.APIError, match="ran out of memory"):
+        list(client.images.generate(prompt="exhaust", stream=True))

@@ -1,0 +1,156 @@
+"""Any order of submitting, drawing, following, leaving and cancelling, found by Hypothesis."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from serving.desk import Limits
+from serving.generator import Done, Error, ErrorKind, Event, Image, Request, RequestError, Started
+from serving.limits import RateLimits
+from serving.local import LocalGenerator
+from serving.observer import Observer
+from tests.fake_pipeline import FakePipeline
+
+T = TypeVar("T")
+MAX_WAITING = 3
+STEPS = 3
+
+
+class Follower:
+    """Reads a request's events as they come, until told to go."""
+
+    def __init__(self, events: AsyncGenerator[Event]) -> None:
+        self.heard: list[Event] = []
+        self._events = events
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for event in self._events:
+            self.heard.append(event)
+
+    async def go(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self._events.aclose()
+
+
+class LifeOfRequests(RuleBasedStateMachine):
+    """What the generator promises, whatever happens and in whichever order.
+
+    The model: per visitor the requests in the order they came. Followed by one follower each.
+    """
+
+    ids = Bundle("ids")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.pipe = FakePipeline(held=True)
+        self.generator = self.on_loop(self.make())
+        self.followers: dict[str, Follower] = {}
+        self.order: dict[str, list[str]] = {}
+
+    async def make(self) -> LocalGenerator:
+        limits = Limits(max_waiting=MAX_WAITING, grace_s=60.0, kept=1000)
+        return LocalGenerator(self.pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
+
+    def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+
+    async def settle(self) -> None:
+        """Until the thread waits for a permit, or for a request."""
+        for _ in range(3):
+            await asyncio.sleep(0.003)
+
+    @rule(target=ids, visitor=st.sampled_from("abc"), keep=st.booleans())
+    def submit(self, visitor: str, keep: bool) -> str:
+        async def submit() -> str:
+            wanted = Request(
+                f"{visitor} {len(self.followers)}", None, 5.0, STEPS, 7, visitor=visitor, keep=keep
+            )
+            had_room = self.generator.load.has_room
+            if not had_room:
+                with pytest.raises(RequestError) as refused:
+                    await self.generator.submit(wanted)
+                assert refused.value.kind is ErrorKind.FULL
+                return ""
+            await self.generator.submit(wanted)
+            self.followers[wanted.id] = Follower(self.generator.events(wanted.id))
+            self.order.setdefault(visitor, []).append(str(wanted.prompt))
+            await self.settle()
+            return wanted.id
+
+        return self.on_loop(submit())
+
+    @rule(steps=st.integers(1, 2 * STEPS))
+    def draw(self, steps: int) -> None:
+        self.pipe.let_step(steps)
+        self.on_loop(self.settle())
+
+    @rule(request_id=ids)
+    def cancel(self, request_id: str) -> None:
+        async def cancel() -> None:
+            if request_id:
+                self.generator.cancel(request_id)
+                await self.settle()
+
+        self.on_loop(cancel())
+
+    @rule(request_id=consumes(ids))
+    def leave(self, request_id: str) -> None:
+        async def leave() -> None:
+            if request_id:
+                await self.followers[request_id].go()
+                await self.settle()
+
+        self.on_loop(leave())
+
+    @invariant()
+    def never_more_waiting_than_allowed(self) -> None:
+        load = self.generator.load
+        assert 0 <= load.waiting <= MAX_WAITING
+        # One on the devices; two may be about to become PNG files.
+        assert 0 <= load.running <= 3
+
+    @invariant()
+    def each_visitors_requests_are_drawn_in_order(self) -> None:
+        drawn = [call["prompt"] for call in self.pipe.calls]
+        assert len(set(drawn)) == len(drawn)
+        for visitor, order in self.order.items():
+            own = [prompt for prompt in drawn if prompt.startswith(visitor)]
+            assert own == sorted(own, key=order.index)
+
+    @invariant()
+    def nothing_follows_an_ending(self) -> None:
+        for follower in self.followers.values():
+            endings = [i for i, e in enumerate(follower.heard) if isinstance(e, Done | Error)]
+            assert len(endings) <= 1
+            assert not endings or endings[0] == len(follower.heard) - 1
+
+    def teardown(self) -> None:
+        async def end() -> None:
+            self.pipe.let_all()
+            await self.generator.close(20)
+            for request_id, follower in self.followers.items():
+                heard = [event async for event in self.generator.events(request_id)]
+                assert isinstance(heard[-1], Done | Error), "a request has no ending"
+                if isinstance(heard[-1], Done):
+                    assert heard[0] == Started(1)
+                    assert [e.index for e in heard if isinstance(e, Image)] == [0, 1]
+                if not follower.task.cancelled():
+                    await follower.task
+                    assert follower.heard[-1] == heard[-1]
+
+        self.on_loop(end())
+        self.nothing_follows_an_ending()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+TestLifeOfRequests = LifeOfRequests.TestCase
+TestLifeOfRequests.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -1,0 +1,252 @@
+"""A front-end and the instances behind it, each a real server; and servers that are none."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from serving import remote, waiting, words
+from serving.desk import Limits
+from serving.generator import Model
+from serving.limits import RateLimits
+from serving.observer import Observer
+from serving.remote import LoopError, RemoteGenerator
+from tests.test_http import Event, generate, metric, post, read
+from tests.web import Site, free_port, serve, wait_until
+
+ROOT = Path(__file__).parent.parent
+MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50)
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "HEALTH_S", 0.1)
+
+
+@contextmanager
+def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
+    observer = Observer()
+    rates = RateLimits(None, None)
+    client = httpx.AsyncClient()
+    generator = RemoteGenerator(client, urls, MODEL, Limits(**limits), rates, observer)
+    with serve(generator=generator, observer=observer, passes_on=True) as site:
+        yield site
+
+
+class Background:
+    """A request that is made beside the test."""
+
+    def __init__(self, site: Site, **changes: Any) -> None:
+        self.events: list[Event] = []
+        self._thread = threading.Thread(target=self._run, args=(site, changes))
+        self._thread.start()
+
+    def _run(self, site: Site, changes: dict[str, Any]) -> None:
+        self.events.extend(generate(site, **changes))
+
+    def finished(self) -> list[Event]:
+        self._thread.join(30)
+        return self.events
+
+
+def pictures(events: list[Event]) -> list[str]:
+    return [fields["png"] for name, fields in events if name == "image"]
+
+
+def test_the_same_pictures_as_without_a_front_end():
+    with serve() as site, front_of(site.url) as front:
+        there, here = generate(site), generate(front)
+        assert here[-1][0] == "done"
+        assert pictures(here) == pictures(there)
+        assert [name for name, _ in here].count("started") == 1
+        assert site.pipe.calls[0]["seed"] == site.pipe.calls[1]["seed"] == 7
+
+
+def test_application_errors_are_passed_on_and_not_retried():
+    with serve() as site, front_of(site.url) as front:
+        assert generate(front, prompt="exhaust")[-1][1]["kind"] == "out_of_memory"
+        assert generate(front, prompt="break")[-1][1]["kind"] == "failed"
+        assert len(site.pipe.calls) == 2
+        assert metric(front, "sdxl_retries_total{") == 0
+        assert post(front, {"prompt": "a", "size": "9x9"}).status_code == 400
+
+
+def test_two_instances_share_the_work():
+    with serve(held=True) as one, serve(held=True) as other, front_of(one.url, other.url) as front:
+        requests = [Background(front) for _ in range(3)]
+        wait_until(lambda: len(one.pipe.calls) == len(other.pipe.calls) == 1)
+        assert metric(front, "sdxl_queue_depth") == 1
+        one.pipe.let_all()
+        wait_until(lambda: len(one.pipe.calls) == 2)
+        other.pipe.let_all()
+        assert [request.finished()[-1][0] for request in requests] == ["done"] * 3
+
+
+def test_a_lost_instance_is_replaced_in_mid_request():
+    with ExitStack() as stack:
+        sites = [stack.enter_context(serve(held=True, stop_within_s=0)) for _ in range(2)]
+        front = stack.enter_context(front_of(*(site.url for site in sites)))
+        request = Background(front)
+        wait_until(lambda: any(site.pipe.calls for site in sites))
+        lost, left = sorted(sites, key=lambda site: not site.pipe.calls)
+        lost.pipe.let_step(2)
+        wait_until(lambda: lost.pipe.steps == 2)
+        lost.stop()
+        wait_until(lambda: left.pipe.calls)
+        left.pipe.let_all()
+        events = request.finished()
+        assert events[-1][0] == "done"
+        assert ("started", 2) in [(name, fields.get("attempt")) for name, fields in events]
+        assert [fields["index"] for name, fields in events if name == "image"] == [0, 1]
+        assert left.pipe.calls[0]["seed"] == lost.pipe.calls[0]["seed"]
+        assert metric(front, "sdxl_retries_total{") == 1
+        # And the one that is left goes on alone.
+        assert generate(front)[-1][0] == "done"
+
+
+def test_a_connection_that_breaks_begins_again_and_no_picture_comes_twice():
+    with serve() as site:
+        whole = generate(site)
+        begun = "".join(
+            f"event: {name}\ndata: {json.dumps(fields)}\n\n" for name, fields in whole[:-2]
+        )
+        assert begun.count("event: image") == 1
+        with nonsense_server(begun) as broken, front_of(broken, site.url) as front:
+            events = generate(front)
+            assert metric(front, 'sdxl_retries_total{reason="lost"}') == 1
+    assert [fields["attempt"] for name, fields in events if name == "started"][-1] == 2
+    assert [fields["index"] for name, fields in events if name == "image"] == [0, 1]
+    assert pictures(events) == pictures(whole)
+    assert events[-1][0] == "done"
+
+
+def test_cancelling_reaches_the_instance():
+    with serve(held=True) as site, front_of(site.url) as front:
+        with httpx.stream("POST", f"{front.url}/v1/generate", json={"prompt": "a"}) as sent:
+            wait_until(lambda: site.pipe.calls)
+            httpx.delete(f"{front.url}/v1/requests/{sent.headers['x-request-id']}")
+            assert list(read(sent))[-1][1]["kind"] == "cancelled"
+        wait_until(lambda: metric(site, "sdxl_inflight") == 0)
+        assert metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1
+        assert metric(front, "sdxl_retries_total{") == 0
+
+
+def test_no_instance_is_a_clear_error():
+    with front_of(f"http://127.0.0.1:{free_port()}") as front:
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+        refused = post(front, {"prompt": "a"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "unavailable"
+
+
+def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFixture):
+    with serve() as site:
+        site.pipe.model = "something else"
+        with serve() as right, front_of(right.url) as front:
+            assert generate(front)[-1][0] == "done"
+        with serve(generator=_other_model()) as other, front_of(other.url) as front:
+            wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+    assert "it draws with another" in caplog.text
+
+
+def _other_model() -> RemoteGenerator:
+    other = Model("another", None, False, "cpu", 1, 8, 8, 2, 4, 50)
+    rates = RateLimits(None, None)
+    return RemoteGenerator(httpx.AsyncClient(), [], other, Limits(), rates, Observer())
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        "event: step\ndata: {\n\n",
+        "event: miracle\ndata: {}\n\n",
+        'event: image\ndata: {"index": 0, "png": "AAAA", "seed": 7, "settings": {}}\n\n',
+        "event: done\ndata: {}\n\n",
+        "event: step\ndata: [1]\n\n",
+        "<html>It works!</html>",
+        "",
+    ],
+)
+def test_nonsense_is_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture):
+    with nonsense_server(stream) as url, front_of(url) as front:
+        name, fields = generate(front)[-1]
+        assert (name, fields["kind"]) == ("error", "unavailable")
+        assert metric(front, "sdxl_retries_total{") >= 1
+    assert url in caplog.text
+
+
+@contextmanager
+def nonsense_server(stream: str) -> Iterator[str]:
+    """Says that it is ready, and then answers every request with the same bytes."""
+    server = socket.create_server(("127.0.0.1", 0))
+    model = json.dumps(MODEL.__dict__)
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            asked = connection.recv(65_536)
+            body = model if asked.startswith(b"GET") else stream
+            kind = "application/json" if asked.startswith(b"GET") else "text/event-stream"
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            connection.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
+
+    def run() -> None:
+        while True:
+            try:
+                answer(server.accept()[0])
+            except OSError:
+                return
+
+    threading.Thread(target=run, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    server.close()
+
+
+def test_two_front_ends_pointed_at_each_other():
+    with front_of(f"http://127.0.0.1:{free_port()}") as other:
+        refused = httpx.get(f"{other.url}/v1/model", headers={"X-SDXL-Hop": "1"})
+        assert refused.status_code == 508
+        assert refused.json()["error"]["message"] == words.LOOP
+        with pytest.raises(LoopError):
+            asyncio.run(wait_at(free_port(), other.url))
+
+
+def test_waiting_for_itself_is_noticed():
+    port = free_port()
+    with pytest.raises(LoopError):
+        asyncio.run(wait_at(port, f"http://127.0.0.1:{port}"))
+
+
+def test_waiting_for_an_instance_that_comes_later():
+    port = free_port()
+    found: list[Model] = []
+    url = f"http://127.0.0.1:{port}"
+    waiter = threading.Thread(target=lambda: found.append(asyncio.run(wait_at(free_port(), url))))
+    waiter.start()
+    time.sleep(0.3)
+    with serve(port=port):
+        waiter.join(20)
+    assert found[0].name == "stand-in"
+
+
+async def wait_at(port: int, url: str) -> Model:
+    async with httpx.AsyncClient() as client:
+        return await waiting.wait_for_model(client, [url], waiting.config("127.0.0.1", port))
+
+
+def test_a_front_end_needs_no_jax():
+    program = (
+        "import sys, app, serving.remote, serving.waiting, serving.http, ui.page;"
+        "sys.exit(any(name in sys.modules for name in ('jax', 'pipeline', 'flax')))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    assert ended.returncode == 0
