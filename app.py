@@ -64,18 +64,17 @@ def _prepare_environment() -> None:
     os.environ["GRADIO_TEMP_DIR"] = folder
 
 
-def _choose_model(chosen: Options) -> tuple[str, str | None]:
+def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
+    """The pipeline, and whether its model is the bundled one."""
     # Here and below, JAX and Gradio are imported once the options are known to be good.
+    from pipeline import BUNDLED, CheckpointError, DeviceError, InputError, SDXLPipeline
     from pipeline.default_model import choose_model
 
-    return choose_model(chosen.model, chosen.revision)
-
-
-def _load(model: str, revision: str | None, chosen: Options) -> "SDXLPipeline":
-    from pipeline import CheckpointError, InputError, SDXLPipeline
-
+    started = time.monotonic()
     try:
-        return SDXLPipeline.from_pretrained(
+        model, revision = choose_model(chosen.model, chosen.revision)
+        log.info("Loading %s", model)
+        pipe = SDXLPipeline.from_pretrained(
             model,
             revision=revision,
             height=chosen.height,
@@ -85,22 +84,17 @@ def _load(model: str, revision: str | None, chosen: Options) -> "SDXLPipeline":
             cache_dir=chosen.cache_dir,
             scheduler=chosen.scheduler,
         )
-    except (CheckpointError, InputError, OSError) as error:
+    except (CheckpointError, DeviceError, InputError, OSError) as error:
         _give_up(str(error))
+    log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
+    return pipe, Path(model).resolve() == BUNDLED.resolve()
 
 
 def _load_generator(chosen: Options, observer: Observer) -> Generator:
-    from pipeline import BUNDLED
     from serving.local import LocalGenerator
 
-    started = time.monotonic()
-    model, revision = _choose_model(chosen)
-    log.info("Loading %s", model)
-    pipe = _load(model, revision, chosen)
-    log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
-    bundled = Path(model).resolve() == Path(BUNDLED).resolve()
-    limits, rates = _limits(chosen)
-    return LocalGenerator(pipe, limits, rates, observer, bundled=bundled)
+    pipe, bundled = _load(chosen)
+    return LocalGenerator(pipe, *_limits(chosen), observer, bundled=bundled)
 
 
 def _connect(chosen: Options, observer: Observer) -> Generator:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from pipeline.errors import CheckpointError, DeviceError, InputError
 from pipeline.scheduler_config import SCHEDULERS
 
 EXIT_FAILED = 1
@@ -27,27 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except (ValueError, OSError) as error:
-        from pipeline import InputError
-
+    except (CheckpointError, DeviceError, InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
-    except RuntimeError as error:
-        from jax.errors import JaxRuntimeError
-
-        if not isinstance(error, JaxRuntimeError):
-            raise
-        print(f"error: {_device_trouble(str(error))}", file=sys.stderr)
-        return EXIT_FAILED
     return 0
-
-
-def _device_trouble(message: str) -> str:
-    """What a failing device says, in one line, and what helps where that is known."""
-    first = message.partition("\n")[0]
-    if "RESOURCE_EXHAUSTED" in message:
-        return f"the device has too little memory; fewer --images or a smaller size help ({first})"
-    return f"the device failed: {first}"
 
 
 def _parser() -> argparse.ArgumentParser:

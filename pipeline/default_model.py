@@ -15,6 +15,8 @@ def choose_model(model: str | None, revision: str | None) -> tuple[str, str | No
 
     Unnamed, the model is SDXL base 1.0 where there is an accelerator to run it on, and the bundled
     miniature elsewhere. SDXL without a revision is the commit this code was written against.
+
+    Raises DeviceError where JAX finds no device.
     """
     if model is None:
         model = str(BUNDLED) if jax.default_backend() == "cpu" else SDXL

@@ -15,6 +15,10 @@ class InputError(ValueError):
     """
 
 
+class DeviceError(RuntimeError):
+    """A device that is not there, has too little memory, or fails."""
+
+
 class MetadataError(ValueError):
     """A picture, or a text that should hold a picture's settings, that cannot be read."""
 

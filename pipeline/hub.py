@@ -1,11 +1,14 @@
 """A checkpoint named by folder or by Hub id, as a local folder that holds all that is needed."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx2
 from huggingface_hub import (
+    HfApi,
     constants,
     get_cached_repo_tree,
     list_repo_tree,
@@ -91,7 +94,9 @@ def fetch(
             not supported, or it cannot be downloaded or stored.
     """
     wanted = _Wanted(prefer_fp16, scheduler)
-    folder = Path(model).expanduser()
+    folder = Path(model)
+    with suppress(RuntimeError):  # "~somebody" who does not exist
+        folder = folder.expanduser()
     if model and folder.is_dir():
         if revision is not None:
             raise CheckpointError(
@@ -146,6 +151,7 @@ def _from_folder(folder: Path, wanted: _Wanted) -> Checkpoint:
 
 
 def _from_hub(model: str, revision: str | None, wanted: _Wanted) -> Checkpoint:
+    _check_that_it_answers(model, revision)
     resolved = resolve_revision(model, revision=revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
     try:
@@ -156,6 +162,19 @@ def _from_hub(model: str, revision: str | None, wanted: _Wanted) -> Checkpoint:
     files = _check(folder, model, names, wanted)
     snapshot_download(model, revision=resolved, allow_patterns=files)
     return Checkpoint(folder, model, resolved.resolved)
+
+
+def _check_that_it_answers(model: str, revision: str | None) -> None:
+    """Asks the Hub with a time limit; `resolve_revision` would wait for an answer without end.
+
+    Whatever else is wrong is left to that function, which knows the cache.
+    """
+    try:
+        HfApi().repo_info(model, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except httpx2.TimeoutException as error:
+        raise RevisionResolutionError(f"{constants.ENDPOINT} does not answer") from error
+    except Exception:
+        return
 
 
 def _from_cache(model: str, revision: str | None, wanted: _Wanted, reason: Exception) -> Checkpoint:

@@ -32,6 +32,7 @@ from pipeline.compiled import (
     place_on,
 )
 from pipeline.config import Config, read_config
+from pipeline.devices import failures_explained, find_devices
 from pipeline.errors import Cancelled, CheckpointError, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
@@ -116,6 +117,7 @@ class SDXLPipeline:
         self._compiled = compiled
 
     @classmethod
+    @failures_explained()
     def from_pretrained(
         cls,
         model: str | Path,
@@ -146,6 +148,7 @@ class SDXLPipeline:
 
         Raises:
             CheckpointError: the checkpoint is missing, damaged or not supported.
+            DeviceError: there is no device, or it fails or has too little memory.
             InputError: an argument cannot be used.
             PermissionError: `cache_dir` is open to other users.
         """
@@ -154,7 +157,7 @@ class SDXLPipeline:
         if scheduler is not None and scheduler not in SCHEDULERS:
             right = ", ".join(map(repr, SCHEDULERS))
             raise InputError(f"scheduler is {scheduler!r}; expected one of {right}")
-        devices = list(jax.devices() if devices is None else devices)
+        devices = find_devices() if devices is None else list(devices)
         if not devices:
             raise InputError("devices is empty; expected at least one")
         dtype = _network_dtype(dtype, devices)
@@ -174,6 +177,7 @@ class SDXLPipeline:
             pipe.generate("warm up", num_inference_steps=1)
         return pipe
 
+    @failures_explained()
     def generate(
         self,
         prompt: str | Sequence[str],
@@ -202,6 +206,7 @@ class SDXLPipeline:
             cancelled: once set, the run stops before its next step.
 
         Raises:
+            DeviceError: a device fails or has too little memory.
             InputError: an argument cannot be used.
             Cancelled: `cancelled` was set.
         """

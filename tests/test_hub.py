@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -303,8 +304,18 @@ def test_disk_that_takes_no_more(hub: HubServer, tmp_path: Path) -> None:
     assert files_below(fetch_apart(hub.url, tmp_path).folder) == NEEDED
 
 
+def test_a_hub_that_does_not_answer(hub: HubServer, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        impatient = {"HF_HUB_ETAG_TIMEOUT": "1"}
+        with pytest.raises(CheckpointError, match=r"cannot be reached \(.*'main' is not whole"):
+            fetch_apart(url, tmp_path, impatient)
+        fetch_apart(hub.url, tmp_path)
+        assert files_below(fetch_apart(url, tmp_path, impatient).folder) == NEEDED
+
+
 @pytest.mark.parametrize(
-    "name", ["./nowhere", "/no/such/folder", "a/b/c", "~/none", "bad name", ""]
+    "name", ["./nowhere", "/no/such/folder", "a/b/c", "~/none", "~nosuchuser/x", "bad name", ""]
 )
 def test_neither_folder_nor_id(name: str) -> None:
     with pytest.raises(CheckpointError, match=r"no such folder, and not the form of a model's id"):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline import SDXLPipeline, metadata
 from pipeline import __main__ as command
+from pipeline import metadata
+from pipeline.compiled import CompiledSampler
 from tests.checkpoints import SMALLEST, CompilationCount, change_json, copy_checkpoint
 
 SIZE = 16
@@ -101,20 +102,20 @@ def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) ->
 @pytest.mark.parametrize(
     ("reason", "message"),
     [
-        ("RESOURCE_EXHAUSTED: Out of memory\nwhere", "error: the device has too little memory; "),
-        ("INTERNAL: a fault\nwhere", "error: the device failed: INTERNAL: a fault\n"),
+        ("RESOURCE_EXHAUSTED: no room\nwhere", "too little memory; fewer pictures or"),
+        ("INTERNAL: a fault\nwhere", "INTERNAL: a fault\n"),
     ],
 )
 def test_a_device_that_fails(
     run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch, reason: str, message: str
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> None:
         raise jax.errors.JaxRuntimeError(reason)
 
-    monkeypatch.setattr(SDXLPipeline, "generate", fail)
+    monkeypatch.setattr(CompiledSampler, "decode", fail)
     status, printed, messages = run("a star")
     assert (status, printed) == (1, [])
-    assert messages.startswith(message)
+    assert messages.startswith(f"error: the device failed: {message}")
     assert messages.count("\n") == 1
 
 
