@@ -3,11 +3,12 @@
 https://platform.openai.com/docs/api-reference/images/create
 """
 
+import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Depends
 from fastapi import Request as HttpRequest
@@ -16,10 +17,11 @@ from fastapi.sse import format_sse_event
 from pydantic import Field
 from pydantic_core import to_json
 
-from serving import wire
+from serving import wire, words
 from serving.generator import (
     Done,
     Error,
+    ErrorKind,
     Event,
     Generator,
     Image,
@@ -30,6 +32,8 @@ from serving.generator import (
 )
 from serving.http_errors import as_refusal, error_body
 from serving.http_guard import Keys
+
+T = TypeVar("T")
 
 
 class ImagesBody(wire.Body):
@@ -44,7 +48,6 @@ class ImagesBody(wire.Body):
     background: Literal["auto", "opaque"] = "auto"
     stream: bool = False
     partial_images: int = Field(0, ge=0, le=3, description="With `stream`, if there are any.")
-    user: str | None = Field(None, max_length=64, description="Whom to take turns with others.")
 
 
 def router(generator: Generator, keys: Keys) -> APIRouter:
@@ -56,11 +59,10 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
         if body.model not in (None, model.name):
             message = f"model is {body.model!r}; here it can only be {model.name!r}"
             raise RequestError(message, field="model")
-        visitor = keys.visitor(sender)
         request = wire.to_request(
             body,
             model,
-            visitor=f"{visitor} {body.user}" if body.user else visitor,
+            visitor=keys.visitor(sender),
             address=sender.client.host if sender.client else "",
             images=body.n,
             size=wire.parse_size(None if body.size == "auto" else body.size),
@@ -69,13 +71,15 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
         return request
 
     @routes.post("/images/generations", response_class=JSONResponse)
-    async def images(body: ImagesBody, request: Annotated[Request, Depends(submitted)]) -> Response:
+    async def images(
+        body: ImagesBody, sender: HttpRequest, request: Annotated[Request, Depends(submitted)]
+    ) -> Response:
         """Draws pictures as the OpenAI Images API does."""
         events = generator.events(request.id)
         if body.stream:
             stream = _stream(events, generator.model, body.partial_images)
             return StreamingResponse(stream, media_type="text/event-stream")
-        found = [_entry(image.png) for image in await _finished(events)]
+        found = [_entry(image.png) for image in await _while_connected(sender, _finished(events))]
         common = _common(generator.model)
         common.pop("quality")  # a word of its own for "auto" is not foreseen here
         return JSONResponse({"created": int(time.time()), "data": found} | common)
@@ -92,6 +96,24 @@ async def _finished(followed: AsyncGenerator[Event]) -> list[Image]:
             elif isinstance(event, Error):
                 raise as_refusal(event)
     return images
+
+
+async def _while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; it is cancelled when the sender hangs up."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(sender))
+    try:
+        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestError(words.ABANDONED, ErrorKind.ABANDONED)  # which nobody reads
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+
+
+async def _hung_up(sender: HttpRequest) -> None:
+    while (await sender.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _stream(

@@ -69,7 +69,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         parser.add_argument(flag, default=default, help=f"{text} [{variable}]", **others)
 
     def number(flag: str, variable: str, text: str, low: int, high: int, default: int) -> None:
-        option(flag, variable, text, str(default), type=_whole(low, high), metavar="COUNT")
+        unit = "SECONDS" if "seconds" in text else "COUNT"
+        option(flag, variable, text, str(default), type=_whole(low, high), metavar=unit)
 
     option(
         "--model",

@@ -74,6 +74,7 @@ class Record:
     def _begin(self, event: Started) -> None:
         self.attempts = event.attempt
         self.started_at = self.started_at or time.monotonic()
+        self.drawn_at = None
         # What was said about waiting, or by an earlier attempt, no longer holds.
         self._state = {key: kept for key, kept in self._state.items() if isinstance(key, int)}
 

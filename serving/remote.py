@@ -189,6 +189,9 @@ _ELSEWHERE = {
     ErrorKind.FULL,
     ErrorKind.TOO_MANY,
     ErrorKind.ABANDONED,
+    ErrorKind.DUPLICATE,
+    ErrorKind.UNAUTHORISED,
+    ErrorKind.LOOP,
 }
 # Reasons that do not speak against an instance for other requests.
 _PASSING = {"full", "too_many", "abandoned"}

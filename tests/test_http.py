@@ -107,6 +107,13 @@ def test_closing_the_connection_frees_the_place(keep: bool):
         assert metric(site, "sdxl_inflight") == 0
 
 
+def test_hanging_up_on_the_openai_api_frees_the_place():
+    with serve(held=True) as site:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{site.url}/v1/images/generations", json={"prompt": "a star"}, timeout=1)
+        wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
+
+
 def test_full_queue_is_429_and_says_when_to_come_back():
     with serve(held=True, limits=Limits(max_waiting=1)) as site:
         threads = [threading.Thread(target=generate, args=(site,)) for _ in range(2)]
