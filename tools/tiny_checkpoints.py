@@ -267,6 +267,28 @@ TINY: dict[str, Tiny] = {
         scheduler={**SDXL_SCHEDULE, "timestep_spacing": "trailing"},
         files=Files(tokenizer_json=True, variant="fp16", max_shard_size="50KB"),
     ),
+    # What diffusers' Flax classes can read too: 32 groups, a middle with attention, `leading`
+    # timesteps with an offset of 1.
+    "flax": Tiny(
+        seed=7,
+        words=("llama", "dolphin", "hat"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=text_encoder(16, 2, 2, "gelu", projection_dim=24),
+        unet=unet(
+            (32, 32),
+            "-x",
+            layers_per_block=1,
+            attention_head_dim=[2, 4],
+            transformer_layers_per_block=[1, 2],
+            norm_num_groups=32,
+            addition_time_embed_dim=8,
+            sample_size=8,
+        ),
+        vae=vae((8, 16), layers_per_block=1, norm_num_groups=4, scaling_factor=0.13025),
+        scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1},
+        real_eos=False,
+        files=Files(published_text_encoders=True),
+    ),
 }
 
 
