@@ -2,8 +2,9 @@
 
     from pipeline.compat import FlaxStableDiffusionXLPipeline
 
-is all that changes in a program that was written for them: the same keys give the same pictures.
-The interface is that of diffusers 0.39: https://github.com/huggingface/diffusers/tree/v0.39.0
+in place of the import from diffusers is all that changes in a program: the same keys give the same
+pictures. The interface is that of diffusers 0.39, https://github.com/huggingface/diffusers; the
+programs in examples/ use it.
 """
 
 import logging
@@ -23,7 +24,7 @@ from PIL import Image
 
 from pipeline import sampler
 from pipeline.config import Config, read_config
-from pipeline.errors import InputError
+from pipeline.errors import CheckpointError, InputError
 from pipeline.hub import fetch
 from pipeline.pipeline import (
     blueprints,
@@ -55,8 +56,11 @@ class Output(NamedTuple):
     images: Array
 
 
-class FlaxStableDiffusionXLPipeline:
-    """diffusers 0.39's class of this name. Made by `from_pretrained`; holds no parameters."""
+class FlaxDiffusionPipeline:
+    """What the pipelines share. Made by `from_pretrained`, which returns the checkpoint's own kind.
+
+    It holds no parameters: every call is given them.
+    """
 
     def __init__(self, config: Config, tokenizers: Tokenizers):
         self._config = config
@@ -97,7 +101,7 @@ class FlaxStableDiffusionXLPipeline:
             there, and empty: a schedule follows from the checkpoint and the number of steps.
 
         Raises:
-            CheckpointError: the checkpoint is missing, damaged or not supported.
+            CheckpointError: the checkpoint is missing, damaged, not supported or of another kind.
             InputError: dtype is not supported.
         """
         if revision in FLAX_BRANCHES:
@@ -106,23 +110,172 @@ class FlaxStableDiffusionXLPipeline:
         dtype = network_dtype(jnp.float32 if dtype is None else dtype, jax.devices())
         checkpoint = fetch(str(model), revision, prefer_fp16=dtype.itemsize == 2)
         config = read_config(checkpoint.folder)
+        kind = FlaxStableDiffusionXLPipeline
+        if not issubclass(kind, cls):
+            raise CheckpointError(f"{model}: is for {kind.__name__}, not for {cls.__name__}")
         tokenizers = load_tokenizers(checkpoint.folder, config)
         networks = load_networks(checkpoint.folder, config, dtype, place=_keep)
         params = {name: _to_dict(network) for name, network in vars(networks).items()}
-        return cls(config, tokenizers), {**params, "scheduler": {}}
+        return kind(config, tokenizers), {**params, "scheduler": {}}
+
+    def __call__(self, *arguments: Any, **options: Any) -> Output:
+        """Draws a picture for each prompt; the arguments are those of the checkpoint's kind."""
+        raise NotImplementedError
 
     def prepare_inputs(self, prompt: str | list[str]) -> Array:
-        """The prompts' `input_ids` `[B, 2, L]` int32, for both text encoders."""
+        """The prompts' `input_ids`, int32, B of them; `[B, 2, L]` for both encoders of SDXL."""
         if not isinstance(prompt, str | list):
             raise InputError(f"prompt is {type(prompt).__name__}; expected a str or a list of str")
         ids, _ = self._tokenizers.tokenize([prompt] if isinstance(prompt, str) else prompt)
         return jnp.asarray(ids)
 
+    @staticmethod
+    def numpy_to_pil(images: ArrayLike) -> list[Image.Image]:
+        """Pictures `[..., H, W, 3]` or one `[H, W, 3]`, in 0..1."""
+        return pil_utils.numpy_to_pil(np.asarray(images))
+
+    def _draw(
+        self,
+        jit: bool,
+        prompt_ids: ArrayLike,
+        params: Params,
+        prng_seed: Any,
+        num_inference_steps: int,
+        height: int | None,
+        width: int | None,
+        guidance_scale: ArrayLike,
+        latents: ArrayLike | None,
+        neg_prompt_ids: ArrayLike | None,
+        return_latents: bool = False,
+    ) -> Array:
+        """`_generate`, compiled, on one device or with `jit` on each."""
+        networks = {name: params[name] for name in self._blueprints if name in params}
+        guidance = np.asarray(guidance_scale, np.float32)
+        if jit and guidance.ndim == 0:
+            guidance = np.full(np.shape(prompt_ids)[:1], guidance)
+        if jit:
+            _check_devices(
+                prompt_ids=prompt_ids,
+                params=networks,
+                prng_seed=prng_seed,
+                guidance_scale=guidance,
+                latents=latents,
+                neg_prompt_ids=neg_prompt_ids,
+            )
+        generate = self._on_each_device if jit else self._on_one_device
+        return generate(
+            prompt_ids,
+            networks,
+            prng_seed,
+            num_inference_steps,
+            *image_size(self._config, height, width),
+            guidance,
+            latents,
+            neg_prompt_ids,
+            return_latents,
+        )
+
+    def _generate(
+        self,
+        prompt_ids: ArrayLike,
+        params: Params,
+        prng_seed: Any,
+        num_inference_steps: int = 50,
+        height: int | None = None,
+        width: int | None = None,
+        guidance_scale: ArrayLike = 7.5,
+        latents: ArrayLike | None = None,
+        neg_prompt_ids: ArrayLike | None = None,
+        return_latents: bool = False,
+    ) -> Array:
+        """What one device draws: pictures `[B, H, W, 3]`, or latents `[B, C, h, w]`.
+
+        Programs map this themselves (`jax.pmap(pipeline._generate, ...)`), so the order of the
+        arguments is part of the interface.
+        """
+        networks = self._networks(params)
+        size = image_size(self._config, height, width)
+        ids = self._checked_ids("prompt_ids", prompt_ids)
+        config = self._config.scheduler
+        check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
+        schedule = make_schedule(config, num_inference_steps)
+        noise = self._noise(len(ids), size, prng_seed, latents)
+        negative, zero = self._negative(len(ids), neg_prompt_ids)
+        conditioning = sampler.encode(
+            networks["text_encoder"],
+            networks["text_encoder_2"],
+            jnp.stack([negative, ids]),
+            jnp.full(len(ids), zero),
+            size,
+        )
+        drawn = sampler.denoise(
+            networks["unet"],
+            config,
+            noise * schedule.init_noise_sigma,
+            conditioning,
+            jnp.asarray(schedule.timesteps),
+            jnp.asarray(schedule.sigmas),
+            _scalar("guidance_scale", guidance_scale),
+            jnp.int32(0),
+            jnp.int32(num_inference_steps),
+        )
+        if return_latents:
+            return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
+        images, _ = sampler.decode(networks["vae"], drawn)
+        return images
+
+    def _networks(self, params: Params) -> dict[str, Any]:
+        missing = [name for name in self._blueprints if name not in params]
+        if missing:
+            raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
+        return {name: _fill(name, make, params[name]) for name, make in self._blueprints.items()}
+
+    def _checked_ids(self, name: str, given: ArrayLike, batch: int | None = None) -> Array:
+        """As `[B, 2, L]` int32."""
+        ids = jnp.asarray(given)
+        row = (2, self._tokenizers.first.length)
+        if ids.shape[1:] != row or batch not in (None, len(ids)):
+            right = ", ".join(map(str, ("B" if batch is None else batch, *row)))
+            raise InputError(
+                f"{name} are {list(ids.shape)} on each device; expected [{right}], from"
+                " prepare_inputs"
+            )
+        return ids.astype(jnp.int32)
+
+    def _negative(self, batch: int, given: ArrayLike | None) -> tuple[Array, bool]:
+        """Negative ids `[B, 2, L]`, and whether their embeddings count as zero."""
+        if given is not None:
+            return self._checked_ids("neg_prompt_ids", given, batch), False
+        return jnp.zeros((batch, 2, self._tokenizers.first.length), jnp.int32), True
+
+    def _noise(
+        self, batch: int, size: tuple[int, int], key: Any, latents: ArrayLike | None
+    ) -> Array:
+        """Standard normal noise `[B, h, w, C]` float32, in the old order `[B, C, h, w]` till here.
+
+        One key for the whole batch.
+        """
+        factor = self._config.vae.scale_factor
+        channels = self._config.unet.in_channels
+        shape = (batch, channels, size[0] // factor, size[1] // factor)
+        if latents is None:
+            latents = jax.random.normal(key, shape, jnp.float32)
+        latents = jnp.asarray(latents)
+        if latents.shape != shape:
+            raise InputError(
+                f"latents are {list(latents.shape)} on each device; expected {list(shape)}"
+            )
+        return latents.astype(jnp.float32).transpose(0, 2, 3, 1)
+
+
+class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
+    """Stable Diffusion XL."""
+
     def __call__(
         self,
         prompt_ids: ArrayLike,
         params: Params,
-        prng_seed: ArrayLike,
+        prng_seed: Any,
         num_inference_steps: int = 50,
         guidance_scale: ArrayLike = 7.5,
         height: int | None = None,
@@ -155,136 +308,21 @@ class FlaxStableDiffusionXLPipeline:
         Raises:
             InputError: an argument cannot be used; the message names it.
         """
-        networks = {name: params[name] for name in self._blueprints if name in params}
-        guidance = np.asarray(guidance_scale, np.float32)
-        if jit and guidance.ndim == 0:
-            guidance = np.full(np.shape(prompt_ids)[:1], guidance)
-        draw = self._on_each_device if jit else self._on_one_device
-        arguments = {
-            "prompt_ids": prompt_ids,
-            "params": networks,
-            "prng_seed": prng_seed,
-            "guidance_scale": guidance,
-            "latents": latents,
-            "neg_prompt_ids": neg_prompt_ids,
-        }
-        if jit:
-            _check_devices(arguments)
         return Output(
-            draw(
+            self._draw(
+                jit,
                 prompt_ids,
-                networks,
+                params,
                 prng_seed,
                 num_inference_steps,
-                *image_size(self._config, height, width),
-                guidance,
+                height,
+                width,
+                guidance_scale,
                 latents,
                 neg_prompt_ids,
-                output_type == "latent",
+                return_latents=output_type == "latent",
             )
         )
-
-    def _generate(
-        self,
-        prompt_ids: ArrayLike,
-        params: Params,
-        prng_seed: ArrayLike,
-        num_inference_steps: int = 50,
-        height: int | None = None,
-        width: int | None = None,
-        guidance_scale: ArrayLike = 7.5,
-        latents: ArrayLike | None = None,
-        neg_prompt_ids: ArrayLike | None = None,
-        return_latents: bool = False,
-    ) -> Array:
-        """What one device draws: pictures `[B, H, W, 3]`, or latents `[B, C, h, w]`.
-
-        Programs trace this themselves (`jax.pmap(pipeline._generate, ...)`), so the order of the
-        arguments is part of the interface.
-        """
-        networks = self._networks(params)
-        size = image_size(self._config, height, width)
-        ids = self._checked_ids("prompt_ids", prompt_ids)
-        config = self._config.scheduler
-        check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
-        schedule = make_schedule(config, num_inference_steps)
-        noise = self._noise(ids.shape[0], size, prng_seed, latents)
-        drawn = sampler.denoise(
-            networks["unet"],
-            config,
-            noise * schedule.init_noise_sigma,
-            self._encode(networks, ids, neg_prompt_ids, size),
-            jnp.asarray(schedule.timesteps),
-            jnp.asarray(schedule.sigmas),
-            _scalar("guidance_scale", guidance_scale),
-            jnp.int32(0),
-            jnp.int32(num_inference_steps),
-        )
-        if return_latents:
-            return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
-        images, _ = sampler.decode(networks["vae"], drawn)
-        return images
-
-    def _networks(self, params: Params) -> dict[str, Any]:
-        missing = [name for name in self._blueprints if name not in params]
-        if missing:
-            raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
-        return {name: _fill(name, make, params[name]) for name, make in self._blueprints.items()}
-
-    def _checked_ids(self, name: str, ids: ArrayLike, batch: int | str = "B") -> Array:
-        array = jnp.asarray(ids)
-        length = self._tokenizers.first.length
-        shape = array.shape
-        if len(shape) != 3 or shape[1:] != (2, length) or batch not in ("B", shape[0]):
-            raise InputError(
-                f"{name} are {list(shape)} on each device; expected [{batch}, 2, {length}], from"
-                " prepare_inputs"
-            )
-        return array.astype(jnp.int32)
-
-    def _encode(
-        self,
-        networks: dict[str, Any],
-        ids: Array,
-        neg_prompt_ids: ArrayLike | None,
-        size: tuple[int, int],
-    ) -> sampler.Conditioning:
-        batch = ids.shape[0]
-        if neg_prompt_ids is None:
-            negative = ids
-        else:
-            negative = self._checked_ids("neg_prompt_ids", neg_prompt_ids, batch)
-        return sampler.encode(
-            networks["text_encoder"],
-            networks["text_encoder_2"],
-            jnp.stack([negative, ids]),
-            jnp.full(batch, neg_prompt_ids is None),
-            size,
-        )
-
-    def _noise(
-        self, batch: int, size: tuple[int, int], key: Any, latents: ArrayLike | None
-    ) -> Array:
-        """Standard normal noise `[B, h, w, C]` float32, in the old order `[B, C, h, w]` till here.
-
-        One key for the whole batch.
-        """
-        factor = self._config.vae.scale_factor
-        channels = self._config.unet.in_channels
-        shape = (batch, channels, size[0] // factor, size[1] // factor)
-        if latents is None:
-            latents = jax.random.normal(key, shape, jnp.float32)
-        latents = jnp.asarray(latents)
-        if latents.shape != shape:
-            raise InputError(
-                f"latents are {list(latents.shape)} on each device; expected {list(shape)}"
-            )
-        return latents.astype(jnp.float32).transpose(0, 2, 3, 1)
-
-    @staticmethod
-    def numpy_to_pil(images: ArrayLike) -> list[Image.Image]:
-        """Pictures `[..., H, W, 3]` or one `[H, W, 3]`, in 0..1."""
-        return pil_utils.numpy_to_pil(np.asarray(images))
 
 
 def _keep(array: np.ndarray) -> Any:
@@ -334,7 +372,7 @@ def _scalar(name: str, value: ArrayLike) -> Array:
     return array.reshape(())
 
 
-def _check_devices(arguments: dict[str, Any]) -> None:
+def _check_devices(**arguments: Any) -> None:
     """Every array must have an axis in front, of as many devices as the prompts have."""
     devices = np.shape(arguments["prompt_ids"])[0]
     if devices > jax.local_device_count():
