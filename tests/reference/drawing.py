@@ -73,6 +73,47 @@ def draw_checkpoint(rng: np.random.Generator) -> Tiny:
     )
 
 
+def draw_flax_checkpoint(rng: np.random.Generator) -> Tiny:
+    """One of the shapes that diffusers' Flax classes have too, 16x16 pixels."""
+    first, second = (_text_encoder(rng) for _ in range(2))
+    levels, latent_channels = _pick(rng, (2, 3)), _pick(rng, (4, 16))
+    return Tiny(
+        seed=int(rng.integers(2**31)),
+        words=("red", "llama"),
+        text_encoder=first,
+        text_encoder_2=second,
+        unet=unet(
+            [32 * int(rng.integers(1, 3)) for _ in range(levels)],
+            "".join(_pick(rng, "-x") for _ in range(levels - 1)) + "x",
+            in_channels=latent_channels,
+            out_channels=latent_channels,
+            layers_per_block=_pick(rng, (1, 2)),
+            attention_head_dim=[_pick(rng, (1, 2, 4)) for _ in range(levels)],
+            transformer_layers_per_block=[_pick(rng, (1, 2)) for _ in range(levels)],
+            norm_num_groups=32,
+            addition_time_embed_dim=_pick(rng, (4, 10)),
+            flip_sin_to_cos=_flip(rng),
+            freq_shift=_pick(rng, (0, 1)),
+            sample_size=8,
+        ),
+        vae=vae(
+            [8 * int(rng.integers(1, 3)) for _ in range(2)],
+            layers_per_block=_pick(rng, (1, 2)),
+            norm_num_groups=_pick(rng, (2, 4, 8)),
+            latent_channels=latent_channels,
+            scaling_factor=float(rng.uniform(0.1, 1.0)),
+        ),
+        scheduler={
+            **SDXL_SCHEDULE,
+            "timestep_spacing": "leading",
+            "steps_offset": 1,
+            "prediction_type": _pick(rng, ("epsilon", "v_prediction")),
+        },
+        real_eos=_flip(rng),
+        files=Files(published_text_encoders=True),
+    )
+
+
 def _pick(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
     return choices[rng.integers(len(choices))]
 
