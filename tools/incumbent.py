@@ -67,6 +67,13 @@ def convert(checkpoint: Path, folder: Path) -> None:
         (folder / name / "diffusion_flax_model.msgpack").write_bytes(to_bytes(params))
 
 
+def load(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """A checkpoint's pipeline, without a safety checker, and its parameters."""
+    xl = (folder / "text_encoder_2").is_dir()
+    absent = {} if xl else {"safety_checker": None, "feature_extractor": None}
+    return diffusers.FlaxDiffusionPipeline.from_pretrained(folder, **absent)
+
+
 def use_torch_constants() -> None:
     """Gives the classes the two constants that torch's have."""
     attention_flax.nn = _Patched()
@@ -91,13 +98,13 @@ def main() -> None:
     options = parser.parse_args()
     for logging in (diffusers.utils.logging, transformers.utils.logging):
         logging.set_verbosity_error()
-    jax.config.update("jax_num_cpu_devices", max(flax_calls.DEVICES))
+    jax.config.update("jax_num_cpu_devices", 8)
     if options.torch_constants:
         use_torch_constants()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "checkpoint")
         convert(options.checkpoint, folder)
-        drawn = flax_calls.pictures(*diffusers.FlaxDiffusionPipeline.from_pretrained(folder))
+        drawn = flax_calls.pictures(*load(folder))
     np.savez_compressed(options.out, **drawn)
 
 
