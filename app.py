@@ -85,6 +85,7 @@ def _load(model: str, revision: str | None, chosen: Options) -> "SDXLPipeline":
             images_per_request=chosen.images,
             num_inference_steps=chosen.steps,
             cache_dir=chosen.cache_dir,
+            scheduler=chosen.scheduler,
         )
     except (CheckpointError, InputError, OSError) as error:
         _give_up(str(error))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from pipeline.scheduler_config import SCHEDULERS
+
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -36,8 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline",
-        description="Draws pictures from a prompt with SDXL and writes them as PNG files, each "
-        "with its settings inside, and a grid of all of them.",
+        description="Draws pictures from a prompt with Stable Diffusion and writes them as PNG "
+        "files, each with its settings inside, and a grid of all of them.",
         epilog="Exit status: 0 done, 1 failed, 2 something asked for is not possible, "
         "130 interrupted.",
     )
@@ -54,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--height", type=int, help="pixels; default: the checkpoint's own")
     add("--width", type=int, help="pixels; default: the checkpoint's own")
     add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4")
+    add("--scheduler", choices=(*SCHEDULERS,), help="default: the checkpoint's own")
     add("--dtype", choices=("float32", "bfloat16"), help="default: by device")
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--verbose", action="store_true", help="log the stages of startup")
@@ -92,6 +95,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         images_per_request=options.images,
         num_inference_steps=options.steps,
         dtype=options.dtype,
+        scheduler=options.scheduler,
         cache_dir=options.cache_dir,
     )
     with tqdm(total=options.steps, desc="Drawing", unit="step", disable=None) as bar:

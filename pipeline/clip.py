@@ -1,4 +1,4 @@
-"""CLIP's text encoder (Radford et al. 2021), as SDXL uses it."""
+"""CLIP's text encoder (Radford et al. 2021), as Stable Diffusion uses it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -103,20 +103,23 @@ class CLIPTextEncoder(nnx.Module):
             )
 
     def __call__(self, input_ids: Array) -> tuple[Array, Array | None]:
-        """input_ids `[B, L]` int32 -> (penultimate hidden states `[B, L, D]`, pooled `[B, P]`).
+        """input_ids `[B, L]` int32 -> (hidden states `[B, L, D]`, pooled `[B, P]`).
 
-        SDXL conditions on the states before the last layer, without the final norm. Pooled is None
-        without a projection.
+        The states are the last ones after the final norm, or those before the last layer without
+        it, as `config.penultimate` says. Pooled is None without a projection.
         """
         positions = jnp.arange(input_ids.shape[1])
         x = self.token_embedding(input_ids) + self.position_embedding(positions)
         for layer in self.layers[:-1]:
             x = layer(x)
-        if self.config.projection_dim is None:
+        if self.config.penultimate and self.config.projection_dim is None:
             return x, None
         final = self.final_layer_norm(self.layers[-1](x))
+        states = x if self.config.penultimate else final
+        if self.config.projection_dim is None:
+            return states, None
         pooled = final[jnp.arange(final.shape[0]), self._end(input_ids)]  # [B, D]
-        return x, self.text_projection(pooled)
+        return states, self.text_projection(pooled)
 
     def _end(self, input_ids: Array) -> Array:
         """Position of the end token in each row, `[B]`."""

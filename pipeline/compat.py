@@ -1,6 +1,6 @@
 """The calls of diffusers' Flax pipelines, which its version 0.40 removed, on this sampler.
 
-    from pipeline.compat import FlaxStableDiffusionXLPipeline
+    from pipeline.compat import FlaxStableDiffusionPipeline, FlaxStableDiffusionXLPipeline
 
 in place of the import from diffusers is all that changes in a program: the same keys give the same
 pictures. The interface is that of diffusers 0.39, https://github.com/huggingface/diffusers; the
@@ -16,13 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from diffusers.utils import pil_utils
-from flax import nnx
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 from PIL import Image
 
-from pipeline import sampler
+from pipeline import parameters, sampler
 from pipeline.config import Config, read_config
 from pipeline.errors import CheckpointError, InputError
 from pipeline.hub import fetch
@@ -34,7 +32,7 @@ from pipeline.pipeline import (
     load_tokenizers,
     network_dtype,
 )
-from pipeline.scheduler import make_schedule
+from pipeline.scheduler import REMEMBERED, State, make_schedule
 from pipeline.tokenizer import Tokenizers
 
 # Branches with the main branch's weights in Flax's own format, which is not read here.
@@ -66,6 +64,7 @@ class FlaxDiffusionPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._blueprints = blueprints(config)
+        self._xl = config.text_encoder_2 is not None
         self._on_one_device = jax.jit(self._generate, static_argnums=STATIC)
         self._on_each_device = jax.pmap(self._generate, static_broadcasted_argnums=STATIC)
 
@@ -110,12 +109,15 @@ class FlaxDiffusionPipeline:
         dtype = network_dtype(jnp.float32 if dtype is None else dtype, jax.devices())
         checkpoint = fetch(str(model), revision, prefer_fp16=dtype.itemsize == 2)
         config = read_config(checkpoint.folder)
-        kind = FlaxStableDiffusionXLPipeline
+        xl = config.text_encoder_2 is not None
+        kind = FlaxStableDiffusionXLPipeline if xl else FlaxStableDiffusionPipeline
         if not issubclass(kind, cls):
             raise CheckpointError(f"{model}: is for {kind.__name__}, not for {cls.__name__}")
         tokenizers = load_tokenizers(checkpoint.folder, config)
-        networks = load_networks(checkpoint.folder, config, dtype, place=_keep)
-        params = {name: _to_dict(network) for name, network in vars(networks).items()}
+        loaded = load_networks(checkpoint.folder, config, dtype, place=_keep)
+        networks = dict(zip(config.text_encoders, loaded.text_encoders, strict=True))
+        networks |= {"unet": loaded.unet, "vae": loaded.vae}
+        params = {name: parameters.to_dict(network) for name, network in networks.items()}
         return kind(config, tokenizers), {**params, "scheduler": {}}
 
     def __call__(self, *arguments: Any, **options: Any) -> Output:
@@ -123,15 +125,15 @@ class FlaxDiffusionPipeline:
         raise NotImplementedError
 
     def prepare_inputs(self, prompt: str | list[str]) -> Array:
-        """The prompts' `input_ids`, int32, B of them; `[B, 2, L]` for both encoders of SDXL."""
+        """The prompts' `input_ids`: `[B, L]` int32, or `[B, 2, L]` for both encoders of SDXL."""
         if not isinstance(prompt, str | list):
             raise InputError(f"prompt is {type(prompt).__name__}; expected a str or a list of str")
         ids, _ = self._tokenizers.tokenize([prompt] if isinstance(prompt, str) else prompt)
-        return jnp.asarray(ids)
+        return jnp.asarray(ids if self._xl else ids[:, 0])
 
     @staticmethod
     def numpy_to_pil(images: ArrayLike) -> list[Image.Image]:
-        """Pictures `[..., H, W, 3]` or one `[H, W, 3]`, in 0..1."""
+        """Pictures `[n, H, W, 3]` or one `[H, W, 3]`, in 0..1."""
         return pil_utils.numpy_to_pil(np.asarray(images))
 
     def _draw(
@@ -199,26 +201,26 @@ class FlaxDiffusionPipeline:
         config = self._config.scheduler
         check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
         schedule = make_schedule(config, num_inference_steps)
-        noise = self._noise(len(ids), size, prng_seed, latents)
+        latents = self._noise(len(ids), size, prng_seed, latents) * schedule.init_noise_sigma
         negative, zero = self._negative(len(ids), neg_prompt_ids)
         conditioning = sampler.encode(
-            networks["text_encoder"],
-            networks["text_encoder_2"],
+            [networks[name] for name in self._config.text_encoders],
             jnp.stack([negative, ids]),
             jnp.full(len(ids), zero),
             size,
         )
         drawn = sampler.denoise(
             networks["unet"],
-            config,
-            noise * schedule.init_noise_sigma,
+            State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
             conditioning,
-            jnp.asarray(schedule.timesteps),
-            jnp.asarray(schedule.sigmas),
+            jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
+            jax.tree.map(jnp.asarray, schedule.table),
             _scalar("guidance_scale", guidance_scale),
             jnp.int32(0),
+            # As many evaluations as steps: with PNDM, whose first step takes two, 0.39 leaves out
+            # the last.
             jnp.int32(num_inference_steps),
-        )
+        ).latents
         if return_latents:
             return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
         images, _ = sampler.decode(networks["vae"], drawn)
@@ -228,25 +230,34 @@ class FlaxDiffusionPipeline:
         missing = [name for name in self._blueprints if name not in params]
         if missing:
             raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
-        return {name: _fill(name, make, params[name]) for name, make in self._blueprints.items()}
+        return {
+            name: parameters.fill(name, make, params[name])
+            for name, make in self._blueprints.items()
+        }
 
     def _checked_ids(self, name: str, given: ArrayLike, batch: int | None = None) -> Array:
-        """As `[B, 2, L]` int32."""
+        """As `[B, E, L]` int32, for E text encoders."""
         ids = jnp.asarray(given)
-        row = (2, self._tokenizers.first.length)
+        length = self._tokenizers.length
+        row = (2, length) if self._xl else (length,)
         if ids.shape[1:] != row or batch not in (None, len(ids)):
             right = ", ".join(map(str, ("B" if batch is None else batch, *row)))
             raise InputError(
                 f"{name} are {list(ids.shape)} on each device; expected [{right}], from"
                 " prepare_inputs"
             )
-        return ids.astype(jnp.int32)
+        return ids.reshape(len(ids), -1, length).astype(jnp.int32)
 
     def _negative(self, batch: int, given: ArrayLike | None) -> tuple[Array, bool]:
-        """Negative ids `[B, 2, L]`, and whether their embeddings count as zero."""
+        """Negative ids `[B, E, L]`, and whether their embeddings count as zero.
+
+        Without a negative prompt they do with SDXL, whatever its files say; otherwise the prompt
+        is blank.
+        """
         if given is not None:
             return self._checked_ids("neg_prompt_ids", given, batch), False
-        return jnp.zeros((batch, 2, self._tokenizers.first.length), jnp.int32), True
+        blank, _ = self._tokenizers.tokenize([""] * batch)
+        return jnp.asarray(blank), self._xl
 
     def _noise(
         self, batch: int, size: tuple[int, int], key: Any, latents: ArrayLike | None
@@ -266,6 +277,43 @@ class FlaxDiffusionPipeline:
                 f"latents are {list(latents.shape)} on each device; expected {list(shape)}"
             )
         return latents.astype(jnp.float32).transpose(0, 2, 3, 1)
+
+
+class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
+    """Stable Diffusion 1 and 2."""
+
+    def __call__(
+        self,
+        prompt_ids: ArrayLike,
+        params: Params,
+        prng_seed: Any,
+        num_inference_steps: int = 50,
+        height: int | None = None,
+        width: int | None = None,
+        guidance_scale: ArrayLike = 7.5,
+        latents: ArrayLike | None = None,
+        neg_prompt_ids: ArrayLike | None = None,
+        *,
+        jit: bool = False,
+    ) -> Output:
+        """As FlaxStableDiffusionXLPipeline's, but for the order of the arguments.
+
+        Ids are `[B, L]`. Without `neg_prompt_ids` the negative prompt is blank.
+        """
+        return Output(
+            self._draw(
+                jit,
+                prompt_ids,
+                params,
+                prng_seed,
+                num_inference_steps,
+                height,
+                width,
+                guidance_scale,
+                latents,
+                neg_prompt_ids,
+            )
+        )
 
 
 class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
@@ -328,41 +376,6 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
 def _keep(array: np.ndarray) -> Any:
     """Leaves parameters on the host, where they take no room that `replicate` will need."""
     return array
-
-
-def _to_dict(network: nnx.Module) -> dict[str, Any]:
-    """Parameters by the names of the modules that they are in, list indices being names too."""
-    flat = nnx.to_flat_state(nnx.state(network, nnx.Param))
-    return unflatten_dict({_names(path): param.get_value() for path, param in flat})
-
-
-def _fill(name: str, make: Any, params: Params) -> nnx.Module:
-    """The reverse of `_to_dict`: the network with these parameters, computing in their dtype."""
-    given: dict[tuple[str, ...], Any] = dict(flatten_dict(params))
-    dtypes = {jnp.dtype(leaf.dtype) for leaf in given.values()}
-    if dtypes not in ({jnp.dtype(jnp.float32)}, {jnp.dtype(jnp.bfloat16)}):
-        found = " and ".join(sorted(map(str, dtypes)))
-        right = "one dtype for all, float32 or bfloat16"
-        raise InputError(f"params[{name!r}] are {found}; expected {right}")
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: make(*dtypes)))
-    flat = dict(nnx.to_flat_state(state))
-    for path, param in flat.items():
-        names = _names(path)
-        value = given.pop(names, None)
-        if value is None or value.shape != param.shape:
-            found = "is missing" if value is None else f"is {list(value.shape)}"
-            raise InputError(
-                f"params[{name!r}]: {'.'.join(names)} {found}; expected {list(param.shape)} on each"
-                " device: are these another model's, or with the wrong number of axes?"
-            )
-        flat[path] = param.replace(value)
-    for names in given:
-        raise InputError(f"params[{name!r}]: {'.'.join(names)} is unknown; another model's?")
-    return nnx.merge(graphdef, nnx.from_flat_state(flat))
-
-
-def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    return tuple(str(part) for part in path)
 
 
 def _scalar(name: str, value: ArrayLike) -> Array:

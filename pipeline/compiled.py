@@ -24,21 +24,21 @@ from pipeline.clip import CLIPTextEncoder
 from pipeline.config import Config
 from pipeline.executables import ExecutableCache
 from pipeline.sampler import Conditioning
-from pipeline.scheduler import Schedule
+from pipeline.scheduler import REMEMBERED, Schedule, State, Table
 from pipeline.unet import UNet
 from pipeline.vae import VAE
 
 MAX_INFERENCE_STEPS = 50
+MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the UNet; PNDM's first step takes two
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Networks:
-    """A checkpoint's four networks, their parameters on the mesh."""
+    """A checkpoint's networks, their parameters on the mesh; one text encoder, or SDXL's two."""
 
-    text_encoder: CLIPTextEncoder
-    text_encoder_2: CLIPTextEncoder
+    text_encoders: tuple[CLIPTextEncoder, ...]
     unet: UNet
     vae: VAE
 
@@ -99,6 +99,8 @@ class CompiledSampler:
             config.unet.in_channels,
         )
         self._config = config
+        # The scheduler is no part of any executable: with another one they are still the same.
+        self._networks_config = (config.text_encoders, config.unet, config.vae)
         self._cache = cache
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
@@ -106,6 +108,8 @@ class CompiledSampler:
         parts = {name: nnx.split(network) for name, network in vars(networks).items()}
         self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
+        history = self._history_spec()
+        self._no_history = jax.device_put(np.zeros(history.shape, np.float32), history.sharding)
         self._encode = self._compile_encode()
         self._denoise = self._compile_denoise()
         self._decode = self._compile_decode()
@@ -113,44 +117,51 @@ class CompiledSampler:
     # --- running
 
     def encode(self, input_ids: np.ndarray, zero_negative: np.ndarray) -> Conditioning:
-        """input_ids `[2, B, 2, L]` int32, zero_negative `[B]` bool."""
-        weights = self._weights["text_encoder"], self._weights["text_encoder_2"]
+        """input_ids `[2, B, E, L]` int32, zero_negative `[B]` bool."""
         ids = jax.device_put(input_ids, self._by_half)
         zero = jax.device_put(zero_negative, self._by_image)
-        return Conditioning(*self._encode(*weights, ids, zero))
+        return self._encode(self._weights["text_encoders"], ids, zero)
 
-    def initial_latents(self, seeds: np.ndarray, init_noise_sigma: float) -> Array:
+    def put_seeds(self, seeds: np.ndarray) -> Array:
+        """Seeds `[B]` uint32, one per picture, from the host."""
+        return jax.device_put(seeds, self._by_image)
+
+    def initial_latents(self, seeds: Array, init_noise_sigma: float) -> Array:
         """From seeds `[B]` uint32, `[B, h, w, C]` float32 of the schedule's first variance."""
-        sigma = jax.device_put(np.float32(init_noise_sigma), self._whole)
-        return self._noise(jax.device_put(seeds, self._by_image), sigma)
+        return self._noise(seeds, jax.device_put(np.float32(init_noise_sigma), self._whole))
 
     def put_latents(self, latents: np.ndarray) -> Array:
         """Latents `[B, h, w, C]` float32 from the host."""
         return jax.device_put(latents, self._by_image)
 
-    def put_schedule(self, schedule: Schedule) -> tuple[Array, Array]:
-        """The schedule's timesteps and sigmas, padded to the compiled maximum."""
-        timesteps = np.zeros(MAX_INFERENCE_STEPS, np.float32)
-        sigmas = np.zeros(MAX_INFERENCE_STEPS + 1, np.float32)
-        timesteps[: len(schedule.timesteps)] = schedule.timesteps
-        sigmas[: len(schedule.sigmas)] = schedule.sigmas
-        return jax.device_put(timesteps, self._whole), jax.device_put(sigmas, self._whole)
+    def put_schedule(self, schedule: Schedule) -> Table[Array]:
+        """The schedule's table, padded to the compiled maximum."""
+        return Table(*(self._put_column(column) for column in schedule.table))
+
+    def _put_column(self, column: np.ndarray) -> Array:
+        padded = np.zeros((MAX_EVALUATIONS, *column.shape[1:]), np.float32)
+        padded[: len(column)] = column
+        return jax.device_put(padded, self._whole)
+
+    def start(self, latents: Array) -> State:
+        """What the first evaluation expects, with latents `[B, h, w, C]` float32."""
+        return State(latents, self._no_history)
 
     def denoise(
         self,
-        latents: Array,
+        state: State,
         conditioning: Conditioning,
-        schedule: tuple[Array, Array],
+        seeds: Array,
+        table: Table[Array],
         guidance_scale: float,
         start: int,
         stop: int,
-    ) -> Array:
-        """Steps `start` to `stop`; latents `[B, h, w, C]` float32 in and out."""
+    ) -> State:
+        """Evaluations `start` to `stop` of the UNet."""
         scalars = np.float32(guidance_scale), np.int32(start), np.int32(stop)
         placed = (jax.device_put(value, self._whole) for value in scalars)
-        return self._denoise(
-            self._weights["unet"], latents, tuple(conditioning), *schedule, *placed
-        )
+        weights = self._weights["unet"]
+        return self._denoise(weights, state, conditioning, seeds, table, *placed)
 
     def decode(self, latents: Array) -> tuple[Array, Array]:
         """Pictures `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
@@ -160,52 +171,43 @@ class CompiledSampler:
 
     def _compile_encode(self) -> Callable[..., Any]:
         shapes, rebuild = self.shapes, self._rebuild
-        seeds = jax.ShapeDtypeStruct((shapes.images,), jnp.uint32, sharding=self._by_image)
-        sigma = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._whole)
-        ids_shape = (2, shapes.images, 2, shapes.tokens)
-        ids = jax.ShapeDtypeStruct(ids_shape, jnp.int32, sharding=self._by_half)
-        zero = jax.ShapeDtypeStruct((shapes.images,), jnp.bool_, sharding=self._by_image)
+        sigma = _spec((), jnp.float32, self._whole)
+        ids_shape = (2, shapes.images, len(self._config.text_encoders), shapes.tokens)
+        ids = _spec(ids_shape, jnp.int32, self._by_half)
+        zero = _spec((shapes.images,), jnp.bool_, self._by_image)
 
         def draw(seeds: Array, sigma: Array) -> Array:
             return sampler.noise(seeds, self.latents_shape) * sigma
 
-        def encode(first: list[Array], second: list[Array], ids: Array, zero: Array):
-            encoders = rebuild["text_encoder"](first), rebuild["text_encoder_2"](second)
+        def encode(weights: list[Array], ids: Array, zero: Array) -> Conditioning:
             size = (shapes.height, shapes.width)
-            return tuple(sampler.encode(*encoders, ids, zero, size))
+            return sampler.encode(rebuild["text_encoders"](weights), ids, zero, size)
 
-        self._noise = self._compile("noise", draw, (seeds, sigma), self._by_image)
-        weights = self._weights["text_encoder"], self._weights["text_encoder_2"]
-        outputs = (self._by_half, self._by_half, self._whole)
-        return self._compile("encode", encode, (*weights, ids, zero), outputs)
+        self._noise = self._compile("noise", draw, (self._seeds_spec(), sigma), self._by_image)
+        args = (self._weights["text_encoders"], ids, zero)
+        return self._compile("encode", encode, args, _shardings(self._conditioning_spec()))
 
     def _compile_denoise(self) -> Callable[..., Any]:
         def shard(x: Array) -> Array:
             return jax.lax.with_sharding_constraint(x, self._by_half)
 
-        def denoise(weights: list[Array], latents: Array, conditioning: Any, *rest: Array):
-            unet = self._rebuild["unet"](weights)
-            given = Conditioning(*conditioning)
-            scheduler_config = self._config.scheduler
-            return sampler.denoise(unet, scheduler_config, latents, given, *rest, shard=shard)
+        def denoise(weights: list[Array], *rest: Any) -> State:
+            return sampler.denoise(self._rebuild["unet"](weights), *rest, shard=shard)
 
-        unet, encoders = self._config.unet, self._config.text_encoder_2
-        pair = (2, self.shapes.images)
-        dtype = self._weights["unet"][0].dtype
-        spec = partial(jax.ShapeDtypeStruct, sharding=self._by_half)
-        whole = partial(jax.ShapeDtypeStruct, sharding=self._whole)
-        conditioning = (
-            spec((*pair, self.shapes.tokens, unet.cross_attention_dim), dtype),
-            spec((*pair, encoders.projection_dim), dtype),
-            whole((6,), jnp.float32),
+        state = State(self._latents_spec(), self._history_spec())
+        column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
+        values = _spec((MAX_EVALUATIONS, 1 + REMEMBERED), jnp.float32, self._whole)
+        table = Table(*[column] * len(Table._fields))._replace(values=values)
+        scalars = (_spec((), dtype, self._whole) for dtype in (jnp.float32, jnp.int32, jnp.int32))
+        args = (
+            self._weights["unet"],
+            state,
+            self._conditioning_spec(),
+            self._seeds_spec(),
+            table,
+            *scalars,
         )
-        schedule = (
-            whole((MAX_INFERENCE_STEPS,), jnp.float32),
-            whole((MAX_INFERENCE_STEPS + 1,), jnp.float32),
-        )
-        scalars = (whole((), jnp.float32), whole((), jnp.int32), whole((), jnp.int32))
-        args = (self._weights["unet"], self._latents_spec(), conditioning, *schedule, *scalars)
-        return self._compile("denoise", denoise, args, self._by_image)
+        return self._compile("denoise", denoise, args, _shardings(state))
 
     def _compile_decode(self) -> Callable[..., Any]:
         def decode(weights: list[Array], latents: Array):
@@ -214,9 +216,26 @@ class CompiledSampler:
         args = (self._weights["vae"], self._latents_spec())
         return self._compile("decode", decode, args, (self._by_image, self._by_image))
 
-    def _latents_spec(self) -> jax.ShapeDtypeStruct:
-        shape = (self.shapes.images, *self.latents_shape)
-        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self._by_image)
+    def _seeds_spec(self) -> Any:
+        return _spec((self.shapes.images,), jnp.uint32, self._by_image)
+
+    def _latents_spec(self) -> Any:
+        return _spec((self.shapes.images, *self.latents_shape), jnp.float32, self._by_image)
+
+    def _history_spec(self) -> Any:
+        shape = (REMEMBERED, self.shapes.images, *self.latents_shape)
+        return _spec(shape, jnp.float32, NamedSharding(self.mesh, P(None, "images")))
+
+    def _conditioning_spec(self) -> Conditioning:
+        pair = (2, self.shapes.images)
+        dtype = self._weights["unet"][0].dtype
+        embeds_shape = (*pair, self.shapes.tokens, self._config.unet.cross_attention_dim)
+        embeds = _spec(embeds_shape, dtype, self._by_half)
+        second = self._config.text_encoder_2
+        if second is None:
+            return Conditioning(embeds, None, None)
+        pooled = _spec((*pair, second.projection_dim), dtype, self._by_half)
+        return Conditioning(embeds, pooled, _spec((6,), jnp.float32, self._whole))
 
     def _compile(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], outputs: Any
@@ -230,12 +249,22 @@ class CompiledSampler:
         if self._cache is None:
             found, executable = False, build()
         else:
-            about = (name, self._config, self.shapes)
+            about = (name, self._networks_config, self.shapes)
             devices = list(self.mesh.devices.flat)
             found, executable = self._cache.get(name, about, args, devices, build)
         verb = "loaded" if found else "compiled"
         log.info("%s %s in %.1f s", verb, name, time.perf_counter() - start)
         return executable
+
+
+def _spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) -> Any:
+    """A `ShapeDtypeStruct`, which stands for an array in any structure of arrays."""
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def _shardings(specs: Any) -> Any:
+    """The same structure, of shardings."""
+    return jax.tree.map(lambda spec: spec.sharding, specs)
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:

@@ -5,21 +5,46 @@ beside it does not implement, is an error that names the file, the key and the v
 those of diffusers' and transformers' own classes, for keys that a file may leave out.
 """
 
-import json
-import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import CheckpointError
+from pipeline.keys import Keys
+from pipeline.scheduler_config import SCHEDULERS, SchedulerConfig, read_scheduler
+
+XL = "StableDiffusionXLPipeline"
+SD = "StableDiffusionPipeline"  # versions 1 and 2
+# What the other pipelines that checkpoints are published for have in their names.
+OTHER_FAMILIES = {
+    "StableDiffusion3": "Stable Diffusion 3",
+    "Flux": "FLUX",
+    "ControlNet": "a ControlNet",
+    "Inpaint": "an inpainting model",
+    "Img2Img": "an image-to-image model",
+    "InstructPix2Pix": "an image-editing model",
+    "Upscale": "an upscaler",
+    "Depth2Img": "a depth-to-image model",
+}
+# What the first files of Stable Diffusion 1 mean by a smaller sample_size, says diffusers.
+LEGACY_SAMPLE_SIZE = 64
+# What a UNet is for that takes more than the latents' four channels, by how many it takes.
+OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures", 9: "inpainting"}
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 
 
 @dataclass(frozen=True)
 class TextEncoderConfig:
-    """A CLIP text encoder. `projection_dim` is None for the first, which has no projection."""
+    """A CLIP text encoder.
+
+    `projection_dim` is None for one without a projection, which gives no pooled state.
+    `penultimate`: the prompt's states are those before the last layer and the final norm (SDXL),
+    and not those after both (Stable Diffusion 1 and 2).
+    """
 
     vocab_size: int
     hidden_size: int
@@ -31,15 +56,27 @@ class TextEncoderConfig:
     layer_norm_eps: float
     eos_token_id: int
     projection_dim: int | None
+    penultimate: bool
+
+
+@dataclass(frozen=True)
+class AdditionConfig:
+    """What SDXL adds to the time embedding ("text_time"): the pooled prompt and six sizes.
+
+    `input_dim` is the width of both together, `time_embed_dim` that of each size.
+    """
+
+    time_embed_dim: int
+    input_dim: int
 
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """SDXL's UNet2DConditionModel.
+    """UNet2DConditionModel.
 
     Tuples run over the blocks, from the highest resolution down; the `up_` ones from the lowest
     resolution up. A depth is the number of transformer layers after one ResNet; a block without
-    attention has no depths.
+    attention has no depths. `addition` is None where time and prompt are all that conditions.
     """
 
     sample_size: tuple[int, int]
@@ -56,8 +93,8 @@ class UNetConfig:
     flip_sin_to_cos: bool
     freq_shift: float
     time_embed_dim: int
-    addition_time_embed_dim: int
-    projection_class_embeddings_input_dim: int
+    use_linear_projection: bool
+    addition: AdditionConfig | None
 
 
 @dataclass(frozen=True)
@@ -83,165 +120,106 @@ class VAEConfig:
 
 
 @dataclass(frozen=True)
-class SchedulerConfig:
-    """EulerDiscreteScheduler."""
-
-    num_train_timesteps: int
-    beta_start: float
-    beta_end: float
-    beta_schedule: str
-    prediction_type: str
-    timestep_spacing: str
-    steps_offset: int
-    use_karras_sigmas: bool
-
-
-@dataclass(frozen=True)
 class Config:
-    """A whole checkpoint: one entry per folder that holds a network, and the noise schedule."""
+    """A whole checkpoint: one entry per folder that holds a network, and the noise schedule.
+
+    Stable Diffusion 1 and 2 have no `text_encoder_2`.
+    """
 
     text_encoder: TextEncoderConfig
-    text_encoder_2: TextEncoderConfig
+    text_encoder_2: TextEncoderConfig | None
     unet: UNetConfig
     vae: VAEConfig
     scheduler: SchedulerConfig
     force_zeros_for_empty_prompt: bool
 
-
-class Keys:
-    """One JSON file whose keys are taken one at a time; `finish` refuses what nobody took."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(f"{path}: this file is missing from the checkpoint") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path}: not a readable JSON file: {error}") from error
-        if not isinstance(values, dict):
-            raise CheckpointError(f"{path}: expected a JSON object at the top")
-        self.values: dict[str, Any] = values
-
-    def error(self, key: str, value: object, right: str) -> CheckpointError:
-        """What to raise for a value that is not supported; `right` is what would be."""
-        return CheckpointError(f"{self.path}: {key} = {value!r} is not supported; expected {right}")
-
-    def take(self, key: str, kind: type, default: Any = ...) -> Any:
-        """The value under `key`, of type `kind`; an int passes for a float, which is finite."""
-        value = self.values.pop(key, default)
-        if value is ...:
-            raise CheckpointError(f"{self.path}: {key} is missing")
-        if kind is float and type(value) is int and abs(value) < 2**53:
-            value = float(value)
-        wrong = not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))
-        if wrong or (kind is float and not math.isfinite(value)):
-            raise self.error(key, value, f"a value of type {kind.__name__}")
-        return value
-
-    def positive(self, key: str, default: float) -> float:
-        """A number above 0."""
-        value = self.take(key, float, default)
-        if value <= 0:
-            raise self.error(key, value, "a number above 0")
-        return value
-
-    def size(self, key: str, default: Any = ...) -> int:
-        """A positive integer."""
-        value = self.take(key, int, default)
-        if value < 1:
-            raise self.error(key, value, "a positive integer")
-        return value
-
-    def sizes(self, key: str, default: Any = ...) -> tuple[int, ...]:
-        """A list of positive integers."""
-        value = self.take(key, list, default)
-        if not value or not all(type(item) is int and item > 0 for item in value):
-            raise self.error(key, value, "a list of positive integers")
-        return tuple(value)
-
-    def per_block(self, key: str, blocks: int, default: Any = ...) -> tuple[Any, ...]:
-        """One value for all blocks, or a list with one for each."""
-        value = self.values.pop(key, default)
-        if value is ...:
-            raise CheckpointError(f"{self.path}: {key} is missing")
-        values = tuple(value) if isinstance(value, list) else (value,) * blocks
-        if len(values) != blocks:
-            raise self.error(key, value, f"one value, or a list of {blocks}, one per block")
-        return values
-
-    def sizes_per_block(self, key: str, blocks: int, default: int) -> tuple[int, ...]:
-        """One positive integer for all blocks, or a list with one for each."""
-        given = self.values.get(key)
-        values = self.per_block(key, blocks, default)
-        if not all(type(value) is int and value > 0 for value in values):
-            raise self.error(key, given, "positive integers")
-        return values
-
-    def one_of(self, key: str, allowed: Sequence[Any], default: Any = ...) -> Any:
-        """A value out of `allowed`; the first one stands for a key that is not there."""
-        value = self.values.pop(key, allowed[0] if default is ... else default)
-        # `True == 1` in Python, but not in a config.
-        if not any(value == right and type(value) is type(right) for right in allowed):
-            raise self.error(key, value, " or ".join(repr(right) for right in allowed))
-        return value
-
-    def drop(self, *keys: str) -> None:
-        """Keys that say nothing about inference."""
-        for key in keys:
-            self.values.pop(key, None)
-
-    def finish(self) -> None:
-        """Refuses what is left; names that start with "_" are notes, not settings."""
-        for key, value in self.values.items():
-            if not key.startswith("_"):
-                raise CheckpointError(f"{self.path}: unknown key {key} = {value!r}")
+    @property
+    def text_encoders(self) -> dict[str, TextEncoderConfig]:
+        """By the names of their folders, in the order in which their states are joined."""
+        first = {"text_encoder": self.text_encoder}
+        return (
+            first
+            if self.text_encoder_2 is None
+            else first | {"text_encoder_2": self.text_encoder_2}
+        )
 
 
-def read_config(folder: Path) -> Config:
+@dataclass(frozen=True)
+class _Index:
+    """What `model_index.json` says."""
+
+    xl: bool
+    scheduler: str
+    force_zeros_for_empty_prompt: bool
+
+
+def read_config(folder: Path, scheduler: str | None = None) -> Config:
     """Reads every configuration of a checkpoint in diffusers' layout.
+
+    `scheduler`, a key of `SCHEDULERS`, takes the place of the checkpoint's own.
 
     Raises CheckpointError, naming file, key and value, for anything that is not supported.
     """
-    force_zeros = _read_model_index(folder / "model_index.json")
+    index = _read_model_index(folder / "model_index.json", scheduler)
+    read_text_encoder = partial(_read_text_encoder, xl=index.xl)
     config = Config(
-        text_encoder=_read_text_encoder(folder / "text_encoder/config.json", projected=False),
-        text_encoder_2=_read_text_encoder(folder / "text_encoder_2/config.json", projected=True),
-        unet=_read_unet(folder / "unet/config.json"),
+        text_encoder=read_text_encoder(folder / "text_encoder/config.json", projected=False),
+        text_encoder_2=read_text_encoder(folder / "text_encoder_2/config.json", projected=True)
+        if index.xl
+        else None,
+        unet=_read_unet(folder / "unet/config.json", xl=index.xl),
         vae=_read_vae(folder / "vae/config.json"),
-        scheduler=_read_scheduler(folder / "scheduler/scheduler_config.json"),
-        force_zeros_for_empty_prompt=force_zeros,
+        scheduler=read_scheduler(
+            folder / "scheduler/scheduler_config.json", index.scheduler, scheduler, xl=index.xl
+        ),
+        force_zeros_for_empty_prompt=index.force_zeros_for_empty_prompt,
     )
     _check_fit(folder, config)
     return config
 
 
-def _read_model_index(path: Path) -> bool:
+def _read_model_index(path: Path, chosen_scheduler: str | None) -> _Index:
     keys = Keys(path)
     name = keys.values.get("_class_name")
-    if name != "StableDiffusionXLPipeline":
-        raise keys.error("_class_name", name, "'StableDiffusionXLPipeline'")
-    for component, rights in {
-        "scheduler": ("EulerDiscreteScheduler",),
+    if name not in (XL, SD):
+        raise keys.error("_class_name", name, f"{XL!r} or {SD!r}{_family(name)}")
+    xl = name == XL
+    components = {
         "text_encoder": ("CLIPTextModel",),
-        "text_encoder_2": ("CLIPTextModelWithProjection",),
         "tokenizer": ("CLIPTokenizer", "CLIPTokenizerFast"),
-        "tokenizer_2": ("CLIPTokenizer", "CLIPTokenizerFast"),
         "unet": ("UNet2DConditionModel",),
         "vae": ("AutoencoderKL",),
-    }.items():
+    }
+    if xl:
+        components["text_encoder_2"] = ("CLIPTextModelWithProjection",)
+        components["tokenizer_2"] = ("CLIPTokenizer", "CLIPTokenizerFast")
+    for component, rights in components.items():
         value = keys.take(component, list)
         if len(value) != 2 or value[1] not in rights:
             raise keys.error(component, value, f"the class {rights[0]!r}")
-    keys.drop("add_watermarker")
+    scheduler = keys.take("scheduler", list)
+    supported = SCHEDULERS.values()
+    if len(scheduler) != 2 or (chosen_scheduler is None and scheduler[1] not in supported):
+        raise keys.error("scheduler", scheduler, f"a class out of {', '.join(supported)}")
     keys.one_of("image_encoder", ([None, None],))
     keys.drop("feature_extractor")
-    force_zeros = keys.take("force_zeros_for_empty_prompt", bool, True)
+    if xl:
+        keys.drop("add_watermarker")
+    else:
+        keys.drop("safety_checker", "requires_safety_checker")
+    force_zeros = xl and keys.take("force_zeros_for_empty_prompt", bool, True)
     keys.finish()
-    return force_zeros
+    return _Index(xl, scheduler[1], force_zeros)
 
 
-def _read_text_encoder(path: Path, *, projected: bool) -> TextEncoderConfig:
+def _family(name: object) -> str:
+    """What is known of a pipeline that is not supported."""
+    families = (family for part, family in OTHER_FAMILIES.items() if part in str(name))
+    family = next(families, None)
+    return "" if family is None else f"; this is {family}"
+
+
+def _read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderConfig:
     keys = Keys(path)
     keys.one_of("model_type", ("clip_text_model",))
     projection_dim = keys.size("projection_dim", 512)
@@ -256,6 +234,7 @@ def _read_text_encoder(path: Path, *, projected: bool) -> TextEncoderConfig:
         layer_norm_eps=keys.positive("layer_norm_eps", 1e-5),
         eos_token_id=keys.take("eos_token_id", int, 49407),
         projection_dim=projection_dim if projected else None,
+        penultimate=xl,
     )
     # Training-time settings, and notes about the file itself.
     keys.drop("architectures", "attention_dropout", "dropout", "initializer_factor")
@@ -268,9 +247,8 @@ def _read_text_encoder(path: Path, *, projected: bool) -> TextEncoderConfig:
     return config
 
 
-def _read_unet(path: Path) -> UNetConfig:
+def _read_unet(path: Path, *, xl: bool) -> UNetConfig:
     keys = Keys(path)
-    keys.one_of("addition_embed_type", ("text_time",), default=None)
     channels = keys.sizes("block_out_channels", [320, 640, 1280, 1280])
     blocks = len(channels)
     layers = keys.sizes_per_block("layers_per_block", blocks, 2)
@@ -280,9 +258,9 @@ def _read_unet(path: Path) -> UNetConfig:
     )
     mid_type = keys.one_of("mid_block_type", ("UNetMidBlock2DCrossAttn", "UNetMidBlock2D"))
     depths = keys.per_block("transformer_layers_per_block", blocks, 1)
-    in_channels = keys.size("in_channels", 4)
+    in_channels = _in_channels(keys)
     config = UNetConfig(
-        sample_size=_sample_size(keys),
+        sample_size=_sample_size(keys, xl=xl),
         in_channels=in_channels,
         block_out_channels=channels,
         layers_per_block=layers,
@@ -296,8 +274,8 @@ def _read_unet(path: Path) -> UNetConfig:
         flip_sin_to_cos=keys.take("flip_sin_to_cos", bool, True),
         freq_shift=keys.take("freq_shift", float, 0),
         time_embed_dim=_optional_size(keys, "time_embedding_dim", 4 * channels[0]),
-        addition_time_embed_dim=keys.size("addition_time_embed_dim"),
-        projection_class_embeddings_input_dim=keys.size("projection_class_embeddings_input_dim"),
+        use_linear_projection=keys.take("use_linear_projection", bool, False),
+        addition=_addition(keys) if xl else None,
     )
     keys.one_of("out_channels", (in_channels,), default=4)
     _refuse_other_unets(keys)
@@ -307,15 +285,20 @@ def _read_unet(path: Path) -> UNetConfig:
 
 
 def _refuse_other_unets(keys: Keys) -> None:
-    """Options of UNet2DConditionModel that SDXL leaves alone, each with the values that do so."""
+    """Options that Stable Diffusion leaves alone, each with the values that do so."""
     for key in ("center_input_sample", "class_embeddings_concat", "dual_cross_attention"):
         keys.one_of(key, (False,))
     for key in ("only_cross_attention", "resnet_skip_time_act"):
         keys.one_of(key, (False,))
-    for key in ("upcast_attention", "mid_block_only_cross_attention"):
-        keys.one_of(key, (None, False))  # attention's softmax is float32 here in any case
+    # Attention's logits and softmax are float32 here in any case.
+    keys.one_of("upcast_attention", (None, False, True))
+    keys.one_of("mid_block_only_cross_attention", (None, False))
     for key in ("class_embed_type", "cross_attention_norm", "encoder_hid_dim", "num_class_embeds"):
         keys.one_of(key, (None,))
+    # Taken by `_addition` where the model has them.
+    for key in ("addition_embed_type", "addition_time_embed_dim"):
+        keys.one_of(key, (None,))
+    keys.one_of("projection_class_embeddings_input_dim", (None,))
     for key in ("encoder_hid_dim_type", "num_attention_heads", "time_embedding_act_fn"):
         keys.one_of(key, (None,))
     for key in ("time_cond_proj_dim", "timestep_post_act"):
@@ -329,7 +312,6 @@ def _refuse_other_unets(keys: Keys) -> None:
     keys.one_of("downsample_padding", (1,))
     keys.one_of("resnet_time_scale_shift", ("default",))
     keys.one_of("time_embedding_type", ("positional",))
-    keys.one_of("use_linear_projection", (True,), default=False)
     keys.drop("dropout", "addition_embed_type_num_heads")
 
 
@@ -375,8 +357,25 @@ def _mid_depth(depth: Any) -> int:
     return depth[0] if isinstance(depth, list) else depth
 
 
-def _sample_size(keys: Keys) -> tuple[int, int]:
+def _in_channels(keys: Keys) -> int:
+    value = keys.size("in_channels", 4)
+    if value in OTHER_UNETS and keys.values.get("out_channels", 4) == 4:
+        raise keys.error("in_channels", value, f"4; this UNet is for {OTHER_UNETS[value]}")
+    return value
+
+
+def _addition(keys: Keys) -> AdditionConfig:
+    keys.one_of("addition_embed_type", ("text_time",), default=None)
+    return AdditionConfig(
+        time_embed_dim=keys.size("addition_time_embed_dim"),
+        input_dim=keys.size("projection_class_embeddings_input_dim"),
+    )
+
+
+def _sample_size(keys: Keys, *, xl: bool) -> tuple[int, int]:
     value = keys.values.get("sample_size")
+    if not xl and _before_0_9(keys) and type(value) is int and value < LEGACY_SAMPLE_SIZE:
+        value = keys.values["sample_size"] = LEGACY_SAMPLE_SIZE
     if isinstance(value, list):
         sizes = keys.sizes("sample_size")
         if len(sizes) != 2:
@@ -384,6 +383,11 @@ def _sample_size(keys: Keys) -> tuple[int, int]:
         return sizes[0], sizes[1]
     size = keys.size("sample_size")
     return size, size
+
+
+def _before_0_9(keys: Keys) -> bool:
+    """Whether the file was written by a diffusers before 0.9."""
+    return bool(re.match(r"0\.[0-8]\.", str(keys.values.get("_diffusers_version"))))
 
 
 def _optional_size(keys: Keys, key: str, default: int) -> int:
@@ -400,8 +404,11 @@ def _check_unet(keys: Keys, config: UNetConfig) -> None:
         if channels % config.norm_num_groups:
             right = f"a divisor of {channels} channels"
             raise keys.error("norm_num_groups", config.norm_num_groups, right)
-    if config.block_out_channels[0] % 2 or config.addition_time_embed_dim % 2:
-        raise keys.error("addition_time_embed_dim", config.addition_time_embed_dim, "an even size")
+    if config.block_out_channels[0] % 2:
+        channels = list(config.block_out_channels)
+        raise keys.error("block_out_channels", channels, "an even first size")
+    if config.addition is not None and config.addition.time_embed_dim % 2:
+        raise keys.error("addition_time_embed_dim", config.addition.time_embed_dim, "an even size")
 
 
 def _read_vae(path: Path) -> VAEConfig:
@@ -453,56 +460,21 @@ def _per_channel(keys: Keys, key: str, channels: int) -> tuple[float, ...] | Non
     return tuple(float(item) for item in value)
 
 
-def _read_scheduler(path: Path) -> SchedulerConfig:
-    keys = Keys(path)
-    name = keys.values.get("_class_name")
-    if name != "EulerDiscreteScheduler":
-        raise keys.error("_class_name", name, "'EulerDiscreteScheduler'")
-    config = SchedulerConfig(
-        num_train_timesteps=keys.size("num_train_timesteps", 1000),
-        beta_start=keys.positive("beta_start", 0.0001),
-        beta_end=keys.positive("beta_end", 0.02),
-        beta_schedule=keys.one_of("beta_schedule", ("linear", "scaled_linear")),
-        prediction_type=keys.one_of("prediction_type", ("epsilon", "v_prediction")),
-        timestep_spacing=keys.one_of("timestep_spacing", ("linspace", "leading", "trailing")),
-        steps_offset=keys.take("steps_offset", int, 0),
-        use_karras_sigmas=bool(keys.one_of("use_karras_sigmas", (False, True, None))),
-    )
-    keys.one_of("interpolation_type", ("linear",))
-    keys.one_of("final_sigmas_type", ("zero",))
-    keys.one_of("timestep_type", ("discrete",))
-    for key in ("use_exponential_sigmas", "use_beta_sigmas", "rescale_betas_zero_snr"):
-        keys.one_of(key, (False, None))
-    for key in ("trained_betas", "sigma_min", "sigma_max"):
-        keys.one_of(key, (None,))
-    # Settings of other schedulers that published files carry along; Euler reads none of them.
-    keys.drop("clip_sample", "clip_sample_range", "sample_max_value", "set_alpha_to_one")
-    keys.drop("skip_prk_steps")
-    keys.finish()
-    for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
-        if beta >= 1:
-            raise keys.error(key, beta, "a number below 1")
-    if config.steps_offset < 0:
-        raise keys.error("steps_offset", config.steps_offset, "0 or more")
-    return config
-
-
 def _check_fit(folder: Path, config: Config) -> None:
     """The components must fit together."""
-    unet, first, second = config.unet, config.text_encoder, config.text_encoder_2
-    file = folder / "unet/config.json"
-    width = first.hidden_size + second.hidden_size
-    assert second.projection_dim is not None  # _read_text_encoder(projected=True)
-    added = second.projection_dim + 6 * unet.addition_time_embed_dim
-    for key, value, right, why in (
+    unet = config.unet
+    width = sum(encoder.hidden_size for encoder in config.text_encoders.values())
+    fits = [
         ("in_channels", unet.in_channels, config.vae.latent_channels, "the VAE's latent_channels"),
-        ("cross_attention_dim", unet.cross_attention_dim, width, "both text encoders' width"),
-        (
-            "projection_class_embeddings_input_dim",
-            unet.projection_class_embeddings_input_dim,
-            added,
-            "text_encoder_2's projection_dim + 6 * addition_time_embed_dim",
-        ),
-    ):
+        ("cross_attention_dim", unet.cross_attention_dim, width, "the text encoders' width"),
+    ]
+    if config.text_encoder_2 is not None and unet.addition is not None:
+        pooled = config.text_encoder_2.projection_dim
+        assert pooled is not None  # _read_text_encoder(projected=True)
+        why = "text_encoder_2's projection_dim + 6 * addition_time_embed_dim"
+        right = pooled + 6 * unet.addition.time_embed_dim
+        fits.append(("projection_class_embeddings_input_dim", unet.addition.input_dim, right, why))
+    for key, value, right, why in fits:
         if value != right:
+            file = folder / "unet/config.json"
             raise CheckpointError(f"{file}: {key} = {value} does not fit; expected {right}, {why}")

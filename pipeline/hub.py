@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from huggingface_hub import (
     constants,
@@ -26,15 +27,13 @@ from pipeline.config import read_config
 from pipeline.errors import CheckpointError
 from pipeline.tensors import choose_weight_files
 
+TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
+OTHER_NETWORKS = ("unet", "vae")
 CONFIG_FILES = (
     "model_index.json",
     "scheduler/scheduler_config.json",
-    "text_encoder/config.json",
-    "text_encoder_2/config.json",
-    "unet/config.json",
-    "vae/config.json",
+    *(f"{component}/config.json" for component in TEXT_ENCODERS + OTHER_NETWORKS),
 )
-TOKENIZERS = ("tokenizer", "tokenizer_2")
 TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
@@ -43,7 +42,6 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-NETWORKS = ("text_encoder", "text_encoder_2", "unet", "vae")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,19 @@ class Checkpoint:
     revision: str | None
 
 
-def fetch(model: str, revision: str | None = None, prefer_fp16: bool = False) -> Checkpoint:
+class _Wanted(NamedTuple):
+    """What to make of a checkpoint; see `fetch`."""
+
+    prefer_fp16: bool
+    scheduler: str | None
+
+
+def fetch(
+    model: str,
+    revision: str | None = None,
+    prefer_fp16: bool = False,
+    scheduler: str | None = None,
+) -> Checkpoint:
     """Finds a checkpoint in diffusers' layout, downloading from the Hub only what is needed.
 
     The configuration comes first: what cannot run is refused before its weights are fetched.
@@ -74,11 +84,13 @@ def fetch(model: str, revision: str | None = None, prefer_fp16: bool = False) ->
         revision: a branch, tag or commit on the Hub; None is the main branch.
         prefer_fp16: fetch weights in half precision where they are offered: half the download,
             and enough for networks that run in 16 bits.
+        scheduler: takes the place of the checkpoint's own, as in `read_config`.
 
     Raises:
         CheckpointError: there is no such checkpoint or no access to it, it is not complete or
             not supported, or it cannot be downloaded or stored.
     """
+    wanted = _Wanted(prefer_fp16, scheduler)
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         if revision is not None:
@@ -86,28 +98,33 @@ def fetch(model: str, revision: str | None = None, prefer_fp16: bool = False) ->
                 f"{model}: this is a folder, which has no revision {revision!r}; only models on "
                 "the Hub have revisions"
             )
-        return _from_folder(folder, prefer_fp16)
+        return _from_folder(folder, wanted)
     if folder.is_file():
         raise CheckpointError(f"{model}: is a file; expected a folder in diffusers' layout")
     try:
-        return _from_hub(model, revision, prefer_fp16)
+        return _from_hub(model, revision, wanted)
     except CheckpointError:
         raise
     # The client passes on its own errors and those of its transports, which have no common base.
     except Exception as error:
         if _is_final(error):
             raise CheckpointError(_explanation(model, revision, error)) from error
-        return _from_cache(model, revision, prefer_fp16, error)
+        return _from_cache(model, revision, wanted, error)
 
 
-def needed_files(names: Collection[str], prefer_fp16: bool = False) -> list[str]:
+def needed_files(
+    names: Collection[str],
+    prefer_fp16: bool = False,
+    text_encoders: Collection[str] = TEXT_ENCODERS,
+) -> list[str]:
     """Of all files of a checkpoint (paths below its root), those that are needed to run it.
 
     Raises:
         CheckpointError: a tokenizer or the weights of a network are missing.
     """
-    needed: list[str] = [*CONFIG_FILES]
-    for component in TOKENIZERS:
+    absent = set(TEXT_ENCODERS) - set(text_encoders)
+    needed = [file for file in CONFIG_FILES if file.split("/")[0] not in absent]
+    for component in (name.replace("text_encoder", "tokenizer") for name in text_encoders):
         files = [
             f"{component}/{name}" for name in TOKENIZER_FILES if f"{component}/{name}" in names
         ]
@@ -118,17 +135,17 @@ def needed_files(names: Collection[str], prefer_fp16: bool = False) -> list[str]
                 "tokenizer.json"
             )
         needed += files
-    for component in NETWORKS:
+    for component in (*text_encoders, *OTHER_NETWORKS):
         needed += choose_weight_files(names, component, prefer_fp16)
     return needed
 
 
-def _from_folder(folder: Path, prefer_fp16: bool) -> Checkpoint:
-    _check(folder, str(folder), _list_folder(folder), prefer_fp16)
+def _from_folder(folder: Path, wanted: _Wanted) -> Checkpoint:
+    _check(folder, str(folder), _list_folder(folder), wanted)
     return Checkpoint(folder, folder.resolve().name, revision=None)
 
 
-def _from_hub(model: str, revision: str | None, prefer_fp16: bool) -> Checkpoint:
+def _from_hub(model: str, revision: str | None, wanted: _Wanted) -> Checkpoint:
     resolved = resolve_revision(model, revision=revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
     try:
@@ -136,14 +153,12 @@ def _from_hub(model: str, revision: str | None, prefer_fp16: bool) -> Checkpoint
     except CachedRepoTreeNotFoundError:  # in a cache that cannot be written to
         tree = list_repo_tree(model, revision=resolved.resolved, recursive=True)
         names = [entry.path for entry in tree]
-    files = _check(folder, model, names, prefer_fp16)
+    files = _check(folder, model, names, wanted)
     snapshot_download(model, revision=resolved, allow_patterns=files)
     return Checkpoint(folder, model, resolved.resolved)
 
 
-def _from_cache(
-    model: str, revision: str | None, prefer_fp16: bool, reason: Exception
-) -> Checkpoint:
+def _from_cache(model: str, revision: str | None, wanted: _Wanted, reason: Exception) -> Checkpoint:
     """What the cache holds, if that is enough to run, in whichever precision it is there."""
     try:
         # Without patterns the client would insist on every file of the repository.
@@ -153,23 +168,23 @@ def _from_cache(
     except LocalEntryNotFoundError:
         raise CheckpointError(_explanation(model, revision, reason)) from reason
     try:
-        _check(Path(folder), folder, _list_folder(Path(folder)), prefer_fp16)
+        _check(Path(folder), folder, _list_folder(Path(folder)), wanted)
     except CheckpointError as error:
         message = f"{_explanation(model, revision, reason)} What is in the cache: {error}"
         raise CheckpointError(message) from reason
     return Checkpoint(Path(folder), model, Path(folder).name)
 
 
-def _check(folder: Path, where: str, names: Collection[str], prefer_fp16: bool) -> list[str]:
+def _check(folder: Path, where: str, names: Collection[str], wanted: _Wanted) -> list[str]:
     """The files that are needed, out of `names`; `folder` has the configuration already."""
     if "model_index.json" not in names:
         raise CheckpointError(
             f"{where}: no checkpoint in diffusers' layout, which has a model_index.json; a single "
             "file with all weights is not supported"
         )
-    read_config(folder)
+    config = read_config(folder, wanted.scheduler)
     try:
-        return needed_files(names, prefer_fp16)
+        return needed_files(names, wanted.prefer_fp16, config.text_encoders)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
 

@@ -26,6 +26,14 @@ from pipeline.errors import MetadataError
 
 Number = TypeVar("Number", int, float)
 
+# Schedulers as that program calls them.
+SAMPLERS = {
+    "euler": "Euler",
+    "euler-ancestral": "Euler a",
+    "ddim": "DDIM",
+    "pndm": "PLMS",
+    "dpmsolver++": "DPM++ 2M",
+}
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
 PROGRAM = "sdxl-flax"
 MAX_FILE_BYTES = 64 * 2**20
@@ -35,7 +43,7 @@ MAX_TEXT = 2**20
 NEGATIVE = "Negative prompt:"
 # Possessive and of limited length, so that no text takes more than linear time.
 _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
-_PLAIN_VALUE = re.compile(r"\w[\w .\-/]*(?<! )")
+_PLAIN_VALUE = re.compile(r"\w[\w .\-+/]*(?<! )")
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class Settings:
         width: in pixels, as `height`.
         model: a Hub id, or a folder's name.
         revision: the commit on the Hub.
+        sampler: the scheduler's name in `SAMPLERS`, and " Karras" after it for those noise levels.
     """
 
     prompt: str
@@ -59,6 +68,7 @@ class Settings:
     height: int | None
     model: str | None
     revision: str | None
+    sampler: str | None = None
 
 
 def to_text(settings: Settings) -> str:
@@ -66,7 +76,7 @@ def to_text(settings: Settings) -> str:
     s = settings
     fields = {
         "Steps": s.num_inference_steps,
-        "Sampler": "Euler",
+        "Sampler": s.sampler,
         "CFG scale": None if s.guidance_scale is None else float(s.guidance_scale),
         "Seed": s.seed,
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
@@ -114,6 +124,7 @@ def from_text(text: str) -> Settings:
         height=height,
         model=fields.get("Model"),
         revision=fields.get("Model revision"),
+        sampler=fields.get("Sampler"),
     )
 
 

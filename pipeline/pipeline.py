@@ -1,4 +1,7 @@
-"""SDXLPipeline: the one stateful object. Text in, pictures out."""
+"""SDXLPipeline: the one stateful object. Text in, pictures out.
+
+Named after the model it was made for; it draws with Stable Diffusion 1 and 2 as well.
+"""
 
 import logging
 import time
@@ -33,6 +36,7 @@ from pipeline.errors import Cancelled, CheckpointError, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
 from pipeline.scheduler import make_schedule
+from pipeline.scheduler_config import SCHEDULERS
 from pipeline.tokenizer import Tokenizers
 from pipeline.unet import UNet
 from pipeline.vae import VAE
@@ -123,6 +127,7 @@ class SDXLPipeline:
         dtype: DTypeLike | None = None,
         devices: Sequence[jax.Device] | None = None,
         cache_dir: str | Path | None = None,
+        scheduler: str | None = None,
     ) -> "SDXLPipeline":
         """Loads a checkpoint, compiles it and warms it up.
 
@@ -136,6 +141,8 @@ class SDXLPipeline:
             dtype: of the networks: bfloat16 on accelerators and float32 on CPU where None.
             devices: to run on; all of the default backend where None.
             cache_dir: a private folder to keep compiled executables in; None keeps none.
+            scheduler: "euler", "euler-ancestral", "ddim", "pndm" or "dpmsolver++"; the
+                checkpoint's own where None.
 
         Raises:
             CheckpointError: the checkpoint is missing, damaged or not supported.
@@ -144,17 +151,20 @@ class SDXLPipeline:
         """
         check_count("images_per_request", images_per_request, 1, MAX_IMAGES)
         check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
+        if scheduler is not None and scheduler not in SCHEDULERS:
+            right = ", ".join(map(repr, SCHEDULERS))
+            raise InputError(f"scheduler is {scheduler!r}; expected one of {right}")
         devices = list(jax.devices() if devices is None else devices)
         if not devices:
             raise InputError("devices is empty; expected at least one")
         dtype = network_dtype(dtype, devices)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
-        checkpoint = fetch(str(model), revision, prefer_fp16=dtype.itemsize == 2)
-        config = read_config(checkpoint.folder)
-        tokenizers = load_tokenizers(checkpoint.folder, config)
-        shapes = Shapes(
-            images_per_request, *image_size(config, height, width), tokenizers.first.length
+        checkpoint = fetch(
+            str(model), revision, prefer_fp16=dtype.itemsize == 2, scheduler=scheduler
         )
+        config = read_config(checkpoint.folder, scheduler)
+        tokenizers = load_tokenizers(checkpoint.folder, config)
+        shapes = Shapes(images_per_request, *image_size(config, height, width), tokenizers.length)
         mesh = make_mesh(devices, images_per_request)
         networks = load_networks(checkpoint.folder, config, dtype, place_on(mesh))
         compiled = CompiledSampler(config, networks, mesh, shapes, cache)
@@ -184,7 +194,8 @@ class SDXLPipeline:
             guidance_scale: how closely to follow the prompt; 1 and below means no guidance.
             seed: picture i is drawn from seed + i (modulo 2^32), and only from that.
             num_inference_steps: 1 to 50; the pipeline's default where None.
-            latents: `[images, h, w, C]` float32 standard normal noise, instead of the seed's.
+            latents: `[images, h, w, C]` float32 standard normal noise to start from, instead of
+                the seed's; what a scheduler adds on the way is the seed's still.
             output_type: "pil", "np" (`[images, H, W, 3]` float32 in 0..1) or "latent".
             on_step: called as `on_step(step, total, latents)` after every step, step counting
                 from 1, latents being the device's array `[images, h, w, C]`.
@@ -218,33 +229,36 @@ class SDXLPipeline:
         on_step: OnStep | None,
         cancelled: Event | None,
     ) -> Array:
-        """Final latents `[B, h, w, C]`; input_ids `[2, B, 2, L]`."""
+        """Final latents `[B, h, w, C]`; input_ids `[2, B, E, L]` for E text encoders."""
         run = self._compiled
         schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
         blank = np.array([not text.strip() for text in request.negative_prompts])
         conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
+        seeds = run.put_seeds(np.array(request.seeds, np.uint32))
         if noise is None:
-            seeds = np.array(request.seeds, np.uint32)
             latents = run.initial_latents(seeds, schedule.init_noise_sigma)
         else:
             latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))
-        total = request.num_inference_steps
+        state = run.start(latents)
         advance = partial(
             run.denoise,
             conditioning=conditioning,
-            schedule=run.put_schedule(schedule),
+            seeds=seeds,
+            table=run.put_schedule(schedule),
             guidance_scale=request.guidance_scale,
         )
         if on_step is None and cancelled is None:
-            return advance(latents, start=0, stop=total)
-        for step in range(total):
+            return advance(state, start=0, stop=schedule.stops[-1]).latents
+        start, total = 0, len(schedule.stops)
+        for step, stop in enumerate(schedule.stops):
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled(f"stopped after {step} of {total} steps")
             # Wait for the step: queueing the rest at once would leave nothing to cancel.
-            latents = advance(latents, start=step, stop=step + 1).block_until_ready()
+            state = jax.block_until_ready(advance(state, start=start, stop=stop))
+            start = stop
             if on_step is not None:
-                on_step(step + 1, total, latents)
-        return latents
+                on_step(step + 1, total, state.latents)
+        return state.latents
 
     def _finish(self, latents: Array, request: Request, output_type: str) -> Any:
         if output_type == "latent":
@@ -268,6 +282,8 @@ class SDXLPipeline:
             height=self.height,
             model=self.model,
             revision=self.revision,
+            sampler=metadata.SAMPLERS[self._config.scheduler.name]
+            + (" Karras" if self._config.scheduler.use_karras_sigmas else ""),
         )
 
     def _checked_latents(self, latents: np.ndarray) -> np.ndarray:
@@ -372,15 +388,14 @@ def image_size(config: Config, height: int | None, width: int | None) -> tuple[i
 
 def load_tokenizers(folder: Path, config: Config) -> Tokenizers:
     """Of a checkpoint on this machine; they must fit the text encoders."""
-    encoders = config.text_encoder, config.text_encoder_2
-    lengths = encoders[0].max_position_embeddings, encoders[1].max_position_embeddings
+    encoders = config.text_encoders
+    lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
     tokenizers = Tokenizers.load(folder, lengths)
-    both = zip((tokenizers.first, tokenizers.second), encoders, ("", "_2"), strict=True)
-    for tokenizer, encoder, suffix in both:
+    for tokenizer, (name, encoder) in zip(tokenizers.each, encoders.items(), strict=True):
         if tokenizer.vocabulary_size > encoder.vocab_size:
             raise CheckpointError(
-                f"{folder}/text_encoder{suffix}/config.json: vocab_size = {encoder.vocab_size} is"
-                f" less than the {tokenizer.vocabulary_size} of tokenizer{suffix}/"
+                f"{folder}/{name}/config.json: vocab_size = {encoder.vocab_size} is less than the"
+                f" {tokenizer.vocabulary_size} of its tokenizer"
             )
     return tokenizers
 
@@ -392,7 +407,12 @@ def load_networks(folder: Path, config: Config, dtype: DTypeLike, place: weights
         with _Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
             return weights.load(lambda: make(dtype), folder / name, dtype, place, bar.update)
 
-    return Networks(**{name: load(name, make) for name, make in blueprints(config).items()})
+    loaded = {name: load(name, make) for name, make in blueprints(config).items()}
+    return Networks(
+        text_encoders=tuple(loaded[name] for name in config.text_encoders),
+        unet=loaded["unet"],
+        vae=loaded["vae"],
+    )
 
 
 def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
@@ -401,12 +421,10 @@ def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
     def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
         return lambda dtype: make(part, dtype=dtype, rngs=weights.shape_rngs())
 
-    return {
-        "text_encoder": blueprint(CLIPTextEncoder, config.text_encoder),
-        "text_encoder_2": blueprint(CLIPTextEncoder, config.text_encoder_2),
-        "unet": blueprint(UNet, config.unet),
-        "vae": blueprint(VAE, config.vae),
+    encoders = {
+        name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()
     }
+    return {**encoders, "unet": blueprint(UNet, config.unet), "vae": blueprint(VAE, config.vae)}
 
 
 def _progress_bar(title: str) -> tqdm:

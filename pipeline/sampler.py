@@ -4,7 +4,7 @@ Guidance batch order is [uncond, cond]: arrays with a leading axis of 2 hold the
 half first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,7 +13,8 @@ from jax import Array
 
 from pipeline import scheduler
 from pipeline.clip import CLIPTextEncoder
-from pipeline.config import SchedulerConfig, VAEConfig
+from pipeline.config import VAEConfig
+from pipeline.scheduler import State, Table
 from pipeline.unet import UNet
 from pipeline.vae import VAE
 
@@ -23,18 +24,17 @@ Shard = Callable[[Array], Array]
 class Conditioning(NamedTuple):
     """What the UNet is told about the prompts.
 
-    prompt_embeds `[2, B, L, D]`, pooled_prompt_embeds `[2, B, P]`, add_time_ids `[6]` float32 =
-    (height, width, top, left, height, width) in pixels.
+    prompt_embeds `[2, B, L, D]`; with SDXL also pooled_prompt_embeds `[2, B, P]` and add_time_ids
+    `[6]` float32 = (height, width, top, left, height, width) in pixels.
     """
 
     prompt_embeds: Array
-    pooled_prompt_embeds: Array
-    add_time_ids: Array
+    pooled_prompt_embeds: Array | None
+    add_time_ids: Array | None
 
 
 def encode(
-    text_encoder: CLIPTextEncoder,
-    text_encoder_2: CLIPTextEncoder,
+    text_encoders: Sequence[CLIPTextEncoder],
     input_ids: Array,
     zero_negative: Array,
     size: tuple[int, int],
@@ -42,24 +42,24 @@ def encode(
     """Prompts to conditioning.
 
     Args:
-        text_encoder: the first, whose pooled output is not used.
-        text_encoder_2: the second, with a projection.
-        input_ids: `[2, B, 2, L]` int32: negative and positive prompts; last but one axis: the two
-            tokenizers.
+        text_encoders: one, or SDXL's two, the second of them with a projection.
+        input_ids: `[2, B, E, L]` int32: negative and positive prompts; E: of each text encoder.
         zero_negative: `[B]` bool: this picture's negative prompt counts as zero embeddings.
         size: height and width in pixels.
     """
     _, batch, _, length = input_ids.shape
-    ids = input_ids.reshape(2 * batch, 2, length)
-    first, _ = text_encoder(ids[:, 0])
-    second, pooled = text_encoder_2(ids[:, 1])
-    assert pooled is not None  # the second encoder has a projection
-    embeds = jnp.concatenate([first, second], axis=-1).reshape(2, batch, length, -1)
-    pooled = pooled.reshape(2, batch, -1)
+    ids = input_ids.reshape(2 * batch, -1, length)
+    outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
+    embeds = jnp.concatenate([states for states, _ in outputs], axis=-1)
+    embeds = embeds.reshape(2, batch, length, -1)
     dropped = jnp.stack([zero_negative, jnp.zeros_like(zero_negative)])  # [2, B]
+    embeds = jnp.where(dropped[:, :, None, None], 0, embeds)
+    _, pooled = outputs[-1]
+    if pooled is None:
+        return Conditioning(embeds, None, None)
     return Conditioning(
-        prompt_embeds=jnp.where(dropped[:, :, None, None], 0, embeds),
-        pooled_prompt_embeds=jnp.where(dropped[:, :, None], 0, pooled),
+        prompt_embeds=embeds,
+        pooled_prompt_embeds=jnp.where(dropped[:, :, None], 0, pooled.reshape(2, batch, -1)),
         add_time_ids=jnp.array([*size, 0, 0, *size], jnp.float32),
     )
 
@@ -73,49 +73,72 @@ def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
     return draw(seeds)
 
 
+def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
+    """As `noise`, for what evaluation `i` adds; from the picture's own seed and `i` alone."""
+
+    def draw(seed: Array) -> Array:
+        key = jax.random.fold_in(jax.random.key(seed), i)
+        return jax.random.normal(key, shape, jnp.float32)
+
+    return jax.vmap(draw)(seeds)
+
+
 def denoise(
     unet: UNet,
-    config: SchedulerConfig,
-    latents: Array,
+    state: State,
     conditioning: Conditioning,
-    timesteps: Array,
-    sigmas: Array,
+    seeds: Array,
+    table: Table[Array],
     guidance_scale: Array,
     start: Array,
     stop: Array,
     shard: Shard = lambda x: x,
-) -> Array:
-    """Steps `start` to `stop` of a run, with classifier-free guidance (Ho and Salimans 2022).
+) -> State:
+    """Evaluations `start` to `stop` of a run, with classifier-free guidance (Ho and Salimans 2022).
 
     Args:
-        unet: predicts what `config` says.
-        config: of the schedule.
-        latents: `[B, h, w, C]` float32, as step `start` expects them.
+        unet: predicts what the table was made for.
+        state: as evaluation `start` expects it.
         conditioning: of both halves.
-        timesteps: `[T]` float32; T may exceed the run's number of steps.
-        sigmas: `[T + 1]` float32.
+        seeds: `[B]` uint32, of the noise that some schedulers add.
+        table: of `N` rows; N may exceed the run's number of evaluations.
         guidance_scale: float32 scalar; 1 and below means no guidance.
-        start: int32 scalar, the first step.
-        stop: int32 scalar, the first step that is not done.
+        start: int32 scalar, the first evaluation.
+        stop: int32 scalar, the first evaluation that is not done.
         shard: applied to arrays whose leading axes are [2, B], to spread them over devices.
 
-    Returns the latents after step `stop - 1`, `[B, h, w, C]` float32.
+    Returns the state after evaluation `stop - 1`.
     """
-    batch = latents.shape[0]
+    shape = state.latents.shape
+    batch = shape[0]
     embeds = conditioning.prompt_embeds.reshape(2 * batch, *conditioning.prompt_embeds.shape[2:])
-    time_ids = jnp.broadcast_to(conditioning.add_time_ids, (2 * batch, 6))
-    added = unet.embed_added(conditioning.pooled_prompt_embeds.reshape(2 * batch, -1), time_ids)
+    added = _added(unet, conditioning)
 
-    def step(i: Array, latents: Array) -> Array:
-        scaled = scheduler.scale_model_input(latents, sigmas[i])
-        both = shard(jnp.broadcast_to(scaled, (2, *scaled.shape)))
-        times = jnp.broadcast_to(timesteps[i], (2 * batch,))
-        prediction = unet(both.reshape(2 * batch, *scaled.shape[1:]), times, embeds, added)
-        uncond, cond = shard(prediction.reshape(2, *scaled.shape))
+    def evaluate(i: Array, state: State) -> State:
+        row = jax.tree.map(lambda column: column[i], table)
+        scaled = scheduler.scale_model_input(state.latents, row)
+        both = shard(jnp.broadcast_to(scaled, (2, *shape)))
+        times = jnp.broadcast_to(row.timesteps, (2 * batch,))
+        prediction = unet(both.reshape(2 * batch, *shape[1:]), times, embeds, added)
+        uncond, cond = shard(prediction.reshape(2, *shape))
         guided = jnp.where(guidance_scale > 1, uncond + guidance_scale * (cond - uncond), cond)
-        return scheduler.step(guided, latents, sigmas[i], sigmas[i + 1], config.prediction_type)
+        drawn = jax.lax.cond(
+            row.noise > 0,
+            lambda: step_noise(seeds, i, shape[1:]),
+            lambda: jnp.zeros_like(state.latents),
+        )
+        return scheduler.step(guided, state, row, drawn)
 
-    return jax.lax.fori_loop(start, stop, step, latents)
+    return jax.lax.fori_loop(start, stop, evaluate, state)
+
+
+def _added(unet: UNet, conditioning: Conditioning) -> Array | None:
+    """What SDXL adds to every time embedding, `[2 B, time_embed_dim]`."""
+    pooled, time_ids = conditioning.pooled_prompt_embeds, conditioning.add_time_ids
+    if pooled is None or time_ids is None:
+        return None
+    pooled = pooled.reshape(-1, pooled.shape[-1])
+    return unet.embed_added(pooled, jnp.broadcast_to(time_ids, (len(pooled), 6)))
 
 
 def decode(vae: VAE, latents: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Prompts to token ids, for both of SDXL's text encoders."""
+"""Prompts to token ids, for each of a checkpoint's text encoders."""
 
 import logging
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import CLIPTokenizer
 
 POSITIONS = 77  # what CLIP's text encoders were trained with
+NAMES = ("tokenizer", "tokenizer_2")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Tokens:
 
 
 class Tokenizer:
-    """One CLIP tokenizer, giving the ids that diffusers' SDXL pipeline gives its text encoder."""
+    """One CLIP tokenizer, giving the ids that diffusers' pipelines give their text encoder."""
 
     def __init__(self, clip: "CLIPTokenizer") -> None:
         self._clip = clip
@@ -86,44 +87,50 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The two tokenizers of an SDXL checkpoint."""
+    """The tokenizers of a checkpoint, one for each text encoder."""
 
-    first: Tokenizer
-    second: Tokenizer
+    each: tuple[Tokenizer, ...]
 
     @classmethod
     def load(
-        cls, folder: Path, max_position_embeddings: tuple[int, int] = (POSITIONS, POSITIONS)
+        cls, folder: Path, max_position_embeddings: Sequence[int] = (POSITIONS, POSITIONS)
     ) -> "Tokenizers":
-        """Reads `tokenizer/` and `tokenizer_2/` of a checkpoint.
+        """Reads `tokenizer/` of a checkpoint, and `tokenizer_2/` for a second text encoder.
 
         Args:
             folder: the checkpoint.
-            max_position_embeddings: of the first and of the second text encoder.
+            max_position_embeddings: of each text encoder.
 
         Raises:
             CheckpointError: as `Tokenizer.load`, or the two give different numbers of tokens.
         """
-        first = Tokenizer.load(folder / "tokenizer", max_position_embeddings[0])
-        second = Tokenizer.load(folder / "tokenizer_2", max_position_embeddings[1])
-        if first.length != second.length:
+        each = tuple(
+            Tokenizer.load(folder / name, positions)
+            for name, positions in zip(NAMES, max_position_embeddings, strict=False)
+        )
+        if each[-1].length != each[0].length:
             raise CheckpointError(
                 f"{folder}/tokenizer_2/tokenizer_config.json: model_max_length is "
-                f"{second.length}; it must be {first.length}, as in tokenizer/"
+                f"{each[-1].length}; it must be {each[0].length}, as in tokenizer/"
             )
-        return cls(first, second)
+        return cls(each)
+
+    @property
+    def length(self) -> int:
+        """L, the number of ids that every prompt becomes."""
+        return self.each[0].length
 
     def tokenize(self, prompts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-        """Both encoders' ids of several prompts.
+        """Every encoder's ids of several prompts.
 
         Returns:
-            `input_ids` `[n, 2, L]` int32, and per prompt the end that did not fit, or "". Where
-            the two tokenizers cut at different places it is the longer end.
+            `input_ids` `[n, E, L]` int32 for E encoders, and per prompt the end that did not fit,
+            or "". Where tokenizers cut at different places it is the longer end.
         """
-        pairs = [(self.first.tokenize(text), self.second.tokenize(text)) for text in prompts]
-        ids = np.array([[tokens.input_ids for tokens in pair] for pair in pairs], np.int32)
-        truncated = [max((tokens.truncated for tokens in pair), key=len) for pair in pairs]
-        return ids.reshape(len(pairs), 2, self.first.length), truncated
+        rows = [[tokenizer.tokenize(text) for tokenizer in self.each] for text in prompts]
+        ids = np.array([[tokens.input_ids for tokens in row] for row in rows], np.int32)
+        truncated = [max((tokens.truncated for tokens in row), key=len) for row in rows]
+        return ids.reshape(len(rows), len(self.each), self.length), truncated
 
 
 def _clip_tokenizer_class() -> "type[CLIPTokenizer]":
@@ -157,7 +164,7 @@ def _check(clip: "CLIPTokenizer", folder: Path, max_position_embeddings: int) ->
                 f"{config}: {key} is {getattr(clip, key)!r}; only 'right' is supported"
             )
     if clip.pad_token_id is None:
-        raise CheckpointError(f"{config}: pad_token is missing; SDXL needs one")
+        raise CheckpointError(f"{config}: pad_token is missing; the text encoder needs one")
 
 
 def _valid_unicode(text: str) -> str:

@@ -1,7 +1,8 @@
-"""SDXL's UNet (Podell et al. 2023): ResNet blocks and transformers over `[B, h, w, C]` latents.
+"""Stable Diffusion's UNet (Rombach et al. 2022): ResNet blocks and transformers over latents
+`[B, h, w, C]`.
 
-Conditioned on the prompt through cross-attention, and on time, pooled prompt and picture size
-("text_time") through an embedding added in every ResNet block.
+Conditioned on the prompt through cross-attention, and on time through an embedding added in every
+ResNet block; with SDXL (Podell et al. 2023) on pooled prompt and picture size ("text_time") too.
 """
 
 from functools import partial
@@ -75,20 +76,21 @@ class Transformer2D(nnx.Module):
         self.norm = group_norm(
             width, config.norm_num_groups, TRANSFORMER_NORM_EPS, dtype=dtype, rngs=rngs
         )
-        self.proj_in = linear(width, width, dtype=dtype, rngs=rngs)
+        # The same computation; files differ in the shape of the weights.
+        project = linear if config.use_linear_projection else partial(conv, kernel=1)
+        self.proj_in = project(width, width, dtype=dtype, rngs=rngs)
         self.transformer_blocks = nnx.List(
             TransformerBlock(width, config.cross_attention_dim, heads, dtype=dtype, rngs=rngs)
             for _ in range(depth)
         )
-        self.proj_out = linear(width, width, dtype=dtype, rngs=rngs)
+        self.proj_out = project(width, width, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array, prompt_embeds: Array) -> Array:
         """`[B, h, w, C]` and `[B, L, D]` -> `[B, h, w, C]`."""
-        tokens = self.norm(x).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
-        tokens = self.proj_in(tokens)
+        tokens = self.proj_in(self.norm(x)).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
         for block in self.transformer_blocks:
             tokens = block(tokens, prompt_embeds)
-        return x + self.proj_out(tokens).reshape(x.shape)
+        return x + self.proj_out(tokens.reshape(x.shape))
 
 
 def _resnet(config: UNetConfig, c_in: int, c_out: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -210,7 +212,8 @@ class UNet(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         self.conv_in = conv(config.in_channels, channels[0], dtype=dtype, rngs=rngs)
         self.time_embedding = embed(channels[0])
-        self.add_embedding = embed(config.projection_class_embeddings_input_dim)
+        if config.addition is not None:
+            self.add_embedding = embed(config.addition.input_dim)
 
         self.down_blocks = nnx.List()
         skips = [channels[0]]
@@ -236,14 +239,20 @@ class UNet(nnx.Module):
         """What "text_time" adds to every time embedding; the same for all steps of a request.
 
         pooled_prompt_embeds `[B, P]`, add_time_ids `[B, 6]` float32 -> `[B, time_embed_dim]`.
+        Only where `config.addition` is there.
         """
+        assert self.config.addition is not None
         batch = add_time_ids.shape[0]
-        sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition_time_embed_dim)
+        sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition.time_embed_dim)
         joined = [pooled_prompt_embeds, sizes.reshape(batch, -1).astype(self.dtype)]
         return self.add_embedding(jnp.concatenate(joined, axis=-1))
 
     def __call__(
-        self, latents: Array, timesteps: Array, prompt_embeds: Array, added_embed: Array
+        self,
+        latents: Array,
+        timesteps: Array,
+        prompt_embeds: Array,
+        added_embed: Array | None = None,
     ) -> Array:
         """One forward pass.
 
@@ -251,12 +260,14 @@ class UNet(nnx.Module):
             latents: `[B, h, w, C]`, already scaled for this step's noise level.
             timesteps: `[B]` float32 (bfloat16 would round 961 to 960).
             prompt_embeds: `[B, L, D]`.
-            added_embed: `[B, time_embed_dim]`, from `embed_added`.
+            added_embed: `[B, time_embed_dim]`, from `embed_added`, for a UNet that has it.
 
         Returns `[B, h, w, C]` float32.
         """
         wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
-        time_embed = self.time_embedding(wave.astype(self.dtype)) + added_embed
+        time_embed = self.time_embedding(wave.astype(self.dtype))
+        if added_embed is not None:
+            time_embed = time_embed + added_embed
         x = self.conv_in(latents.astype(self.dtype))
         skips = [x]
         for block in self.down_blocks:

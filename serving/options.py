@@ -21,6 +21,7 @@ class Options:
     images: int
     steps: int
     max_waiting: int
+    scheduler: str | None
     cache_dir: Path | None
 
 
@@ -54,7 +55,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     option(
         "--model",
         "MODEL_ID",
-        "folder or Hugging Face Hub id of an SDXL checkpoint in diffusers' layout; by default "
+        "folder or Hugging Face Hub id of a Stable Diffusion checkpoint (XL, 1 or 2) in diffusers' "
+        "layout; by default "
         "SDXL base 1.0 on an accelerator and the bundled miniature without one",
     )
     option("--revision", "REVISION", "branch, tag or commit of a checkpoint on the Hub")
@@ -90,6 +92,12 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         type=_whole(1, 10_000),
         default="32",
         metavar="COUNT",
+    )
+    option(
+        "--scheduler",
+        "SCHEDULER",
+        "euler, euler-ancestral, ddim, pndm or dpmsolver++; by default the checkpoint's own",
+        metavar="NAME",
     )
     option(
         "--cache-dir",

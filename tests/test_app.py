@@ -36,6 +36,7 @@ def test_defaults():
         images=4,
         steps=25,
         max_waiting=32,
+        scheduler=None,
         cache_dir=None,
     )
 

@@ -25,6 +25,7 @@ CONFIG = TextEncoderConfig(
     layer_norm_eps=1e-5,
     eos_token_id=END,
     projection_dim=5,
+    penultimate=True,
 )
 IDS = np.array([[0, 3, 4, END, 1, 1], [0, END, 1, 1, 1, 1]], np.int32)
 
@@ -59,14 +60,17 @@ def test_pooled_is_taken_at_the_end_token(eos: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_states_are_those_before_the_last_layer(layers: int) -> None:
+@pytest.mark.parametrize("penultimate", [True, False])
+def test_states_are_those_before_the_last_layer_or_the_last_normed(
+    layers: int, penultimate: bool
+) -> None:
     @jax.jit
     def both(ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        encode = encoder(replace(CONFIG, num_hidden_layers=layers))
+        encode = encoder(replace(CONFIG, num_hidden_layers=layers, penultimate=penultimate))
         x = encode.token_embedding(ids) + encode.position_embedding(jnp.arange(6))
-        for layer in list(encode.layers)[: layers - 1]:
+        for layer in list(encode.layers)[: layers - penultimate]:
             x = layer(x)
-        return encode(ids)[0], x
+        return encode(ids)[0], x if penultimate else encode.final_layer_norm(x)
 
     ours, right = both(IDS)
     np.testing.assert_allclose(ours, right, atol=1e-6)

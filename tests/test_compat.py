@@ -1,7 +1,7 @@
 """The calls of diffusers' Flax pipelines, against pictures that diffusers 0.39 itself drew.
 
 `tools/incumbent.py` made the golden files, one with that version as it is and one with the two
-constants of torch's networks that it has otherwise.
+constants of torch's networks that it has otherwise. Where a test asks for no model it is the SDXL.
 """
 
 from functools import cache
@@ -15,49 +15,66 @@ from flax.jax_utils import replicate
 from flax.training.common_utils import shard
 
 from pipeline import CheckpointError, InputError, compat
-from pipeline.compat import FlaxStableDiffusionXLPipeline
+from pipeline.compat import (
+    FlaxDiffusionPipeline,
+    FlaxStableDiffusionPipeline,
+    FlaxStableDiffusionXLPipeline,
+)
 from tests.checkpoints import GOLDEN, PLAIN, CompilationCount
 from tools import flax_calls
 
-FLAX = GOLDEN / "flax/checkpoint"
+XL = GOLDEN / "flax/checkpoint"
+SD = GOLDEN / "flax_sd/checkpoint"
 INCUMBENT_BOUND = 2 / 255
 SAME_CONSTANTS_BOUND = 0.05 / 255
+MODELS = ("flax", "flax_sd")
 NAMES = ("defaults", "negative", "devices_1", "devices_4", "devices_8")
 
 Params = dict[str, Any]
 
 
 @cache
-def loaded() -> tuple[FlaxStableDiffusionXLPipeline, Params]:
-    return FlaxStableDiffusionXLPipeline.from_pretrained(FLAX, split_head_dim=True)
+def loaded(model: str = "flax") -> tuple[FlaxDiffusionPipeline, Params]:
+    return FlaxDiffusionPipeline.from_pretrained(GOLDEN / model / "checkpoint", split_head_dim=True)
 
 
 @cache
-def pictures() -> dict[str, np.ndarray]:
-    return flax_calls.pictures(*loaded())
+def pictures(model: str) -> dict[str, np.ndarray]:
+    return flax_calls.pictures(*loaded(model))
 
 
-def golden(name: str) -> dict[str, np.ndarray]:
-    with np.load(GOLDEN / f"flax/{name}.npz", allow_pickle=False) as arrays:
+def golden(model: str, name: str) -> dict[str, np.ndarray]:
+    with np.load(GOLDEN / model / f"{name}.npz", allow_pickle=False) as arrays:
         return dict(arrays)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pictures_are_those_of_diffusers(name: str) -> None:
-    theirs, ours = golden("incumbent")[name], pictures()[name]
+@pytest.mark.parametrize("model", MODELS)
+def test_pictures_are_those_of_diffusers(model: str, name: str) -> None:
+    theirs, ours = golden(model, "incumbent")[name], pictures(model)[name]
     assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     assert np.abs(ours - theirs).max() <= INCUMBENT_BOUND
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_differs_are_two_constants(name: str) -> None:
-    theirs = golden("incumbent_torch_constants")[name]
-    assert np.abs(pictures()[name] - theirs).max() <= SAME_CONSTANTS_BOUND
+@pytest.mark.parametrize("model", MODELS)
+def test_what_differs_are_two_constants(model: str, name: str) -> None:
+    theirs = golden(model, "incumbent_torch_constants")[name]
+    assert np.abs(pictures(model)[name] - theirs).max() <= SAME_CONSTANTS_BOUND
 
 
 @pytest.mark.parametrize("name", ["ids", "negative_ids"])
-def test_ids_are_those_of_diffusers(name: str) -> None:
-    np.testing.assert_array_equal(pictures()[name], golden("incumbent")[name])
+@pytest.mark.parametrize("model", MODELS)
+def test_ids_are_those_of_diffusers(model: str, name: str) -> None:
+    np.testing.assert_array_equal(pictures(model)[name], golden(model, "incumbent")[name])
+
+
+def test_the_kind_follows_the_checkpoint() -> None:
+    assert type(loaded("flax")[0]) is FlaxStableDiffusionXLPipeline
+    assert type(loaded("flax_sd")[0]) is FlaxStableDiffusionPipeline
+    for kind, other in ((FlaxStableDiffusionXLPipeline, SD), (FlaxStableDiffusionPipeline, XL)):
+        with pytest.raises(CheckpointError, match=f"is for Flax.*, not for {kind.__name__}"):
+            kind.from_pretrained(other)
 
 
 def inputs(prompts: int = 1) -> tuple[jax.Array, jax.Array]:
@@ -122,7 +139,7 @@ def test_parameters_are_a_plain_dict_in_the_dtype_they_are_given() -> None:
     assert rough.dtype == exact.dtype == jnp.float32
     assert 1e-4 < np.abs(rough - exact).max() < 0.2
 
-    _, at_once = FlaxStableDiffusionXLPipeline.from_pretrained(FLAX, dtype=jnp.bfloat16)
+    _, at_once = FlaxStableDiffusionXLPipeline.from_pretrained(XL, dtype=jnp.bfloat16)
     jax.tree.map(np.testing.assert_array_equal, at_once, params)
     assert type(at_once["unet"]["down_blocks"]["0"]) is dict
 
@@ -156,7 +173,7 @@ def test_branches_with_flax_weights_stand_for_the_main_branch(
 
 def test_a_dtype_that_overflows_is_refused() -> None:
     with pytest.raises(InputError, match="float16"):
-        FlaxStableDiffusionXLPipeline.from_pretrained(FLAX, dtype=jnp.float16)
+        FlaxStableDiffusionXLPipeline.from_pretrained(XL, dtype=jnp.float16)
 
 
 def test_prompts_must_be_text() -> None:

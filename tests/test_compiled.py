@@ -1,6 +1,7 @@
 """Layouts, and the same pictures from every one of them, with nothing compiled after startup."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from pipeline.compiled import choose_layout, make_mesh
 from pipeline.config import read_config
 from pipeline.scheduler import make_schedule
+from pipeline.scheduler_config import SCHEDULERS
 from tests.checkpoints import SMALLEST, shared_pipeline
 
 PROMPTS = ["a red star", "a blue circle", "a large green square", "two yellow rings"]
@@ -81,6 +83,7 @@ def test_halves_of_guidance_run_on_different_devices() -> None:
     run = shared_pipeline(8)._compiled
     ids = np.zeros((2, 4, 2, 77), np.int32)
     conditioning = run.encode(ids, np.zeros(4, bool))
+    assert conditioning.pooled_prompt_embeds is not None
     for embeds in (conditioning.prompt_embeds, conditioning.pooled_prompt_embeds):
         held = {shard.device.id: shard.index[:2] for shard in embeds.addressable_shards}
         assert held == {
@@ -96,7 +99,7 @@ def test_halves_of_guidance_run_on_different_devices() -> None:
 
 def test_pictures_are_spread_over_the_devices() -> None:
     run = shared_pipeline(4)._compiled
-    latents = run.initial_latents(np.arange(4, dtype=np.uint32), 1.0)
+    latents = run.initial_latents(run.put_seeds(np.arange(4, dtype=np.uint32)), 1.0)
     held = {shard.device.id: shard.index[0] for shard in latents.addressable_shards}
     assert held == {picture: slice(picture, picture + 1) for picture in range(4)}
     pictures, _ = run.decode(latents)
@@ -112,29 +115,34 @@ def test_weights_are_on_every_device() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_run_in_parts_equals_the_whole(devices: int) -> None:
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_run_in_parts_equals_the_whole(devices: int, scheduler: str) -> None:
     run = shared_pipeline(devices)._compiled
     steps = 7
-    schedule = make_schedule(read_config(SMALLEST).scheduler, steps)
+    config = replace(read_config(SMALLEST).scheduler, name=scheduler, use_karras_sigmas=False)
+    schedule = make_schedule(config, steps)
+    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
     ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
     advance = partial(
         run.denoise,
         conditioning=run.encode(ids, np.zeros(4, bool)),
-        schedule=run.put_schedule(schedule),
+        seeds=seeds,
+        table=run.put_schedule(schedule),
         guidance_scale=5.0,
     )
-    first = run.initial_latents(np.arange(4, dtype=np.uint32), schedule.init_noise_sigma)
-    whole = np.asarray(advance(first, start=0, stop=steps))
-    for middle in (1, 3, 6):
+    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
+    end = schedule.stops[-1]
+    whole = np.asarray(advance(first, start=0, stop=end).latents)
+    for middle in range(1, end):
         half = advance(first, start=0, stop=middle)
-        assert np.abs(np.asarray(half) - whole).max() > 0.01
-        np.testing.assert_array_equal(advance(half, start=middle, stop=steps), whole)
-    np.testing.assert_array_equal(advance(first, start=0, stop=0), first)
+        assert np.abs(np.asarray(half.latents) - whole).max() > 0.001
+        np.testing.assert_array_equal(advance(half, start=middle, stop=end).latents, whole)
+    np.testing.assert_array_equal(advance(first, start=0, stop=0).latents, first.latents)
 
 
 def test_initial_latents_are_scaled_noise() -> None:
     run = shared_pipeline(1)._compiled
-    seeds = np.array([5, 6, 2**32 - 1, 0], np.uint32)
+    seeds = run.put_seeds(np.array([5, 6, 2**32 - 1, 0], np.uint32))
     one, three = (np.asarray(run.initial_latents(seeds, sigma)) for sigma in (1.0, 3.0))
     np.testing.assert_allclose(three, 3 * one, rtol=1e-6)
     assert len({row.tobytes() for row in one}) == 4

@@ -9,151 +9,8 @@ import pytest
 from pipeline.config import Config, SchedulerConfig, TextEncoderConfig, VAEConfig, read_config
 from pipeline.errors import CheckpointError
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
+from tests.published import SD_1, SD_2, SDXL_BASE
 
-# The configuration files of stabilityai/stable-diffusion-xl-base-1.0, every key of them.
-SDXL_BASE: dict[str, dict[str, Any]] = {
-    "model_index.json": {
-        "_class_name": "StableDiffusionXLPipeline",
-        "_diffusers_version": "0.19.0.dev0",
-        "force_zeros_for_empty_prompt": True,
-        "add_watermarker": None,
-        "scheduler": ["diffusers", "EulerDiscreteScheduler"],
-        "text_encoder": ["transformers", "CLIPTextModel"],
-        "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
-        "tokenizer": ["transformers", "CLIPTokenizer"],
-        "tokenizer_2": ["transformers", "CLIPTokenizer"],
-        "unet": ["diffusers", "UNet2DConditionModel"],
-        "vae": ["diffusers", "AutoencoderKL"],
-    },
-    "text_encoder/config.json": {
-        "architectures": ["CLIPTextModel"],
-        "attention_dropout": 0.0,
-        "bos_token_id": 0,
-        "dropout": 0.0,
-        "eos_token_id": 2,
-        "hidden_act": "quick_gelu",
-        "hidden_size": 768,
-        "initializer_factor": 1.0,
-        "initializer_range": 0.02,
-        "intermediate_size": 3072,
-        "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 77,
-        "model_type": "clip_text_model",
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-        "pad_token_id": 1,
-        "projection_dim": 768,
-        "torch_dtype": "float16",
-        "transformers_version": "4.32.0.dev0",
-        "vocab_size": 49408,
-    },
-    "text_encoder_2/config.json": {
-        "architectures": ["CLIPTextModelWithProjection"],
-        "attention_dropout": 0.0,
-        "bos_token_id": 0,
-        "dropout": 0.0,
-        "eos_token_id": 2,
-        "hidden_act": "gelu",
-        "hidden_size": 1280,
-        "initializer_factor": 1.0,
-        "initializer_range": 0.02,
-        "intermediate_size": 5120,
-        "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 77,
-        "model_type": "clip_text_model",
-        "num_attention_heads": 20,
-        "num_hidden_layers": 32,
-        "pad_token_id": 1,
-        "projection_dim": 1280,
-        "torch_dtype": "float16",
-        "transformers_version": "4.32.0.dev0",
-        "vocab_size": 49408,
-    },
-    "unet/config.json": {
-        "_class_name": "UNet2DConditionModel",
-        "_diffusers_version": "0.19.0.dev0",
-        "act_fn": "silu",
-        "addition_embed_type": "text_time",
-        "addition_embed_type_num_heads": 64,
-        "addition_time_embed_dim": 256,
-        "attention_head_dim": [5, 10, 20],
-        "block_out_channels": [320, 640, 1280],
-        "center_input_sample": False,
-        "class_embed_type": None,
-        "class_embeddings_concat": False,
-        "conv_in_kernel": 3,
-        "conv_out_kernel": 3,
-        "cross_attention_dim": 2048,
-        "cross_attention_norm": None,
-        "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
-        "downsample_padding": 1,
-        "dual_cross_attention": False,
-        "encoder_hid_dim": None,
-        "encoder_hid_dim_type": None,
-        "flip_sin_to_cos": True,
-        "freq_shift": 0,
-        "in_channels": 4,
-        "layers_per_block": 2,
-        "mid_block_only_cross_attention": None,
-        "mid_block_scale_factor": 1,
-        "mid_block_type": "UNetMidBlock2DCrossAttn",
-        "norm_eps": 1e-05,
-        "norm_num_groups": 32,
-        "num_attention_heads": None,
-        "num_class_embeds": None,
-        "only_cross_attention": False,
-        "out_channels": 4,
-        "projection_class_embeddings_input_dim": 2816,
-        "resnet_out_scale_factor": 1.0,
-        "resnet_skip_time_act": False,
-        "resnet_time_scale_shift": "default",
-        "sample_size": 128,
-        "time_cond_proj_dim": None,
-        "time_embedding_act_fn": None,
-        "time_embedding_dim": None,
-        "time_embedding_type": "positional",
-        "timestep_post_act": None,
-        "transformer_layers_per_block": [1, 2, 10],
-        "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
-        "upcast_attention": None,
-        "use_linear_projection": True,
-    },
-    "vae/config.json": {
-        "_class_name": "AutoencoderKL",
-        "_diffusers_version": "0.20.0.dev0",
-        "_name_or_path": "../sdxl-vae/",
-        "act_fn": "silu",
-        "block_out_channels": [128, 256, 512, 512],
-        "down_block_types": ["DownEncoderBlock2D"] * 4,
-        "force_upcast": True,
-        "in_channels": 3,
-        "latent_channels": 4,
-        "layers_per_block": 2,
-        "norm_num_groups": 32,
-        "out_channels": 3,
-        "sample_size": 1024,
-        "scaling_factor": 0.13025,
-        "up_block_types": ["UpDecoderBlock2D"] * 4,
-    },
-    "scheduler/scheduler_config.json": {
-        "_class_name": "EulerDiscreteScheduler",
-        "_diffusers_version": "0.19.0.dev0",
-        "beta_end": 0.012,
-        "beta_schedule": "scaled_linear",
-        "beta_start": 0.00085,
-        "clip_sample": False,
-        "interpolation_type": "linear",
-        "num_train_timesteps": 1000,
-        "prediction_type": "epsilon",
-        "sample_max_value": 1.0,
-        "set_alpha_to_one": False,
-        "skip_prk_steps": True,
-        "steps_offset": 1,
-        "timestep_spacing": "leading",
-        "trained_betas": None,
-        "use_karras_sigmas": False,
-    },
-}
 UNET = "unet/config.json"
 VAE = "vae/config.json"
 TEXT = "text_encoder/config.json"
@@ -162,14 +19,18 @@ SCHEDULER = "scheduler/scheduler_config.json"
 INDEX = "model_index.json"
 
 
+def write(folder: Path, files: dict[str, dict[str, Any]]) -> Path:
+    for name, values in files.items():
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(values))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """SDXL base 1.0's configuration files."""
-    for name, values in SDXL_BASE.items():
-        file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(values))
-    return tmp_path
+    return write(tmp_path, SDXL_BASE)
 
 
 def changed(folder: Path, file: str, **changes: Any) -> Config:
@@ -191,7 +52,9 @@ def test_sdxl_base(folder: Path) -> None:
         layer_norm_eps=1e-5,
         eos_token_id=2,
         projection_dim=None,
+        penultimate=True,
     )
+    assert config.text_encoder_2 is not None
     assert (config.text_encoder_2.hidden_size, config.text_encoder_2.projection_dim) == (1280, 1280)
     assert config.unet.sample_size == (128, 128)
     assert config.unet.num_attention_heads == (5, 10, 20)
@@ -215,6 +78,7 @@ def test_sdxl_base(folder: Path) -> None:
     )
     assert config.vae.scale_factor == 8
     assert config.scheduler == SchedulerConfig(
+        name="euler",
         num_train_timesteps=1000,
         beta_start=0.00085,
         beta_end=0.012,
@@ -223,7 +87,76 @@ def test_sdxl_base(folder: Path) -> None:
         timestep_spacing="leading",
         steps_offset=1,
         use_karras_sigmas=False,
+        set_alpha_to_one=False,
     )
+
+
+def test_stable_diffusion_1(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, SD_1))
+    assert list(config.text_encoders) == ["text_encoder"]
+    assert config.text_encoder_2 is None
+    assert (config.text_encoder.hidden_size, config.text_encoder.hidden_act) == (768, "quick_gelu")
+    assert (config.text_encoder.penultimate, config.text_encoder.projection_dim) == (False, None)
+    assert not config.force_zeros_for_empty_prompt
+    assert config.unet.sample_size == (64, 64)
+    assert config.unet.num_attention_heads == (8, 8, 8, 8)
+    assert config.unet.down_depths == ((1, 1), (1, 1), (1, 1), ())
+    assert config.unet.mid_depth == 1
+    assert config.unet.up_depths == ((), (1, 1, 1), (1, 1, 1), (1, 1, 1))
+    assert (config.unet.use_linear_projection, config.unet.addition) == (False, None)
+    assert config.vae.scaling_factor == 0.18215
+    assert config.scheduler.name == "pndm"
+    assert config.scheduler.timestep_spacing == "leading"
+    assert (config.scheduler.steps_offset, config.scheduler.set_alpha_to_one) == (1, False)
+
+
+def test_stable_diffusion_2(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, SD_2))
+    assert (config.text_encoder.hidden_size, config.text_encoder.hidden_act) == (1024, "gelu")
+    assert config.unet.sample_size == (96, 96)
+    assert config.unet.num_attention_heads == (5, 10, 20, 20)
+    assert (config.unet.use_linear_projection, config.unet.addition) == (True, None)
+    assert config.scheduler.name == "ddim"
+    assert config.scheduler.prediction_type == "v_prediction"
+
+
+@pytest.mark.parametrize(
+    ("version", "side"), [("0.2.2", 64), ("0.8.0.dev0", 64), ("0.9.0", 32), ("0.10.0", 32)]
+)
+def test_the_first_files_of_stable_diffusion_1_mean_64(
+    tmp_path: Path, version: str, side: int
+) -> None:
+    write(tmp_path, SD_1)
+    config = changed(tmp_path, UNET, sample_size=32, _diffusers_version=version)
+    assert config.unet.sample_size == (side, side)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value", "right"),
+    [
+        (INDEX, "_class_name", "StableDiffusion3Pipeline", "this is Stable Diffusion 3"),
+        (INDEX, "_class_name", "FluxPipeline", "this is FLUX"),
+        (INDEX, "_class_name", "StableDiffusionControlNetPipeline", "this is a ControlNet"),
+        (INDEX, "_class_name", "StableDiffusionInpaintPipeline", "this is an inpainting model"),
+        (INDEX, "image_encoder", ["transformers", "CLIPVisionModelWithProjection"], "None"),
+        (INDEX, "text_encoder_2", ["transformers", "CLIPTextModelWithProjection"], "unknown key"),
+        (UNET, "in_channels", 9, "expected 4; this UNet is for inpainting"),
+        (UNET, "in_channels", 8, "expected 4; this UNet is for editing pictures"),
+        (UNET, "addition_embed_type", "text_time", "expected None"),
+        (UNET, "addition_time_embed_dim", 256, "expected None"),
+        (UNET, "cross_attention_dim", 1024, "expected 768, the text encoders' width"),
+    ],
+)
+def test_other_families_are_refused_by_name(
+    tmp_path: Path, file: str, key: str, value: Any, right: str
+) -> None:
+    write(tmp_path, SD_1)
+    with pytest.raises(CheckpointError) as caught:
+        changed(tmp_path, file, **{key: value})
+    message = str(caught.value)
+    assert message.startswith(str(tmp_path / file))
+    assert f"{key} = {value!r}" in message
+    assert right in message
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
@@ -305,10 +238,14 @@ def test_keys_that_may_be_left_out(folder: Path) -> None:
 
 REFUSED: list[tuple[str, str, Any]] = [
     # Another pipeline, other components
-    (INDEX, "_class_name", "StableDiffusionPipeline"),
+    (INDEX, "_class_name", "StableDiffusion3Pipeline"),
+    (INDEX, "_class_name", "FluxPipeline"),
+    (INDEX, "_class_name", "StableDiffusionXLInpaintPipeline"),
+    (INDEX, "_class_name", "StableDiffusionControlNetPipeline"),
     (INDEX, "_class_name", "StableDiffusionXLImg2ImgPipeline"),
     (INDEX, "_class_name", ...),
-    (INDEX, "scheduler", ["diffusers", "EulerAncestralDiscreteScheduler"]),
+    (INDEX, "scheduler", ["diffusers", "UniPCMultistepScheduler"]),
+    (INDEX, "scheduler", "EulerDiscreteScheduler"),
     (INDEX, "text_encoder", [None, None]),
     (INDEX, "text_encoder", "CLIPTextModel"),
     (INDEX, "text_encoder_2", ["transformers", "T5EncoderModel"]),
@@ -339,8 +276,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     (UNET, "addition_embed_type", "image"),
     (UNET, "addition_time_embed_dim", None),
     (UNET, "addition_time_embed_dim", ...),
-    (UNET, "use_linear_projection", False),
-    (UNET, "use_linear_projection", ...),
+    (UNET, "use_linear_projection", None),
     (UNET, "act_fn", "gelu"),
     (UNET, "attention_type", "gated"),
     (UNET, "attention_head_dim", [5, 10]),
@@ -389,8 +325,9 @@ REFUSED: list[tuple[str, str, Any]] = [
     (UNET, "transformer_layers_per_block", [1, 2]),
     (UNET, "transformer_layers_per_block", [1, 2, "10"]),
     (UNET, "transformer_layers_per_block", [1, 2, -1]),
-    (UNET, "upcast_attention", True),
+    (UNET, "upcast_attention", "yes"),
     (UNET, "motion_module", True),
+    (UNET, "in_channels", 9),
     # VAE
     (VAE, "act_fn", "relu"),
     (VAE, "block_out_channels", "128"),
@@ -408,7 +345,8 @@ REFUSED: list[tuple[str, str, Any]] = [
     (VAE, "use_quant_conv", None),
     (VAE, "patch_size", 2),
     # Scheduler
-    (SCHEDULER, "_class_name", "DPMSolverMultistepScheduler"),
+    (SCHEDULER, "_class_name", "UniPCMultistepScheduler"),
+    (SCHEDULER, "_class_name", "DDIMScheduler"),  # not what the index names
     (SCHEDULER, "_class_name", ...),
     (SCHEDULER, "beta_end", 1.2),
     (SCHEDULER, "beta_start", 0),

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline import SDXLPipeline
 from pipeline.config import read_config
-from pipeline.scheduler import make_schedule
+from pipeline.scheduler import dpm_solver_levels, euler_levels, make_schedule
 from tools import agreement
 from tools.agreement import Networks, relative_error
 
@@ -24,6 +24,11 @@ NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.npz"))
 COMPONENT_BOUND = 2e-5
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
+LEVELS = {
+    "euler": euler_levels,
+    "euler-ancestral": euler_levels,
+    "dpmsolver++": dpm_solver_levels,
+}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -68,32 +73,35 @@ def test_the_shapes_promised_are_covered() -> None:
 def test_tokenizers(networks: Networks, golden: dict[str, np.ndarray]) -> None:
     prompts = json.loads(str(golden["prompts"]))
     ours, _ = networks.tokenizers.tokenize(prompts)
-    np.testing.assert_array_equal(ours[:, 0], golden["input_ids_1"])
-    np.testing.assert_array_equal(ours[:, 1], golden["input_ids_2"])
+    for i in range(ours.shape[1]):
+        np.testing.assert_array_equal(ours[:, i], golden[f"input_ids_{i + 1}"])
 
 
 def test_text_encoders(networks: Networks, golden: dict[str, np.ndarray]) -> None:
-    first, pooled = agreement.text_states(networks.text_encoder, golden["input_ids_1"])
-    assert pooled is None
-    second, pooled = agreement.text_states(networks.text_encoder_2, golden["input_ids_2"])
-    assert relative_error(np.asarray(first), golden["hidden_1"]) <= COMPONENT_BOUND
-    assert relative_error(np.asarray(second), golden["hidden_2"]) <= COMPONENT_BOUND
-    assert relative_error(np.asarray(pooled), golden["pooled"]) <= COMPONENT_BOUND
+    for i, encoder in enumerate(networks.text_encoders, 1):
+        states, pooled = agreement.text_states(encoder, golden[f"input_ids_{i}"])
+        assert relative_error(np.asarray(states), golden[f"hidden_{i}"]) <= COMPONENT_BOUND
+        if i == 2:
+            assert relative_error(np.asarray(pooled), golden["pooled"]) <= COMPONENT_BOUND
+        else:
+            assert pooled is None
 
 
-def test_prompt_embeds_are_both_encoders_states(golden: dict[str, np.ndarray]) -> None:
-    joined = np.concatenate([golden["hidden_1"], golden["hidden_2"]], axis=-1)
-    np.testing.assert_array_equal(joined, golden["prompt_embeds"])
+def test_prompt_embeds_are_all_encoders_states(
+    networks: Networks, golden: dict[str, np.ndarray]
+) -> None:
+    hidden = [golden[f"hidden_{i + 1}"] for i in range(len(networks.text_encoders))]
+    np.testing.assert_array_equal(np.concatenate(hidden, axis=-1), golden["prompt_embeds"])
 
 
 def test_unet(networks: Networks, golden: dict[str, np.ndarray]) -> None:
+    xl = networks.config.unet.addition is not None
     ours = agreement.unet_prediction(
         networks.unet,
         golden["unet_latents"],
         golden["unet_timesteps"],
         golden["prompt_embeds"][2:4],
-        golden["pooled"][2:4],
-        golden["unet_add_time_ids"],
+        *((golden["pooled"][2:4], golden["unet_add_time_ids"]) if xl else ()),
     )
     assert relative_error(np.asarray(ours), golden["unet_output"]) <= COMPONENT_BOUND
 
@@ -112,15 +120,23 @@ def test_vae_decode(networks: Networks, golden: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 3, 25, 50])
 def test_schedule(name: str, golden: dict[str, np.ndarray], steps: int) -> None:
     ours = make_schedule(read_config(GOLDEN / name / "checkpoint").scheduler, steps)
-    theirs = {
-        key: golden[f"schedule_{steps}_{key}"]
-        for key in ("timesteps", "sigmas", "init_noise_sigma")
-    }
-    assert ours.timesteps.dtype == ours.sigmas.dtype == np.float32
+    theirs = golden[f"schedule_{steps}_timesteps"]
+    assert ours.timesteps.dtype == np.float32
+    assert list(ours.stops)[-1] == len(ours.timesteps)
     # Karras timesteps are interpolated, the others are whole numbers or nearly so.
-    np.testing.assert_allclose(ours.timesteps, theirs["timesteps"], rtol=1e-6, atol=1e-4)
-    np.testing.assert_allclose(ours.sigmas, theirs["sigmas"], rtol=COMPONENT_BOUND)
-    assert ours.init_noise_sigma == pytest.approx(theirs["init_noise_sigma"], rel=COMPONENT_BOUND)
+    np.testing.assert_allclose(ours.timesteps, theirs, rtol=1e-6, atol=1e-4)
+    assert ours.init_noise_sigma == pytest.approx(
+        golden[f"schedule_{steps}_init_noise_sigma"], rel=COMPONENT_BOUND
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 25, 50])
+def test_noise_levels(name: str, golden: dict[str, np.ndarray], steps: int) -> None:
+    config = read_config(GOLDEN / name / "checkpoint").scheduler
+    if config.name not in LEVELS:
+        pytest.skip("follows timesteps alone")
+    _, ours = LEVELS[config.name](config, steps)
+    np.testing.assert_allclose(ours, golden[f"schedule_{steps}_sigmas"], rtol=COMPONENT_BOUND)
 
 
 def check_sample(

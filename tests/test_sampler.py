@@ -22,10 +22,10 @@ IMAGES = 2
 def encode(negative: np.ndarray, zero: list[bool]) -> sampler.Conditioning:
     both = np.stack([negative, IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
     encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
-    return _encode(*encoders, jnp.asarray(both), jnp.asarray(zero), (24, 32))
+    return _encode(encoders, jnp.asarray(both), jnp.asarray(zero), (24, 32))
 
 
-_encode = nnx.jit(sampler.encode, static_argnums=4)
+_encode = nnx.jit(sampler.encode, static_argnums=3)
 
 
 @cache
@@ -36,10 +36,12 @@ def text_encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
 def test_conditioning() -> None:
     given = encode(IDS[::-1], [False, False])
     assert given.prompt_embeds.shape == (2, IMAGES, 6, 16)
+    assert given.pooled_prompt_embeds is not None
+    assert given.add_time_ids is not None
     assert given.pooled_prompt_embeds.shape == (2, IMAGES, 5)
     assert given.add_time_ids.tolist() == [24, 32, 0, 0, 24, 32]
     # Negative prompts, the prompts in reverse here, come first.
-    for embeds in map(np.asarray, given[:2]):
+    for embeds in map(np.asarray, (given.prompt_embeds, given.pooled_prompt_embeds)):
         np.testing.assert_allclose(embeds[0], embeds[1, ::-1], atol=1e-6)
         assert np.abs(np.subtract(*embeds[1])).max() > 1e-3
 
@@ -64,6 +66,27 @@ def test_noise_depends_on_its_own_seed_alone() -> None:
     many = np.asarray(sampler.noise(jnp.arange(64, dtype=jnp.uint32), shape))
     assert abs(many.mean()) < 0.03
     assert abs(many.std() - 1) < 0.03
+
+
+def test_step_noise_depends_on_seed_and_evaluation_alone() -> None:
+    shape, seeds = (8, 8, 4), jnp.array([0, 1, 2**32 - 1], jnp.uint32)
+    drawn = [np.asarray(sampler.step_noise(seeds, i, shape)) for i in (0, 1, 40)]
+    alone = np.asarray(sampler.step_noise(seeds[2:], 1, shape))
+    np.testing.assert_array_equal(drawn[1][2], alone[0])
+    different = [*drawn, np.asarray(sampler.noise(seeds, shape))]
+    assert len({row.tobytes() for rows in different for row in rows}) == 12
+    assert abs(np.mean(drawn)) < 0.05
+    assert abs(np.std(drawn) - 1) < 0.05
+
+
+def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
+    config = replace(TEXT, projection_dim=None, penultimate=False)
+    ids = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None])  # [2, B, 1, L]
+    given = _encode((text_encoder(config),), ids, jnp.array([False, True]), (24, 32))
+    assert given.prompt_embeds.shape == (2, IMAGES, 6, 8)
+    assert given.prompt_embeds[0, 0].any()
+    assert not given.prompt_embeds[0, 1].any()
+    assert given[1:] == (None, None)
 
 
 def test_unscale() -> None:

@@ -103,7 +103,7 @@ def test_pair(folder: Path) -> None:
     ids, truncated = tokenizers.tokenize(["red star", "red " * 80])
     assert (ids.shape, ids.dtype) == ((2, 2, 77), np.int32)
     assert truncated == ["", "red red red red red"]
-    end = tokenizers.first.vocabulary_size - 1
+    end = tokenizers.each[0].vocabulary_size - 1
     assert ids[0, 0, 3:].tolist() == [end] * 74  # the first pads with the end token
     assert ids[0, 1, 3:].tolist() == [end] + [0] * 73  # the second with "!"
     np.testing.assert_array_equal(ids[:, :, :3][:, 0], ids[:, :, :3][:, 1])

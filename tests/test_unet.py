@@ -35,7 +35,8 @@ def run(unet: UNet, latents: Any, times: Any, embeds: Any, pooled: Any, sizes: A
 def inputs() -> dict[str, np.ndarray]:
     config = network()[1]
     rng = np.random.default_rng(0)
-    pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+    assert config.addition is not None
+    pooled = config.addition.input_dim - 6 * config.addition.time_embed_dim
     return {
         "latents": rng.normal(size=(2, 8, 8, config.in_channels)).astype(np.float32),
         "times": np.array([961, 1], np.float32),

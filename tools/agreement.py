@@ -36,8 +36,7 @@ class Networks:
 
     config: Config
     tokenizers: Tokenizers
-    text_encoder: CLIPTextEncoder
-    text_encoder_2: CLIPTextEncoder
+    text_encoders: tuple[CLIPTextEncoder, ...]
     unet: UNet
     vae: VAE
 
@@ -45,12 +44,13 @@ class Networks:
 def load_networks(folder: Path) -> Networks:
     """Reads a checkpoint from a local folder."""
     config = read_config(folder)
+    encoders = config.text_encoders
+    lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
     return Networks(
         config=config,
-        tokenizers=Tokenizers.load(folder),
-        text_encoder=load_module(CLIPTextEncoder, config.text_encoder, folder / "text_encoder"),
-        text_encoder_2=load_module(
-            CLIPTextEncoder, config.text_encoder_2, folder / "text_encoder_2"
+        tokenizers=Tokenizers.load(folder, lengths),
+        text_encoders=tuple(
+            load_module(CLIPTextEncoder, part, folder / name) for name, part in encoders.items()
         ),
         unet=load_module(UNet, config.unet, folder / "unet"),
         vae=load_module(VAE, config.vae, folder / "vae"),
@@ -83,7 +83,7 @@ def compiled(function: Callable[..., R]) -> Callable[..., R]:
 
 @compiled
 def text_states(encoder: CLIPTextEncoder, ids: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """`[B, L]` ids -> penultimate hidden states `[B, L, D]` and pooled `[B, P]`, if there are."""
+    """`[B, L]` ids -> the prompt's hidden states `[B, L, D]` and pooled `[B, P]`, if there are."""
     return encoder(ids)
 
 
@@ -93,11 +93,10 @@ def unet_prediction(
     latents: jax.Array,
     timesteps: jax.Array,
     prompt_embeds: jax.Array,
-    pooled: jax.Array,
-    add_time_ids: jax.Array,
+    *pooled_and_time_ids: jax.Array,
 ) -> jax.Array:
     """One forward pass with everything that conditions it, `[B, h, w, C]`."""
-    added = unet.embed_added(pooled, add_time_ids)
+    added = unet.embed_added(*pooled_and_time_ids) if pooled_and_time_ids else None
     return unet(latents, timesteps, prompt_embeds, added)
 
 

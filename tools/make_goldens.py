@@ -3,20 +3,22 @@
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
 builds every checkpoint of `tools.tiny_checkpoints` and writes `tests/golden/<name>/golden.npz`
-beside it, the same bytes each time with the same versions of torch, diffusers and transformers.
-`tests/test_golden.py` holds the project's own networks against them, without torch. All pictures
-and latents are channels last, all numbers float32 but for the int32 ids.
+beside those of `TINY`, the same bytes each time with the same versions of torch, diffusers and
+transformers. `tests/test_golden.py` holds the project's own networks against them, without torch.
+All pictures and latents are channels last, all numbers float32 but for the int32 ids.
 """
 
 import argparse
 import json
+from collections.abc import Collection
 from pathlib import Path
 
+import diffusers
 import numpy as np
-from diffusers import StableDiffusionXLPipeline
 
+from pipeline.scheduler_config import SCHEDULERS
 from tools import torch_reference
-from tools.tiny_checkpoints import TINY, load, write
+from tools.tiny_checkpoints import FLAX, TINY, Pipeline, Tiny, load, write
 
 PROMPTS = (
     "",
@@ -35,9 +37,9 @@ STEPS = 25
 GUIDANCE_SCALE = 5.0
 
 
-def golden(pipe: StableDiffusionXLPipeline, seed: int) -> dict[str, np.ndarray]:
+def golden(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
     """Every array of one golden file."""
-    rng = np.random.default_rng([seed, 100])
+    rng = np.random.default_rng([tiny.seed, 100])
     text = torch_reference.encode_text(pipe, PROMPTS)
     return {
         "prompts": np.array(json.dumps(PROMPTS)),
@@ -45,7 +47,7 @@ def golden(pipe: StableDiffusionXLPipeline, seed: int) -> dict[str, np.ndarray]:
         **_unet(pipe, text, rng),
         **_vae(pipe, rng),
         **_schedules(pipe),
-        **_samples(pipe, rng),
+        **_samples(pipe, rng, SCHEDULERS if tiny.every_scheduler else ()),
     }
 
 
@@ -53,35 +55,26 @@ def _noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape, dtype=np.float32)
 
 
-def _latents(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> np.ndarray:
+def _latents(pipe: Pipeline, rng: np.random.Generator) -> np.ndarray:
     size = pipe.unet.config.sample_size
     height, width = (size, size) if isinstance(size, int) else size
     return _noise(rng, 2, height, width, pipe.unet.config.in_channels)
 
 
 def _unet(
-    pipe: StableDiffusionXLPipeline, text: dict[str, np.ndarray], rng: np.random.Generator
+    pipe: Pipeline, text: dict[str, np.ndarray], rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Two rows that differ in everything; the second time is between two training timesteps."""
-    inputs = {
-        "latents": _latents(pipe, rng),
-        "timesteps": np.array([961, 20.75], np.float32),
-        "prompt_embeds": text["prompt_embeds"][2:4],
-        "pooled": text["pooled"][2:4],
-        "add_time_ids": np.array(
-            [[1024, 1024, 0, 0, 1024, 1024], [768, 512, 16, 3, 256, 640]], np.float32
-        ),
-    }
-    output = torch_reference.unet_forward(pipe.unet, **inputs)
-    return {
-        "unet_latents": inputs["latents"],
-        "unet_timesteps": inputs["timesteps"],
-        "unet_add_time_ids": inputs["add_time_ids"],
-        "unet_output": output,
-    }
+    inputs = {"latents": _latents(pipe, rng), "timesteps": np.array([961, 20.75], np.float32)}
+    if "pooled" in text:
+        sizes = [[1024, 1024, 0, 0, 1024, 1024], [768, 512, 16, 3, 256, 640]]
+        inputs["add_time_ids"] = np.array(sizes, np.float32)
+    given = {key: text[key][2:4] for key in ("prompt_embeds", "pooled") if key in text}
+    output = torch_reference.unet_forward(pipe.unet, **inputs, **given)
+    return {**{f"unet_{key}": value for key, value in inputs.items()}, "unet_output": output}
 
 
-def _vae(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _vae(pipe: Pipeline, rng: np.random.Generator) -> dict[str, np.ndarray]:
     z = 3 * _latents(pipe, rng)
     height, width = (side * pipe.vae_scale_factor for side in z.shape[1:3])
     images = rng.uniform(-1, 1, (1, height, width, 3)).astype(np.float32)
@@ -95,7 +88,7 @@ def _vae(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> dict[str,
     }
 
 
-def _schedules(pipe: StableDiffusionXLPipeline) -> dict[str, np.ndarray]:
+def _schedules(pipe: Pipeline) -> dict[str, np.ndarray]:
     return {
         f"schedule_{steps}_{key}": value
         for steps in STEP_COUNTS
@@ -103,8 +96,13 @@ def _schedules(pipe: StableDiffusionXLPipeline) -> dict[str, np.ndarray]:
     }
 
 
-def _samples(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Two pictures from two prompts: no negative prompt, one for each, and without guidance."""
+def _samples(
+    pipe: Pipeline, rng: np.random.Generator, schedulers: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Two pictures from two prompts: no negative prompt, one for each, and without guidance.
+
+    And with one for each by every one of `schedulers` in place of the checkpoint's own.
+    """
     latents = _latents(pipe, rng)
     result = {
         "sample_prompts": np.array(json.dumps(SAMPLED_PROMPTS)),
@@ -121,6 +119,14 @@ def _samples(pipe: StableDiffusionXLPipeline, rng: np.random.Generator) -> dict[
         )
         result[f"sample_{case}_latents"] = sample.latents
         result[f"sample_{case}_images"] = sample.images
+    own = pipe.scheduler
+    for name in schedulers:
+        pipe.scheduler = getattr(diffusers, SCHEDULERS[name]).from_config(own.config)
+        sample = torch_reference.sample(
+            pipe, SAMPLED_PROMPTS, NEGATIVE_PROMPTS, latents, GUIDANCE_SCALE, STEPS
+        )
+        result[f"sample_{name}_latents"] = sample.latents
+        result[f"sample_{name}_images"] = sample.images
     return result
 
 
@@ -130,10 +136,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     torch_reference.prepare_for_tiny()
+    for name, tiny in FLAX.items():
+        write(tiny, folder / name / "checkpoint")
     for name, tiny in TINY.items():
         checkpoint = folder / name / "checkpoint"
         write(tiny, checkpoint)
-        arrays = golden(load(checkpoint, tiny.files.variant), tiny.seed)
+        arrays = golden(load(checkpoint, tiny.files.variant), tiny)
         np.savez_compressed(folder / name / "golden.npz", **arrays)
         files = [path for path in (folder / name).rglob("*") if path.is_file()]
         print(f"{name}: {sum(path.stat().st_size for path in files) / 1e6:.2f} MB")

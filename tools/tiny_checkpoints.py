@@ -1,11 +1,12 @@
-"""Tiny SDXL checkpoints with seeded random weights, built and saved by torch's own classes.
+"""Tiny checkpoints of every family with random weights, built and saved by torch's own classes.
 
-Together the shapes in `TINY` cover what SDXL checkpoints look like, and the ways their files are
+Together the shapes in `TINY` cover what checkpoints look like, and the ways their files are
 written; `tools.make_goldens` writes them to `tests/golden/`. Weights are float16 on disk, which
 float32 represents exactly, so both sides of a comparison start from the same numbers. Runs in the
 reference environment.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,11 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
+    DDIMScheduler,
     EulerDiscreteScheduler,
+    PNDMScheduler,
+    SchedulerMixin,
+    StableDiffusionPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
@@ -25,7 +30,28 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from tools.miniature.vocabulary import write_tokenizer
 
-PAD_TOKENS = {"tokenizer": "<|endoftext|>", "tokenizer_2": "!"}
+Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline
+
+END = "<|endoftext|>"
+# What files had to say in 2022; the rest was added later and follows from defaults.
+FIRST_KEYS = {
+    "unet/config.json": (
+        *("_class_name", "act_fn", "attention_head_dim", "block_out_channels"),
+        *("center_input_sample", "cross_attention_dim", "down_block_types", "downsample_padding"),
+        *("flip_sin_to_cos", "freq_shift", "in_channels", "layers_per_block"),
+        *("mid_block_scale_factor", "norm_eps", "norm_num_groups", "out_channels"),
+        *("sample_size", "up_block_types"),
+    ),
+    "vae/config.json": (
+        *("_class_name", "act_fn", "block_out_channels", "down_block_types", "in_channels"),
+        *("latent_channels", "layers_per_block", "norm_num_groups", "out_channels"),
+        *("sample_size", "up_block_types"),
+    ),
+    "scheduler/scheduler_config.json": (
+        *("_class_name", "beta_end", "beta_schedule", "beta_start", "num_train_timesteps"),
+        *("set_alpha_to_one", "skip_prk_steps", "steps_offset", "trained_betas"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +61,7 @@ class Files:
     tokenizer_json: bool = False  # `tokenizer.json` alone, not `vocab.json` and `merges.txt`
     published_text_encoders: bool = False  # prefix `text_model.` and an integer `position_ids`
     old_vae_attention: bool = False  # `query`, `key`, `value`, `proj_attn`
+    first_keys: bool = False  # `FIRST_KEYS` alone
     variant: str | None = None
     max_shard_size: str = "10GB"
     dtype: torch.dtype = torch.float16
@@ -45,20 +72,30 @@ class Tiny:
     """One checkpoint: the arguments of every component's class, and how its files are written.
 
     `text_encoder` and `text_encoder_2` leave out what follows from the tokenizer; the UNet leaves
-    out what follows from the other components. `real_eos` False writes the 2 that published
-    files have.
+    out what follows from the other components. `text_encoder_2` None makes a Stable Diffusion 1 or
+    2. `real_eos` False writes the 2 that published files have. `pad_token` is the first
+    tokenizer's. `every_scheduler` asks for golden pictures of all schedulers.
     """
 
     seed: int
     words: Sequence[str]
     text_encoder: dict[str, Any]
-    text_encoder_2: dict[str, Any]
+    text_encoder_2: dict[str, Any] | None
     unet: dict[str, Any]
     vae: dict[str, Any]
     scheduler: dict[str, Any]
+    scheduler_class: type[SchedulerMixin] = EulerDiscreteScheduler
+    every_scheduler: bool = False
+    pad_token: str = END
     real_eos: bool = True
     force_zeros_for_empty_prompt: bool = True
     files: Files = field(default_factory=Files)
+
+    @property
+    def tokenizers(self) -> dict[str, str]:
+        """Their folders and pad tokens."""
+        first = {"tokenizer": self.pad_token}
+        return first if self.text_encoder_2 is None else first | {"tokenizer_2": "!"}
 
 
 def text_encoder(width: int, layers: int, heads: int, act: str, **other: Any) -> dict[str, Any]:
@@ -123,6 +160,7 @@ TINY: dict[str, Tiny] = {
         ),
         vae=vae((8, 16), layers_per_block=1, norm_num_groups=4, scaling_factor=0.13025),
         scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1},
+        every_scheduler=True,
         real_eos=False,
         files=Files(published_text_encoders=True),
     ),
@@ -267,8 +305,63 @@ TINY: dict[str, Tiny] = {
         scheduler={**SDXL_SCHEDULE, "timestep_spacing": "trailing"},
         files=Files(tokenizer_json=True, variant="fp16", max_shard_size="50KB"),
     ),
-    # What diffusers' Flax classes can read too: 32 groups, a middle with attention, `leading`
-    # timesteps with an offset of 1.
+    # Stable Diffusion 1 in small, files as first published.
+    "sd_1": Tiny(
+        seed=7,
+        words=("a", "red", "star", "on", "blue"),
+        text_encoder=text_encoder(16, 3, 2, "quick_gelu"),
+        text_encoder_2=None,
+        unet=unet(
+            (8, 8, 16, 16),
+            "xxx-",
+            layers_per_block=2,
+            attention_head_dim=2,
+            norm_num_groups=4,
+            use_linear_projection=False,
+            addition_embed_type=None,
+            sample_size=16,
+        ),
+        vae=vae((8, 16), layers_per_block=1, norm_num_groups=4),
+        scheduler={**SDXL_SCHEDULE, "skip_prk_steps": True, "steps_offset": 1},
+        scheduler_class=PNDMScheduler,
+        every_scheduler=True,
+        real_eos=False,
+        files=Files(published_text_encoders=True, old_vae_attention=True, first_keys=True),
+    ),
+    # Stable Diffusion 2 in small, as it is at 768 pixels.
+    "sd_2": Tiny(
+        seed=8,
+        words=("night", "knight", "light"),
+        text_encoder=text_encoder(24, 3, 3, "gelu", projection_dim=8),
+        text_encoder_2=None,
+        unet=unet(
+            (8, 8, 16, 16),
+            "xxx-",
+            layers_per_block=1,
+            attention_head_dim=[1, 2, 4, 4],
+            norm_num_groups=4,
+            upcast_attention=True,
+            addition_embed_type=None,
+            sample_size=[16, 24],
+        ),
+        vae=vae((8, 8, 16), layers_per_block=1, norm_num_groups=4, scaling_factor=0.3),
+        scheduler={
+            **SDXL_SCHEDULE,
+            "prediction_type": "v_prediction",
+            "set_alpha_to_one": False,
+            "clip_sample": False,
+            "steps_offset": 1,
+        },
+        scheduler_class=DDIMScheduler,
+        every_scheduler=True,
+        pad_token="!",
+        files=Files(variant="fp16"),
+    ),
+}
+
+# What diffusers' Flax classes can read too: 32 groups, a middle with attention, timesteps that are
+# `leading` with an offset of 1. `tools.incumbent` makes the golden files beside them.
+FLAX: dict[str, Tiny] = {
     "flax": Tiny(
         seed=7,
         words=("llama", "dolphin", "hat"),
@@ -289,6 +382,27 @@ TINY: dict[str, Tiny] = {
         real_eos=False,
         files=Files(published_text_encoders=True),
     ),
+    "flax_sd": Tiny(
+        seed=10,
+        words=("llama", "dolphin", "hat"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=None,
+        unet=unet(
+            (32, 32),
+            "x-",
+            layers_per_block=1,
+            attention_head_dim=2,
+            norm_num_groups=32,
+            use_linear_projection=False,
+            addition_embed_type=None,
+            sample_size=8,
+        ),
+        vae=vae((8, 16), layers_per_block=1, norm_num_groups=4),
+        scheduler={**SDXL_SCHEDULE, "skip_prk_steps": True, "steps_offset": 1},
+        scheduler_class=PNDMScheduler,
+        real_eos=False,
+        files=Files(published_text_encoders=True),
+    ),
 }
 
 
@@ -303,62 +417,71 @@ def write(tiny: Tiny, folder: Path) -> None:
         max_shard_size=tiny.files.max_shard_size,
     )
     if not tiny.files.tokenizer_json:
-        for name, pad_token in PAD_TOKENS.items():
+        for name, pad_token in tiny.tokenizers.items():
             shutil.rmtree(folder / name)
             write_tokenizer(folder / name, tiny.words, pad_token)
     if tiny.files.published_text_encoders:
-        for name in ("text_encoder", "text_encoder_2"):
-            _rename(folder / name, _published_text_encoder)
+        for name in tiny.tokenizers:
+            component = name.replace("tokenizer", "text_encoder")
+            _rename(folder / component, _published_text_encoder)
     if tiny.files.old_vae_attention:
         _rename(folder / "vae", _old_vae)
+    if tiny.files.first_keys:
+        for name, keys in FIRST_KEYS.items():
+            values = json.loads((folder / name).read_text())
+            values = {key: value for key, value in values.items() if key in keys}
+            (folder / name).write_text(json.dumps(values, indent=2) + "\n")
     _verify(pipe, load(folder, tiny.files.variant))
 
 
-def load(folder: Path, variant: str | None = None) -> StableDiffusionXLPipeline:
+def load(folder: Path, variant: str | None = None) -> Pipeline:
     """The checkpoint as diffusers itself reads it, in float32."""
-    pipe = StableDiffusionXLPipeline.from_pretrained(
+    xl = (folder / "text_encoder_2").is_dir()
+    pipe = (StableDiffusionXLPipeline if xl else StableDiffusionPipeline).from_pretrained(
         folder,
         dtype=torch.float32,
         variant=variant,
-        add_watermarker=False,
         local_files_only=True,
+        **({"add_watermarker": False} if xl else {}),
     )
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
-def build(tiny: Tiny, scratch: Path) -> StableDiffusionXLPipeline:
+def build(tiny: Tiny, scratch: Path) -> Pipeline:
     """The pipeline in memory, float32. Leaves tokenizer files in `scratch`."""
     tokenizers = {}
-    for name, pad_token in PAD_TOKENS.items():
+    for name, pad_token in tiny.tokenizers.items():
         write_tokenizer(scratch / name, tiny.words, pad_token)
         tokenizers[name] = CLIPTokenizer.from_pretrained(scratch / name)
         shutil.rmtree(scratch / name)
-    first, second = (
+    encoders = [
         _text_config(arguments, tokenizer, tiny.real_eos)
         for arguments, tokenizer in zip(
-            (tiny.text_encoder, tiny.text_encoder_2), tokenizers.values(), strict=True
+            (tiny.text_encoder, tiny.text_encoder_2), tokenizers.values(), strict=False
         )
+    ]
+    modules: dict[str, torch.nn.Module] = {"text_encoder": CLIPTextModel(encoders[0])}
+    added = {}
+    if len(encoders) > 1:
+        modules["text_encoder_2"] = CLIPTextModelWithProjection(encoders[1])
+        sizes = 6 * tiny.unet["addition_time_embed_dim"]
+        added["projection_class_embeddings_input_dim"] = encoders[1].projection_dim + sizes
+    modules["unet"] = UNet2DConditionModel(
+        cross_attention_dim=sum(encoder.hidden_size for encoder in encoders), **added, **tiny.unet
     )
-    added = second.projection_dim + 6 * tiny.unet["addition_time_embed_dim"]
-    modules = {
-        "text_encoder": CLIPTextModel(first),
-        "text_encoder_2": CLIPTextModelWithProjection(second),
-        "unet": UNet2DConditionModel(
-            cross_attention_dim=first.hidden_size + second.hidden_size,
-            projection_class_embeddings_input_dim=added,
-            **tiny.unet,
-        ),
-        "vae": AutoencoderKL(**tiny.vae),
-    }
+    modules["vae"] = AutoencoderKL(**tiny.vae)
     for number, module in enumerate(modules.values()):
         randomise(module, np.random.default_rng([tiny.seed, number]))
-    return StableDiffusionXLPipeline(
-        **modules,
-        **tokenizers,
-        scheduler=EulerDiscreteScheduler(**tiny.scheduler),
-        force_zeros_for_empty_prompt=tiny.force_zeros_for_empty_prompt,
-        add_watermarker=False,
+    parts = {**modules, **tokenizers, "scheduler": tiny.scheduler_class(**tiny.scheduler)}
+    if len(encoders) > 1:
+        return StableDiffusionXLPipeline(
+            **parts,
+            force_zeros_for_empty_prompt=tiny.force_zeros_for_empty_prompt,
+            add_watermarker=False,
+        )
+    return StableDiffusionPipeline(
+        **parts, safety_checker=None, feature_extractor=None, requires_safety_checker=False
     )
 
 
@@ -428,11 +551,21 @@ def _old_vae(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return renamed
 
 
-def _verify(built: StableDiffusionXLPipeline, saved: StableDiffusionXLPipeline) -> None:
+def _verify(built: Pipeline, saved: Pipeline) -> None:
     """The rewritten files must mean to diffusers what was built."""
-    for name in ("text_encoder", "text_encoder_2", "unet", "vae"):
-        left = getattr(built, name).state_dict()
-        right = getattr(saved, name).state_dict()
+    for name, module in built.components.items():
+        if not isinstance(module, torch.nn.Module):
+            continue
+        left, right = module.state_dict(), getattr(saved, name).state_dict()
         assert left.keys() == right.keys(), name
         for key, tensor in left.items():
             assert torch.equal(tensor.to(right[key].dtype), right[key]), f"{name}: {key}"
+    for name in ("unet", "vae", "scheduler"):
+        left, right = (_settings(getattr(pipe, name).config) for pipe in (built, saved))
+        assert left == right, name
+
+
+def _settings(config: dict[str, Any]) -> str:
+    """Without the notes that diffusers keeps under names with "_", and with lists for tuples."""
+    settings = {key: value for key, value in config.items() if not key.startswith("_")}
+    return json.dumps(settings, sort_keys=True)

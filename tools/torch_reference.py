@@ -3,13 +3,26 @@
 Everything goes in and comes out as float32 NumPy arrays, channels last, whatever torch has inside.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from diffusers.schedulers import scheduling_euler_ancestral_discrete as euler_ancestral
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
+
+from pipeline.sampler import step_noise
+
+Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline
 
 
 def prepare_for_tiny() -> None:
@@ -48,17 +61,17 @@ class Sample:
 
 
 @torch.no_grad()
-def encode_text(pipe: StableDiffusionXLPipeline, prompts: Sequence[str]) -> dict[str, np.ndarray]:
-    """Both tokenizers and text encoders.
+def encode_text(pipe: Pipeline, prompts: Sequence[str]) -> dict[str, np.ndarray]:
+    """All tokenizers and text encoders.
 
-    Returns `input_ids_1`, `input_ids_2` `[B, L]` int32, the penultimate hidden states
-    `hidden_1`, `hidden_2` `[B, L, D]`, `pooled` `[B, P]` and `prompt_embeds` `[B, L, D1 + D2]`.
+    Returns `input_ids_1` `[B, L]` int32, the hidden states `hidden_1` `[B, L, D]` and
+    `prompt_embeds` `[B, L, D]`; with SDXL also `input_ids_2`, `hidden_2` and `pooled` `[B, P]`.
     """
     result: dict[str, np.ndarray] = {}
-    for number, tokenizer, encoder in (
-        (1, pipe.tokenizer, pipe.text_encoder),
-        (2, pipe.tokenizer_2, pipe.text_encoder_2),
-    ):
+    xl = isinstance(pipe, StableDiffusionXLPipeline)
+    both = [(1, pipe.tokenizer, pipe.text_encoder)]
+    both += [(2, pipe.tokenizer_2, pipe.text_encoder_2)] if xl else []
+    for number, tokenizer, encoder in both:
         ids = tokenizer(
             list(prompts),
             padding="max_length",
@@ -67,24 +80,30 @@ def encode_text(pipe: StableDiffusionXLPipeline, prompts: Sequence[str]) -> dict
             return_tensors="pt",
         ).input_ids
         result[f"input_ids_{number}"] = ids.numpy().astype(np.int32)
-        result[f"hidden_{number}"], result["pooled"] = text_states(encoder, ids.numpy())
-    embeds, _, pooled, _ = pipe.encode_prompt(list(prompts), do_classifier_free_guidance=False)
-    result["prompt_embeds"] = to_numpy(embeds)
-    assert np.array_equal(to_numpy(pooled), result["pooled"])
-    return result
+        result[f"hidden_{number}"], pooled = text_states(encoder, ids.numpy(), penultimate=xl)
+    if not xl:
+        embeds, _ = pipe.encode_prompt(list(prompts), "cpu", 1, False)
+        return result | {"prompt_embeds": to_numpy(embeds)}
+    embeds, _, right, _ = pipe.encode_prompt(list(prompts), do_classifier_free_guidance=False)
+    assert np.array_equal(to_numpy(right), pooled)
+    return result | {"pooled": pooled, "prompt_embeds": to_numpy(embeds)}
 
 
 @torch.no_grad()
 def text_states(
-    encoder: CLIPTextModel | CLIPTextModelWithProjection, input_ids: np.ndarray
+    encoder: CLIPTextModel | CLIPTextModelWithProjection,
+    input_ids: np.ndarray,
+    *,
+    penultimate: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`[B, L]` ids -> penultimate hidden states `[B, L, D]` and pooled `[B, P]`.
+    """`[B, L]` ids -> penultimate or last hidden states `[B, L, D]` and pooled `[B, P]`.
 
-    Pooled means something for the second encoder only.
+    Pooled means something for SDXL's second encoder only.
     """
     output = encoder(torch.from_numpy(input_ids), output_hidden_states=True)
     pooled = output.text_embeds if "text_embeds" in output else output.pooler_output
-    return to_numpy(output.hidden_states[-2]), to_numpy(pooled)
+    states = output.hidden_states[-2] if penultimate else output.last_hidden_state
+    return to_numpy(states), to_numpy(pooled)
 
 
 @torch.no_grad()
@@ -93,17 +112,17 @@ def unet_forward(
     latents: np.ndarray,
     timesteps: np.ndarray,
     prompt_embeds: np.ndarray,
-    pooled: np.ndarray,
-    add_time_ids: np.ndarray,
+    pooled: np.ndarray | None = None,
+    add_time_ids: np.ndarray | None = None,
 ) -> np.ndarray:
     """One forward pass: latents `[B, h, w, C]` -> prediction of the same shape."""
+    added = {"text_embeds": pooled, "time_ids": add_time_ids}
     output = unet(
         to_torch(latents),
         torch.from_numpy(timesteps),
         encoder_hidden_states=torch.from_numpy(prompt_embeds),
         added_cond_kwargs={
-            "text_embeds": torch.from_numpy(pooled),
-            "time_ids": torch.from_numpy(add_time_ids),
+            key: torch.from_numpy(value) for key, value in added.items() if value is not None
         },
     )
     return to_numpy(output.sample)
@@ -122,25 +141,46 @@ def vae_decode(vae: AutoencoderKL, z: np.ndarray) -> np.ndarray:
     return to_numpy(vae.decode(to_torch(z)).sample)
 
 
-def schedule(pipe: StableDiffusionXLPipeline, steps: int) -> dict[str, np.ndarray]:
-    """`timesteps` `[T]`, `sigmas` `[T + 1]` and `init_noise_sigma` `[]`, float32."""
+def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:
+    """`timesteps` `[T]`, `init_noise_sigma` `[]` and, where there are, `sigmas` `[T + 1]`."""
     pipe.scheduler.set_timesteps(steps)
-    return {
+    values = {
         "timesteps": pipe.scheduler.timesteps.numpy().astype(np.float32),
-        "sigmas": pipe.scheduler.sigmas.numpy().astype(np.float32),
         "init_noise_sigma": np.float32(pipe.scheduler.init_noise_sigma),
     }
+    if hasattr(pipe.scheduler, "sigmas"):
+        values["sigmas"] = pipe.scheduler.sigmas.numpy().astype(np.float32)
+    return values
+
+
+@contextmanager
+def _our_step_noise(seeds: Sequence[int], shape: tuple[int, ...]) -> Iterator[None]:
+    """The ancestral scheduler adds the noise that this project draws from the pictures' seeds."""
+    numbers, original = itertools.count(), euler_ancestral.randn_tensor
+
+    def draw(*_: object, **__: object) -> torch.Tensor:
+        noise = step_noise(jnp.array(seeds, jnp.uint32), next(numbers), shape)
+        return to_torch(np.asarray(noise))
+
+    euler_ancestral.randn_tensor = draw
+    try:
+        yield
+    finally:
+        euler_ancestral.randn_tensor = original
 
 
 def sample(
-    pipe: StableDiffusionXLPipeline,
+    pipe: Pipeline,
     prompts: Sequence[str],
     negative_prompts: Sequence[str] | None,
     latents: np.ndarray,
     guidance_scale: float,
     steps: int = 25,
 ) -> Sample:
-    """The pipeline from text and standard normal `latents` `[B, h, w, C]` to pictures."""
+    """The pipeline from text and standard normal `latents` `[B, h, w, C]` to pictures.
+
+    What a scheduler adds on the way is drawn from the seeds 0, 1, ...
+    """
     height, width = (side * pipe.vae_scale_factor for side in latents.shape[1:3])
     last: list[torch.Tensor] = []
 
@@ -148,15 +188,16 @@ def sample(
         last[:] = [tensors["latents"]]
         return tensors
 
-    images = pipe(
-        prompt=list(prompts),
-        negative_prompt=None if negative_prompts is None else list(negative_prompts),
-        height=height,
-        width=width,
-        num_inference_steps=steps,
-        guidance_scale=guidance_scale,
-        latents=to_torch(latents),
-        callback_on_step_end=keep,
-        output_type="np",
-    ).images
+    with _our_step_noise(range(len(latents)), latents.shape[1:]):
+        images = pipe(
+            prompt=list(prompts),
+            negative_prompt=None if negative_prompts is None else list(negative_prompts),
+            height=height,
+            width=width,
+            num_inference_steps=steps,
+            guidance_scale=guidance_scale,
+            latents=to_torch(latents),
+            callback_on_step_end=keep,
+            output_type="np",
+        ).images
     return Sample(latents=to_numpy(last[0]), images=np.asarray(images, np.float32))

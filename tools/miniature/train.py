@@ -62,7 +62,7 @@ def train(options: argparse.Namespace, work: Path) -> None:
     pool = draw_latents(vae, work, options.pictures, options.seed + 10)
     new = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(options.seed))
     encoders = teach(
-        TextEncoders(new(config.text_encoder), new(config.text_encoder_2)),
+        TextEncoders(*map(new, config.text_encoders.values())),
         tokenizers,
         pool.scenes,
         work / "reader",

@@ -1,0 +1,99 @@
+"""A JSON file read key by key, so that nothing in it is silently ignored."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import CheckpointError
+
+
+class Keys:
+    """One JSON file whose keys are taken one at a time; `finish` refuses what nobody took."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: this file is missing from the checkpoint") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path}: not a readable JSON file: {error}") from error
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{path}: expected a JSON object at the top")
+        self.values: dict[str, Any] = values
+
+    def error(self, key: str, value: object, right: str) -> CheckpointError:
+        """What to raise for a value that is not supported; `right` is what would be."""
+        return CheckpointError(f"{self.path}: {key} = {value!r} is not supported; expected {right}")
+
+    def take(self, key: str, kind: type, default: Any = ...) -> Any:
+        """The value under `key`, of type `kind`; an int passes for a float, which is finite."""
+        value = self.values.pop(key, default)
+        if value is ...:
+            raise CheckpointError(f"{self.path}: {key} is missing")
+        if kind is float and type(value) is int and abs(value) < 2**53:
+            value = float(value)
+        wrong = not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))
+        if wrong or (kind is float and not math.isfinite(value)):
+            raise self.error(key, value, f"a value of type {kind.__name__}")
+        return value
+
+    def positive(self, key: str, default: float) -> float:
+        """A number above 0."""
+        value = self.take(key, float, default)
+        if value <= 0:
+            raise self.error(key, value, "a number above 0")
+        return value
+
+    def size(self, key: str, default: Any = ...) -> int:
+        """A positive integer."""
+        value = self.take(key, int, default)
+        if value < 1:
+            raise self.error(key, value, "a positive integer")
+        return value
+
+    def sizes(self, key: str, default: Any = ...) -> tuple[int, ...]:
+        """A list of positive integers."""
+        value = self.take(key, list, default)
+        if not value or not all(type(item) is int and item > 0 for item in value):
+            raise self.error(key, value, "a list of positive integers")
+        return tuple(value)
+
+    def per_block(self, key: str, blocks: int, default: Any = ...) -> tuple[Any, ...]:
+        """One value for all blocks, or a list with one for each."""
+        value = self.values.pop(key, default)
+        if value is ...:
+            raise CheckpointError(f"{self.path}: {key} is missing")
+        values = tuple(value) if isinstance(value, list) else (value,) * blocks
+        if len(values) != blocks:
+            raise self.error(key, value, f"one value, or a list of {blocks}, one per block")
+        return values
+
+    def sizes_per_block(self, key: str, blocks: int, default: int) -> tuple[int, ...]:
+        """One positive integer for all blocks, or a list with one for each."""
+        given = self.values.get(key)
+        values = self.per_block(key, blocks, default)
+        if not all(type(value) is int and value > 0 for value in values):
+            raise self.error(key, given, "positive integers")
+        return values
+
+    def one_of(self, key: str, allowed: Sequence[Any], default: Any = ...) -> Any:
+        """A value out of `allowed`; the first one stands for a key that is not there."""
+        value = self.values.pop(key, allowed[0] if default is ... else default)
+        # `True == 1` in Python, but not in a config.
+        if not any(value == right and type(value) is type(right) for right in allowed):
+            raise self.error(key, value, " or ".join(repr(right) for right in allowed))
+        return value
+
+    def drop(self, *keys: str) -> None:
+        """Keys that say nothing about inference."""
+        for key in keys:
+            self.values.pop(key, None)
+
+    def finish(self) -> None:
+        """Refuses what is left; names that start with "_" are notes, not settings."""
+        for key, value in self.values.items():
+            if not key.startswith("_"):
+                raise CheckpointError(f"{self.path}: unknown key {key} = {value!r}")
