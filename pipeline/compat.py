@@ -79,6 +79,7 @@ class FlaxDiffusionPipeline:
         from_pt: bool = False,
         split_head_dim: bool = False,
         use_memory_efficient_attention: bool = False,
+        safety_checker: None = None,
     ) -> tuple[Self, dict[str, Any]]:
         """Loads a checkpoint; nothing is compiled yet.
 
@@ -93,6 +94,7 @@ class FlaxDiffusionPipeline:
             from_pt: without effect.
             split_head_dim: without effect.
             use_memory_efficient_attention: without effect.
+            safety_checker: None; there is none here.
 
         Returns:
             The pipeline, and its parameters: a nested dict of NumPy arrays, for each network
@@ -101,8 +103,10 @@ class FlaxDiffusionPipeline:
 
         Raises:
             CheckpointError: the checkpoint is missing, damaged, not supported or of another kind.
-            InputError: dtype is not supported.
+            InputError: dtype or safety_checker is not supported.
         """
+        if safety_checker is not None:
+            raise InputError("safety_checker is given; expected None, there is none here")
         if revision in FLAX_BRANCHES:
             log.warning("%s: the main branch is read in place of %r", model, revision)
             revision = None

@@ -176,6 +176,12 @@ def test_a_dtype_that_overflows_is_refused() -> None:
         FlaxStableDiffusionXLPipeline.from_pretrained(XL, dtype=jnp.float16)
 
 
+def test_a_safety_checker_is_refused() -> None:
+    FlaxStableDiffusionPipeline.from_pretrained(SD, safety_checker=None)
+    with pytest.raises(InputError, match="safety_checker is given; expected None"):
+        FlaxStableDiffusionPipeline.from_pretrained(SD, safety_checker=object())  # type: ignore[arg-type]
+
+
 def test_prompts_must_be_text() -> None:
     with pytest.raises(InputError, match="prompt is int; expected a str or a list of str"):
         loaded()[0].prepare_inputs(7)  # type: ignore[arg-type]
