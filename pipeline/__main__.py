@@ -32,7 +32,22 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
+    except RuntimeError as error:
+        from jax.errors import JaxRuntimeError
+
+        if not isinstance(error, JaxRuntimeError):
+            raise
+        print(f"error: {_device_trouble(str(error))}", file=sys.stderr)
+        return EXIT_FAILED
     return 0
+
+
+def _device_trouble(message: str) -> str:
+    """What a failing device says, in one line, and what helps where that is known."""
+    first = message.partition("\n")[0]
+    if "RESOURCE_EXHAUSTED" in message:
+        return f"the device has too little memory; fewer --images or a smaller size help ({first})"
+    return f"the device failed: {first}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -181,18 +181,15 @@ class CompiledSampler:
 
         def encode(weights: list[Array], ids: Array, zero: Array) -> Conditioning:
             size = (shapes.height, shapes.width)
-            return sampler.encode(rebuild["text_encoders"](weights), ids, zero, size)
+            return sampler.encode(rebuild["text_encoders"](weights), ids, zero, size, self._shard)
 
         self._noise = self._compile("noise", draw, (self._seeds_spec(), sigma), self._by_image)
         args = (self._weights["text_encoders"], ids, zero)
         return self._compile("encode", encode, args, _shardings(self._conditioning_spec()))
 
     def _compile_denoise(self) -> Callable[..., Any]:
-        def shard(x: Array) -> Array:
-            return jax.lax.with_sharding_constraint(x, self._by_half)
-
         def denoise(weights: list[Array], *rest: Any) -> State:
-            return sampler.denoise(self._rebuild["unet"](weights), *rest, shard=shard)
+            return sampler.denoise(self._rebuild["unet"](weights), *rest, shard=self._shard)
 
         state = State(self._latents_spec(), self._history_spec())
         column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
@@ -215,6 +212,11 @@ class CompiledSampler:
 
         args = (self._weights["vae"], self._latents_spec())
         return self._compile("decode", decode, args, (self._by_image, self._by_image))
+
+    def _shard(self, joined: Array) -> Array:
+        """Spreads a batch of both halves, `[2B, ...]`, over the devices."""
+        sharding = NamedSharding(self.mesh, P(("images", "guidance")))
+        return jax.lax.with_sharding_constraint(joined, sharding)
 
     def _seeds_spec(self) -> Any:
         return _spec((self.shapes.images,), jnp.uint32, self._by_image)

@@ -136,12 +136,8 @@ class Config:
     @property
     def text_encoders(self) -> dict[str, TextEncoderConfig]:
         """By the names of their folders, in the order in which their states are joined."""
-        first = {"text_encoder": self.text_encoder}
-        return (
-            first
-            if self.text_encoder_2 is None
-            else first | {"text_encoder_2": self.text_encoder_2}
-        )
+        both = {"text_encoder": self.text_encoder, "text_encoder_2": self.text_encoder_2}
+        return {name: encoder for name, encoder in both.items() if encoder is not None}
 
 
 @dataclass(frozen=True)

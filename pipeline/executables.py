@@ -18,6 +18,14 @@ from jax.experimental import serialize_executable
 
 log = logging.getLogger(__name__)
 
+# JAX's own settings that change what the same source compiles to.
+_SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_threefry_partitionable",
+)
+
 
 class ExecutableCache:
     """A folder of serialised executables.
@@ -82,7 +90,7 @@ def _key(about: object, args: Any, devices: Sequence[jax.Device]) -> str:
         f"{jax.__version__} {jaxlib.__version__} {flax.__version__} {platform.python_version()}",
         _processor(),
         *(f"{key}={os.environ.get(key, '')}" for key in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
-        repr(jax.config.values["jax_default_matmul_precision"]),
+        *(f"{name}={jax.config.values[name]}" for name in _SETTINGS),
         *(source.read_text() for source in sources),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

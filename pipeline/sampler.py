@@ -1,7 +1,8 @@
 """From token ids to pictures: encode, denoise, decode. Pure functions, traced under `jit`.
 
 Guidance batch order is [uncond, cond]: arrays with a leading axis of 2 hold the negative prompt's
-half first.
+half first. Networks see one batch of 2B in which a picture's two halves are neighbours, so that
+pictures spread over devices stay there: the batch of a device is one run of the whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ def encode(
     input_ids: Array,
     zero_negative: Array,
     size: tuple[int, int],
+    shard: Shard = lambda x: x,
 ) -> Conditioning:
     """Prompts to conditioning.
 
@@ -46,12 +48,11 @@ def encode(
         input_ids: `[2, B, E, L]` int32: negative and positive prompts; E: of each text encoder.
         zero_negative: `[B]` bool: this picture's negative prompt counts as zero embeddings.
         size: height and width in pixels.
+        shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
     """
-    _, batch, _, length = input_ids.shape
-    ids = input_ids.reshape(2 * batch, -1, length)
+    ids = shard(_joined(input_ids))
     outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
-    embeds = jnp.concatenate([states for states, _ in outputs], axis=-1)
-    embeds = embeds.reshape(2, batch, length, -1)
+    embeds = _halves(jnp.concatenate([states for states, _ in outputs], axis=-1))
     dropped = jnp.stack([zero_negative, jnp.zeros_like(zero_negative)])  # [2, B]
     embeds = jnp.where(dropped[:, :, None, None], 0, embeds)
     _, pooled = outputs[-1]
@@ -59,7 +60,7 @@ def encode(
         return Conditioning(embeds, None, None)
     return Conditioning(
         prompt_embeds=embeds,
-        pooled_prompt_embeds=jnp.where(dropped[:, :, None], 0, pooled.reshape(2, batch, -1)),
+        pooled_prompt_embeds=jnp.where(dropped[:, :, None], 0, _halves(pooled)),
         add_time_ids=jnp.array([*size, 0, 0, *size], jnp.float32),
     )
 
@@ -69,18 +70,21 @@ def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
 
     seeds `[B]` uint32.
     """
-    draw = jax.vmap(lambda seed: jax.random.normal(jax.random.key(seed), shape, jnp.float32))
-    return draw(seeds)
+    return jax.vmap(lambda seed: jax.random.normal(_key(seed), shape, jnp.float32))(seeds)
 
 
 def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
     """As `noise`, for what evaluation `i` adds; from the picture's own seed and `i` alone."""
 
     def draw(seed: Array) -> Array:
-        key = jax.random.fold_in(jax.random.key(seed), i)
-        return jax.random.normal(key, shape, jnp.float32)
+        return jax.random.normal(jax.random.fold_in(_key(seed), i), shape, jnp.float32)
 
     return jax.vmap(draw)(seeds)
+
+
+def _key(seed: Array) -> Array:
+    """Named, so that a seed means the same picture whatever JAX's default generator is."""
+    return jax.random.key(seed, impl="threefry2x32")
 
 
 def denoise(
@@ -105,22 +109,21 @@ def denoise(
         guidance_scale: float32 scalar; 1 and below means no guidance.
         start: int32 scalar, the first evaluation.
         stop: int32 scalar, the first evaluation that is not done.
-        shard: applied to arrays whose leading axes are [2, B], to spread them over devices.
+        shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
 
     Returns the state after evaluation `stop - 1`.
     """
     shape = state.latents.shape
-    batch = shape[0]
-    embeds = conditioning.prompt_embeds.reshape(2 * batch, *conditioning.prompt_embeds.shape[2:])
-    added = _added(unet, conditioning)
+    batch = 2 * shape[0]
+    embeds = shard(_joined(conditioning.prompt_embeds))
+    added = _added(unet, conditioning, shard)
 
     def evaluate(i: Array, state: State) -> State:
         row = jax.tree.map(lambda column: column[i], table)
         scaled = scheduler.scale_model_input(state.latents, row)
-        both = shard(jnp.broadcast_to(scaled, (2, *shape)))
-        times = jnp.broadcast_to(row.timesteps, (2 * batch,))
-        prediction = unet(both.reshape(2 * batch, *shape[1:]), times, embeds, added)
-        uncond, cond = shard(prediction.reshape(2, *shape))
+        both = shard(_joined(jnp.broadcast_to(scaled, (2, *shape))))
+        times = jnp.broadcast_to(row.timesteps, (batch,))
+        uncond, cond = _halves(shard(unet(both, times, embeds, added)))
         guided = jnp.where(guidance_scale > 1, uncond + guidance_scale * (cond - uncond), cond)
         drawn = jax.lax.cond(
             row.noise > 0,
@@ -132,13 +135,23 @@ def denoise(
     return jax.lax.fori_loop(start, stop, evaluate, state)
 
 
-def _added(unet: UNet, conditioning: Conditioning) -> Array | None:
-    """What SDXL adds to every time embedding, `[2 B, time_embed_dim]`."""
+def _added(unet: UNet, conditioning: Conditioning, shard: Shard) -> Array | None:
+    """What SDXL adds to every time embedding, `[2B, time_embed_dim]`."""
     pooled, time_ids = conditioning.pooled_prompt_embeds, conditioning.add_time_ids
     if pooled is None or time_ids is None:
         return None
-    pooled = pooled.reshape(-1, pooled.shape[-1])
+    pooled = shard(_joined(pooled))
     return unet.embed_added(pooled, jnp.broadcast_to(time_ids, (len(pooled), 6)))
+
+
+def _joined(halves: Array) -> Array:
+    """`[2, B, ...] -> [2B, ...]`, a picture's halves side by side."""
+    return jnp.swapaxes(halves, 0, 1).reshape(-1, *halves.shape[2:])
+
+
+def _halves(joined: Array) -> Array:
+    """`[2B, ...] -> [2, B, ...]`."""
+    return jnp.swapaxes(joined.reshape(-1, 2, *joined.shape[1:]), 0, 1)
 
 
 def decode(vae: VAE, latents: Array) -> tuple[Array, Array]:

@@ -84,7 +84,8 @@ def read_scheduler(
         path: the file.
         named: the class that `model_index.json` names; the file must name the same.
         chosen: a key of `SCHEDULERS` to take the place of that class, as with diffusers'
-            `from_config`: settings that the file leaves out are the chosen class's own defaults.
+            `from_config`: settings that the file leaves out are the chosen class's own defaults,
+            or what is supported where the defaults are not (skip_prk_steps, clip_sample).
         xl: False puts in place two settings that diffusers' StableDiffusionPipeline insists on,
             whatever old files say: steps_offset 1, and no clip_sample.
 
@@ -110,9 +111,9 @@ def read_scheduler(
         and keys.take("set_alpha_to_one", bool, name == "ddim"),
     )
     if name == "pndm":
-        keys.one_of("skip_prk_steps", (True,), default=False)
+        keys.one_of("skip_prk_steps", (True,), default=chosen is not None)
     if name == "ddim" and xl:
-        keys.one_of("clip_sample", (False,), default=True)
+        keys.one_of("clip_sample", (False,), default=chosen is None)
     for key, right in SUPPORTED[name].items():
         keys.one_of(key, right)
     for key in ("rescale_betas_zero_snr", "thresholding"):

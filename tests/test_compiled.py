@@ -91,10 +91,17 @@ def test_halves_of_guidance_run_on_different_devices() -> None:
             for half in range(2)
             for picture in range(4)
         }
-    # The UNet sees one picture of one half per device: no array of both halves is left in it.
-    program = run._denoise.as_text()  # pyright: ignore[reportFunctionMemberAccess]
-    assert "f32[1,8,8,16]" in program
-    assert not any(f"f32[{n},8,8,16]" in program for n in (2, 4, 8))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_every_device_computes_only_its_share(devices: int) -> None:
+    """The programs of one device: no array in them holds more of the batch than its share."""
+    run = shared_pipeline(devices)._compiled
+    shapes = {"_denoise": (8, "8,8,16"), "_encode": (8, "77,64"), "_decode": (4, "16,16,16")}
+    for name, (batch, shape) in shapes.items():
+        program = getattr(run, name).as_text()
+        shares = {n for n in (1, 2, 4, 8) if f"f32[{n},{shape}]" in program}
+        assert max(shares) == max(batch // devices, 1), name
 
 
 def test_pictures_are_spread_over_the_devices() -> None:
@@ -119,8 +126,9 @@ def test_weights_are_on_every_device() -> None:
 def test_a_run_in_parts_equals_the_whole(devices: int, scheduler: str) -> None:
     run = shared_pipeline(devices)._compiled
     steps = 7
-    config = replace(read_config(SMALLEST).scheduler, name=scheduler, use_karras_sigmas=False)
-    schedule = make_schedule(config, steps)
+    config = read_config(SMALLEST, scheduler).scheduler
+    # So that the last step changes something with every one of them.
+    schedule = make_schedule(replace(config, set_alpha_to_one=True), steps)
     seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
     ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
     advance = partial(

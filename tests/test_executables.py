@@ -76,6 +76,15 @@ def test_compiler_flags_decide(
     assert get(cache)[0] is False
 
 
+def test_jax_settings_decide(cache: ExecutableCache) -> None:
+    get(cache)
+    with jax.threefry_partitionable(not jax.config.values["jax_threefry_partitionable"]):
+        assert get(cache)[0] is False
+    with jax.default_prng_impl("rbg"):
+        assert get(cache)[0] is False
+    assert get(cache)[0] is True
+
+
 def test_versions_and_processor_decide(
     cache: ExecutableCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ The bounds are the project's promise in float32; a figure above one is a defect 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ import pytest
 from pipeline import SDXLPipeline
 from pipeline.config import read_config
 from pipeline.scheduler import dpm_solver_levels, euler_levels, make_schedule
+from pipeline.scheduler_config import SCHEDULERS
+from tests.checkpoints import CompilationCount
 from tools import agreement
 from tools.agreement import Networks, relative_error
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.npz"))
+DRAWN_BY_EVERY_SCHEDULER = ("plain", "sd_1", "sd_2")
 COMPONENT_BOUND = 2e-5
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
@@ -48,11 +51,20 @@ def networks(name: str) -> Networks:
 
 
 @pytest.fixture(scope="module")
-def pipe(name: str) -> SDXLPipeline:
-    """The whole pipeline on one device, for two pictures of the checkpoint's own size."""
-    return SDXLPipeline.from_pretrained(
-        GOLDEN / name / "checkpoint", images_per_request=2, devices=jax.devices()[:1]
+def start(name: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
+    """Makes the whole pipeline on one device, for two pictures of the checkpoint's own size."""
+    return partial(
+        SDXLPipeline.from_pretrained,
+        GOLDEN / name / "checkpoint",
+        images_per_request=2,
+        devices=jax.devices()[:1],
+        cache_dir=tmp_path_factory.mktemp("private") / "cache",
     )
+
+
+@pytest.fixture(scope="module")
+def pipe(start: Callable[..., SDXLPipeline]) -> SDXLPipeline:
+    return start()
 
 
 def test_the_shapes_promised_are_covered() -> None:
@@ -64,6 +76,10 @@ def test_the_shapes_promised_are_covered() -> None:
     )
     assert any(config.scheduler.prediction_type == "v_prediction" for config in configs)
     assert any(config.scheduler.use_karras_sigmas for config in configs)
+    assert {config.scheduler.name for config in configs} >= {"euler", "pndm", "ddim"}
+    assert {
+        config.unet.use_linear_projection for config in configs if config.text_encoder_2 is None
+    } == {True, False}
     assert any(
         len(config.vae.block_out_channels) == 5 and config.vae.latent_channels == 8
         for config in configs
@@ -174,3 +190,21 @@ def test_sample_without_guidance(
     pipe: SDXLPipeline, golden: dict[str, np.ndarray], guidance_scale: float
 ) -> None:
     check_sample(pipe, golden, "unguided", negative_prompt="a star", guidance_scale=guidance_scale)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_sample_by_every_scheduler(
+    name: str,
+    pipe: SDXLPipeline,
+    start: Callable[..., SDXLPipeline],
+    golden: dict[str, np.ndarray],
+    scheduler: str,
+) -> None:
+    """In place of the checkpoint's own; nothing compiles for that."""
+    if name not in DRAWN_BY_EVERY_SCHEDULER:
+        pytest.skip("drawn by its own alone")
+    with CompilationCount() as count:
+        other = start(scheduler=scheduler)
+    assert count.value == 0
+    negative = json.loads(str(golden["sample_negative_prompts"]))
+    check_sample(other, golden, scheduler, negative_prompt=negative, guidance_scale=5.0)

@@ -15,6 +15,7 @@ from safetensors.numpy import save
 
 from pipeline.errors import CheckpointError
 from pipeline.hub import Checkpoint, fetch, needed_files
+from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
 from tests.hub_server import HubServer, Repo
 
 MODEL = "studio/sdxl"
@@ -358,3 +359,27 @@ def test_needed_files() -> None:
         needed_files(single)
     single += ["tokenizer/tokenizer.json", "tokenizer_2/tokenizer.json"]
     assert "tokenizer_2/tokenizer.json" in needed_files(single)
+
+
+def test_stable_diffusion_1_has_one_text_encoder(tmp_path: Path) -> None:
+    """Nor is anything fetched that is there for another program."""
+    source = GOLDEN / "sd_1/checkpoint"
+    needed = files_below(source)
+    files = {name: (source / name).read_bytes() for name in needed}
+    others = dict.fromkeys((*OTHERS, "text_encoder_2/model.safetensors"), b"")
+    with HubServer({MODEL: Repo({FIRST: files | others}, {"main": FIRST})}) as server:
+        found = fetch_apart(server.url, tmp_path)
+        assert server.downloaded() == needed
+    assert files_below(found.folder) == needed
+
+
+def test_a_scheduler_may_be_chosen_where_the_checkpoints_own_is_not_supported(
+    tmp_path: Path,
+) -> None:
+    folder = copy_checkpoint(tmp_path)
+    class_name = "UniPCMultistepScheduler"
+    change_json(folder / "scheduler/scheduler_config.json", _class_name=class_name)
+    change_json(folder / "model_index.json", scheduler=["diffusers", class_name])
+    with pytest.raises(CheckpointError, match=class_name):
+        fetch(str(folder))
+    assert fetch(str(folder), scheduler="ddim").folder == folder

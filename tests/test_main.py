@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 
+from pipeline import SDXLPipeline, metadata
 from pipeline import __main__ as command
-from pipeline import metadata
 from tests.checkpoints import SMALLEST, CompilationCount, change_json, copy_checkpoint
 
 SIZE = 16
@@ -72,6 +73,7 @@ def test_four_pictures_and_a_grid(tmp_path: Path, run: Callable[..., tuple]) -> 
             height=SIZE,
             model="checkpoint",
             revision=None,
+            sampler="Euler Karras",
         )
     assert settings(out / "grid.png") == settings(files[0])
     with Image.open(out / "grid.png") as grid:
@@ -94,6 +96,26 @@ def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) ->
     assert messages.endswith("ring\n")
     prompts = [settings(tmp_path / f"out/{seed}.png").prompt for seed in range(4)]
     assert prompts == ["a star", "a ring", "a square", long.strip()]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory\nwhere", "error: the device has too little memory; "),
+        ("INTERNAL: a fault\nwhere", "error: the device failed: INTERNAL: a fault\n"),
+    ],
+)
+def test_a_device_that_fails(
+    run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch, reason: str, message: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise jax.errors.JaxRuntimeError(reason)
+
+    monkeypatch.setattr(SDXLPipeline, "generate", fail)
+    status, printed, messages = run("a star")
+    assert (status, printed) == (1, [])
+    assert messages.startswith(message)
+    assert messages.count("\n") == 1
 
 
 @pytest.mark.parametrize(

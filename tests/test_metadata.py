@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from pipeline.errors import MetadataError
-from pipeline.metadata import Settings, attach, from_text, read, save_png, to_text
+from pipeline.metadata import SAMPLERS, Settings, attach, from_text, read, save_png, to_text
+from pipeline.scheduler_config import SCHEDULERS
 
 SETTINGS = Settings(
     prompt="a large red star on a blue background",
@@ -25,6 +26,7 @@ SETTINGS = Settings(
     height=768,
     model="stabilityai/stable-diffusion-xl-base-1.0",
     revision="462165984030d82259a11f4367a4eed129e94a7b",
+    sampler="Euler",
 )
 TEXT = (
     "a large red star on a blue background\n"
@@ -34,7 +36,10 @@ TEXT = (
     "Model revision: 462165984030d82259a11f4367a4eed129e94a7b, Version: sdxl-flax"
 )
 NOT_SAID = dict.fromkeys(
-    ["seed", "num_inference_steps", "guidance_scale", "width", "height", "model", "revision"]
+    [
+        *("seed", "num_inference_steps", "guidance_scale", "width", "height", "model", "revision"),
+        "sampler",
+    ]
 )
 HOSTILE = [
     "",
@@ -164,12 +169,22 @@ def test_text_of_automatic1111() -> None:
         height=768,
         model="v1-5-pruned",
         revision=None,
+        sampler="DPM++ 2M Karras",
     )
 
 
 def test_fields_that_are_not_there() -> None:
     settings = from_text("Version: 1, Sampler: Euler, Steps: 4")
-    assert settings == replace(Settings("", "", **NOT_SAID), num_inference_steps=4)
+    right = replace(Settings("", "", **NOT_SAID), num_inference_steps=4, sampler="Euler")
+    assert settings == right
+
+
+def test_every_scheduler_has_a_name_that_survives() -> None:
+    assert SAMPLERS.keys() == SCHEDULERS.keys()
+    for name in SAMPLERS.values():
+        settings = replace(SETTINGS, sampler=f"{name} Karras")
+        assert f"Sampler: {name} Karras, " in to_text(settings)
+        assert from_text(to_text(settings)) == settings
 
 
 @pytest.mark.parametrize("text", ["", "a dog", "a dog\nNegative prompt: cats", "Steps: 3, Seed: 4"])

@@ -246,6 +246,7 @@ def test_settings_inside_every_picture(pipe: SDXLPipeline, tmp_path: Path) -> No
             height=SIZE,
             model="checkpoint",
             revision=None,
+            sampler="Euler Karras",
         )
 
 
@@ -343,6 +344,7 @@ def test_numbers_of_numpy_are_numbers(pipe: SDXLPipeline) -> None:
         *(({"height": value}, "height is .*") for value in (0, 18, -16, 8196, 16.0, "16")),
         *(({"width": value}, "width is 18; expected a multiple of 4") for value in (18,)),
         ({"devices": []}, "devices is empty"),
+        ({"scheduler": "heun"}, "scheduler is 'heun'; expected one of 'euler', .*'dpmsolver"),
     ],
     ids=str,
 )
@@ -358,8 +360,8 @@ def empty(folder: Path) -> None:
             file.unlink()
 
 
-def sd_1(folder: Path) -> None:
-    change_json(folder / "model_index.json", _class_name="StableDiffusionPipeline")
+def sd_3(folder: Path) -> None:
+    change_json(folder / "model_index.json", _class_name="StableDiffusion3Pipeline")
 
 
 def only_pickle(folder: Path) -> None:
@@ -393,7 +395,7 @@ def other_shapes(folder: Path) -> None:
     ("damage", "named"),
     [
         (empty, ["model_index.json"]),
-        (sd_1, ["model_index.json", "_class_name", "StableDiffusionPipeline"]),
+        (sd_3, ["model_index.json", "_class_name", "StableDiffusion3Pipeline"]),
         (only_pickle, ["unet/diffusion_pytorch_model.fp16.bin", "safetensors"]),
         (no_weights, ["vae/", "no weights found"]),
         (cut_off, ["vae/diffusion_pytorch_model.fp16.safetensors"]),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -66,6 +67,15 @@ def test_noise_depends_on_its_own_seed_alone() -> None:
     many = np.asarray(sampler.noise(jnp.arange(64, dtype=jnp.uint32), shape))
     assert abs(many.mean()) < 0.03
     assert abs(many.std() - 1) < 0.03
+
+
+def test_noise_does_not_follow_the_default_generator() -> None:
+    def draw() -> np.ndarray:
+        return np.asarray(sampler.noise(jnp.array([7], jnp.uint32), (2, 2, 4)))
+
+    usual = draw()
+    with jax.default_prng_impl("rbg"):
+        np.testing.assert_array_equal(draw(), usual)
 
 
 def test_step_noise_depends_on_seed_and_evaluation_alone() -> None:

@@ -47,6 +47,15 @@ def test_a_choice_makes_up_for_a_class_that_is_not_supported(tmp_path: Path) -> 
         read_scheduler(file, "UniPCMultistepScheduler", xl=True)
 
 
+def test_what_is_left_out_is_no_reason_to_refuse_a_choice(tmp_path: Path) -> None:
+    for chosen, key in (("pndm", "skip_prk_steps"), ("ddim", "clip_sample")):
+        file = tmp_path / "scheduler_config.json"
+        file.write_text(json.dumps({"_class_name": SCHEDULERS[chosen]}))
+        assert read_scheduler(file, SCHEDULERS[chosen], chosen, xl=True).name == chosen
+        with pytest.raises(CheckpointError, match=f"{key} = .* is not supported"):
+            read_scheduler(file, SCHEDULERS[chosen], xl=True)
+
+
 def test_karras_levels_are_for_those_that_have_them(tmp_path: Path) -> None:
     read_so = {name: read(tmp_path, name, use_karras_sigmas=True) for name in SCHEDULERS}
     assert [name for name, config in read_so.items() if config.use_karras_sigmas] == [
@@ -58,7 +67,7 @@ def test_karras_levels_are_for_those_that_have_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("given", [{}, {"steps_offset": 0}, {"steps_offset": 1}])
 def test_stable_diffusion_1_and_2_have_an_offset(
-    tmp_path: Path, name: str, given: dict[str, int]
+    tmp_path: Path, name: str, given: dict[str, Any]
 ) -> None:
     assert read(tmp_path, name, xl=False, **given).steps_offset == 1
     assert read(tmp_path, name, **given).steps_offset == given.get("steps_offset", 0)

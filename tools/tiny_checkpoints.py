@@ -53,6 +53,9 @@ FIRST_KEYS = {
     ),
 }
 
+# Of other schedulers, which published files have beside their own.
+CARRIED_SETTINGS = {"clip_sample": False, "set_alpha_to_one": False, "skip_prk_steps": True}
+
 
 @dataclass(frozen=True)
 class Files:
@@ -62,6 +65,7 @@ class Files:
     published_text_encoders: bool = False  # prefix `text_model.` and an integer `position_ids`
     old_vae_attention: bool = False  # `query`, `key`, `value`, `proj_attn`
     first_keys: bool = False  # `FIRST_KEYS` alone
+    carried_settings: bool = False  # `CARRIED_SETTINGS` too
     variant: str | None = None
     max_shard_size: str = "10GB"
     dtype: torch.dtype = torch.float16
@@ -162,7 +166,7 @@ TINY: dict[str, Tiny] = {
         scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1},
         every_scheduler=True,
         real_eos=False,
-        files=Files(published_text_encoders=True),
+        files=Files(published_text_encoders=True, carried_settings=True),
     ),
     "three_levels": Tiny(
         seed=2,
@@ -326,7 +330,12 @@ TINY: dict[str, Tiny] = {
         scheduler_class=PNDMScheduler,
         every_scheduler=True,
         real_eos=False,
-        files=Files(published_text_encoders=True, old_vae_attention=True, first_keys=True),
+        files=Files(
+            published_text_encoders=True,
+            old_vae_attention=True,
+            first_keys=True,
+            carried_settings=True,
+        ),
     ),
     # Stable Diffusion 2 in small, as it is at 768 pixels.
     "sd_2": Tiny(
@@ -355,7 +364,7 @@ TINY: dict[str, Tiny] = {
         scheduler_class=DDIMScheduler,
         every_scheduler=True,
         pad_token="!",
-        files=Files(variant="fp16"),
+        files=Files(variant="fp16", carried_settings=True),
     ),
 }
 
@@ -431,6 +440,10 @@ def write(tiny: Tiny, folder: Path) -> None:
             values = json.loads((folder / name).read_text())
             values = {key: value for key, value in values.items() if key in keys}
             (folder / name).write_text(json.dumps(values, indent=2) + "\n")
+    if tiny.files.carried_settings:
+        file = folder / "scheduler/scheduler_config.json"
+        values = json.loads(file.read_text()) | CARRIED_SETTINGS
+        file.write_text(json.dumps(values, indent=2) + "\n")
     _verify(pipe, load(folder, tiny.files.variant))
 
 
@@ -561,11 +574,8 @@ def _verify(built: Pipeline, saved: Pipeline) -> None:
         for key, tensor in left.items():
             assert torch.equal(tensor.to(right[key].dtype), right[key]), f"{name}: {key}"
     for name in ("unet", "vae", "scheduler"):
-        left, right = (_settings(getattr(pipe, name).config) for pipe in (built, saved))
-        assert left == right, name
-
-
-def _settings(config: dict[str, Any]) -> str:
-    """Without the notes that diffusers keeps under names with "_", and with lists for tuples."""
-    settings = {key: value for key, value in config.items() if not key.startswith("_")}
-    return json.dumps(settings, sort_keys=True)
+        right = getattr(saved, name).config
+        for key, value in getattr(built, name).config.items():
+            # Notes begin with "_", and JSON has lists for tuples.
+            same = key.startswith("_") or json.dumps(value) == json.dumps(right[key])
+            assert same, f"{name}: {key}"

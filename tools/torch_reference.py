@@ -142,15 +142,12 @@ def vae_decode(vae: AutoencoderKL, z: np.ndarray) -> np.ndarray:
 
 
 def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:
-    """`timesteps` `[T]`, `init_noise_sigma` `[]` and, where there are, `sigmas` `[T + 1]`."""
+    """`timesteps` `[T]`, `sigmas` `[T + 1]` where there are, and `init_noise_sigma` `[]`."""
     pipe.scheduler.set_timesteps(steps)
-    values = {
-        "timesteps": pipe.scheduler.timesteps.numpy().astype(np.float32),
-        "init_noise_sigma": np.float32(pipe.scheduler.init_noise_sigma),
-    }
+    values = {"timesteps": pipe.scheduler.timesteps.numpy().astype(np.float32)}
     if hasattr(pipe.scheduler, "sigmas"):
         values["sigmas"] = pipe.scheduler.sigmas.numpy().astype(np.float32)
-    return values
+    return values | {"init_noise_sigma": np.float32(pipe.scheduler.init_noise_sigma)}
 
 
 @contextmanager

@@ -5,10 +5,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from diffusers import (
+    DDIMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+)
 
-from tools.tiny_checkpoints import SDXL_SCHEDULE, Files, Tiny, text_encoder, unet, vae
+from tools.tiny_checkpoints import END, SDXL_SCHEDULE, Files, Tiny, text_encoder, unet, vae
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+SCHEDULER_CLASSES = (
+    EulerDiscreteScheduler,
+    EulerAncestralDiscreteScheduler,
+    DDIMScheduler,
+    PNDMScheduler,
+    DPMSolverMultistepScheduler,
+)
 # Letters of several scripts, signs, emoji with joiners and selectors, controls, spaces of all
 # kinds: first and last code point of each range.
 UNICODE_RANGES = (
@@ -50,17 +64,20 @@ def draw_text(rng: np.random.Generator) -> str:
 
 
 def draw_checkpoint(rng: np.random.Generator) -> Tiny:
-    """A checkpoint of any shape that is supported, as small as it can be."""
-    first, second = (_text_encoder(rng) for _ in range(2))
+    """A checkpoint of any family and shape that is supported, as small as it can be."""
+    xl = _flip(rng)
     latent_channels = _pick(rng, (4, 8, 16))
+    scheduler_class = _pick(rng, SCHEDULER_CLASSES)
     return Tiny(
         seed=int(rng.integers(2**31)),
         words=_pick(rng, (("a", "red", "star"), ("star", "stars"), ())),
-        text_encoder=first,
-        text_encoder_2=second,
-        unet=_unet(rng, latent_channels),
-        vae=_vae(rng, latent_channels),
-        scheduler=_scheduler(rng),
+        text_encoder=_text_encoder(rng),
+        text_encoder_2=_text_encoder(rng) if xl else None,
+        unet=_unet(rng, latent_channels, xl),
+        vae=_vae(rng, latent_channels, xl),
+        scheduler=_scheduler(rng, scheduler_class),
+        scheduler_class=scheduler_class,
+        pad_token=_pick(rng, (END, "!")),
         real_eos=_flip(rng),
         force_zeros_for_empty_prompt=_flip(rng),
         files=Files(
@@ -134,7 +151,7 @@ def _text_encoder(rng: np.random.Generator) -> dict[str, Any]:
     )
 
 
-def _unet(rng: np.random.Generator, latent_channels: int) -> dict[str, Any]:
+def _unet(rng: np.random.Generator, latent_channels: int, xl: bool) -> dict[str, Any]:
     levels = _pick(rng, (2, 3, 4))
     # At least eight values to a group at the deepest level: the norm of two nearly equal ones
     # magnifies rounding a thousandfold, in torch as well.
@@ -143,6 +160,7 @@ def _unet(rng: np.random.Generator, latent_channels: int) -> dict[str, Any]:
     channels = [8 * int(rng.integers(1, 4)) for _ in range(levels)]
     attention = "".join(_pick(rng, "-x") for _ in range(levels - 1)) + "x"
     heads = [_pick(rng, [n for n in range(1, 9) if width % n == 0]) for width in channels]
+    addition = {"addition_time_embed_dim": _pick(rng, (4, 10))}
     return unet(
         channels,
         attention,
@@ -152,11 +170,13 @@ def _unet(rng: np.random.Generator, latent_channels: int) -> dict[str, Any]:
         attention_head_dim=_pick(rng, (2, heads)),
         norm_num_groups=groups,
         norm_eps=_pick(rng, (1e-5, 1e-6)),
-        addition_time_embed_dim=_pick(rng, (4, 10)),
+        use_linear_projection=_flip(rng),
+        upcast_attention=_flip(rng),
         flip_sin_to_cos=_flip(rng),
         freq_shift=_pick(rng, (0, 1)),
         sample_size=[side * 2 ** (levels - 1) for side in deepest],
         **_transformer_depths(rng, levels),
+        **(addition if xl else {"addition_embed_type": None}),
     )
 
 
@@ -168,9 +188,10 @@ def _transformer_depths(rng: np.random.Generator, levels: int) -> dict[str, Any]
     }
 
 
-def _vae(rng: np.random.Generator, latent_channels: int) -> dict[str, Any]:
+def _vae(rng: np.random.Generator, latent_channels: int, xl: bool) -> dict[str, Any]:
     groups = _pick(rng, (2, 4, 8))
-    normalised = latent_channels == 4 and _flip(rng)  # diffusers can do it with 4 channels only
+    # diffusers can do it with SDXL and 4 channels only.
+    normalised = xl and latent_channels == 4 and _flip(rng)
     statistics = {
         "latents_mean": rng.normal(0, 0.3, 4).tolist(),
         "latents_std": rng.uniform(0.5, 1.5, 4).tolist(),
@@ -189,12 +210,19 @@ def _vae(rng: np.random.Generator, latent_channels: int) -> dict[str, Any]:
     )
 
 
-def _scheduler(rng: np.random.Generator) -> dict[str, Any]:
+def _scheduler(rng: np.random.Generator, scheduler_class: type) -> dict[str, Any]:
     linear = {**SDXL_SCHEDULE, "beta_schedule": "linear", "beta_start": 1e-4, "beta_end": 0.02}
+    own: dict[str, Any] = {}
+    if scheduler_class in (EulerDiscreteScheduler, DPMSolverMultistepScheduler):
+        own = {"use_karras_sigmas": _flip(rng)}
+    elif scheduler_class is PNDMScheduler:
+        own = {"set_alpha_to_one": _flip(rng), "skip_prk_steps": True}
+    elif scheduler_class is DDIMScheduler:
+        own = {"set_alpha_to_one": _flip(rng), "clip_sample": False}
     return {
         **_pick(rng, (SDXL_SCHEDULE, linear)),
         "timestep_spacing": _pick(rng, ("leading", "trailing", "linspace")),
         "steps_offset": _pick(rng, (0, 1)),
         "prediction_type": _pick(rng, ("epsilon", "v_prediction")),
-        "use_karras_sigmas": _flip(rng),
+        **own,
     }
