@@ -16,6 +16,8 @@ from diffusers import (
 from tools.tiny_checkpoints import END, SDXL_SCHEDULE, Files, Tiny, text_encoder, unet, vae
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+# Stable Diffusion 1, where time and prompt are all that conditions the UNet.
+NOTHING_ADDED = {"addition_embed_type": None, "use_linear_projection": False}
 SCHEDULER_CLASSES = (
     EulerDiscreteScheduler,
     EulerAncestralDiscreteScheduler,
@@ -90,15 +92,15 @@ def draw_checkpoint(rng: np.random.Generator) -> Tiny:
     )
 
 
-def draw_flax_checkpoint(rng: np.random.Generator) -> Tiny:
+def draw_flax_checkpoint(rng: np.random.Generator, *, xl: bool) -> Tiny:
     """One of the shapes that diffusers' Flax classes have too, 16x16 pixels."""
-    first, second = (_text_encoder(rng) for _ in range(2))
+    added = {"addition_time_embed_dim": _pick(rng, (4, 10))} if xl else NOTHING_ADDED
     levels, latent_channels = _pick(rng, (2, 3)), _pick(rng, (4, 16))
     return Tiny(
         seed=int(rng.integers(2**31)),
         words=("red", "llama"),
-        text_encoder=first,
-        text_encoder_2=second,
+        text_encoder=_text_encoder(rng),
+        text_encoder_2=_text_encoder(rng) if xl else None,
         unet=unet(
             [32 * int(rng.integers(1, 3)) for _ in range(levels)],
             "".join(_pick(rng, "-x") for _ in range(levels - 1)) + "x",
@@ -108,10 +110,10 @@ def draw_flax_checkpoint(rng: np.random.Generator) -> Tiny:
             attention_head_dim=[_pick(rng, (1, 2, 4)) for _ in range(levels)],
             transformer_layers_per_block=[_pick(rng, (1, 2)) for _ in range(levels)],
             norm_num_groups=32,
-            addition_time_embed_dim=_pick(rng, (4, 10)),
             flip_sin_to_cos=_flip(rng),
             freq_shift=_pick(rng, (0, 1)),
             sample_size=8,
+            **added,
         ),
         vae=vae(
             [8 * int(rng.integers(1, 3)) for _ in range(2)],
@@ -125,7 +127,9 @@ def draw_flax_checkpoint(rng: np.random.Generator) -> Tiny:
             "timestep_spacing": "leading",
             "steps_offset": 1,
             "prediction_type": _pick(rng, ("epsilon", "v_prediction")),
+            **({} if xl else {"skip_prk_steps": True}),
         },
+        scheduler_class=EulerDiscreteScheduler if xl else PNDMScheduler,
         real_eos=_flip(rng),
         files=Files(published_text_encoders=True),
     )

@@ -21,10 +21,11 @@ PYTHON = ROOT / ".venv-incumbent/bin/python"
 PICTURE_BOUND = 2 / 255
 
 
-def test_pictures(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("xl", [True, False])
+def test_pictures(xl: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     torch_reference.prepare_for_tiny()
     rng = np.random.default_rng([request.config.getoption("--seed"), 39])
-    tiny = draw_flax_checkpoint(rng)
+    tiny = draw_flax_checkpoint(rng, xl=xl)
     print(tiny)
     folder, file = tmp_path / "checkpoint", tmp_path / "theirs.npz"
     write(tiny, folder)
