@@ -3,7 +3,8 @@
 #   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
 #   make test                       the tests; make test ARGS="-k browser" for some of them
-#   make test-reference             the comparison with torch's diffusers, drawn afresh
+#   make test-reference             the comparison with torch's diffusers and its old Flax
+#                                   pipelines, drawn afresh
 #   make bench                      measurements, written into benchmarks/
 #   make lint                       style, types, Dockerfile
 
@@ -13,6 +14,7 @@ ARGS ?=
 
 VENV := .venv
 REFERENCE := .venv-reference
+INCUMBENT := .venv-incumbent
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -30,7 +32,7 @@ test: $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-test-reference: $(REFERENCE)/.installed
+test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)
 
 bench: $(VENV)/.installed-$(ACCELERATOR)
@@ -43,10 +45,10 @@ lint: $(VENV)/.installed-test
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
-	rm -rf $(VENV) $(REFERENCE)
+	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT)
 
 # An environment is made once; its packages are installed again only when a list of them changes.
-$(VENV)/bin/python $(REFERENCE)/bin/python:
+$(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed as '$(PYTHON)'; name another with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)/..
@@ -59,4 +61,8 @@ $(VENV)/.installed-%: requirements-%.txt requirements.txt | $(VENV)/bin/python
 $(REFERENCE)/.installed: requirements-reference.txt requirements.txt | $(REFERENCE)/bin/python
 	$(REFERENCE)/bin/python $(PIP) "$$(grep '^torch==' $<)"
 	$(REFERENCE)/bin/python $(PIP) --requirement $<
+	@touch $@
+
+$(INCUMBENT)/.installed: requirements-incumbent.txt | $(INCUMBENT)/bin/python
+	$(INCUMBENT)/bin/python $(PIP) --requirement $<
 	@touch $@

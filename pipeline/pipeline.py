@@ -152,24 +152,24 @@ class SDXLPipeline:
             InputError: an argument cannot be used.
             PermissionError: `cache_dir` is open to other users.
         """
-        _check_count("images_per_request", images_per_request, 1, MAX_IMAGES)
-        _check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
+        check_count("images_per_request", images_per_request, 1, MAX_IMAGES)
+        check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
         if scheduler is not None and scheduler not in SCHEDULERS:
             right = ", ".join(map(repr, SCHEDULERS))
             raise InputError(f"scheduler is {scheduler!r}; expected one of {right}")
         devices = find_devices() if devices is None else list(devices)
         if not devices:
             raise InputError("devices is empty; expected at least one")
-        dtype = _network_dtype(dtype, devices)
+        dtype = network_dtype(dtype, devices)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         checkpoint = fetch(
             str(model), revision, prefer_fp16=dtype.itemsize == 2, scheduler=scheduler
         )
         config = read_config(checkpoint.folder, scheduler)
-        tokenizers = _load_tokenizers(checkpoint.folder, config)
-        shapes = Shapes(images_per_request, *_size(config, height, width), tokenizers.length)
+        tokenizers = load_tokenizers(checkpoint.folder, config)
+        shapes = Shapes(images_per_request, *image_size(config, height, width), tokenizers.length)
         mesh = make_mesh(devices, images_per_request)
-        networks = _load_networks(checkpoint.folder, config, dtype, place_on(mesh))
+        networks = load_networks(checkpoint.folder, config, dtype, place_on(mesh))
         compiled = CompiledSampler(config, networks, mesh, shapes, cache)
         pipe = cls(checkpoint, config, tokenizers, compiled, num_inference_steps)
         # The first run of an executable is slow even when it has been compiled.
@@ -318,7 +318,7 @@ def check_request(
 
     Raises InputError, naming the argument and its value.
     """
-    _check_count("images_per_request", images, 1, MAX_IMAGES)
+    check_count("images_per_request", images, 1, MAX_IMAGES)
     negative = "" if negative_prompt is None else negative_prompt
     prompts = _per_picture("prompt", prompt, images)
     if any(not text.strip() for text in prompts):
@@ -326,8 +326,8 @@ def check_request(
     if not _is_number(guidance_scale) or not 0 <= guidance_scale <= MAX_GUIDANCE_SCALE:
         right = f"a number from 0 to {MAX_GUIDANCE_SCALE:g}"
         raise InputError(f"guidance_scale is {guidance_scale!r}; expected {right}")
-    _check_count("seed", seed, 0, MAX_SEED)
-    _check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
+    check_count("seed", seed, 0, MAX_SEED)
+    check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
     return Request(
         prompts=prompts,
         negative_prompts=_per_picture("negative_prompt", negative, images),
@@ -354,15 +354,19 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool
 
 
-def _check_count(name: str, value: object, low: int, high: int) -> None:
+def check_count(name: str, value: object, low: int, high: int) -> None:
+    """Refuses what is not a whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
     if not low <= value <= high:
         raise InputError(f"{name} is {value}; expected {low} to {high}")
 
 
-def _network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
-    """XLA's CPU backend is slower in bfloat16 than in float32."""
+def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
+    """What networks run in on `devices`: what was asked for, or what suits them where None.
+
+    XLA's CPU backend is slower in bfloat16 than in float32.
+    """
     if dtype is None:
         return jnp.dtype(jnp.float32 if devices[0].platform == "cpu" else jnp.bfloat16)
     for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
@@ -372,7 +376,7 @@ def _network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np
     raise InputError(f"dtype is {dtype}; expected {right}")
 
 
-def _size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
+def image_size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
     """Pixels; every level of the UNet must be able to halve the latents."""
     factor = config.vae.scale_factor
     multiple = factor * 2 ** (len(config.unet.block_out_channels) - 1)
@@ -380,14 +384,15 @@ def _size(config: Config, height: int | None, width: int | None) -> tuple[int, i
     sizes = []
     for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
         size = default if given is None else given
-        _check_count(name, size, multiple, 8192)
+        check_count(name, size, multiple, 8192)
         if size % multiple:
             raise InputError(f"{name} is {size}; expected a multiple of {multiple}")
         sizes.append(int(size))
     return sizes[0], sizes[1]
 
 
-def _load_tokenizers(folder: Path, config: Config) -> Tokenizers:
+def load_tokenizers(folder: Path, config: Config) -> Tokenizers:
+    """Of a checkpoint on this machine; they must fit the text encoders."""
     encoders = config.text_encoders
     lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
     tokenizers = Tokenizers.load(folder, lengths)
@@ -400,23 +405,31 @@ def _load_tokenizers(folder: Path, config: Config) -> Tokenizers:
     return tokenizers
 
 
-def _load_networks(
-    folder: Path, config: Config, dtype: DTypeLike, place: weights.Place
-) -> Networks:
-    def load(name: str, make: Callable[..., nnx.Module], part: object) -> Any:
-        def build() -> nnx.Module:
-            return make(part, dtype=dtype, rngs=weights.shape_rngs())
+def load_networks(folder: Path, config: Config, dtype: DTypeLike, place: weights.Place) -> Networks:
+    """Of a checkpoint on this machine; `place` puts each parameter where it belongs."""
 
+    def load(name: str, make: Callable[[DTypeLike], nnx.Module]) -> Any:
         with _Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
-            return weights.load(build, folder / name, dtype, place, bar.update)
+            return weights.load(lambda: make(dtype), folder / name, dtype, place, bar.update)
 
+    loaded = {name: load(name, make) for name, make in blueprints(config).items()}
     return Networks(
-        text_encoders=tuple(
-            load(name, CLIPTextEncoder, part) for name, part in config.text_encoders.items()
-        ),
-        unet=load("unet", UNet, config.unet),
-        vae=load("vae", VAE, config.vae),
+        text_encoders=tuple(loaded[name] for name in config.text_encoders),
+        unet=loaded["unet"],
+        vae=loaded["vae"],
     )
+
+
+def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
+    """By the name of its folder, what makes each network in a dtype, for its shapes alone."""
+
+    def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
+        return lambda dtype: make(part, dtype=dtype, rngs=weights.shape_rngs())
+
+    encoders = {
+        name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()
+    }
+    return {**encoders, "unet": blueprint(UNet, config.unet), "vae": blueprint(VAE, config.vae)}
 
 
 def _progress_bar(title: str) -> tqdm:

@@ -3,9 +3,9 @@
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
 builds every checkpoint of `tools.tiny_checkpoints` and writes `tests/golden/<name>/golden.npz`
-beside it, the same bytes each time with the same versions of torch, diffusers and transformers.
-`tests/test_golden.py` holds the project's own networks against them, without torch. All pictures
-and latents are channels last, all numbers float32 but for the int32 ids.
+beside those of `TINY`, the same bytes each time with the same versions of torch, diffusers and
+transformers. `tests/test_golden.py` holds the project's own networks against them, without torch.
+All pictures and latents are channels last, all numbers float32 but for the int32 ids.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.scheduler_config import SCHEDULERS
 from tools import torch_reference
-from tools.tiny_checkpoints import TINY, Pipeline, Tiny, load, write
+from tools.tiny_checkpoints import FLAX, TINY, Pipeline, Tiny, load, write
 
 PROMPTS = (
     "",
@@ -136,6 +136,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     torch_reference.prepare_for_tiny()
+    for name, tiny in FLAX.items():
+        write(tiny, folder / name / "checkpoint")
     for name, tiny in TINY.items():
         checkpoint = folder / name / "checkpoint"
         write(tiny, checkpoint)

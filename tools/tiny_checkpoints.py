@@ -368,6 +368,52 @@ TINY: dict[str, Tiny] = {
     ),
 }
 
+# What diffusers' Flax classes can read too: 32 groups, a middle with attention, timesteps that are
+# `leading` with an offset of 1. `tools.incumbent` makes the golden files beside them.
+FLAX: dict[str, Tiny] = {
+    "flax": Tiny(
+        seed=7,
+        words=("llama", "dolphin", "hat"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=text_encoder(16, 2, 2, "gelu", projection_dim=24),
+        unet=unet(
+            (32, 32),
+            "-x",
+            layers_per_block=1,
+            attention_head_dim=[2, 4],
+            transformer_layers_per_block=[1, 2],
+            norm_num_groups=32,
+            addition_time_embed_dim=8,
+            sample_size=8,
+        ),
+        vae=vae((8, 16), layers_per_block=1, norm_num_groups=4, scaling_factor=0.13025),
+        scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1},
+        real_eos=False,
+        files=Files(published_text_encoders=True),
+    ),
+    "flax_sd": Tiny(
+        seed=10,
+        words=("llama", "dolphin", "hat"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=None,
+        unet=unet(
+            (32, 32),
+            "x-",
+            layers_per_block=1,
+            attention_head_dim=2,
+            norm_num_groups=32,
+            use_linear_projection=False,
+            addition_embed_type=None,
+            sample_size=8,
+        ),
+        vae=vae((8, 16), layers_per_block=1, norm_num_groups=4),
+        scheduler={**SDXL_SCHEDULE, "skip_prk_steps": True, "steps_offset": 1},
+        scheduler_class=PNDMScheduler,
+        real_eos=False,
+        files=Files(published_text_encoders=True),
+    ),
+}
+
 
 def write(tiny: Tiny, folder: Path) -> None:
     """Builds the checkpoint and writes it to `folder`, replacing what is there."""

@@ -16,6 +16,8 @@ from diffusers import (
 from tools.tiny_checkpoints import END, SDXL_SCHEDULE, Files, Tiny, text_encoder, unet, vae
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+# Stable Diffusion 1, where time and prompt are all that conditions the UNet.
+NOTHING_ADDED = {"addition_embed_type": None, "use_linear_projection": False}
 SCHEDULER_CLASSES = (
     EulerDiscreteScheduler,
     EulerAncestralDiscreteScheduler,
@@ -87,6 +89,49 @@ def draw_checkpoint(rng: np.random.Generator) -> Tiny:
             variant=_pick(rng, (None, "fp16")),
             dtype=_pick(rng, (torch.float32, torch.float16, torch.bfloat16)),
         ),
+    )
+
+
+def draw_flax_checkpoint(rng: np.random.Generator, *, xl: bool) -> Tiny:
+    """One of the shapes that diffusers' Flax classes have too, 16x16 pixels."""
+    added = {"addition_time_embed_dim": _pick(rng, (4, 10))} if xl else NOTHING_ADDED
+    levels, latent_channels = _pick(rng, (2, 3)), _pick(rng, (4, 16))
+    return Tiny(
+        seed=int(rng.integers(2**31)),
+        words=("red", "llama"),
+        text_encoder=_text_encoder(rng),
+        text_encoder_2=_text_encoder(rng) if xl else None,
+        unet=unet(
+            [32 * int(rng.integers(1, 3)) for _ in range(levels)],
+            "".join(_pick(rng, "-x") for _ in range(levels - 1)) + "x",
+            in_channels=latent_channels,
+            out_channels=latent_channels,
+            layers_per_block=_pick(rng, (1, 2)),
+            attention_head_dim=[_pick(rng, (1, 2, 4)) for _ in range(levels)],
+            transformer_layers_per_block=[_pick(rng, (1, 2)) for _ in range(levels)],
+            norm_num_groups=32,
+            flip_sin_to_cos=_flip(rng),
+            freq_shift=_pick(rng, (0, 1)),
+            sample_size=8,
+            **added,
+        ),
+        vae=vae(
+            [8 * int(rng.integers(1, 3)) for _ in range(2)],
+            layers_per_block=_pick(rng, (1, 2)),
+            norm_num_groups=_pick(rng, (2, 4, 8)),
+            latent_channels=latent_channels,
+            scaling_factor=float(rng.uniform(0.1, 1.0)),
+        ),
+        scheduler={
+            **SDXL_SCHEDULE,
+            "timestep_spacing": "leading",
+            "steps_offset": 1,
+            "prediction_type": _pick(rng, ("epsilon", "v_prediction")),
+            **({} if xl else {"skip_prk_steps": True}),
+        },
+        scheduler_class=EulerDiscreteScheduler if xl else PNDMScheduler,
+        real_eos=_flip(rng),
+        files=Files(published_text_encoders=True),
     )
 
 

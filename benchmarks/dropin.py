@@ -1,0 +1,58 @@
+"""One program before and after the change of its import: diffusers 0.39, then this project.
+
+    make .venv-incumbent/.installed
+    .venv/bin/python -m benchmarks.dropin --model stabilityai/stable-diffusion-xl-base-1.0
+
+Run by hand, both on the same devices, one after the other. With an accelerator .venv-incumbent
+needs its part of JAX too: `.venv-incumbent/bin/python -m pip install "jax[cuda13]==0.10.2"`.
+Writes benchmarks/results/<date>-<device>-dropin.json.
+"""
+
+import argparse
+import datetime
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PROVIDERS = {
+    "diffusers": str(ROOT / ".venv-incumbent/bin/python"),
+    "pipeline.compat": sys.executable,
+}
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dropin")
+    parser.add_argument("--model", required=True, help="folder or Hub id of an SDXL")
+    parser.add_argument("--repeats", type=int, default=5, help="calls, after one that compiles")
+    options = parser.parse_args()
+    arguments = ["--model", options.model, "--repeats", str(options.repeats)]
+    before, after = (
+        _measure(python, ["--provider", provider, *arguments])
+        for provider, python in PROVIDERS.items()
+    )
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["python -m benchmarks.dropin", *sys.argv[1:]]),
+        "before": before,
+        "after": after,
+        "speed_up": round(before["call_seconds_median"] / after["call_seconds_median"], 2),
+    }
+    device = re.sub(r"\W+", "-", after["device"]).strip("-").lower()
+    file = ROOT / f"benchmarks/results/{report['date']}-{device}-dropin.json"
+    file.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report, indent=2), file, sep="\n")
+
+
+def _measure(python: str, arguments: list[str]) -> dict[str, Any]:
+    command = [python, "-m", "benchmarks.dropin_program", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Live agreement with diffusers 0.39's own Flax pipelines, which run in their own environment.
+
+It has torch's constants where it would have its own (`tools.incumbent`); how far its own ones move
+a picture is in the golden files.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawing import draw_flax_checkpoint
+
+from pipeline.compat import FlaxDiffusionPipeline
+from tools import flax_calls, torch_reference
+from tools.tiny_checkpoints import write
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-incumbent/bin/python"
+PICTURE_BOUND = 2 / 255
+
+
+@pytest.mark.parametrize("xl", [True, False])
+def test_pictures(xl: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    torch_reference.prepare_for_tiny()
+    rng = np.random.default_rng([request.config.getoption("--seed"), 39])
+    tiny = draw_flax_checkpoint(rng, xl=xl)
+    print(tiny)
+    folder, file = tmp_path / "checkpoint", tmp_path / "theirs.npz"
+    write(tiny, folder)
+    command = [PYTHON, "-m", "tools.incumbent", folder, file, "--torch-constants"]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True)
+    ours = flax_calls.pictures(*FlaxDiffusionPipeline.from_pretrained(folder))
+    with np.load(file, allow_pickle=False) as theirs:
+        assert set(ours) == set(theirs)
+        for name, array in theirs.items():
+            assert ours[name].shape == array.shape
+            assert np.abs(ours[name] - array).max() <= PICTURE_BOUND, name

@@ -1,0 +1,56 @@
+"""What programs written for diffusers' Flax pipelines ask of them, as arrays to compare.
+
+Only the old interface is used, so the same functions run with diffusers 0.39's classes
+(`tools.incumbent`) and with those of `pipeline.compat` (`tests/test_compat.py`).
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax.jax_utils import replicate
+
+PROMPT = "a llama on a blue dolphin"
+NEGATIVE = "hat, red star"
+DEVICES = (1, 4, 8)
+SEED = 33
+STEPS = 25
+
+
+def pictures(pipeline: Any, params: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Ids and pictures by name; at least 8 devices are needed.
+
+    Pictures are float32 in 0..1: `[devices, batch, H, W, 3]` where they were drawn with `jit`,
+    `[batch, H, W, 3]` elsewhere.
+    """
+    prompts = [f"{PROMPT} {'hat ' * i}" for i in range(8)]
+    ids, negative_ids = pipeline.prepare_inputs(prompts), pipeline.prepare_inputs(NEGATIVE)
+    key = jax.random.PRNGKey(SEED)
+    # Two pictures from one key: on one device with SDXL, and elsewhere, where diffusers 0.39 draws
+    # only one without `jit`, on each of four.
+    alone, on_four = (2, 1) if ids.ndim == 3 else (1, 2)
+    drawn = {
+        "ids": ids,
+        "negative_ids": negative_ids,
+        "defaults": pipeline(ids[:alone], params, key).images,
+        "negative": pipeline(
+            ids[:1],
+            params,
+            key,
+            num_inference_steps=STEPS,
+            guidance_scale=5.0,
+            height=24,
+            width=16,
+            neg_prompt_ids=negative_ids,
+        ).images,
+    }
+    for devices in DEVICES:
+        batch = on_four if devices == 4 else 1
+        drawn[f"devices_{devices}"] = pipeline(
+            ids[: devices * batch].reshape(devices, batch, *ids.shape[1:]),
+            replicate(params, jax.devices()[:devices]),
+            jax.random.split(key, devices),
+            num_inference_steps=STEPS,
+            jit=True,
+        ).images
+    return {name: np.asarray(array) for name, array in drawn.items()}
