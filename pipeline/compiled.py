@@ -25,10 +25,10 @@ from pipeline.config import Config
 from pipeline.executables import ExecutableCache
 from pipeline.sampler import Conditioning
 from pipeline.scheduler import REMEMBERED, Schedule, State, Table
+from pipeline.scheduler_config import MAX_INFERENCE_STEPS
 from pipeline.unet import UNet
 from pipeline.vae import VAE
 
-MAX_INFERENCE_STEPS = 50
 MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the UNet; PNDM's first step takes two
 
 log = logging.getLogger(__name__)
@@ -56,12 +56,12 @@ class Shapes:
 def choose_layout(devices: int, images: int) -> tuple[int, int]:
     """How many ways to split the pictures, and the halves of guidance (1 or 2).
 
-    The largest layout that fits: pictures first, in equal shares; with twice as many devices as
-    pictures the two halves of guidance go to different devices.
+    The layout that uses most devices, pictures in equal shares; of several such layouts the one
+    that splits the pictures most.
     """
-    if devices >= 2 * images:
-        return images, 2
-    return max(n for n in range(1, min(devices, images) + 1) if images % n == 0), 1
+    shares = [n for n in range(1, images + 1) if images % n == 0]
+    layouts = [(n, halves) for n in shares for halves in (1, 2) if n * halves <= devices]
+    return max(layouts, key=lambda layout: (layout[0] * layout[1], layout[0]))
 
 
 def make_mesh(devices: Sequence[jax.Device], images: int) -> Mesh:

@@ -440,6 +440,8 @@ def _read_vae(path: Path) -> VAEConfig:
     if (config.latents_mean is None) != (config.latents_std is None):
         given = config.latents_std and list(config.latents_std)
         raise keys.error("latents_std", given, "both latents_mean and latents_std, or neither")
+    if config.latents_std is not None and min(config.latents_std) <= 0:
+        raise keys.error("latents_std", list(config.latents_std), "numbers above 0")
     if any(width % config.norm_num_groups for width in channels):
         right = f"a divisor of every one of {list(channels)} channels"
         raise keys.error("norm_num_groups", config.norm_num_groups, right)
@@ -451,7 +453,8 @@ def _per_channel(keys: Keys, key: str, channels: int) -> tuple[float, ...] | Non
     if value is None:
         return None
     right = isinstance(value, list) and all(type(item) in (int, float) for item in value)
-    if not right or len(value) != channels:
+    # Compared, not converted: an int may be too large for a float.
+    if not right or len(value) != channels or not all(abs(item) < 1e6 for item in value):
         raise keys.error(key, value, f"a list of {channels} numbers, one per latent channel")
     return tuple(float(item) for item in value)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from pipeline.errors import CheckpointError
 
+LARGEST = 2**20  # of any count or width in a configuration: more is a mistake or an attack
+
 
 class Keys:
     """One JSON file whose keys are taken one at a time; `finish` refuses what nobody took."""
@@ -48,17 +50,17 @@ class Keys:
         return value
 
     def size(self, key: str, default: Any = ...) -> int:
-        """A positive integer."""
+        """An integer from 1 to `LARGEST`."""
         value = self.take(key, int, default)
-        if value < 1:
-            raise self.error(key, value, "a positive integer")
+        if not 1 <= value <= LARGEST:
+            raise self.error(key, value, f"an integer from 1 to {LARGEST}")
         return value
 
     def sizes(self, key: str, default: Any = ...) -> tuple[int, ...]:
-        """A list of positive integers."""
+        """A list of integers from 1 to `LARGEST`."""
         value = self.take(key, list, default)
-        if not value or not all(type(item) is int and item > 0 for item in value):
-            raise self.error(key, value, "a list of positive integers")
+        if not value or not all(type(item) is int and 1 <= item <= LARGEST for item in value):
+            raise self.error(key, value, f"a list of integers from 1 to {LARGEST}")
         return tuple(value)
 
     def per_block(self, key: str, blocks: int, default: Any = ...) -> tuple[Any, ...]:
@@ -72,11 +74,11 @@ class Keys:
         return values
 
     def sizes_per_block(self, key: str, blocks: int, default: int) -> tuple[int, ...]:
-        """One positive integer for all blocks, or a list with one for each."""
+        """One integer from 1 to `LARGEST` for all blocks, or a list with one for each."""
         given = self.values.get(key)
         values = self.per_block(key, blocks, default)
-        if not all(type(value) is int and value > 0 for value in values):
-            raise self.error(key, given, "positive integers")
+        if not all(type(value) is int and 1 <= value <= LARGEST for value in values):
+            raise self.error(key, given, f"integers from 1 to {LARGEST}")
         return values
 
     def one_of(self, key: str, allowed: Sequence[Any], default: Any = ...) -> Any:

@@ -24,7 +24,6 @@ from tqdm import tqdm
 from pipeline import metadata, weights
 from pipeline.clip import CLIPTextEncoder
 from pipeline.compiled import (
-    MAX_INFERENCE_STEPS,
     CompiledSampler,
     Networks,
     Shapes,
@@ -37,14 +36,14 @@ from pipeline.errors import Cancelled, CheckpointError, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
 from pipeline.scheduler import make_schedule
-from pipeline.scheduler_config import SCHEDULERS
+from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.tokenizer import Tokenizers
 from pipeline.unet import UNet
 from pipeline.vae import VAE
 
 MAX_IMAGES = 64  # per request
 MAX_SEED = 2**32 - 1
-MAX_GUIDANCE_SCALE = 100.0
+MAX_GUIDANCE_SCALE = 50.0
 OUTPUT_TYPES = ("pil", "np", "latent")
 
 OnStep = Callable[[int, int, Array], object]

@@ -16,6 +16,8 @@ SCHEDULERS = {
     "dpmsolver++": "DPMSolverMultistepScheduler",
 }
 
+MAX_INFERENCE_STEPS = 50  # of a request
+
 OFF = (False, None)
 # The settings that a class reads and that change what it does, with the values that are supported.
 SUPPORTED: dict[str, dict[str, Sequence[Any]]] = {
@@ -121,6 +123,9 @@ def read_scheduler(
     keys.one_of("trained_betas", (None,))
     keys.drop("steps_offset", *ELSEWHERE)
     keys.finish()
+    if config.num_train_timesteps < MAX_INFERENCE_STEPS:
+        right = f"at least {MAX_INFERENCE_STEPS}, the most steps of a request"
+        raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
     for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
         if beta >= 1:
             raise keys.error(key, beta, "a number below 1")

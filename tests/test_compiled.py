@@ -31,10 +31,12 @@ BOUND = 1 / 255
         (2, 1, (1, 2)),
         (16, 1, (1, 2)),
         (3, 3, (3, 1)),
-        (2, 3, (1, 1)),
+        (2, 3, (1, 2)),
         (5, 3, (3, 1)),
         (6, 3, (3, 2)),
-        (4, 6, (3, 1)),
+        (4, 6, (2, 2)),
+        (4, 5, (1, 2)),
+        (8, 12, (4, 2)),
         (16, 8, (8, 2)),
         (15, 8, (8, 1)),
     ],
@@ -48,7 +50,10 @@ def test_layout(devices: int, images: int, layout: tuple[int, int]) -> None:
 def test_layouts_share_equally(devices: int, images: int) -> None:
     split, halves = choose_layout(devices, images)
     assert images % split == 0
-    assert 1 <= split * halves <= devices
+    used = split * halves
+    assert 1 <= used <= devices
+    others = [n * h for n in range(1, images + 1) if images % n == 0 for h in (1, 2)]
+    assert used == max(n for n in others if n <= devices)
 
 
 def test_devices_that_are_not_used_are_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -134,7 +134,7 @@ def test_guidance_of_1_and_below_is_none(pipe: SDXLPipeline) -> None:
             same = pictures(pipe, "a star", negative, guidance_scale=scale)
             np.testing.assert_array_equal(same, unguided)
     assert difference(pictures(pipe, "a star", guidance_scale=1.5), unguided) > 0.001
-    assert np.isfinite(pictures(pipe, "a star", guidance_scale=100)).all()
+    assert np.isfinite(pictures(pipe, "a star", guidance_scale=50)).all()
 
 
 def test_what_did_not_fit_is_told(pipe: SDXLPipeline) -> None:
@@ -275,9 +275,9 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any], str]] = [
     ("no negatives", {"negative_prompt": []}, "negative_prompt must be one text.*got 0"),
     ("two negatives", {"negative_prompt": ["a", "b"]}, "negative_prompt must be .*got 2"),
     *(
-        (f"guidance {value!r}"[:40], {"guidance_scale": value}, "guidance_scale is .*from 0 to 100")
+        (f"guidance {value!r}"[:40], {"guidance_scale": value}, "guidance_scale is .*from 0 to 50")
         for value in (
-            *(float("nan"), float("inf"), float("-inf"), 100.1, 1e300, -0.1, -1, 10**400),
+            *(float("nan"), float("inf"), float("-inf"), 50.1, 1e300, -0.1, -1, 10**400),
             *("5", True, None, [5.0], 5j, np.float32("nan"), np.float64("inf")),
         )
     ),

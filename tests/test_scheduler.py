@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.compiled import MAX_EVALUATIONS, MAX_INFERENCE_STEPS
+from pipeline.compiled import MAX_EVALUATIONS
 from pipeline.noise_levels import alphas_cumprod, train_sigmas
 from pipeline.scheduler import (
     PNDM_WEIGHTS,
@@ -19,7 +19,7 @@ from pipeline.scheduler import (
     scale_model_input,
     step,
 )
-from pipeline.scheduler_config import SCHEDULERS, SchedulerConfig
+from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS, SchedulerConfig
 
 SDXL = SchedulerConfig(
     name="euler",

@@ -85,6 +85,8 @@ def test_stable_diffusion_1_and_2_are_never_clipped(tmp_path: Path) -> None:
     ("name", "key", "value"),
     [
         ("pndm", "skip_prk_steps", False),
+        ("euler", "num_train_timesteps", 49),
+        ("euler", "num_train_timesteps", 10**9),
         ("pndm", "set_alpha_to_one", None),
         ("pndm", "prediction_type", "sample"),
         ("ddim", "rescale_betas_zero_snr", True),

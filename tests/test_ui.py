@@ -186,8 +186,9 @@ def test_no_seed_means_any_seed():
 # --- styles and examples ---
 
 
-def test_ten_styles_and_none():
-    styles = styles_for(Kind.SDXL)
+@pytest.mark.parametrize("kind", Kind)
+def test_ten_styles_and_none(kind: Kind):
+    styles = styles_for(kind)
     assert next(iter(styles)) == NONE
     assert len(styles) == 11
     assert styles[NONE].apply("a {star}", " dull ") == ("a {star}", "dull")

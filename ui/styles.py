@@ -81,13 +81,19 @@ _SDXL = (
     ),
 )
 
-# The miniature knows four looks, by the wording it was trained on.
+# The miniature knows four looks and twelve colours, by the wording it was trained on.
 _MINIATURE = (
     _PLAIN,
     Style("Flat", "a flat picture of {prompt}"),
     Style("Outlined", "an outlined picture of {prompt}"),
     Style("Soft", "a soft picture of {prompt}"),
     Style("Glossy", "a glossy picture of {prompt}"),
+    Style("Sticker", "an outlined picture of {prompt} on a white background"),
+    Style("Poster", "a flat picture of {prompt} on a yellow background"),
+    Style("Chalkboard", "an outlined picture of {prompt} on a black background"),
+    Style("Sky", "a soft picture of {prompt} on a cyan background"),
+    Style("Candy", "a glossy picture of {prompt} on a pink background"),
+    Style("Night", "a glossy picture of {prompt} on a black background"),
 )
 
 
