@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import errno
 import re
 import subprocess
 import sys
@@ -421,6 +422,26 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
 )
 def test_file_names_are_harmless(prompt: str, name: str):
     assert files.save([Image(0, b"", 0, {})], prompt)[0].name == name
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    write = Path.write_bytes
+
+    def write_until_full(path: Path, content: bytes) -> int:
+        if path.stem.endswith("-8"):
+            write(path, content[:1])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_until_full)
+    program = Drawing(StandIn(), Kind.MINIATURE).for_programs
+    with pytest.raises(gr.Error, match="no room"):
+        asyncio.run(program(SENDER, "a red star", seed=7))
+    assert list(tmp_path.iterdir()) == []
+    assert "No space left on device" in caplog.text
 
 
 def test_model_line():

@@ -136,12 +136,12 @@ class Drawing:
             )
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
+            paths = files.save(images, prompt)
         except RequestError as error:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception as error:
             log.error("A request could not be answered", exc_info=error)
             raise gr.Error(words.FAILED, print_exception=False) from None
-        paths = files.save(images, prompt)
         found = [FileData(path=str(path), orig_name=path.name).model_dump() for path in paths]
         return found, [image.seed for image in images], done.truncated
 

@@ -1,26 +1,39 @@
 """Finished pictures as files that Gradio can hand out."""
 
+import logging
 import re
 import secrets
+import shutil
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
 
-from serving.generator import Image
+from serving.generator import ErrorKind, Image, RequestError
+from ui import words
+
+log = logging.getLogger(__name__)
 
 
 def save(images: Sequence[Image], prompt: str) -> list[Path]:
     """Writes the PNG files where Gradio serves and, later, deletes them.
 
     The folder's name cannot be guessed: whoever knows a file's address can read it.
+
+    Raises:
+        RequestError: they cannot be written, and then none is there.
     """
     folder = Path(get_upload_folder()) / secrets.token_urlsafe(16)
-    folder.mkdir(parents=True)
     paths = [folder / f"{_slug(prompt)}-{image.seed}.png" for image in images]
-    for path, image in zip(paths, images, strict=True):
-        path.write_bytes(image.png)
+    try:
+        folder.mkdir(parents=True)
+        for path, image in zip(paths, images, strict=True):
+            path.write_bytes(image.png)
+    except OSError as error:
+        log.error("Pictures cannot be written to %s: %s", folder.parent, error.strerror)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise RequestError(words.NO_ROOM, ErrorKind.FAILED) from error
     return paths
 
 

@@ -33,6 +33,7 @@ RANDOMISE = "A new seed every time"
 
 BLANK_PROMPT = "Please describe the picture first."
 FAILED = "Something went wrong. Please try again."
+NO_ROOM = "The pictures are drawn, but this server has no room to keep them. Please try later."
 
 
 def model_line(model: Model, kind: Kind) -> str:
