@@ -8,6 +8,7 @@ in float32 with torch's (each side alone in a process of its own, one network at
 """
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ import resource
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ VARIANT = "fp16"  # as which the checkpoint is on disk; both sides compute in fl
 END_TO_END = ("--height", "256", "--width", "256", "--steps", "3", "--images", "1")
 LOADED = "loaded "
 GIB = 2**30
+VERSIONS = ("jax", "flax", "torch", "diffusers", "transformers")
 
 Arrays = dict[str, np.ndarray]
 
@@ -209,6 +212,11 @@ def report(record: dict[str, Any]) -> str:
         "SDXL base's exact configuration (3.469 B parameters) with random weights, float16 on"
         " disk. Made by `tools/full_size_parity.py`; all figures are in `full_size_parity.json`.",
         "",
+        f"{record['date']}; "
+        + ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+        + ". Again, with about 7 GB of disk and 24 GiB of memory:",
+        "`.venv-reference/bin/python -m tools.full_size_parity runs/full_size`.",
+        "",
         f"{record['machine']['cores']} CPU cores ({record['machine']['cpu']}),"
         f" {record['machine']['memory_bytes'] / GIB:.0f} GiB of memory. The cores were shared with"
         " other work: processor time says more than seconds.",
@@ -267,7 +275,7 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", type=Path, help="of the checkpoint; made if missing")
     add("--python", default=".venv/bin/python", help="the environment without torch")
     add("--components", nargs="*", default=COMPONENTS, choices=COMPONENTS)
-    add("--end-to-end", nargs="*", default=["bfloat16"], choices=("float32", "bfloat16"))
+    add("--end-to-end", nargs="*", default=["float32"], choices=("float32", "bfloat16"))
     add("--record", type=Path, default=Path("benchmarks/full_size_parity.json"))
     for hidden in ("--side", "--component", "--out"):  # of the processes this one starts
         add(hidden, help=argparse.SUPPRESS)
@@ -294,6 +302,8 @@ def main() -> None:
     for dtype in options.end_to_end:
         runs[dtype] = end_to_end(folder, options.python, dtype)
     record = {
+        "date": datetime.date.today().isoformat(),
+        "versions": {name: version(name) for name in VERSIONS},
         "machine": _machine(),
         "components": {name: components[name] for name in COMPONENTS if name in components},
         "end_to_end": list(runs.values()),
