@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import jax
+from pipeline.devices import find_devices
 
 # A small trained checkpoint that comes with the package.
 BUNDLED = Path(__file__).parent / "miniature"
@@ -19,7 +19,7 @@ def choose_model(model: str | None, revision: str | None) -> tuple[str, str | No
     Raises DeviceError where JAX finds no device.
     """
     if model is None:
-        model = str(BUNDLED) if jax.default_backend() == "cpu" else SDXL
+        model = str(BUNDLED) if find_devices()[0].platform == "cpu" else SDXL
     if model == SDXL and revision is None:
         revision = SDXL_REVISION
     return model, revision
