@@ -195,23 +195,25 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
     assert one == other
 
 
-def test_a_second_visitor_waits_and_a_reload_keeps_the_place(page: Page, browser: Browser):
-    page.get_by_role("button", name=words.ADVANCED).click()
-    page.locator("#steps input[type=number]").fill("50")
-    ask(page, PROMPT)
-    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
-    other = browser.new_page()
-    other.goto(page.url)
-    ask(other, "a yellow moon")
-    waits = other.locator("#status .running", has_text="in the queue")
+def test_a_later_visitor_waits_and_a_reload_keeps_the_place(page: Page, browser: Browser):
+    second, third = browser.new_page(), browser.new_page()
+    for other in (second, third):
+        other.goto(page.url)
+    for busy in (page, second):  # two, so that the third has time to wait in
+        busy.get_by_role("button", name=words.ADVANCED).click()
+        busy.locator("#steps input[type=number]").fill("50")
+        ask(busy, PROMPT)
+    ask(third, "a yellow moon")
+    waits = third.locator("#status .running", has_text="in the queue")
     expect(waits).to_be_visible()
-    expect(other.locator("#prompt textarea")).to_have_value("a yellow moon")
-    other.reload()
-    expect(waits).to_be_visible()
-    page.locator("#stop").click()
-    expect(other.locator("#gallery .thumbnail-lg img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
-    expect(other.locator("#gallery .caption-label").first).to_contain_text("a yellow moon")
-    other.close()
+    expect(third.locator("#prompt textarea")).to_have_value("a yellow moon")
+    third.reload()
+    for busy in (page, second):
+        busy.locator("#stop").click()
+    expect(third.locator("#gallery .thumbnail-lg img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
+    expect(third.locator("#gallery .caption-label").first).to_contain_text("a yellow moon")
+    second.close()
+    third.close()
 
 
 @pytest.mark.parametrize("page", [(390, 844)], indirect=True)
