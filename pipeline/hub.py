@@ -1,5 +1,6 @@
 """A checkpoint named by folder or by Hub id, as a local folder that holds all that is needed."""
 
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -151,7 +152,8 @@ def _from_folder(folder: Path, wanted: _Wanted) -> Checkpoint:
 
 
 def _from_hub(model: str, revision: str | None, wanted: _Wanted) -> Checkpoint:
-    _check_that_it_answers(model, revision)
+    if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit needs no answer
+        _check_that_it_answers(model, revision)
     resolved = resolve_revision(model, revision=revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
     try:

@@ -177,7 +177,7 @@ def test_a_model_that_is_missing(tmp_path: Path, run: Callable[..., tuple]) -> N
 
 def test_a_model_of_another_kind(tmp_path: Path, run: Callable[..., tuple]) -> None:
     folder = copy_checkpoint(tmp_path)
-    change_json(folder / "model_index.json", _class_name="StableDiffusionPipeline")
+    change_json(folder / "model_index.json", _class_name="StableDiffusion3Pipeline")
     status, printed, messages = run("a star", model=folder)
     assert (status, printed) == (1, [])
     assert messages.startswith(f"error: {folder / 'model_index.json'}: _class_name = ")
