@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.miniature.evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=BUNDLED)
     parser.add_argument("--prompts", type=int, default=512, help="a multiple of --batch")
-    parser.add_argument("--negatives", type=int, default=16, help="pictures per negated colour")
+    parser.add_argument("--negatives", type=int, default=32, help="pictures per negated colour")
     parser.add_argument("--batch", type=int, default=8, help="pictures drawn at once")
     parser.add_argument("--out", type=Path, default=Path("report.json"))
     options = parser.parse_args()

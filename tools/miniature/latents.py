@@ -13,8 +13,7 @@ from pipeline.vae import VAE
 from tools.miniature.drawing import draw
 from tools.miniature.scenes import Scene, random_scene
 from tools.miniature.training import parameters
-
-BATCH = 16
+from tools.miniature.work import ENCODED_AT_ONCE, whole
 
 
 class Latents(NamedTuple):
@@ -38,8 +37,8 @@ def make_encoder(vae: VAE) -> Callable[[np.ndarray], np.ndarray]:
     return lambda images: np.asarray(encode(jnp.asarray(images)), np.float16)
 
 
-def draw_latents(vae: VAE, folder: Path, count: int, seed: int) -> Latents:
-    """`count` scenes (a multiple of 16), none of them with a held-out pair.
+def draw_latents(vae: VAE, folder: Path, count: int, seed: int, size: int) -> Latents:
+    """`count` scenes (a multiple of 16) of `size` pixels, none of them with a held-out pair.
 
     Encoding takes minutes, so batches are kept in `folder`, under a name that changes with the VAE.
     """
@@ -51,16 +50,18 @@ def draw_latents(vae: VAE, folder: Path, count: int, seed: int) -> Latents:
     kept.mkdir(parents=True, exist_ok=True)
     scenes: list[Scene] = []
     parts: list[np.ndarray] = []
-    for start in range(0, count, BATCH):
+    for start in range(0, count, ENCODED_AT_ONCE):
         # Seeded one by one, so that a larger set begins with the smaller one.
-        rngs = [np.random.default_rng((seed, start + i)) for i in range(BATCH)]
+        rngs = [np.random.default_rng((seed, start + i)) for i in range(ENCODED_AT_ONCE)]
         drawn = [random_scene(rng) for rng in rngs]
         scenes += drawn
         file = kept / f"{seed}-{start}.npz"
         if not file.exists():
-            pictures = [draw(scene, rng) for scene, rng in zip(drawn, rngs, strict=True)]
-            np.savez(file, mean=encode(np.stack(pictures)))
-        parts.append(np.load(file)["mean"])
+            pictures = [draw(scene, rng, size) for scene, rng in zip(drawn, rngs, strict=True)]
+            with whole(file) as part:
+                np.savez(part, mean=encode(np.stack(pictures)))
+        with np.load(file) as saved:
+            parts.append(saved["mean"])
         if len(scenes) % 1024 == 0:
             print(f"encoded {len(scenes)} of {count} pictures", flush=True)
     return Latents(scenes, np.concatenate(parts))
@@ -75,7 +76,10 @@ def normalise(vae: VAE, pictures: np.ndarray) -> None:
     the VAE hardly uses comes out as nearly constant, not as something for the UNet to learn.
     """
     encode = jax.jit(lambda part: vae.encode(part.astype(jnp.float32) / 127.5 - 1))
-    parts = [encode(jnp.asarray(pictures[i : i + BATCH])) for i in range(0, len(pictures), BATCH)]
+    parts = [
+        encode(jnp.asarray(pictures[i : i + ENCODED_AT_ONCE]))
+        for i in range(0, len(pictures), ENCODED_AT_ONCE)
+    ]
     mean, logvar = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
     axes = (0, 1, 2)
     centre = mean.mean(axes)

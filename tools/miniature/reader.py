@@ -5,8 +5,6 @@ colours, sizes, layout, style, background. A minute of this spares the UNet the 
 prompts mean nothing yet. The heads are thrown away.
 """
 
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -28,7 +26,8 @@ from tools.miniature.scenes import (
     Scene,
     caption,
 )
-from tools.miniature.training import Run, optimiser, parameters, with_parameters
+from tools.miniature.training import minimise, parameters, with_parameters
+from tools.miniature.work import Run
 
 BATCH = 64
 NOTHING = "nothing"
@@ -99,16 +98,12 @@ def teach(
     encoders: TextEncoders,
     tokenizers: Tokenizers,
     scenes: list[Scene],
-    folder: Path,
+    run: Run,
     steps: int,
     seed: int,
 ) -> TextEncoders:
-    """Trains both encoders on captions of the scenes. Done once, they are kept in `folder`."""
-    run = Run(folder)
-    if run.started:
-        return _with_encoders(encoders, run.restore([parameters(part) for part in encoders]))
+    """Trains both encoders, or goes on training them, on captions of the scenes."""
     reader = Reader(*encoders, nnx.Rngs(seed))
-    optimise = optimiser(steps, warmup=30)
 
     def objective(params: dict, ids: jax.Array, ends: jax.Array, labels: jax.Array) -> jax.Array:
         model = with_parameters(reader, params)
@@ -116,31 +111,15 @@ def teach(
         pooled, states = model(ids, ends)
         return _loss(pooled, labels) + _loss(states, labels)
 
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def step(params: dict, opt: optax.OptState, *given: jax.Array):
-        loss, gradient = jax.value_and_grad(objective)(params, *given)
-        updates, opt = optimise.update(gradient, opt, params)
-        return optax.apply_updates(params, updates), opt, loss
-
-    params = jax.tree.map(jnp.copy, parameters(reader))
-    opt = optimise.init(params)
-    for i in range(steps):
+    def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rng = np.random.default_rng((seed, 1, i))
         chosen = [scenes[k] for k in rng.integers(len(scenes), size=BATCH)]
         ids, _ = tokenizers.tokenize([caption(scene, rng) for scene in chosen])
         ends = np.argmax(ids[:, 0] == encoders.first.config.eos_token_id, axis=-1)
-        labels = np.array([answers(scene) for scene in chosen], np.int32)
-        params, opt, loss = step(params, opt, *map(jnp.asarray, (ids, ends, labels)))
-        if (i + 1) % 50 == 0:
-            run.log(step=i + 1, loss=float(loss))
-    trained = [params["text_encoder"], params["text_encoder_2"]]
-    run.save(trained)
+        return ids, ends, np.array([answers(scene) for scene in chosen], np.int32)
+
+    state = minimise(run, objective, parameters(reader), batch, steps, warmup=30)
     run.plot({"loss": "cross-entropy, both heads"})
-    return _with_encoders(encoders, trained)
-
-
-def _with_encoders(encoders: TextEncoders, params: list[dict]) -> TextEncoders:
-    first, second = map(with_parameters, encoders, params)
-    assert isinstance(first, CLIPTextEncoder)
-    assert isinstance(second, CLIPTextEncoder)
-    return TextEncoders(first, second)
+    trained = with_parameters(reader, state["params"])
+    assert isinstance(trained, Reader)
+    return TextEncoders(trained.text_encoder, trained.text_encoder_2)

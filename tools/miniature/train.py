@@ -8,7 +8,7 @@ import argparse
 import json
 import re
 import shutil
-import time
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
@@ -29,76 +29,85 @@ from tools.miniature.shape import END, PAD_2, write_configs
 from tools.miniature.train_unet import train_unet
 from tools.miniature.train_vae import draw_pool, train_vae
 from tools.miniature.vocabulary import write_tokenizer
+from tools.miniature.work import Run, Settings, Work, option
 
-NORMALISED_OVER = 512
 STAGES = ("vae", "reader", "unet")
+SAVE_EVERY = 250  # steps
 
 
 def main() -> None:
-    """Trains both stages and replaces the checkpoint in `--out`."""
-    parser = argparse.ArgumentParser(prog="python -m tools.miniature.train", description=__doc__)
+    """Trains all three stages and replaces the checkpoint in `--out`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.miniature.train",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, default=BUNDLED, help="the checkpoint's folder")
-    parser.add_argument("--work", type=Path, default=Path("build/miniature"), help="saved states")
-    parser.add_argument("--vae-steps", type=int, default=3600)
-    parser.add_argument("--reading-steps", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=3000, help="of the UNet")
-    parser.add_argument("--pictures", type=int, default=8192, help="that the UNet trains on")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    start = time.time()
-    train(options, options.work)
-    _record(options, options.work, time.time() - start)
+    parser.add_argument("--work", type=Path, default=Path("runs/miniature"), help="saved states")
+    for item in fields(Settings):
+        parser.add_argument(
+            option(item.name), type=int, default=item.default, help=item.metadata["help"]
+        )
+    options = vars(parser.parse_args())
+    out, folder = options.pop("out"), options.pop("work")
+    try:
+        work = Work(folder, Settings(**options))
+    except ValueError as error:
+        parser.error(str(error))
+    checkpoint = folder / "checkpoint"
+    write_words(checkpoint)
+    train(work, checkpoint)
+    publish(work, checkpoint, out)
 
 
-def train(options: argparse.Namespace, work: Path) -> None:
-    """Every stage, in `work/checkpoint`, which then replaces the contents of `--out`."""
-    folder = work / "checkpoint"
-    _write_words(folder)
-    config = read_config(folder)
-    vae = train_vae(config.vae, work / "vae", options.vae_steps, options.seed)
-    normalise(vae, draw_pool(NORMALISED_OVER, options.seed + 2))
-    write_weights(folder, "vae", vae)
-    tokenizers = Tokenizers.load(folder)
-    pool = draw_latents(vae, work, options.pictures, options.seed + 10)
-    new = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(options.seed))
-    encoders = teach(
-        TextEncoders(*map(new, config.text_encoders.values())),
-        tokenizers,
-        pool.scenes,
-        work / "reader",
-        options.reading_steps,
-        options.seed,
-    )
-    write_weights(folder, "text_encoder", encoders.first)
-    write_weights(folder, "text_encoder_2", encoders.second)
-    unet = train_unet(
-        config, encoders, tokenizers, pool, work / "unet", options.steps, options.seed
-    )
-    write_weights(folder, "unet", unet)
-    shutil.copytree(folder, options.out, dirs_exist_ok=True)
-
-
-def _write_words(folder: Path) -> None:
+def write_words(checkpoint: Path) -> None:
     """Tokenizers for the grammar's words, and the configurations that follow from them."""
     words = sorted({word for said in vocabulary() for word in re.findall("[a-z]+", said)})
-    write_tokenizer(folder / "tokenizer", words, END)
-    write_tokenizer(folder / "tokenizer_2", words, PAD_2)
-    write_configs(folder, len(json.loads((folder / "tokenizer/vocab.json").read_text())))
+    write_tokenizer(checkpoint / "tokenizer", words, END)
+    write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2)
+    write_configs(checkpoint, len(json.loads((checkpoint / "tokenizer/vocab.json").read_text())))
 
 
-def _record(options: argparse.Namespace, work: Path, seconds: float) -> None:
-    """What was run, on what, for how long: beside the weights."""
+def train(work: Work, checkpoint: Path, save_every: int = SAVE_EVERY) -> None:
+    """Every stage: the weights of a checkpoint that has its tokenizers and configurations."""
+    settings, seed = work.settings, work.settings.seed
+    in_vae, in_reader, in_unet = (Run(work.folder / x, save_every, work.tick) for x in STAGES)
+    config = read_config(checkpoint)
+    size = config.unet.sample_size[0] * config.vae.scale_factor
+    vae = train_vae(config.vae, in_vae, settings, size)
+    normalise(vae, draw_pool(settings.normalised_over, seed + 2, size))
+    write_weights(checkpoint, "vae", vae)
+    tokenizers = Tokenizers.load(checkpoint)
+    pool = draw_latents(vae, work.folder, settings.pictures, seed + 10, size)
+    new = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    encoders = TextEncoders(*map(new, config.text_encoders.values()))
+    encoders = teach(encoders, tokenizers, pool.scenes, in_reader, settings.reading_steps, seed)
+    write_weights(checkpoint, "text_encoder", encoders.first)
+    write_weights(checkpoint, "text_encoder_2", encoders.second)
+    unet = train_unet(config, encoders, tokenizers, pool, in_unet, settings)
+    write_weights(checkpoint, "unet", unet)
+
+
+def publish(work: Work, checkpoint: Path, out: Path) -> None:
+    """Replaces every part of the checkpoint in `out`, with a record of how it was made."""
+    out.mkdir(parents=True, exist_ok=True)
+    for part in checkpoint.iterdir():
+        if part.is_dir():
+            # Removed first: weights in one file and in shards have different names.
+            shutil.rmtree(out / part.name, ignore_errors=True)
+            shutil.copytree(part, out / part.name)
+        else:
+            shutil.copy(part, out)
+    for stage in STAGES:
+        shutil.copy(work.folder / stage / "curve.png", out / f"curve-{stage}.png")
+    work.tick()
     record = {
-        "settings": {
-            name: value for name, value in vars(options).items() if name not in ("out", "work")
-        },
-        "seconds": round(seconds),
+        "settings": asdict(work.settings),
+        "seconds": round(work.seconds),
         "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}",
         "versions": {"jax": jax.__version__, "numpy": np.__version__},
     }
-    (options.out / "training.json").write_text(json.dumps(record, indent=2) + "\n")
-    for stage in STAGES:
-        shutil.copy(work / stage / "curve.png", options.out / f"curve-{stage}.png")
+    (out / "training.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

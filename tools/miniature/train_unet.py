@@ -1,7 +1,6 @@
 """Trains the miniature's UNet on the latents of drawn scenes and what people might call them."""
 
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +14,12 @@ from pipeline.unet import UNet
 from tools.miniature.latents import Latents
 from tools.miniature.reader import TextEncoders
 from tools.miniature.scenes import Scene, caption
-from tools.miniature.training import (
-    Run,
-    averaged,
-    optimiser,
-    parameters,
-    start_as_identity,
-    with_parameters,
-)
+from tools.miniature.training import minimise, parameters, start_as_identity, with_parameters
+from tools.miniature.work import Run, Settings
 
 BATCH = 48
 NO_PROMPT = 0.1  # share of pictures trained without a prompt, for guidance
 FRAGMENT = 0.06  # share of captions that are a word or two, as negative prompts are
-SIZE = (256.0, 256.0)
 
 
 def loss_weight(sigma: jax.Array) -> jax.Array:
@@ -38,70 +30,52 @@ def loss_weight(sigma: jax.Array) -> jax.Array:
     return jnp.minimum(snr, 5.0) / snr * (1 + sigma**2) ** 0.75
 
 
-class Trainer:
-    """The compiled training step, and the batches it is fed."""
+def loss_fn(
+    unet: UNet,
+    encoders: TextEncoders,
+    config: Config,
+    params: dict,
+    latents: jax.Array,
+    ids: jax.Array,
+    dropped: jax.Array,
+    key: jax.Array,
+) -> jax.Array:
+    """Weighted squared error of the predicted noise.
 
-    def __init__(
-        self, config: Config, encoders: TextEncoders, tokenizers: Tokenizers, steps: int, seed: int
-    ):
-        self.unet = UNet(config.unet, dtype=jnp.float32, rngs=nnx.Rngs(seed))
-        start_as_identity(self.unet)
-        self._encoders = encoders
-        self._tokenizers = tokenizers
-        self._sigmas = jnp.asarray(train_sigmas(config.scheduler), jnp.float32)
-        self._optimise = optimiser(steps)
-        self.step = jax.jit(self._step, donate_argnums=0)
-
-    def init(self) -> dict[str, Any]:
-        """The state that `step` takes and gives."""
-        params = jax.tree.map(jnp.copy, parameters(self.unet))
-        average = jax.tree.map(jnp.copy, params)
-        opt = self._optimise.init(params)
-        return {"params": params, "average": average, "opt": opt, "step": jnp.zeros((), jnp.int32)}
-
-    def _loss(
-        self, params: dict, latents: jax.Array, ids: jax.Array, dropped: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        unet = with_parameters(self.unet, params)
-        assert isinstance(unet, UNet)
-        count = len(latents)
-        first, _ = self._encoders.first(ids[:, 0])
-        second, pooled = self._encoders.second(ids[:, 1])
-        assert pooled is not None
-        embeds = jnp.concatenate([first, second], axis=-1)
-        embeds = jnp.where(dropped[:, None, None], 0.0, embeds)
-        pooled = jnp.where(dropped[:, None], 0.0, pooled)
-        time_ids = jnp.array([*SIZE, 0.0, 0.0, *SIZE], jnp.float32)
-        added = unet.embed_added(pooled, jnp.broadcast_to(time_ids, (count, 6)))
-        time_key, noise_key = jax.random.split(key)
-        # One timestep from each of `count` equal stretches: less variance than independent ones.
-        strata = (jnp.arange(count) + jax.random.uniform(time_key, (count,))) / count
-        times = jnp.floor(strata * len(self._sigmas)).astype(jnp.int32)
-        sigma = self._sigmas[times]
-        noise = jax.random.normal(noise_key, latents.shape)
-        wide = sigma[:, None, None, None]
-        noisy = (latents + wide * noise) / jnp.sqrt(wide**2 + 1)
-        predicted = unet(noisy, times.astype(jnp.float32), embeds, added)
-        error = jnp.mean((predicted - noise) ** 2, axis=(1, 2, 3))
-        return jnp.mean(error * loss_weight(sigma))
-
-    def _step(self, state: dict, *given: jax.Array) -> tuple[dict, jax.Array]:
-        params = state["params"]
-        loss, gradient = jax.value_and_grad(self._loss)(params, *given)
-        updates, opt = self._optimise.update(gradient, state["opt"], params)
-        params = jax.tree.map(jnp.add, params, updates)
-        count = state["step"] + 1
-        average = averaged(state["average"], params, count)
-        return {"params": params, "average": average, "opt": opt, "step": count}, loss
-
-    def batch(self, pool: Latents, seed: int, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Latents, ids and which prompts are dropped; the same for step i, resumed or not."""
-        rng = np.random.default_rng((seed, 2, i))
-        chosen = rng.integers(len(pool.scenes), size=BATCH)
-        words = [say(pool.scenes[k], rng) for k in chosen]
-        ids, _ = self._tokenizers.tokenize(words)
-        latents = pool.latents[chosen].astype(np.float32)
-        return latents, ids, rng.random(BATCH) < NO_PROMPT
+    Args:
+        unet: with other parameters than `params`.
+        encoders: of the prompts; not trained here.
+        config: the schedule, and the pictures' size.
+        params: the UNet's.
+        latents: `[B, h, w, C]`.
+        ids: `[B, 2, L]`, of the prompts.
+        dropped: `[B]`, which prompts are left out.
+        key: of the timesteps and the noise.
+    """
+    model = with_parameters(unet, params)
+    assert isinstance(model, UNet)
+    count = len(latents)
+    first, _ = encoders.first(ids[:, 0])
+    second, pooled = encoders.second(ids[:, 1])
+    assert pooled is not None
+    embeds = jnp.concatenate([first, second], axis=-1)
+    embeds = jnp.where(dropped[:, None, None], 0.0, embeds)
+    pooled = jnp.where(dropped[:, None], 0.0, pooled)
+    height, width = (float(side * config.vae.scale_factor) for side in latents.shape[1:3])
+    time_ids = jnp.array([height, width, 0.0, 0.0, height, width], jnp.float32)
+    added = model.embed_added(pooled, jnp.broadcast_to(time_ids, (count, 6)))
+    time_key, noise_key = jax.random.split(key)
+    sigmas = jnp.asarray(train_sigmas(config.scheduler), jnp.float32)
+    # One timestep from each of `count` equal stretches: less variance than independent ones.
+    strata = (jnp.arange(count) + jax.random.uniform(time_key, (count,))) / count
+    times = jnp.floor(strata * len(sigmas)).astype(jnp.int32)
+    sigma = sigmas[times]
+    noise = jax.random.normal(noise_key, latents.shape)
+    wide = sigma[:, None, None, None]
+    noisy = (latents + wide * noise) / jnp.sqrt(wide**2 + 1)
+    predicted = model(noisy, times.astype(jnp.float32), embeds, added)
+    error = jnp.mean((predicted - noise) ** 2, axis=(1, 2, 3))
+    return jnp.mean(error * loss_weight(sigma))
 
 
 def say(scene: Scene, rng: np.random.Generator) -> str:
@@ -118,25 +92,26 @@ def train_unet(
     encoders: TextEncoders,
     tokenizers: Tokenizers,
     pool: Latents,
-    folder: Path,
-    steps: int,
-    seed: int,
+    run: Run,
+    settings: Settings,
 ) -> UNet:
-    """Trains, or goes on training, and returns the averaged UNet. Progress goes into `folder`."""
-    run = Run(folder)
-    trainer = Trainer(config, encoders, tokenizers, steps, seed)
-    state = run.restore(trainer.init())
-    losses: list[float] = []
-    for i in range(int(state["step"]), steps):
+    """Trains, or goes on training, and returns the averaged UNet."""
+    seed = settings.seed
+    unet = UNet(config.unet, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    start_as_identity(unet)
+
+    def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, jax.Array]:
+        rng = np.random.default_rng((seed, 2, i))
+        chosen = rng.integers(len(pool.scenes), size=BATCH)
+        words = [say(pool.scenes[k], rng) for k in chosen]
+        ids, _ = tokenizers.tokenize(words)
+        latents = pool.latents[chosen].astype(np.float32)
         key = jax.random.fold_in(jax.random.key(seed), i)
-        state, loss = trainer.step(state, *trainer.batch(pool, seed, i), key)
-        losses.append(float(loss))
-        if (i + 1) % 50 == 0 or i + 1 == steps:
-            run.log(step=i + 1, loss=float(np.mean(losses)))
-            losses.clear()
-        if (i + 1) % 250 == 0 or i + 1 == steps:
-            run.save(state)
+        return latents, ids, rng.random(BATCH) < NO_PROMPT, key
+
+    loss = partial(loss_fn, unet, encoders, config)
+    state = minimise(run, loss, parameters(unet), batch, settings.steps)
     run.plot({"loss": "weighted loss"})
-    trained = with_parameters(trainer.unet, state["average"])
+    trained = with_parameters(unet, state["average"])
     assert isinstance(trained, UNet)
     return trained

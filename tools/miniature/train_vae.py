@@ -4,9 +4,7 @@ Most of the time on small crops (the network is convolutional, and a crop costs 
 picture), then on whole pictures, whose normalisation statistics are what it will meet in use.
 """
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -18,27 +16,25 @@ from pipeline.vae import VAE
 from tools.miniature.drawing import draw
 from tools.miniature.scenes import random_scene
 from tools.miniature.training import (
-    Run,
-    averaged,
-    optimiser,
+    minimise,
     parameters,
     sheet,
     start_as_identity,
     with_parameters,
 )
+from tools.miniature.work import Run, Settings, Tree
 
-PICTURE = 256
-CROPS = (64, 16)  # pixels along a side, and how many in a batch
-WHOLE = (256, 2)
+CROP = 4  # times smaller than a picture, along each side
+CROPS, WHOLES = 16, 2  # in a batch
 WHOLE_SHARE = 1 / 6  # of all steps, the last ones
-POOL = 6000
+CHECKED = 32  # pictures that the PSNR is measured on
 KL_WEIGHT = 2e-5
 
 
-def draw_pool(count: int, seed: int) -> np.ndarray:
-    """Pictures `[count, 256, 256, 3]` uint8 of random scenes."""
+def draw_pool(count: int, seed: int, size: int = 256) -> np.ndarray:
+    """Pictures `[count, size, size, 3]` uint8 of random scenes."""
     rng = np.random.default_rng(seed)
-    pictures = [draw(random_scene(rng), rng, PICTURE) for _ in range(count)]
+    pictures = [draw(random_scene(rng), rng, size) for _ in range(count)]
     return np.array(pictures, np.uint8)
 
 
@@ -53,33 +49,11 @@ def loss_fn(vae: VAE, params: dict, images: jax.Array, key: jax.Array) -> jax.Ar
     return jnp.mean((decoded - images) ** 2) + KL_WEIGHT * kl
 
 
-def make_step(vae: VAE, steps: int) -> tuple[Callable, Callable]:
-    """`init(params) -> state` and the compiled `step(state, images, key) -> state, loss`."""
-    optimise = optimiser(steps)
-
-    def init(params: dict) -> dict:
-        count = jnp.zeros((), jnp.int32)
-        average = jax.tree.map(jnp.copy, params)  # not the same buffers: both are donated
-        return {"params": params, "average": average, "opt": optimise.init(params), "step": count}
-
-    @partial(jax.jit, donate_argnums=0)
-    def step(state: dict, images: jax.Array, key: jax.Array) -> tuple[dict, jax.Array]:
-        params = state["params"]
-        loss, gradient = jax.value_and_grad(partial(loss_fn, vae))(params, images, key)
-        updates, opt = optimise.update(gradient, state["opt"], params)
-        params = jax.tree.map(jnp.add, params, updates)
-        count = state["step"] + 1
-        average = averaged(state["average"], params, count)
-        return {"params": params, "average": average, "opt": opt, "step": count}, loss
-
-    return init, step
-
-
 def crops(pool: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Random crops `[count, size, size, 3]` in -1..1."""
     found = np.empty((count, size, size, 3), np.float32)
     for i in range(count):
-        top, left = rng.integers(0, PICTURE - size + 1, 2)
+        top, left = rng.integers(0, pool.shape[1] - size + 1, 2)
         found[i] = pool[rng.integers(len(pool)), top : top + size, left : left + size]
     return found / 127.5 - 1
 
@@ -99,37 +73,30 @@ def psnr(vae: VAE, images: np.ndarray, batch: int = 8) -> tuple[float, np.ndarra
     return float(-10 * np.log10(np.mean((rebuilt - images / 255) ** 2))), rebuilt
 
 
-def train_vae(config: VAEConfig, folder: Path, steps: int, seed: int = 0) -> VAE:
-    """Trains, or goes on training, and returns the averaged VAE. Progress goes into `folder`."""
-    run = Run(folder)
+def train_vae(config: VAEConfig, run: Run, settings: Settings, size: int) -> VAE:
+    """Trains, or goes on training, on pictures of `size` pixels; returns the averaged VAE."""
+    seed, steps = settings.seed, settings.vae_steps
     vae = VAE(config, dtype=jnp.float32, rngs=nnx.Rngs(seed))
     start_as_identity(vae)
-    init, step = make_step(vae, steps)
-    state = run.restore(init(parameters(vae)))
-    first = int(state["step"])
-    pool, check = draw_pool(POOL if first < steps else 0, seed), draw_pool(32, seed + 1)
-    losses: list[float] = []
-    for i in range(first, steps):
-        rng = np.random.default_rng((seed, i))  # the same crops, resumed or not
-        size, count = WHOLE if i >= steps * (1 - WHOLE_SHARE) else CROPS
-        key = jax.random.fold_in(jax.random.key(seed), i)
-        state, loss = step(state, crops(pool, size, count, rng), key)
-        losses.append(float(loss))
-        if (i + 1) % 100 == 0 or i + 1 == steps:
-            point = {"step": i + 1, "loss": float(np.mean(losses))}
-            losses.clear()
-            if (i + 1) % 500 == 0 or i + 1 == steps:
-                point["psnr"] = _check(with_parameters(vae, state["average"]), check, run)
-                run.save(state)
-            run.log(**point)
+    pool = cache(partial(draw_pool, settings.vae_pictures, seed, size))  # not drawn when done
+    shown = draw_pool(CHECKED, seed + 1, size)
+
+    def batch(i: int) -> tuple[np.ndarray, jax.Array]:
+        rng = np.random.default_rng((seed, i))
+        whole = i >= steps * (1 - WHOLE_SHARE)
+        part, count = (1, WHOLES) if whole else (CROP, CROPS)
+        return crops(pool(), size // part, count, rng), jax.random.fold_in(jax.random.key(seed), i)
+
+    def check(average: Tree) -> dict[str, float]:
+        value, rebuilt = psnr(averaged_vae(average), shown)
+        sheet(np.stack([shown[:8] / 255, rebuilt[:8]]), run.folder / "reconstructions.png")
+        return {"psnr": value}
+
+    def averaged_vae(average: Tree) -> VAE:
+        model = with_parameters(vae, average)
+        assert isinstance(model, VAE)
+        return model
+
+    state = minimise(run, partial(loss_fn, vae), parameters(vae), batch, steps, check=check)
     run.plot({"loss": "loss", "psnr": "PSNR of whole pictures, dB"})
-    trained = with_parameters(vae, state["average"])
-    assert isinstance(trained, VAE)
-    return trained
-
-
-def _check(vae: nnx.Module, images: np.ndarray, run: Run) -> float:
-    assert isinstance(vae, VAE)
-    value, rebuilt = psnr(vae, images)
-    sheet(np.stack([images[:8] / 255, rebuilt[:8]]), run.folder / "reconstructions.png")
-    return value
+    return averaged_vae(state["average"])

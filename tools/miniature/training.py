@@ -1,8 +1,7 @@
-"""What both training runs share: the optimiser, the average, the saved state, the curve."""
+"""What the training of every network shares: the optimiser, the average, the loop."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.typing import ArrayLike
 from optax import contrib
 
 from pipeline.layers import ResnetBlock
 from pipeline.unet import Transformer2D
+from tools.miniature.work import Run, Tree
 
-Tree = Any
+LOG_EVERY = 50
 
 
 def parameters(module: nnx.Module) -> Tree:
@@ -72,65 +73,62 @@ def averaged(average: Tree, params: Tree, step: jax.Array, decay: float = 0.998)
     return jax.tree.map(lambda a, p: a * rate + p * (1 - rate), average, params)
 
 
-@dataclass
-class Run:
-    """A training run's folder: its state, so that it can go on where it stopped, and its curve."""
+def minimise(
+    run: Run,
+    loss: Callable[..., jax.Array],
+    params: Tree,
+    batch: Callable[[int], tuple[ArrayLike, ...]],
+    steps: int,
+    *,
+    warmup: int = 100,
+    check: Callable[[Tree], dict[str, float]] = lambda _: {},
+) -> Tree:
+    """Trains, or goes on training.
 
-    folder: Path
-    curve: list[dict[str, float]] = field(default_factory=list)
+    Args:
+        run: where the state and the curve are kept.
+        loss: of parameters and what `batch` gives; a scalar.
+        params: to begin with; left as they are.
+        batch: what step i is trained on, the same whether the training was stopped or not.
+        steps: at the end of the training.
+        warmup: steps until the learning rate's peak, at most half of all.
+        check: more points for the curve, of averaged parameters about to be saved.
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self._curve_file.exists():
-            self.curve = [json.loads(line) for line in self._curve_file.read_text().splitlines()]
+    Returns:
+        The state: `params`, their `average`, the optimiser's `opt`, and how often it made a `step`.
+    """
+    optimise = optimiser(steps, warmup=min(warmup, steps // 2))
 
-    @property
-    def _curve_file(self) -> Path:
-        return self.folder / "curve.jsonl"
+    @partial(jax.jit, donate_argnums=0)
+    def advance(state: Tree, *given: ArrayLike) -> tuple[Tree, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(state["params"], *given)
+        updates, opt = optimise.update(gradient, state["opt"], state["params"])
+        params = jax.tree.map(jnp.add, state["params"], updates)
+        count = state["step"] + 1
+        average = averaged(state["average"], params, count)
+        return {"params": params, "average": average, "opt": opt, "step": count}, value
 
-    @property
-    def started(self) -> bool:
-        """Whether a state has been saved."""
-        return (self.folder / "state.npz").exists()
+    state = run.restore(_first_state(optimise, params))
+    values: list[float] = []
+    for i in range(int(state["step"]), steps):
+        state, value = advance(state, *batch(i))
+        values.append(float(value))
+        done = i + 1
+        saving = done % run.save_every == 0 or done == steps
+        if saving or done % LOG_EVERY == 0:
+            checked = check(state["average"]) if saving else {}
+            run.log(step=done, loss=float(np.mean(values)), **checked)
+            values.clear()
+        if saving:
+            run.save(state)
+    return state
 
-    def save(self, state: Tree) -> None:
-        """Writes a tree of arrays, whole or not at all."""
-        part = self.folder / "state.part.npz"
-        np.savez(part, *[np.asarray(leaf) for leaf in jax.tree.leaves(state)])
-        part.replace(self.folder / "state.npz")
 
-    def restore(self, like: Tree) -> Tree:
-        """The saved state, in the structure of `like`; `like` itself if nothing was saved."""
-        if not self.started:
-            return like
-        saved = np.load(self.folder / "state.npz")
-        leaves, structure = jax.tree.flatten(like)
-        arrays = [jnp.asarray(saved[f"arr_{i}"]) for i in range(len(leaves))]
-        return jax.tree.unflatten(structure, arrays)
-
-    def log(self, **values: float) -> None:
-        """Adds a point to the curve, on disk and on the screen."""
-        self.curve.append(values)
-        with self._curve_file.open("a") as file:
-            file.write(json.dumps(values) + "\n")
-        print("  ".join(f"{key} {value:.5g}" for key, value in values.items()), flush=True)
-
-    def plot(self, titles: Mapping[str, str]) -> None:
-        """Draws the curve as curve.png, one panel for each logged name in `titles`."""
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        figure, panels = pyplot.subplots(1, len(titles), figsize=(5 * len(titles), 3.5))
-        for panel, (name, title) in zip(np.atleast_1d(panels), titles.items(), strict=True):
-            points = [(point["step"], point[name]) for point in self.curve if name in point]
-            panel.plot(*zip(*points, strict=True), color="#4c6ef5")
-            panel.set(title=title, xlabel="step")
-            panel.grid(alpha=0.3)
-        figure.tight_layout()
-        figure.savefig(self.folder / "curve.png", dpi=110)
-        pyplot.close(figure)
+def _first_state(optimise: optax.GradientTransformation, params: Tree) -> Tree:
+    # Copies, and not the same one twice: a step overwrites the state it is given.
+    params, average = (jax.tree.map(jnp.copy, params) for _ in range(2))
+    opt = optimise.init(params)
+    return {"params": params, "average": average, "opt": opt, "step": jnp.zeros((), jnp.int32)}
 
 
 def sheet(rows: np.ndarray, file: Path) -> None:
