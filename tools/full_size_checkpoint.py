@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from tools.miniature.vocabulary import write_tokenizer
-from tools.tiny_checkpoints import PAD_TOKENS, SDXL_SCHEDULE, draw, unet, vae
+from tools.tiny_checkpoints import SDXL_SCHEDULE, draw, unet, vae
 
 SEED = 20
 PARAMETERS = 3_468_837_867
@@ -71,7 +71,7 @@ def write_checkpoint(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model_index.json").write_text(json.dumps(MODEL_INDEX, indent=2) + "\n")
     EulerDiscreteScheduler(**SCHEDULER).save_pretrained(folder / "scheduler")
-    for name, pad_token in PAD_TOKENS.items():
+    for name, pad_token in (("tokenizer", "<|endoftext|>"), ("tokenizer_2", "!")):
         write_tokenizer(folder / name, ["a", "red", "star"], pad_token)
     count = 0
     for number, (name, network) in enumerate(_networks().items()):
