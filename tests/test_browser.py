@@ -142,6 +142,13 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, checkpoint: Path, tmp_path
     assert settings.model == checkpoint.name
 
 
+def test_opening_the_page_clears_nothing(page: Page):
+    with page.expect_event("requestfinished", lambda sent: "/queue/data" in sent.url):
+        page.reload()
+    page.wait_for_timeout(500)
+    expect(page.locator("#generate")).to_have_text(words.GENERATE)
+
+
 def test_page_names_model_and_device(page: Page):
     expect(page.locator("#header")).to_contain_text(re.compile(r"\d+ × \d+ pixels · on CPU"))
     expect(page.locator("#footer")).to_contain_text("licence")

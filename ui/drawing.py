@@ -38,6 +38,7 @@ PAUSE_SECONDS = 5.0
 # `_LEAVE` leaves one as it is.
 Shown = tuple[Any, Any, Any, Any, Any, Any]
 _LEAVE = gr.skip()
+_UNCHANGED: Shown = (_LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE)
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ class Drawing:
 
     async def again(self, request_id: str | None) -> AsyncGenerator[Shown]:
         """Finds the request again that the page was about before it was loaded anew."""
+        # From a generator that ends without a word Gradio clears everything it could have changed.
+        yield _UNCHANGED
         if not request_id:
             return
         with suppress(RequestError):  # it is forgotten, which is nothing the visitor must know
@@ -160,7 +163,7 @@ class Drawing:
             async for event in events:
                 match event:
                     case None:
-                        yield _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE
+                        yield _UNCHANGED
                     case Queued(position, wait_s):
                         yield _shown(status.busy(words.waiting(position, wait_s)))
                     case Started(attempt):
