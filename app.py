@@ -164,7 +164,8 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
         enable_monitoring=False,
         max_file_size="1mb",
     )
-    log.info("Open http://%s:%d", chosen.host, chosen.port)
+    host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
+    log.info("Open http://%s:%d", host, chosen.port)
     Server(app, generator, chosen.host, chosen.port, chosen.stop_within).run()
 
 

@@ -97,6 +97,8 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         scheduler=options.scheduler,
         cache_dir=options.cache_dir,
     )
+    if len(options.prompt) > 1:  # meant, or the quotes were forgotten
+        print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)
     with tqdm(total=options.steps, desc="Drawing", unit="step", disable=None) as bar:
         result = pipe.generate(
             prompt,

@@ -1,7 +1,7 @@
 """The sampler on devices: mesh, sharding, ahead-of-time compilation, executable cache.
 
-Three executables, compiled once for fixed shapes. Everything a request may change is an argument
-to them, so nothing compiles after startup.
+Everything is compiled once, for fixed shapes. What a request may change is an argument, so that
+nothing compiles after startup.
 """
 
 import logging

@@ -87,6 +87,7 @@ def _key(about: object, args: Any, devices: Sequence[jax.Device]) -> str:
         str(structure),
         *(f"{leaf.shape} {leaf.dtype} {leaf.sharding}" for leaf in leaves),
         *(f"{device.platform} {device.device_kind} {device.id}" for device in devices),
+        devices[0].client.platform_version,  # libtpu's or CUDA's
         f"{jax.__version__} {jaxlib.__version__} {flax.__version__} {platform.python_version()}",
         _processor(),
         *(f"{key}={os.environ.get(key, '')}" for key in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),

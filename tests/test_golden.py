@@ -4,8 +4,8 @@ The bounds are the project's promise in float32; a figure above one is a defect 
 """
 
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,37 +34,42 @@ LEVELS = {
 }
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
+BY_NOISE_LEVELS = [
+    name
+    for name in NAMES
+    if read_config(GOLDEN / name / "checkpoint").scheduler.name in LEVELS  # the others by timesteps
+]
+
+for_every_checkpoint = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.fixture(scope="module")
-def golden(name: str) -> Iterator[dict[str, np.ndarray]]:
+@cache
+def golden(name: str) -> dict[str, np.ndarray]:
     with np.load(GOLDEN / name / "golden.npz", allow_pickle=False) as arrays:
-        yield dict(arrays)
+        return dict(arrays)
 
 
-@pytest.fixture(scope="module")
+@cache
 def networks(name: str) -> Networks:
     return agreement.load_networks(GOLDEN / name / "checkpoint")
 
 
 @pytest.fixture(scope="module")
-def start(name: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
+def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
     """Makes the whole pipeline on one device, for two pictures of the checkpoint's own size."""
-    return partial(
-        SDXLPipeline.from_pretrained,
-        GOLDEN / name / "checkpoint",
-        images_per_request=2,
-        devices=jax.devices()[:1],
-        cache_dir=tmp_path_factory.mktemp("private") / "cache",
-    )
+    cache_dir = tmp_path_factory.mktemp("private") / "cache"
 
+    @cache
+    def make(name: str, scheduler: str | None = None) -> SDXLPipeline:
+        return SDXLPipeline.from_pretrained(
+            GOLDEN / name / "checkpoint",
+            images_per_request=2,
+            devices=jax.devices()[:1],
+            cache_dir=cache_dir,
+            scheduler=scheduler,
+        )
 
-@pytest.fixture(scope="module")
-def pipe(start: Callable[..., SDXLPipeline]) -> SDXLPipeline:
-    return start()
+    return make
 
 
 def test_the_shapes_promised_are_covered() -> None:
@@ -86,125 +91,137 @@ def test_the_shapes_promised_are_covered() -> None:
     )
 
 
-def test_tokenizers(networks: Networks, golden: dict[str, np.ndarray]) -> None:
-    prompts = json.loads(str(golden["prompts"]))
-    ours, _ = networks.tokenizers.tokenize(prompts)
+@for_every_checkpoint
+def test_tokenizers(name: str) -> None:
+    prompts = json.loads(str(golden(name)["prompts"]))
+    ours, _ = networks(name).tokenizers.tokenize(prompts)
     for i in range(ours.shape[1]):
-        np.testing.assert_array_equal(ours[:, i], golden[f"input_ids_{i + 1}"])
+        np.testing.assert_array_equal(ours[:, i], golden(name)[f"input_ids_{i + 1}"])
 
 
-def test_text_encoders(networks: Networks, golden: dict[str, np.ndarray]) -> None:
-    for i, encoder in enumerate(networks.text_encoders, 1):
-        states, pooled = agreement.text_states(encoder, golden[f"input_ids_{i}"])
-        assert relative_error(np.asarray(states), golden[f"hidden_{i}"]) <= COMPONENT_BOUND
+@for_every_checkpoint
+def test_text_encoders(name: str) -> None:
+    theirs = golden(name)
+    for i, encoder in enumerate(networks(name).text_encoders, 1):
+        states, pooled = agreement.text_states(encoder, theirs[f"input_ids_{i}"])
+        assert relative_error(np.asarray(states), theirs[f"hidden_{i}"]) <= COMPONENT_BOUND
         if i == 2:
-            assert relative_error(np.asarray(pooled), golden["pooled"]) <= COMPONENT_BOUND
+            assert relative_error(np.asarray(pooled), theirs["pooled"]) <= COMPONENT_BOUND
         else:
             assert pooled is None
 
 
-def test_prompt_embeds_are_all_encoders_states(
-    networks: Networks, golden: dict[str, np.ndarray]
-) -> None:
-    hidden = [golden[f"hidden_{i + 1}"] for i in range(len(networks.text_encoders))]
-    np.testing.assert_array_equal(np.concatenate(hidden, axis=-1), golden["prompt_embeds"])
+@for_every_checkpoint
+def test_prompt_embeds_are_all_encoders_states(name: str) -> None:
+    theirs = golden(name)
+    hidden = [theirs[f"hidden_{i + 1}"] for i in range(len(networks(name).text_encoders))]
+    np.testing.assert_array_equal(np.concatenate(hidden, axis=-1), theirs["prompt_embeds"])
 
 
-def test_unet(networks: Networks, golden: dict[str, np.ndarray]) -> None:
-    xl = networks.config.unet.addition is not None
-    ours = agreement.unet_prediction(
-        networks.unet,
-        golden["unet_latents"],
-        golden["unet_timesteps"],
-        golden["prompt_embeds"][2:4],
-        *((golden["pooled"][2:4], golden["unet_add_time_ids"]) if xl else ()),
+@for_every_checkpoint
+def test_unet(name: str) -> None:
+    ours, theirs = networks(name), golden(name)
+    xl = ours.config.unet.addition is not None
+    predicted = agreement.unet_prediction(
+        ours.unet,
+        theirs["unet_latents"],
+        theirs["unet_timesteps"],
+        theirs["prompt_embeds"][2:4],
+        *((theirs["pooled"][2:4], theirs["unet_add_time_ids"]) if xl else ()),
     )
-    assert relative_error(np.asarray(ours), golden["unet_output"]) <= COMPONENT_BOUND
+    assert relative_error(np.asarray(predicted), theirs["unet_output"]) <= COMPONENT_BOUND
 
 
-def test_vae_encode(networks: Networks, golden: dict[str, np.ndarray]) -> None:
-    mean, logvar = agreement.vae_moments(networks.vae, golden["vae_images"])
-    assert relative_error(np.asarray(mean), golden["vae_mean"]) <= COMPONENT_BOUND
-    assert relative_error(np.asarray(logvar), golden["vae_logvar"]) <= COMPONENT_BOUND
+@for_every_checkpoint
+def test_vae_encode(name: str) -> None:
+    theirs = golden(name)
+    mean, logvar = agreement.vae_moments(networks(name).vae, theirs["vae_images"])
+    assert relative_error(np.asarray(mean), theirs["vae_mean"]) <= COMPONENT_BOUND
+    assert relative_error(np.asarray(logvar), theirs["vae_logvar"]) <= COMPONENT_BOUND
 
 
-def test_vae_decode(networks: Networks, golden: dict[str, np.ndarray]) -> None:
-    ours = agreement.vae_decoded(networks.vae, golden["vae_z"])
-    assert relative_error(np.asarray(ours), golden["vae_decoded"]) <= COMPONENT_BOUND
+@for_every_checkpoint
+def test_vae_decode(name: str) -> None:
+    ours = agreement.vae_decoded(networks(name).vae, golden(name)["vae_z"])
+    assert relative_error(np.asarray(ours), golden(name)["vae_decoded"]) <= COMPONENT_BOUND
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 25, 50])
-def test_schedule(name: str, golden: dict[str, np.ndarray], steps: int) -> None:
+@for_every_checkpoint
+def test_schedule(name: str, steps: int) -> None:
     ours = make_schedule(read_config(GOLDEN / name / "checkpoint").scheduler, steps)
-    theirs = golden[f"schedule_{steps}_timesteps"]
+    theirs = golden(name)[f"schedule_{steps}_timesteps"]
     assert ours.timesteps.dtype == np.float32
     assert list(ours.stops)[-1] == len(ours.timesteps)
     # Karras timesteps are interpolated, the others are whole numbers or nearly so.
     np.testing.assert_allclose(ours.timesteps, theirs, rtol=1e-6, atol=1e-4)
     assert ours.init_noise_sigma == pytest.approx(
-        golden[f"schedule_{steps}_init_noise_sigma"], rel=COMPONENT_BOUND
+        golden(name)[f"schedule_{steps}_init_noise_sigma"], rel=COMPONENT_BOUND
     )
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 25, 50])
-def test_noise_levels(name: str, golden: dict[str, np.ndarray], steps: int) -> None:
+@pytest.mark.parametrize("name", BY_NOISE_LEVELS)
+def test_noise_levels(name: str, steps: int) -> None:
     config = read_config(GOLDEN / name / "checkpoint").scheduler
-    if config.name not in LEVELS:
-        pytest.skip("follows timesteps alone")
     _, ours = LEVELS[config.name](config, steps)
-    np.testing.assert_allclose(ours, golden[f"schedule_{steps}_sigmas"], rtol=COMPONENT_BOUND)
+    theirs = golden(name)[f"schedule_{steps}_sigmas"]
+    np.testing.assert_allclose(ours, theirs, rtol=COMPONENT_BOUND)
 
 
-def check_sample(
-    pipe: SDXLPipeline, golden: dict[str, np.ndarray], case: str, **request: Any
-) -> None:
+def negative_prompts(name: str) -> list[str]:
+    return json.loads(str(golden(name)["sample_negative_prompts"]))
+
+
+def check_sample(pipe: SDXLPipeline, name: str, case: str, **request: Any) -> None:
     """25 steps from the golden file's noise: latents and pictures."""
+    theirs = golden(name)
     draw = partial(
         pipe.generate,
-        json.loads(str(golden["sample_prompts"])),
-        latents=golden["sample_latents"],
+        json.loads(str(theirs["sample_prompts"])),
+        latents=theirs["sample_latents"],
         **request,
     )
     latents = draw(output_type="latent").images
-    assert relative_error(latents, golden[f"sample_{case}_latents"]) <= LATENTS_BOUND
-    images = golden[f"sample_{case}_images"]
+    assert relative_error(latents, theirs[f"sample_{case}_latents"]) <= LATENTS_BOUND
+    images = theirs[f"sample_{case}_images"]
     assert np.abs(draw(output_type="np").images - images).max() <= PICTURE_BOUND
     levels = np.stack([np.asarray(image, np.float32) for image in draw().images])
     assert np.abs(levels - np.round(255 * images)).max() <= 1
 
 
 @pytest.mark.parametrize("negative_prompt", [None, "", " \n\t "])
+@for_every_checkpoint
 def test_sample_without_negative_prompt(
-    pipe: SDXLPipeline, golden: dict[str, np.ndarray], negative_prompt: str | None
+    start: Callable[..., SDXLPipeline], name: str, negative_prompt: str | None
 ) -> None:
-    check_sample(pipe, golden, "none", negative_prompt=negative_prompt, guidance_scale=5.0)
+    check_sample(start(name), name, "none", negative_prompt=negative_prompt, guidance_scale=5.0)
 
 
-def test_sample_with_negative_prompts(pipe: SDXLPipeline, golden: dict[str, np.ndarray]) -> None:
-    negative = json.loads(str(golden["sample_negative_prompts"]))
-    check_sample(pipe, golden, "negative", negative_prompt=negative, guidance_scale=5.0)
+@for_every_checkpoint
+def test_sample_with_negative_prompts(start: Callable[..., SDXLPipeline], name: str) -> None:
+    negative = negative_prompts(name)
+    check_sample(start(name), name, "negative", negative_prompt=negative, guidance_scale=5.0)
 
 
 @pytest.mark.parametrize("guidance_scale", [1.0, 0.0])
+@for_every_checkpoint
 def test_sample_without_guidance(
-    pipe: SDXLPipeline, golden: dict[str, np.ndarray], guidance_scale: float
+    start: Callable[..., SDXLPipeline], name: str, guidance_scale: float
 ) -> None:
-    check_sample(pipe, golden, "unguided", negative_prompt="a star", guidance_scale=guidance_scale)
+    request = {"negative_prompt": "a star", "guidance_scale": guidance_scale}
+    check_sample(start(name), name, "unguided", **request)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("name", DRAWN_BY_EVERY_SCHEDULER)
 def test_sample_by_every_scheduler(
-    name: str,
-    pipe: SDXLPipeline,
-    start: Callable[..., SDXLPipeline],
-    golden: dict[str, np.ndarray],
-    scheduler: str,
+    start: Callable[..., SDXLPipeline], name: str, scheduler: str
 ) -> None:
     """In place of the checkpoint's own; nothing compiles for that."""
-    if name not in DRAWN_BY_EVERY_SCHEDULER:
-        pytest.skip("drawn by its own alone")
+    start(name)
     with CompilationCount() as count:
-        other = start(scheduler=scheduler)
+        other = start(name, scheduler)
     assert count.value == 0
-    negative = json.loads(str(golden["sample_negative_prompts"]))
-    check_sample(other, golden, scheduler, negative_prompt=negative, guidance_scale=5.0)
+    negative = negative_prompts(name)
+    check_sample(other, name, scheduler, negative_prompt=negative, guidance_scale=5.0)

@@ -93,8 +93,10 @@ def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) ->
         status, printed, messages = run("a star", "a ring", "a square", long)
     assert (status, len(printed)) == (0, 5)
     assert count.value in (0, 4)  # 0 where a test before this one has stored the executables
-    assert messages.startswith("cut off, too long: ")
-    assert messages.endswith("ring\n")
+    drawn, cut = messages.splitlines()
+    assert drawn.startswith("one picture of each: 'a star' 'a ring' 'a square' 'star ")
+    assert cut.startswith("cut off, too long: ")
+    assert cut.endswith("ring")
     prompts = [settings(tmp_path / f"out/{seed}.png").prompt for seed in range(4)]
     assert prompts == ["a star", "a ring", "a square", long.strip()]
 
