@@ -30,7 +30,7 @@ run: setup
 
 test: $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-reference: $(REFERENCE)/.installed
 	$(REFERENCE)/bin/python -m pytest tests/reference/test_reference.py $(ARGS)

@@ -29,6 +29,7 @@ FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-componen
 PROMPT = "a large red star on a blue background"
 READY_WITHIN_S = 180
 DRAWN_WITHIN_MS = 60_000
+expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="module")
