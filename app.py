@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,12 +24,15 @@ from serving.options import Options
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
 
+    # The pipeline, and whether its model is the bundled one.
+    Load = Callable[[Options], tuple[SDXLPipeline, bool]]
+
 log = logging.getLogger("app")
 
 
-def main() -> None:
-    """Starts the page and serves it until told to stop."""
-    chosen = options.read(sys.argv[1:], os.environ)
+def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
+    """Starts the page and serves it until told to stop; `load` gets what draws, if not a model."""
+    chosen = options.read(arguments, os.environ)
     logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)
     _check_address(chosen.host, chosen.port)
@@ -36,8 +40,10 @@ def main() -> None:
 
     keys = _read_keys("--api-keys-file", chosen.api_keys_file)
     observer = Observer(log_prompts=chosen.log_prompts)
-    load = _connect if chosen.backend_urls else _load_generator
-    generator = load(chosen, observer)
+    if chosen.backend_urls:
+        generator = _connect(chosen, observer)
+    else:
+        generator = _load_generator(chosen, observer, load or _load)
     _serve(generator, observer, keys, chosen)
 
 
@@ -65,7 +71,6 @@ def _prepare_environment() -> None:
 
 
 def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
-    """The pipeline, and whether its model is the bundled one."""
     # Here and below, JAX and Gradio are imported once the options are known to be good.
     from pipeline import BUNDLED, CheckpointError, DeviceError, InputError, SDXLPipeline
     from pipeline.default_model import choose_model
@@ -90,10 +95,10 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     return pipe, Path(model).resolve() == BUNDLED.resolve()
 
 
-def _load_generator(chosen: Options, observer: Observer) -> Generator:
+def _load_generator(chosen: Options, observer: Observer, load: "Load") -> Generator:
     from serving.local import LocalGenerator
 
-    pipe, bundled = _load(chosen)
+    pipe, bundled = load(chosen)
     return LocalGenerator(pipe, *_limits(chosen), observer, bundled=bundled)
 
 
@@ -186,6 +191,6 @@ def _give_up(message: str) -> NoReturn:
 
 if __name__ == "__main__":
     try:
-        main()
+        main(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)

@@ -10,6 +10,7 @@ from serving.generator import Generator
 from serving.http_guard import (
     MAX_BODY_BYTES,
     ClientAddress,
+    GuardedRoutes,
     Keys,
     PatientBodies,
     SecurityHeaders,
@@ -49,14 +50,15 @@ def build(
     app.include_router(http_openai.router(generator, accepted))
     app.include_router(http_operator.router(generator, observer))
     # The last one added is the first that a request meets.
-    if cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type"],
-            expose_headers=["X-Request-Id", "Retry-After"],
-        )
+    app.add_middleware(GuardedRoutes)
+    # Also where no origin is named: without it Gradio would let every page read this one.
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=cors_origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["Authorization", "Content-Type"],
+        expose_headers=["X-Request-Id", "Retry-After"],
+    )
     app.add_middleware(PatientBodies)
     app.add_middleware(SecurityHeaders, may_embed=cors_origins)
     app.add_middleware(ClientAddress, trusted_proxies=trusted_proxies)

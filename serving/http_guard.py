@@ -3,10 +3,12 @@
 import asyncio
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -77,6 +79,35 @@ class PatientBodies:
             return message
 
         await self._app(scope, receive_in_time, send)
+
+
+# Gradio's routes that this page does not need: what fetches from other hosts (URLs as files, the
+# proxy), calls methods of components, keeps the state of sessions, watches the source or visitors.
+_CLOSED = re.compile(
+    r"""/gradio_api/(
+        file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
+        | dev | mcp | process_recording | run-history | runs | stream | vibe)
+    ) | /monitoring""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+class GuardedRoutes:
+    """Answers for those of Gradio's routes that nobody should be able to use here."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on all other requests."""
+        if scope["type"] == "http" and _CLOSED.match(scope["path"]):
+            await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
+            return
+        if scope["type"] == "http" and scope["path"].rstrip("/") == "/gradio_api/info":
+            # With no page named, Gradio tells everybody what it told the first who asked: with the
+            # host name in it that they had made up.
+            scope = {**scope, "query_string": b"page=&" + scope["query_string"]}
+        await self._app(scope, receive, send)
 
 
 class ClientAddress:

@@ -1,10 +1,13 @@
 """Requests drawn by other instances of this program, over HTTP. Needs no model and no JAX."""
 
 import asyncio
+import dataclasses
 import json
 import logging
+import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import httpx
@@ -18,6 +21,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Load,
     Model,
     Queued,
     Started,
@@ -31,12 +35,16 @@ from serving.record import Record
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 3
-# Between two looks at an instance.
+# More than any request needs that is only unlucky, and an end for one that is what kills instances.
+ATTEMPTS = 5
+# Between two looks at an instance, and until it must have answered one.
 HEALTH_S = 5.0
+ANSWER_S = 5.0
+# Looks in a row without an answer, until what an instance draws is begun again elsewhere.
+_LOOKS = 2
 # A stream says something at least every 15 seconds, if only that it lives.
-_PNG = b"\x89PNG"
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
+_PNG = b"\x89PNG"
 
 
 class BackendError(Exception):
@@ -57,11 +65,21 @@ class LoopError(Exception):
 
 @dataclass
 class Backend:
-    """One other instance."""
+    """One other instance.
+
+    Attributes:
+        others: what it had to do at the last look that it was not sent from here.
+        drawing: ids of what it is drawing.
+        streams: what ends waiting for what it says, by the id of a request.
+        silent: looks in a row that it did not answer.
+    """
 
     url: str
     healthy: bool = True
-    requests: set[str] = field(default_factory=set)  # ids of what it is drawing
+    others: int = 0
+    drawing: set[str] = field(default_factory=set)
+    streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
+    silent: int = 0
 
 
 class RemoteGenerator(Reception):
@@ -83,19 +101,19 @@ class RemoteGenerator(Reception):
     ) -> None:
         self._client = client
         self._backends = [Backend(url) for url in urls]
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: list[asyncio.Task[None]] = []
         super().__init__(model, limits, rates, observer)
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         await super().close(within_s)
-        if self._looking:
-            self._looking.cancel()
+        for looking in self._looking:
+            looking.cancel()
         await self._client.aclose()
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
-        self._looking = asyncio.create_task(self._look_forever())
+        self._looking = [asyncio.create_task(self._look_forever(b)) for b in self._backends]
 
     @property
     def _parallel(self) -> int:
@@ -110,12 +128,7 @@ class RemoteGenerator(Reception):
         tried: list[Backend] = []
         reason = ""
         for attempt in range(1, ATTEMPTS + 1):
-            backend = self._least_busy(tried)
-            if backend is None:  # one may come back
-                await asyncio.sleep(2 * HEALTH_S)
-                backend = self._least_busy(tried)
-            if backend is None:
-                break
+            backend = await self._least_busy(tried)
             tried.append(backend)
             if attempt > 1:
                 self._observer.retried(reason)
@@ -128,58 +141,78 @@ class RemoteGenerator(Reception):
                 reason = error.reason
         self._desk.end(record, ErrorKind.UNAVAILABLE, words.UNAVAILABLE)
 
-    def _least_busy(self, tried: list[Backend]) -> Backend | None:
-        """A healthy instance, rather not one that was tried before."""
-        healthy = [backend for backend in self._backends if backend.healthy]
-        return min(
-            healthy,
-            key=lambda backend: (tried.count(backend), len(backend.requests)),
-            default=None,
-        )
+    async def _least_busy(self, tried: list[Backend]) -> Backend:
+        """A healthy instance, rather not one that was tried before.
+
+        Where there is none, one may come back: the request's deadline is the end of the wait.
+        """
+        while not (healthy := [backend for backend in self._backends if backend.healthy]):
+            await asyncio.sleep(HEALTH_S / 10)
+        return min(healthy, key=lambda one: (tried.count(one), len(one.drawing) + one.others))
 
     async def _draw_at(self, backend: Backend, record: Record, attempt: int) -> None:
         request = record.request
-        backend.requests.add(request.id)
         began = time.monotonic()
-        body = wire.from_request(request) | {"id": f"{request.id[:60]}-{attempt}", "keep": False}
+        backend.drawing.add(request.id)
+        # No instance has drawn under this id before, not even for a front-end that was restarted.
+        own_id = f"{request.id[:48]}-{attempt}-{secrets.token_hex(4)}"
+        body = wire.from_request(request) | {"id": own_id, "keep": False}
         try:
-            async for event in stream(self._client, backend.url, body):
-                if isinstance(event, Queued | Started):
-                    continue  # it is this instance that says so
-                if isinstance(event, Error) and event.kind in _ELSEWHERE:
-                    raise BackendError(event.message, str(event.kind))
-                _check(event, record, self.model)
-                self._desk.publish(record, event)
-                if isinstance(event, Step) and event.done == event.total:
-                    self._speed.observe(request.num_inference_steps, time.monotonic() - began)
-                    backend.requests.discard(request.id)
-                    self._free(record)
+            async with (
+                asyncio.timeout(None) as backend.streams[request.id],
+                aclosing(stream(self._client, backend.url, body)) as events,
+            ):
+                async for event in events:
+                    if isinstance(event, Queued | Started):
+                        continue  # it is this instance that says so
+                    if isinstance(event, Error) and event.kind in _ELSEWHERE:
+                        raise BackendError(event.message, str(event.kind))
+                    _check(event, record, self.model)
+                    self._desk.publish(record, event)
+                    if isinstance(event, Step) and event.done == event.total:
+                        self._speed.observe(request.num_inference_steps, time.monotonic() - began)
+                        backend.drawing.discard(request.id)
+                        self._free(record)
+        except TimeoutError as error:
+            raise BackendError("does not answer any more", "silent") from error
         except BackendError as error:
             if error.reason not in _PASSING:
                 backend.healthy = False
             raise
         finally:
-            backend.requests.discard(request.id)
+            backend.drawing.discard(request.id)
+            del backend.streams[request.id]
 
-    async def _look_forever(self) -> None:
+    async def _look_forever(self, backend: Backend) -> None:
         while True:
-            await asyncio.gather(*(self._look_at(backend) for backend in self._backends))
+            await self._look_at(backend)
             self._begin_next()
             await asyncio.sleep(HEALTH_S)
 
     async def _look_at(self, backend: Backend) -> None:
         try:
-            model = await fetch_model(self._client, backend.url)
+            model, load = await fetch_model(self._client, backend.url)
             if not _same(model, self.model):
                 raise BackendError(f"it draws with {model.name}, not {self.model.name}", "other")
-            healthy = True
         except (BackendError, LoopError) as error:
-            healthy = False
             if backend.healthy:
                 log.warning("%s is not used: %s", backend.url, error)
-        if healthy and not backend.healthy:
+            backend.healthy = False
+            backend.silent += isinstance(error, BackendError) and error.reason == "lost"
+            if backend.silent >= _LOOKS:
+                _give_up(backend)
+            return
+        if not backend.healthy:
             log.info("%s is used again", backend.url)
-        backend.healthy = healthy
+        backend.healthy, backend.silent = True, 0
+        backend.others = max(0, load.waiting + load.running - len(backend.streams))
+
+
+def _give_up(backend: Backend) -> None:
+    """Has what an instance draws begun again elsewhere: it may be stopped, or cut off."""
+    for until in backend.streams.values():
+        if not until.expired():
+            until.reschedule(asyncio.get_running_loop().time())
 
 
 # Endings that another instance may well spare the request.
@@ -197,30 +230,41 @@ _ELSEWHERE = {
 _PASSING = {"full", "too_many", "abandoned"}
 
 
-async def fetch_model(client: httpx.AsyncClient, url: str) -> Model:
-    """The model that an instance draws with.
+@dataclass(frozen=True)
+class _Answer(Model):
+    """What an instance says about itself."""
+
+    load: Load
+
+
+async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+    """The model that an instance draws with, and how busy it is.
 
     Raises:
-        BackendError: it cannot be reached, is not ready, or answers nonsense.
+        BackendError: it cannot be reached, is not ready, is shutting down, or answers nonsense.
         LoopError: it passes requests on itself.
     """
     try:
-        answer = await client.get(f"{url}/v1/model", headers={HOP_HEADER: "1"}, timeout=_TIMEOUT)
-    except httpx.HTTPError as error:
+        answer = await client.get(f"{url}/v1/model", headers={HOP_HEADER: "1"}, timeout=ANSWER_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise BackendError(f"cannot be reached: {error!r}", "lost") from error
     if answer.status_code == 508:
         raise LoopError(words.LOOP)
     if answer.status_code != 200:
         raise BackendError(f"answers {answer.status_code}, not 200", "refused")
     try:
-        return TypeAdapter(Model).validate_json(answer.content)
+        found = TypeAdapter(_Answer).validate_json(answer.content)
     except ValidationError as error:
         raise BackendError(f"does not say what it draws with: {error}", "nonsense") from error
+    if not found.load.accepting:
+        raise BackendError("takes in nothing at the moment", "stopping")
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
+    return Model(**fields), found.load
 
 
 async def stream(
     client: httpx.AsyncClient, url: str, body: dict[str, object]
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event]:
     """The events of a request that is sent to an instance, up to its ending.
 
     Raises:

@@ -36,7 +36,7 @@ async def wait_for_model(
         while not serving.done():
             for url in urls:
                 try:
-                    return await fetch_model(client, url)
+                    return (await fetch_model(client, url))[0]
                 except BackendError as error:
                     _say(said, f"Waiting for {url}: it {error}")
             await asyncio.wait([serving], timeout=_LOOK_S)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ import pytest
 
 from serving import remote, waiting, words
 from serving.desk import Limits
-from serving.generator import Model
+from serving.generator import Load, Model
 from serving.limits import RateLimits
+from serving.local import LocalGenerator
 from serving.observer import Observer
 from serving.remote import LoopError, RemoteGenerator
+from tests.fake_pipeline import FakePipeline
 from tests.test_http import Event, generate, metric, post, read
 from tests.web import Site, free_port, serve, wait_until
 
 ROOT = Path(__file__).parent.parent
 MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50)
+ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +89,7 @@ def test_two_instances_share_the_work():
     with serve(held=True) as one, serve(held=True) as other, front_of(one.url, other.url) as front:
         requests = [Background(front) for _ in range(3)]
         wait_until(lambda: len(one.pipe.calls) == len(other.pipe.calls) == 1)
-        assert metric(front, "sdxl_queue_depth") == 1
+        wait_until(lambda: metric(front, "sdxl_queue_depth") == 1)
         one.pipe.let_all()
         wait_until(lambda: len(one.pipe.calls) == 2)
         other.pipe.let_all()
@@ -141,6 +145,44 @@ def test_cancelling_reaches_the_instance():
         assert metric(front, "sdxl_retries_total{") == 0
 
 
+def test_a_request_waits_for_an_instance_that_comes_back():
+    with ExitStack() as stack:
+        port = free_port()
+        with serve(held=True, port=port, stop_within_s=0) as site:
+            front = stack.enter_context(front_of(site.url))
+            request = Background(front)
+            wait_until(lambda: site.pipe.calls)
+            site.stop()
+            site.thread.join(20)
+        time.sleep(0.5)  # five looks find nobody
+        assert metric(front, "sdxl_inflight") == 1
+        with serve(port=port):
+            assert request.finished()[-1][0] == "done"
+
+
+def test_an_instance_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "ANSWER_S", 0.5)
+    with silent_server() as silent, serve() as site, front_of(silent, site.url) as front:
+        events = generate(front)
+        assert [fields["attempt"] for name, fields in events if name == "started"][-1] == 2
+        assert pictures(events) == pictures(generate(site))
+        assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
+
+
+def test_what_is_sent_under_one_id_again_is_not_taken_for_a_duplicate():
+    alike = ["0123456789" * 6 + end for end in ("abcd", "abce")]
+    with serve(held=True) as site, front_of(site.url) as front:
+        requests = [Background(front, id=one) for one in alike]
+        site.pipe.let_all()
+        assert [request.finished()[-1][0] for request in requests] == ["done", "done"]
+        assert metric(front, "sdxl_retries_total{") == 0
+    with serve() as site:
+        for _ in range(2):  # a front-end that knows no more what it asked for
+            with front_of(site.url) as front:
+                assert generate(front, id=alike[0])[-1][0] == "done"
+                assert metric(front, "sdxl_retries_total{") == 0
+
+
 def test_no_instance_is_a_clear_error():
     with front_of(f"http://127.0.0.1:{free_port()}") as front:
         wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
@@ -150,19 +192,15 @@ def test_no_instance_is_a_clear_error():
 
 
 def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFixture):
-    with serve() as site:
-        site.pipe.model = "something else"
-        with serve() as right, front_of(right.url) as front:
-            assert generate(front)[-1][0] == "done"
-        with serve(generator=_other_model()) as other, front_of(other.url) as front:
-            wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+    with serve(generator=_other_model()) as other, front_of(other.url) as front:
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
     assert "it draws with another" in caplog.text
 
 
-def _other_model() -> RemoteGenerator:
-    other = Model("another", None, False, "cpu", 1, 8, 8, 2, 4, 50)
-    rates = RateLimits(None, None)
-    return RemoteGenerator(httpx.AsyncClient(), [], other, Limits(), rates, Observer())
+def _other_model() -> LocalGenerator:
+    pipe = FakePipeline()
+    pipe.model = "another"
+    return LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
 
 
 @pytest.mark.parametrize(
@@ -189,12 +227,11 @@ def test_nonsense_is_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture
 def nonsense_server(stream: str) -> Iterator[str]:
     """Says that it is ready, and then answers every request with the same bytes."""
     server = socket.create_server(("127.0.0.1", 0))
-    model = json.dumps(MODEL.__dict__)
 
     def answer(connection: socket.socket) -> None:
         with connection:
             asked = connection.recv(65_536)
-            body = model if asked.startswith(b"GET") else stream
+            body = ANSWER if asked.startswith(b"GET") else stream
             kind = "application/json" if asked.startswith(b"GET") else "text/event-stream"
             head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             connection.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
@@ -209,6 +246,29 @@ def nonsense_server(stream: str) -> Iterator[str]:
     threading.Thread(target=run, daemon=True).start()
     yield f"http://127.0.0.1:{server.getsockname()[1]}"
     server.close()
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Says that it is ready, takes a request, and then says nothing: like a stopped process."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(ANSWER)}"
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def run() -> None:
+            asked = False
+            while True:
+                try:
+                    connection = stack.enter_context(server.accept()[0])
+                except OSError:
+                    return
+                asked = asked or connection.recv(65_536).startswith(b"POST")
+                if not asked:
+                    connection.sendall(f"{head}\r\nConnection: close\r\n\r\n{ANSWER}".encode())
+                    connection.close()
+
+        threading.Thread(target=run, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_two_front_ends_pointed_at_each_other():

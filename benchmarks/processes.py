@@ -1,0 +1,95 @@
+"""This program in processes of its own, to be asked, stopped and killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+READY_WITHIN_S = 180.0
+
+
+class Instance:
+    """A server of ours on a port of its own; it may be started again after it has ended.
+
+    Attributes:
+        url: where it answers, from one start to the next.
+        log: the file that all it prints is added to.
+    """
+
+    def __init__(self, program: Sequence[str], log: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        self._command = [sys.executable, *program, "--port", str(self.port)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The newest one."""
+        assert self._process is not None, "it was never started"
+        return self._process
+
+    def start(self) -> None:
+        """Starts the process, and waits for nothing."""
+        with self.log.open("ab") as output:
+            environment = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=environment, stdout=output, stderr=output
+            )
+
+    def is_ready(self) -> bool:
+        """Whether it would take in a request now."""
+        try:
+            urllib.request.urlopen(f"{self.url}/readyz", timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    def wait_until_ready(self) -> None:
+        """Waits, at most `READY_WITHIN_S`."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not self.is_ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"it did not come up:\n{self.log.read_text()}")
+            time.sleep(0.05)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the process; one that has ended does not mind."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends it at once, without a chance to tidy up."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ends it politely, and says with which status."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+
+def stand_in(step_ms: float, *flags: str) -> list[str]:
+    """The program of an instance whose every step takes so long."""
+    return ["-m", "benchmarks.stand_in", "--step-ms", str(step_ms), *flags]
+
+
+def front_end(urls: Sequence[str], *flags: str) -> list[str]:
+    """The program of an instance that has those at `urls` draw."""
+    return ["app.py", "--backend-urls", ",".join(urls), *flags]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]

@@ -1,0 +1,94 @@
+"""The real server over a stand-in for the model, whose every step takes the same time.
+
+    python -m benchmarks.stand_in --step-ms 20 [the flags of app.py]
+
+What is measured of such an instance is the serving path alone. Its pictures follow from the
+prompt and the seed, like the model's: what is drawn twice must be the same twice.
+"""
+
+import argparse
+import sys
+import threading
+import zlib
+from typing import Any, cast
+
+import numpy as np
+from PIL import Image
+
+import app
+from pipeline import Cancelled, Result, SDXLPipeline, metadata
+from serving.options import Options
+
+
+class StandIn:
+    """Draws noise instead of what is asked for; otherwise used as `SDXLPipeline` is."""
+
+    model, revision, device_kind, num_devices = "stand-in", None, "none", 1
+    height = width = 64
+    max_inference_steps = 50
+
+    def __init__(self, step_s: float, images_per_request: int, num_inference_steps: int) -> None:
+        self.images_per_request = images_per_request
+        self.num_inference_steps = num_inference_steps
+        self._step_s = step_s
+
+    def generate(
+        self,
+        prompt: str | list[str],
+        negative_prompt: str | list[str],
+        guidance_scale: float,
+        num_inference_steps: int,
+        seed: int,
+        on_step: Any,
+        cancelled: threading.Event,
+    ) -> Result:
+        """See `SDXLPipeline.generate`."""
+        for step in range(1, num_inference_steps + 1):
+            if cancelled.wait(self._step_s):
+                raise Cancelled
+            on_step(step, num_inference_steps, None)
+        count = self.images_per_request
+        prompts = [prompt] * count if isinstance(prompt, str) else prompt
+        seeds = [(seed + i) % 2**32 for i in range(count)]
+        images = []
+        for text, one in zip(prompts, seeds, strict=True):
+            image = self._picture(text, one)
+            settings = metadata.Settings(
+                text,
+                "",
+                one,
+                num_inference_steps,
+                guidance_scale,
+                self.width,
+                self.height,
+                self.model,
+                None,
+            )
+            metadata.attach(image, settings)
+            images.append(image)
+        return Result(images, seeds, [""] * count, [""] * count)
+
+    def _picture(self, prompt: str, seed: int) -> Image.Image:
+        noise = np.random.default_rng([seed, zlib.crc32(prompt.encode())])
+        pixels = noise.integers(0, 256, (self.height, self.width, 3), np.uint8)
+        return Image.fromarray(pixels)
+
+
+def main() -> None:
+    """Serves until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stand_in", allow_abbrev=False)
+    parser.add_argument("--step-ms", type=float, required=True, help="what a step takes")
+    own, arguments = parser.parse_known_args()
+
+    def load(chosen: Options) -> tuple[SDXLPipeline, bool]:
+        pipe = StandIn(own.step_ms / 1000, chosen.images, chosen.steps)
+        return cast(SDXLPipeline, pipe), False
+
+    app.main(arguments, load)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

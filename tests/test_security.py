@@ -1,0 +1,399 @@
+"""Past advisories of Gradio, replayed over HTTP against the whole program; see docs/security.md.
+
+The model is a stand-in, the rest is what an operator runs: a process of its own, with its page.
+"""
+
+import ast
+import http.client
+import io
+import json
+import re
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+
+from benchmarks.processes import ROOT, Instance, stand_in
+
+SECRET = "a secret that nobody may read"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("security")
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator[str]:
+    instance = Instance(stand_in(1, "--rate-per-address", "1000"), folder / "log")
+    instance.start()
+    try:
+        instance.wait_until_ready()
+        yield instance.url
+    finally:
+        status = instance.stop()
+    assert status == 0
+
+
+@pytest.fixture(scope="module")
+def secret(folder: Path) -> Path:
+    file = folder / "secret.txt"
+    file.write_text(SECRET)
+    return file
+
+
+def ask(site: str, target: str, method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
+    """One request whose target is sent as it stands, which clients would tidy up."""
+    connection = http.client.HTTPConnection(urlsplit(site).netloc, timeout=20)
+    connection.putrequest(method, target, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    content = answer.read(100_000)
+    connection.close()
+    return answer.status, answer.headers, content
+
+
+def draw(site: str, prompt: Any) -> tuple[str, Any]:
+    """What the page's own API says in the end: "complete" or "error", and its data."""
+    data = [prompt, "", "(none)", 5, 2, 7]
+    call = httpx.post(f"{site}/gradio_api/call/generate", json={"data": data})
+    assert call.status_code == 200, call.text
+    event_id = call.json()["event_id"]
+    text = httpx.get(f"{site}/gradio_api/call/generate/{event_id}", timeout=30).text
+    name, data = re.findall(r"event: (\w+)\ndata: (.*)", text)[-1]
+    return name, json.loads(data)
+
+
+# --- files by their path ---
+
+TRAVERSALS = [
+    "/gradio_api/file={}",
+    "/gradio_api/file=/{}",
+    "/gradio_api/file=file://{}",
+    "/gradio_api/file/{}",
+    "/gradio_api/file=/proc/self/root{}",
+    "/gradio_api/file=" + "../" * 12 + "{}",
+    "/gradio_api/file=" + "..%2f" * 12 + "{}",
+    "/gradio_api/file=" + "..%252f" * 12 + "{}",
+    "/gradio_api/file=" + "..\\" * 12 + "{}",
+    "/file={}",
+    "/static/" + "../" * 12 + "{}",
+    "/static/" + "..%2f" * 12 + "{}",
+    "/static/{}",
+    "/svelte/" + "..%2f" * 12 + "{}",
+    "/assets/" + "..%2f" * 12 + "{}",
+    "/assets/{}",
+    "/gradio_api/custom_component/0/client/component/" + "..%2f" * 12 + "{}",
+    "/gradio_api/run-history/records/generate/x/assets/" + "..%2f" * 12 + "{}",
+    "/" + "..%2f" * 12 + "{}",
+]
+
+
+@pytest.mark.parametrize("target", TRAVERSALS)
+def test_no_file_by_its_path(site: str, secret: Path, target: str):
+    for file in (secret, ROOT / "app.py", Path("/etc/passwd")):
+        for text in (str(file), quote(str(file), safe="")):
+            status, _, content = ask(site, target.format(text))
+            assert status in (400, 403, 404), (target, file)
+            for part in (SECRET, "def main", "root:x:"):
+                assert part.encode() not in content
+
+
+def test_own_files_are_read_by_their_address_and_others_not(site: str):
+    """What was drawn can be read by who knows the address; neighbours and folders cannot."""
+    name, (pictures, *_) = draw(site, "a red star")
+    assert name == "complete"
+    path = Path(pictures[0]["path"])
+    status, headers, content = ask(site, f"/gradio_api/file={path}")
+    assert status == 200
+    assert content.startswith(b"\x89PNG")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert len(path.parent.name) >= 20  # 16 random bytes
+    for wrong in (path.parent, path.parent.parent, path.parent.parent.parent, path.parent / "x"):
+        assert ask(site, f"/gradio_api/file={wrong}")[0] == 403
+
+
+FILE_DATA = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
+
+
+def test_no_file_named_in_a_form(site: str, secret: Path):
+    """A path where a text is expected is neither copied nor shown."""
+    for path in (str(secret), "/etc/passwd", "../" * 12 + "etc/passwd"):
+        name, data = draw(site, FILE_DATA | {"path": path})
+        assert name == "error"
+        assert SECRET not in str(data)
+        name, data = draw(site, [path])
+        assert name == "error"
+
+
+# --- requests to elsewhere ---
+
+
+@contextmanager
+def bystander() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that must not be asked anything, and what it was asked."""
+    heard: list[bytes] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        while True:
+            try:
+                with server.accept()[0] as connection:
+                    heard.append(connection.recv(65_536))
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+            except OSError:
+                return
+
+    threading.Thread(target=run, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}", heard
+    server.close()
+
+
+def test_no_request_to_elsewhere(site: str):
+    with bystander() as (url, heard):
+        for target in (
+            f"/gradio_api/file={url}/a.png",
+            f"/gradio_api/file={quote(url, safe='')}/a.png",
+            f"/gradio_api/file={url.upper()}/a.png",
+            f"/gradio_api/file/{url}/a.png",
+            "/gradio_api/file=https://example.org/a.png",
+            f"/gradio_api/proxy={url}/",
+            f"/gradio_api/proxy={quote(url, safe='')}/",
+            "/gradio_api/proxy=https://example.hf.space/",
+            f"/proxy={url}/",
+            f"/?__theme={url}",
+            f"/?view={url}",
+        ):
+            status, _, content = ask(site, target, **{"X-Direct-Url": url})
+            assert status == 404 or (status == 200 and target.startswith("/?"))
+            assert content != b"hi"
+        assert draw(site, FILE_DATA | {"path": f"{url}/a.png", "url": f"{url}/a.png"})[0] == "error"
+        assert heard == []
+        assert httpx.get(url).text == "hi"  # it would have been noticed
+        assert len(heard) == 1
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//evil.test",
+        "//evil.test/..",
+        "/\\evil.test",
+        "/%2f%2fevil.test",
+        "/%5cevil.test/",
+        "/logout?_target_url=https://evil.test",
+        "/login/huggingface?_target_url=https://evil.test",
+        "/gradio_api/login/huggingface?_target_url=https://evil.test",
+        "/login/callback?_target_url=https://evil.test",
+        "/gradio_api/file=https://evil.test/",
+        "/v1/model/?next=https://evil.test",
+        "/v1/model//evil.test",
+        "/healthz/",
+    ],
+)
+def test_no_redirect_to_elsewhere(site: str, target: str):
+    status, headers, _ = ask(site, target)
+    location = urlsplit(headers.get("Location", ""))
+    assert location.netloc in ("", urlsplit(site).netloc)
+    assert status < 500
+
+
+def test_what_one_visitor_claims_is_not_told_to_another(site: str):
+    """Once, a forwarded host that somebody made up was where the next visitor was sent."""
+    for name in ("X-Forwarded-Host", "X-Gradio-Server", "Host"):
+        for target in ("/", "/config", "/gradio_api/info", "/gradio_api/info/", "/?view=api"):
+            ask(site, target, **{name: "evil.test"})
+            assert b"evil.test" not in ask(site, target)[2], (name, target)
+
+
+# --- other pages ---
+
+
+@pytest.mark.parametrize("origin", ["https://evil.test", "null", "http://localhost.evil.test"])
+@pytest.mark.parametrize("host", [None, "sdxl.example.org", "localhost"])
+def test_no_other_page_may_read_this_one(site: str, origin: str, host: str | None):
+    headers = {"Origin": origin} | ({"Host": host} if host else {})
+    for target in ("/", "/config", "/gradio_api/info", "/v1/model", "/healthz", "/metrics"):
+        _, answer, _ = ask(site, target, **headers)
+        assert "Access-Control-Allow-Origin" not in answer
+        preflight = headers | {"Access-Control-Request-Method": "POST"}
+        _, answer, _ = ask(site, target, "OPTIONS", **preflight)
+        assert "Access-Control-Allow-Origin" not in answer
+
+
+def test_nothing_is_kept_in_cookies(site: str):
+    """So that a page elsewhere which sends a form has nobody's rights but its own."""
+    for target in ("/", "/config", "/v1/model", "/logout"):
+        cookies = ask(site, target)[1].get_all("Set-Cookie") or []
+        assert all('=""' in cookie or "Max-Age=0" in cookie for cookie in cookies)
+
+
+# --- too large, too many, too slow ---
+
+
+def test_uploads_are_small(site: str):
+    url = f"{site}/gradio_api/upload"
+    assert httpx.post(url, files={"files": ("a.png", b"x" * 900_000)}).status_code == 200
+    for size in (1_100_000, 5_000_000):
+        refused = httpx.post(url, files={"files": ("a.png", b"x" * size)}, timeout=30)
+        assert refused.status_code == 413
+    many = [("files", (f"{i}.png", b"x" * 100_000)) for i in range(20)]
+    assert httpx.post(url, files=many, timeout=30).status_code == 413
+
+
+def test_a_body_without_a_stated_length_is_bounded(site: str):
+    def endless() -> Iterator[bytes]:
+        for _ in range(64):
+            yield b" " * 65_536
+
+    for path in ("/v1/generate", "/gradio_api/call/generate", "/gradio_api/upload"):
+        headers = {"Content-Type": "application/json"}
+        try:
+            refused = httpx.post(site + path, content=endless(), headers=headers, timeout=30)
+        except httpx.HTTPError:  # it hung up before all was sent
+            continue
+        assert 400 <= refused.status_code < 500
+
+
+def test_compressed_bodies_are_not_unpacked(site: str):
+    bomb = zlib.compress(b" " * 50_000_000, 9)
+    assert len(bomb) < 100_000
+    headers = {"Content-Type": "application/json", "Content-Encoding": "deflate"}
+    for path in ("/v1/generate", "/gradio_api/call/generate"):
+        refused = httpx.post(site + path, content=bomb, headers=headers, timeout=30)
+        assert 400 <= refused.status_code < 500
+
+
+def test_odd_multipart_bodies_take_no_time(site: str):
+    """A boundary with a million characters behind it once kept a server busy for minutes."""
+    began = time.monotonic()
+    for boundary, body in (
+        (b"x", b"--x" + b"-" * 900_000),
+        (b"x" * 5000, b"--" + b"x" * 5000 + b"\r\n" * 100_000),
+        (b"x", b"--x\r\nContent-Disposition: form-data; " + b'name="a"; ' * 50_000),
+        (b"x", b"--x\r\n" + b"A: b\r\n" * 100_000 + b"\r\n"),
+    ):
+        kind = b"multipart/form-data; boundary=" + boundary
+        answer = httpx.post(
+            f"{site}/gradio_api/upload", content=body, headers={b"Content-Type": kind}, timeout=30
+        )
+        assert "Traceback" not in answer.text
+    assert time.monotonic() - began < 20
+    assert httpx.get(f"{site}/healthz").status_code == 200
+
+
+# --- HTML where only text belongs ---
+
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def test_markup_in_a_prompt_stays_text(site: str):
+    name, (pictures, *_) = draw(site, MARKUP)
+    assert name == "complete"
+    assert re.fullmatch(r"[a-z0-9-]+\.png", Path(pictures[0]["path"]).name)
+    refused = httpx.post(f"{site}/v1/generate", json={"prompt": "a", MARKUP: 1})
+    assert refused.headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    "name", [f"{MARKUP}.html", "a.svg", "a.html", "../../a.html", "a.png\0.html"]
+)
+def test_an_uploaded_page_is_not_shown_as_one(site: str, name: str):
+    content = f"<svg xmlns='http://www.w3.org/2000/svg'>{MARKUP}</svg>".encode()
+    answer = httpx.post(f"{site}/gradio_api/upload", files={"files": (name, io.BytesIO(content))})
+    if answer.status_code != 200:
+        assert 400 <= answer.status_code < 500
+        return
+    (path,) = answer.json()
+    assert "<" not in path
+    assert ".." not in path
+    status, headers, _ = ask(site, f"/gradio_api/file={quote(path)}")
+    assert status == 200
+    assert headers["Content-Disposition"].startswith("attachment")
+    assert headers["Content-Type"] == "application/octet-stream"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+# --- what is not there at all ---
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/gradio_api/component_server"),
+        ("POST", "/gradio_api/component_server/"),
+        ("GET", "/gradio_api/dev/reload"),
+        ("GET", "/gradio_api/deep_link?session_hash=x"),
+        ("GET", "/gradio_api/mcp/sse"),
+        ("GET", "/gradio_api/runs"),
+        ("POST", "/gradio_api/run-history/connect"),
+        ("POST", "/gradio_api/process_recording"),
+        ("GET", "/monitoring"),
+        ("GET", "/monitoring/summary"),
+        ("GET", "/login/huggingface"),
+        ("GET", "/docs"),
+        ("GET", "/redoc"),
+    ],
+)
+def test_no_such_route(site: str, method: str, target: str):
+    assert ask(site, target, method)[0] == 404
+
+
+# --- what everybody can read ---
+
+OPEN_TO_ALL = {
+    "/": b"<!doctype html>",
+    "/config": b'"version"',
+    "/openapi.json": b'"openapi"',
+    "/gradio_api/info": b'"/generate"',
+    "/v1/model": b'"stand-in"',
+    "/healthz": b'{"status":"alive"}',
+    "/readyz": b'"ready":true',
+    "/metrics": b"sdxl_build_info",
+    "/robots.txt": b"User-agent",
+}
+
+
+def test_what_is_readable_without_a_session(site: str, folder: Path):
+    """All of it, and none of it says who asked for what, or where files are."""
+    draw(site, "my private prompt")
+    for target, known in OPEN_TO_ALL.items():
+        status, _, content = ask(site, target)
+        assert status == 200
+        assert known in content
+        for private in (b"my private prompt", str(ROOT).encode(), str(folder).encode()):
+            assert private not in content
+        assert b"/tmp/" not in content
+
+
+def test_a_request_is_found_by_its_id_alone(site: str):
+    """And ids cannot be guessed: 24 of 64 characters each."""
+    answer = httpx.post(f"{site}/v1/generate", json={"prompt": "a", "keep": True})
+    request_id = answer.headers["X-Request-Id"]
+    assert len(request_id) == 24
+    assert httpx.get(f"{site}/v1/requests/{request_id}").status_code == 200
+    for guess in ("%2e%2e", "*", request_id[:-1] + ("a" if request_id[-1] != "a" else "b")):
+        assert httpx.get(f"{site}/v1/requests/{guess}").status_code in (400, 404)
+    for path in ("/v1/requests", "/v1/requests/"):
+        assert httpx.get(site + path).status_code == 404
+
+
+# --- the table ---
+
+
+def test_the_table_names_the_tests_there_are():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text()))
+    tree = ast.parse(Path(__file__).read_text())
+    here = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    own = test_the_table_names_the_tests_there_are.__name__
+    assert named == {name for name in here if name.startswith("test_")} - {own}
