@@ -19,6 +19,7 @@ from serving.generator import (
     Event,
     Image,
     Model,
+    Preview,
     Queued,
     Started,
     Step,
@@ -35,7 +36,7 @@ ATTEMPTS = 3
 # Between two looks at an instance.
 HEALTH_S = 5.0
 # A stream says something at least every 15 seconds, if only that it lives.
-_PNG = b"\x89PNG"
+_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
 
 
@@ -256,6 +257,10 @@ def _check(event: Event, record: Record, model: Model) -> None:
     wanted = record.request.images or model.images_per_request
     if isinstance(event, Image) and not (0 <= event.index < wanted and event.png.startswith(_PNG)):
         raise BackendError(f"sends a picture {event.index} that is none", "nonsense")
+    if isinstance(event, Preview) and not (
+        1 <= len(event.jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in event.jpegs)
+    ):
+        raise BackendError("sends a preview that is none", "nonsense")
     if isinstance(event, Done) and record.images < wanted:
         raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
 
