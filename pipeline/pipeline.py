@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from PIL import Image
 from tqdm import tqdm
 
-from pipeline import metadata, weights
+from pipeline import metadata, preview, weights
 from pipeline.clip import CLIPTextEncoder
 from pipeline.compiled import (
     CompiledSampler,
@@ -35,7 +35,7 @@ from pipeline.devices import failures_explained, find_devices
 from pipeline.errors import Cancelled, CheckpointError, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
-from pipeline.scheduler import make_schedule
+from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.tokenizer import Tokenizers
 from pipeline.unet import UNet
@@ -47,6 +47,7 @@ MAX_GUIDANCE_SCALE = 50.0
 OUTPUT_TYPES = ("pil", "np", "latent")
 
 OnStep = Callable[[int, int, Array], object]
+OnPreview = Callable[[Callable[[], np.ndarray]], object]
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class SDXLPipeline:
         config: Config,
         tokenizers: Tokenizers,
         compiled: CompiledSampler,
+        colours: preview.Colours,
         num_inference_steps: int,
     ):
         self.model = checkpoint.model
@@ -114,6 +116,7 @@ class SDXLPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
+        self._colours = colours
 
     @classmethod
     @failures_explained()
@@ -170,10 +173,11 @@ class SDXLPipeline:
         mesh = make_mesh(devices, images_per_request)
         networks = load_networks(checkpoint.folder, config, dtype, place_on(mesh))
         compiled = CompiledSampler(config, networks, mesh, shapes, cache)
-        pipe = cls(checkpoint, config, tokenizers, compiled, num_inference_steps)
         # The first run of an executable is slow even when it has been compiled.
         with _Timed("warmed up"):
-            pipe.generate("warm up", num_inference_steps=1)
+            colours = _fit_colours(compiled)
+            pipe = cls(checkpoint, config, tokenizers, compiled, colours, num_inference_steps)
+            pipe.generate("warm up", num_inference_steps=1, output_type="latent")
         return pipe
 
     @failures_explained()
@@ -188,6 +192,7 @@ class SDXLPipeline:
         output_type: str = "pil",
         on_step: OnStep | None = None,
         cancelled: Event | None = None,
+        on_preview: OnPreview | None = None,
     ) -> Result:
         """Draws `images_per_request` pictures. Nothing in here compiles.
 
@@ -203,6 +208,9 @@ class SDXLPipeline:
             on_step: called as `on_step(step, total, latents)` after every step, step counting
                 from 1, latents being the device's array `[images, h, w, C]`.
             cancelled: once set, the run stops before its next step.
+            on_preview: called as `on_preview(look)` after every step but the last, following
+                `on_step`. While it runs, `look()` gives `[images, h, w, 3]` uint8: how the
+                pictures look so far, as small as the latents. Who does not look spends nothing.
 
         Raises:
             DeviceError: a device fails or has too little memory.
@@ -217,7 +225,8 @@ class SDXLPipeline:
         noise = None if latents is None else self._checked_latents(latents)
         ids, truncated = self._tokenizers.tokenize(request.prompts)
         negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
-        drawn = self._sample(request, np.stack([negative_ids, ids]), noise, on_step, cancelled)
+        input_ids = np.stack([negative_ids, ids])
+        drawn = self._sample(request, input_ids, noise, on_step, cancelled, on_preview)
         return Result(
             images=self._finish(drawn, request, output_type),
             seeds=request.seeds,
@@ -232,6 +241,7 @@ class SDXLPipeline:
         noise: np.ndarray | None,
         on_step: OnStep | None,
         cancelled: Event | None,
+        on_preview: OnPreview | None,
     ) -> Array:
         """Final latents `[B, h, w, C]`; input_ids `[2, B, E, L]` for E text encoders."""
         run = self._compiled
@@ -251,18 +261,27 @@ class SDXLPipeline:
             table=run.put_schedule(schedule),
             guidance_scale=request.guidance_scale,
         )
-        if on_step is None and cancelled is None:
+        if on_step is None and cancelled is None and on_preview is None:
             return advance(state, start=0, stop=schedule.stops[-1]).latents
         start, total = 0, len(schedule.stops)
         for step, stop in enumerate(schedule.stops):
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled(f"stopped after {step} of {total} steps")
             # Wait for the step: queueing the rest at once would leave nothing to cancel.
-            state = jax.block_until_ready(advance(state, start=start, stop=stop))
-            start = stop
+            before, state = state, jax.block_until_ready(advance(state, start=start, stop=stop))
             if on_step is not None:
                 on_step(step + 1, total, state.latents)
+            # Of a step of two evaluations the latents before the second are not known.
+            if on_preview is not None and stop == start + 1 and step + 1 < total:
+                on_preview(partial(self._look, schedule, start, before, state))
+            start = stop
         return state.latents
+
+    def _look(self, schedule: Schedule, evaluation: int, before: State, after: State) -> np.ndarray:
+        """How the pictures look after an evaluation; on the host, where nothing compiles."""
+        of_latents, of_value = schedule.picture[evaluation]
+        value = np.asarray(after.history)[0]
+        return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
 
     def _finish(self, latents: Array, request: Request, output_type: str) -> Any:
         if output_type == "latent":
@@ -417,6 +436,13 @@ def load_networks(folder: Path, config: Config, dtype: DTypeLike, place: weights
         unet=loaded["unet"],
         vae=loaded["vae"],
     )
+
+
+def _fit_colours(compiled: CompiledSampler) -> preview.Colours:
+    def decode(latents: np.ndarray) -> np.ndarray:
+        return np.asarray(compiled.decode(compiled.put_latents(latents))[0])
+
+    return preview.fit(decode, (compiled.shapes.images, *compiled.latents_shape))
 
 
 def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:

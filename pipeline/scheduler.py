@@ -63,12 +63,15 @@ class State(NamedTuple):
 class Schedule:
     """A run of `num_inference_steps`.
 
-    `init_noise_sigma` is the standard deviation of the latents that the first step expects.
+    `init_noise_sigma` is the standard deviation of the latents that the first step expects;
+    `picture`, `[N, 2]`, how much of the latents before each evaluation, and of its value, make
+    the latents without noise that the network expects in the end.
     """
 
     table: Table[np.ndarray]
     init_noise_sigma: float
     num_inference_steps: int
+    picture: np.ndarray
 
     @property
     def timesteps(self) -> np.ndarray:
@@ -122,7 +125,8 @@ def euler(config: SchedulerConfig, steps: int) -> Schedule:
     """Euler's method for the diffusion ODE (Karras et al. 2022, algorithm 1 with no churn)."""
     timesteps, sigmas = euler_levels(config, steps)
     table = _euler_table(config, timesteps, sigmas[:-1], sigmas[1:])
-    return Schedule(table, _euler_start(config, sigmas), steps)
+    picture = _expected_picture(config, _variance_preserving(sigmas[:-1]), table)
+    return Schedule(table, _euler_start(config, sigmas), steps, picture)
 
 
 def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
@@ -135,7 +139,8 @@ def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
     now, after = sigmas[:-1], sigmas[1:]
     up = after * np.sqrt(1 - (after / now) ** 2)
     table = _euler_table(config, timesteps, now, np.sqrt(after**2 - up**2), noise=up)
-    return Schedule(table, _euler_start(config, sigmas), steps)
+    picture = _expected_picture(config, _variance_preserving(now), table)
+    return Schedule(table, _euler_start(config, sigmas), steps, picture)
 
 
 def ddim(config: SchedulerConfig, steps: int) -> Schedule:
@@ -151,7 +156,7 @@ def ddim(config: SchedulerConfig, steps: int) -> Schedule:
         latents=latents,
         values=[values],
     )
-    return Schedule(table, 1.0, steps)
+    return Schedule(table, 1.0, steps, _expected_picture(config, now, table))
 
 
 # Of the latest predictions, latest first, at the first evaluations of a run and at all that follow
@@ -194,7 +199,8 @@ def pndm(config: SchedulerConfig, steps: int) -> Schedule:
     table = _table(
         timesteps, value_latents=0, value_prediction=1, latents=latents, values=weights.T
     )
-    return Schedule(table, 1.0, steps)
+    at, _ = _mixtures(config, timesteps, ends)
+    return Schedule(table, 1.0, steps, _expected_picture(config, at, table))
 
 
 def dpm_solver_multistep(config: SchedulerConfig, steps: int) -> Schedule:
@@ -217,7 +223,7 @@ def dpm_solver_multistep(config: SchedulerConfig, steps: int) -> Schedule:
         latents=latents,
         values=[denoised * (1 + half), -denoised * half],
     )
-    return Schedule(table, 1.0, steps)
+    return Schedule(table, 1.0, steps, _expected_picture(config, now, table))
 
 
 METHODS: dict[str, Callable[[SchedulerConfig, int], Schedule]] = {
@@ -302,6 +308,16 @@ def _picture_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np
     if config.prediction_type == "epsilon":
         return 1 / now.picture, -now.noise / now.picture
     return now.picture, -now.noise
+
+
+def _expected_picture(
+    config: SchedulerConfig, now: Mixture, table: Table[np.ndarray]
+) -> np.ndarray:
+    """`Schedule.picture`, of evaluations at these mixtures."""
+    of_latents, of_prediction = _picture_part(config, now)
+    of_value = of_prediction / table.value_prediction
+    of_latents = of_latents * table.input_scale - of_value * table.value_latents
+    return np.stack([of_latents, of_value], axis=1).astype(np.float32)
 
 
 def _euler_table(

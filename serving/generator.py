@@ -52,6 +52,7 @@ class Request:
         visitor: who asks. Visitors take turns; "" is one visitor, too.
         address: where the visitor comes from, "" if that is not known.
         keep: whether the request outlives, for a short time, everyone who follows it.
+        previews: whether there are to be `Preview` events.
     """
 
     prompt: str | tuple[str, ...]
@@ -65,6 +66,7 @@ class Request:
     visitor: str = ""
     address: str = ""
     keep: bool = False
+    previews: bool = False
 
 
 class ErrorKind(StrEnum):
@@ -103,11 +105,17 @@ class Started:
 
 @dataclass(frozen=True)
 class Step:
-    """`done` of `total` denoising steps are finished; `preview` is a PNG file, if there is one."""
+    """`done` of `total` denoising steps are finished."""
 
     done: int
     total: int
-    preview: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How the pictures look so far, as small JPEG files; not after every step."""
+
+    jpegs: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ class Error:
 
 
 Ending: TypeAlias = Done | Error
-Event: TypeAlias = Queued | Started | Step | Image | Ending
+Event: TypeAlias = Queued | Started | Step | Preview | Image | Ending
 
 
 class RequestError(Exception):
@@ -206,8 +214,8 @@ class Generator(Protocol):
         """Yields how a request stands, and then what follows, up to a `Done` or `Error`.
 
         Several may follow a request, at any time until its result is forgotten. Who is slow is
-        spared steps and places in the queue that are out of date, nothing else. When nobody
-        follows a request any more it is stopped, at once or (`Request.keep`) after a while.
+        spared steps, previews and places in the queue that are out of date, nothing else. When
+        nobody follows a request any more it is stopped, at once or (`Request.keep`) after a while.
 
         Raises:
             RequestError: there is no request of this id, or no longer.

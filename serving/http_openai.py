@@ -26,9 +26,9 @@ from serving.generator import (
     Generator,
     Image,
     Model,
+    Preview,
     Request,
     RequestError,
-    Step,
 )
 from serving.http_errors import as_refusal, error_body
 from serving.http_guard import Keys
@@ -66,6 +66,7 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
             address=sender.client.host if sender.client else "",
             images=body.n,
             size=wire.parse_size(None if body.size == "auto" else body.size),
+            previews=body.stream and body.partial_images > 0,
         )
         await generator.submit(request)
         return request
@@ -122,9 +123,10 @@ async def _stream(
     previews = 0
     async with aclosing(followed) as events:
         async for event in events:
-            if isinstance(event, Step) and event.preview and previews < partial_images:
+            if isinstance(event, Preview) and previews < partial_images:
                 kind = "image_generation.partial_image"
-                yield _sse(kind, event.preview, model, partial_image_index=previews)
+                about = {"output_format": "jpeg", "partial_image_index": previews}
+                yield _sse(kind, event.jpegs[0], model, **about)
                 previews += 1
             elif isinstance(event, Image):
                 yield _sse("image_generation.completed", event.png, model, usage=_USAGE)
@@ -134,8 +136,8 @@ async def _stream(
                 yield format_sse_event(data_str="[DONE]")
 
 
-def _sse(kind: str, png: bytes, model: Model, **others: Any) -> bytes:
-    fields = {"type": kind, "created_at": int(time.time()), **_entry(png), **_common(model)}
+def _sse(kind: str, file: bytes, model: Model, **others: Any) -> bytes:
+    fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **_common(model)}
     return _event(kind, fields | others)
 
 
@@ -143,8 +145,8 @@ def _event(name: str, fields: dict[str, Any]) -> bytes:
     return format_sse_event(event=name, data_str=to_json(fields).decode())
 
 
-def _entry(png: bytes) -> dict[str, str]:
-    return {"b64_json": base64.b64encode(png).decode()}
+def _entry(file: bytes) -> dict[str, str]:
+    return {"b64_json": base64.b64encode(file).decode()}
 
 
 def _common(model: Model) -> dict[str, str]:

@@ -9,20 +9,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
+import numpy as np
 from PIL import Image as Pillow
 
 from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
 from serving import words
 from serving.desk import Limits
-from serving.generator import Done, Error, ErrorKind, Image, Model, Request, Step
+from serving.generator import Done, Error, ErrorKind, Event, Image, Model, Preview, Request, Step
 from serving.limits import RateLimits
 from serving.observer import Observer
+from serving.previews import Previews
 from serving.reception import Reception
 from serving.record import Record
 
 log = logging.getLogger(__name__)
 
-OnStep = Callable[[int, int, object], None]
+Publish = Callable[[Event], object]
 
 
 class LocalGenerator(Reception):
@@ -65,12 +67,12 @@ class LocalGenerator(Reception):
         stop = self._stops[request.id] = threading.Event()
         loop = asyncio.get_running_loop()
 
-        def on_step(done: int, total: int, _latents: object) -> None:
-            loop.call_soon_threadsafe(self._desk.publish, record, Step(done, total))
+        def publish(event: Event) -> None:
+            loop.call_soon_threadsafe(self._desk.publish, record, event)
 
         began = time.monotonic()
         drawn = await loop.run_in_executor(
-            self._thread, _generate, self._pipe, request, on_step, stop
+            self._thread, _generate, self._pipe, request, publish, stop
         )
         del self._stops[request.id]
         if isinstance(drawn, Result):
@@ -89,9 +91,18 @@ class LocalGenerator(Reception):
 
 
 def _generate(
-    pipe: SDXLPipeline, request: Request, on_step: OnStep, stop: threading.Event
+    pipe: SDXLPipeline, request: Request, publish: Publish, stop: threading.Event
 ) -> Result | Error:
     """Whatever happens on the devices' thread ends there, as a result or as an error."""
+    previews = Previews()
+
+    def on_step(done: int, total: int, _latents: object) -> None:
+        publish(Step(done, total))
+
+    def on_preview(look: Callable[[], np.ndarray]) -> None:
+        if jpegs := previews.make(look):
+            publish(Preview(jpegs[: request.images]))
+
     try:
         return pipe.generate(
             _for_all(request.prompt, pipe.images_per_request),
@@ -101,6 +112,7 @@ def _generate(
             seed=request.seed,
             on_step=on_step,
             cancelled=stop,
+            on_preview=on_preview if request.previews else None,
         )
     except Cancelled:
         return Error(ErrorKind.CANCELLED, words.CANCELLED)

@@ -23,6 +23,7 @@ from serving.generator import (
     Image,
     Load,
     Model,
+    Preview,
     Queued,
     Started,
     Step,
@@ -44,7 +45,7 @@ ANSWER_S = 5.0
 _LOOKS = 2
 # A stream says something at least every 15 seconds, if only that it lives.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
-_PNG = b"\x89PNG"
+_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
 class BackendError(Exception):
@@ -300,6 +301,10 @@ def _check(event: Event, record: Record, model: Model) -> None:
     wanted = record.request.images or model.images_per_request
     if isinstance(event, Image) and not (0 <= event.index < wanted and event.png.startswith(_PNG)):
         raise BackendError(f"sends a picture {event.index} that is none", "nonsense")
+    if isinstance(event, Preview) and not (
+        1 <= len(event.jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in event.jpegs)
+    ):
+        raise BackendError("sends a preview that is none", "nonsense")
     if isinstance(event, Done) and record.images < wanted:
         raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
 

@@ -2,7 +2,9 @@
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -16,6 +18,7 @@ from serving.generator import (
     Event,
     Image,
     Model,
+    Preview,
     Queued,
     Request,
     Started,
@@ -29,11 +32,12 @@ _EVENTS: dict[str, type[Event]] = {
     "queued": Queued,
     "started": Started,
     "step": Step,
+    "preview": Preview,
     "image": Image,
     "done": Done,
     "error": Error,
 }
-_BYTES = {"png", "preview"}
+_FILES = {"png", "jpegs"}
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
@@ -67,6 +71,7 @@ class GenerateBody(Body):
         description="Names the request; whoever knows it may follow and stop it.",
     )
     keep: bool = Field(False, description="Go on for a while when nobody follows any more.")
+    previews: bool = Field(False, description="Send `preview` events as well.")
 
 
 def to_request(body: Body, model: Model, *, visitor: str, address: str, **others: Any) -> Request:
@@ -90,6 +95,7 @@ def generate_fields(body: GenerateBody) -> dict[str, Any]:
         "size": parse_size(body.size),
         "id": body.id or new_id(),
         "keep": body.keep,
+        "previews": body.previews,
     }
 
 
@@ -114,8 +120,8 @@ def from_request(request: Request) -> dict[str, Any]:
 def from_event(event: Event) -> tuple[str, dict[str, Any]]:
     """An event's name and its JSON fields; pictures are base64."""
     fields = asdict(event)
-    for name in _BYTES & fields.keys():
-        fields[name] = fields[name] and base64.b64encode(fields[name]).decode()
+    for name in _FILES & fields.keys():
+        fields[name] = _each(_encoded, fields[name])
     return _NAMES[type(event)], fields
 
 
@@ -130,9 +136,18 @@ def to_event(name: str, data: str) -> Event:
     fields = json.loads(data)
     if not isinstance(fields, dict):
         raise ValueError(f"an event {name!r} without fields")
-    for each in _BYTES & fields.keys():
-        fields[each] = fields[each] and base64.b64decode(fields[each], validate=True)
+    for each in _FILES & fields.keys():
+        fields[each] = _each(partial(base64.b64decode, validate=True), fields[each])
     return TypeAdapter(_EVENTS[name]).validate_python(fields)
+
+
+def _each(change: Callable[[Any], Any], files: Any) -> Any:
+    """One file, or several, changed."""
+    return [change(file) for file in files] if isinstance(files, list | tuple) else change(files)
+
+
+def _encoded(file: bytes) -> str:
+    return base64.b64encode(file).decode()
 
 
 def _frozen(texts: str | list[str]) -> str | tuple[str, ...]:

@@ -3,6 +3,7 @@
 import threading
 from typing import Any, cast
 
+import numpy as np
 from PIL import Image
 
 from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
@@ -54,6 +55,7 @@ class FakePipeline:
         seed: int,
         on_step: Any,
         cancelled: threading.Event,
+        on_preview: Any,
     ) -> Result:
         if prompt == "refuse":
             raise InputError("not this")
@@ -69,6 +71,8 @@ class FakePipeline:
                 raise Cancelled
             self.steps += 1
             on_step(step + 1, num_inference_steps, None)
+            if on_preview and step + 1 < num_inference_steps:
+                on_preview(lambda: np.full((self.images_per_request, 1, 1, 3), 99, np.uint8))
         seeds = [(seed + i) % 2**32 for i in range(self.images_per_request)]
         images = [Image.new("RGB", (8, 8), (one % 256, 0, 0)) for one in seeds]
         for one, image in zip(seeds, images, strict=True):

@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 
 from serving import http_guard, words
 from serving.desk import Limits
-from serving.generator import Done, Image, Step
+from serving.generator import Done, Image, Preview
 from serving.limits import Buckets, RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
@@ -76,6 +76,13 @@ def test_events_up_to_the_pictures(site: Site):
 
     with httpx.stream("GET", f"{site.url}/v1/requests/0123456789abcdef") as again:
         assert list(read(again))[-3:] == events[-3:]
+
+
+def test_previews_for_who_wants_them(site: Site):
+    assert "preview" not in dict(generate(site))
+    (jpeg,) = dict(generate(site, previews=True, images=1))["preview"]["jpegs"]
+    with Pillow.open(io.BytesIO(base64.b64decode(jpeg))) as picture:
+        assert picture.format == "JPEG"
 
 
 def test_failure_is_an_event(site: Site):
@@ -393,7 +400,7 @@ def test_openai_pictures(client: openai.OpenAI):
 
 def test_openai_stream(client: openai.OpenAI):
     stream = client.images.generate(prompt="a red star", stream=True, partial_images=2)
-    (event,) = list(stream)
+    *_, event = list(stream)
     assert event.type == "image_generation.completed"
     assert base64.b64decode(event.b64_json).startswith(b"\x89PNG")
 
@@ -403,7 +410,7 @@ class WithPreviews(LocalGenerator):
 
     async def _draw(self, record: Record) -> None:
         for done in (1, 2, 3):
-            self._desk.publish(record, Step(done, 3, preview=b"preview %d" % done))
+            self._desk.publish(record, Preview((b"preview %d" % done,)))
             await asyncio.sleep(0.05)
         self._desk.publish(record, Image(0, b"picture", 7, {}))
         self._desk.publish(record, Done())

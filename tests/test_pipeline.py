@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -172,6 +173,29 @@ def test_on_step_and_output_types(pipe: SDXLPipeline) -> None:
     assert [(image.mode, image.size) for image in images] == [("RGB", (SIZE, SIZE))] * 4
     levels = np.stack([np.asarray(image) for image in images])
     np.testing.assert_array_equal(levels, np.round(at_once * 255).astype(np.uint8))
+
+
+def test_previews(pipe: SDXLPipeline) -> None:
+    looks: list[np.ndarray] = []
+    seen: list[int] = []
+    expected = pictures(pipe, "a star", num_inference_steps=5)
+    with CompilationCount() as count:
+        watched = pictures(
+            pipe,
+            "a star",
+            num_inference_steps=5,
+            on_step=lambda step, *_: seen.append(step),
+            on_preview=lambda look: seen.append(-1) or looks.append(look()),
+        )
+    assert count.value == 0
+    np.testing.assert_array_equal(watched, expected)
+    assert seen == [1, -1, 2, -1, 3, -1, 4, -1, 5]
+    assert {(look.shape, look.dtype) for look in looks} == {((4, 8, 8, 3), np.dtype(np.uint8))}
+    # From evaluation to evaluation the expectation changes less and less.
+    moves = [np.abs(np.subtract(*pair, dtype=int)).mean() for pair in pairwise(looks)]
+    assert moves[0] > moves[-1]
+    # Pictures differ from each other as soon as they are looked at.
+    assert np.abs(looks[0][0].astype(int) - looks[0][1]).max() > 0
 
 
 def test_the_default_step_count(pipe: SDXLPipeline) -> None:

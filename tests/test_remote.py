@@ -72,6 +72,8 @@ def test_the_same_pictures_as_without_a_front_end():
         there, here = generate(site), generate(front)
         assert here[-1][0] == "done"
         assert pictures(here) == pictures(there)
+        looks = [dict(generate(each, previews=True))["preview"] for each in (site, front)]
+        assert looks[0]["jpegs"] == looks[1]["jpegs"]
         assert [name for name, _ in here].count("started") == 1
         assert site.pipe.calls[0]["seed"] == site.pipe.calls[1]["seed"] == 7
 
@@ -210,6 +212,9 @@ def _other_model() -> LocalGenerator:
         "event: miracle\ndata: {}\n\n",
         'event: image\ndata: {"index": 0, "png": "AAAA", "seed": 7, "settings": {}}\n\n',
         "event: done\ndata: {}\n\n",
+        'event: preview\ndata: {"jpegs": ["AAAA"]}\n\n',
+        'event: preview\ndata: {"jpegs": []}\n\n',
+        'event: preview\ndata: {"jpegs": "/9j/"}\n\n',
         "event: step\ndata: [1]\n\n",
         "<html>It works!</html>",
         "",

@@ -74,6 +74,22 @@ def test_every_step_count_gives_a_table(name: str, spacing: str) -> None:
         assert schedule.table.noise.any() == (name == "euler-ancestral" and steps > 1)
 
 
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_expected_picture_of_a_network_that_knows_it(name: str, prediction: str) -> None:
+    config = replace(SDXL, name=name, prediction_type=prediction)
+    schedule = make_schedule(config, 25)
+    table = schedule.table
+    picture, noise = 0.7, -1.3
+    shares = alphas_cumprod(config)[schedule.timesteps.astype(int)].astype(np.float64)
+    of_picture, of_noise = np.sqrt(shares), np.sqrt(1 - shares)
+    latents = (of_picture * picture + of_noise * noise) / table.input_scale
+    predicted = {"epsilon": noise, "v_prediction": of_picture * noise - of_noise * picture}
+    value = table.value_latents * latents + table.value_prediction * predicted[prediction]
+    expected = schedule.picture[:, 0] * latents + schedule.picture[:, 1] * value
+    np.testing.assert_allclose(expected, picture, atol=1e-4)
+
+
 def test_sdxl_in_25_steps() -> None:
     schedule = make_schedule(SDXL, 25)
     assert schedule.timesteps.tolist() == [961 - 40 * i for i in range(25)]

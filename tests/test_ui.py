@@ -23,6 +23,7 @@ from serving.generator import (
     Image,
     Load,
     Model,
+    Preview,
     Queued,
     Request,
     RequestError,
@@ -30,7 +31,7 @@ from serving.generator import (
     Step,
 )
 from ui import drawing, files, inputs, status, words
-from ui.drawing import Drawing
+from ui.drawing import Drawing, Shown
 from ui.examples import examples_for
 from ui.inputs import Visitor
 from ui.kinds import Kind, kind_of
@@ -90,6 +91,8 @@ class StandIn:
             for step in range(request.num_inference_steps):
                 await asyncio.sleep(0)
                 yield Step(step + 1, request.num_inference_steps)
+                if request.previews and step == 0:
+                    yield Preview((b"look 0", b"look 1"))
             if self._error:
                 yield self._error
                 return
@@ -118,10 +121,10 @@ def to_request(**changes: Any) -> Request:
     return inputs.to_request(MODEL, styles_for(Kind.SDXL), **values)
 
 
-def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[tuple[Any, ...]]:
+def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Shown]:
     """Everything the page is told during one request."""
 
-    async def collect() -> list[tuple[Any, ...]]:
+    async def collect() -> list[Shown]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
         values = VALUES | changes
         return [update async for update in page(SENDER, **values, randomise=randomise)]
@@ -228,14 +231,15 @@ def test_kinds():
 def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(drawing, "BAR_SECONDS", 0.0)
     updates = shown(StandIn(), steps=3)
-    strips = [update[0] for update in updates]
+    strips = [update.strip for update in updates]
     assert words.starting() in strips[0]
     assert words.starting() in strips[1]
-    assert [words.progress(i, 3) in strips[i + 1] for i in (1, 2, 3)] == [True] * 3
+    said = "".join(strip for strip in strips if strip != gr.skip())
+    assert re.findall(r"<span>Step (\d) of 3", said) == ["1", "2", "3"]
     assert re.search(r"4 pictures in \d+\.\d s", strips[-1])
-    assert updates[0][2] == 7  # the seed used is written back
+    assert updates[0].seed == 7  # the seed used is written back
 
-    gallery = updates[-1][1]
+    gallery = updates[-1].gallery
     assert [caption for _, caption in gallery] == [f"Seed {s}: a red star" for s in (7, 8, 9, 10)]
     paths = [Path(path) for path, _ in gallery]
     assert [path.name for path in paths] == [f"a-red-star-{s}.png" for s in (7, 8, 9, 10)]
@@ -243,21 +247,49 @@ def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: 
     assert all(path.is_relative_to(served_folder) for path in paths)
 
 
+def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
+    updates = shown(StandIn(), steps=2)
+    said = [update.looks for update in updates if update.looks != gr.skip()]
+    looks, cleared = said
+    assert re.findall('base64,([^"]+)', looks) == ["bG9vayAw", "bG9vayAx"]
+    assert f'aria-label="{words.LOOKS}"' in looks
+    assert cleared == status.EMPTY
+    assert updates[-1].looks == status.EMPTY
+
+
+def test_what_was_there_stays_after_a_stop():
+    update = shown(StandIn(error=Error(ErrorKind.CANCELLED, "Stopped.")), steps=3)[-1]
+    assert update.looks == status.EMPTY
+    assert [Path(path).read_bytes() for path, _ in update.gallery] == [b"look 0", b"look 1"]
+    assert {caption for _, caption in update.gallery} == {"Unfinished: step 3 of 3"}
+
+
+def test_a_stop_before_anything_was_seen_leaves_the_older_pictures(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def stopped(*_: object) -> AsyncGenerator[Event]:
+        yield Queued(1, None)
+        yield Error(ErrorKind.CANCELLED, "Stopped.")
+
+    monkeypatch.setattr(StandIn, "events", stopped)
+    assert shown(StandIn())[-1].gallery == gr.skip()
+
+
 def test_random_seed_is_written_back():
     stand_in = StandIn()
     updates = shown(stand_in, randomise=True, steps=1)
-    assert updates[0][2] == stand_in.asked[0].seed
+    assert updates[0].seed == stand_in.asked[0].seed
 
 
 def test_cut_prompt_is_shown_as_text():
-    strip = shown(StandIn(truncated="<b>the end</b>"), steps=1)[-1][0]
+    strip = shown(StandIn(truncated="<b>the end</b>"), steps=1)[-1].strip
     assert "&lt;b&gt;the end&lt;/b&gt;" in strip
     assert "<b>" not in strip
 
 
-def buttons(update: tuple[Any, ...]) -> tuple[bool, bool]:
+def buttons(update: Shown) -> tuple[bool, bool]:
     """Whether Generate is there, and whether Stop is."""
-    return update[-2].visible, update[-1].visible
+    return update.generate.visible, update.stop.visible
 
 
 @pytest.mark.parametrize(
@@ -271,8 +303,7 @@ def buttons(update: tuple[Any, ...]) -> tuple[bool, bool]:
 def test_error_ends_as_a_message(stand_in: StandIn, kind: str, said: str):
     update = shown(stand_in, steps=1)[-1]
     role = "alert" if kind == "error" else "status"
-    assert update[0] == f'<p class="{kind}" role="{role}">{said}</p>'
-    assert update[1] == gr.skip()
+    assert update.strip == f'<p class="{kind}" role="{role}">{said}</p>'
     assert buttons(update) == (True, False)
 
 
@@ -282,13 +313,13 @@ def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(StandIn, "submit", submit)
     (update,) = shown(StandIn())
-    assert update[0] == status.error(words.FAILED)
+    assert update.strip == status.error(words.FAILED)
 
 
 def test_place_and_wait_are_shown_and_the_prompt_stays():
     waits = (Queued(3, 95.0), Queued(2, 12.4), Queued(1, None), Started(1), Started(2))
     updates = shown(StandIn(first=waits), steps=1)
-    strips = [update[0] for update in updates]
+    strips = [update.strip for update in updates]
     for said in (
         "Number 3 in the queue, about 2 min",
         "Number 2 in the queue, about 12 s",
@@ -303,16 +334,16 @@ def test_place_and_wait_are_shown_and_the_prompt_stays():
 
 def test_a_page_loaded_anew_finds_its_request_again():
     stand_in = StandIn()
-    request_id = shown(stand_in)[0][3]
+    request_id = shown(stand_in)[0].request_id
     drawn = Drawing(stand_in, Kind.MINIATURE)
 
-    async def again(request_id: str | None) -> list[tuple[Any, ...]]:
+    async def again(request_id: str | None) -> list[Shown]:
         return [update async for update in drawn.again(request_id)]
 
     updates = asyncio.run(again(request_id))
-    assert updates[-1][0] == status.note("4 pictures")
-    assert updates[-1][1][0][1] == "Seed 7: a red star"
-    assert updates[-1][2] == 7
+    assert updates[-1].strip == status.note("4 pictures")
+    assert updates[-1].gallery[0][1] == "Seed 7: a red star"
+    assert updates[-1].seed == 7
     for nothing_to_find in (None, "forgotten"):
         (update,) = asyncio.run(again(nothing_to_find))
         assert set(map(str, update)) == {str(gr.skip())}
@@ -328,7 +359,7 @@ def test_stop_stops_that_request():
 def test_blank_prompt_reaches_no_generator():
     stand_in = StandIn()
     (update,) = shown(stand_in, prompt=" ")
-    assert words.BLANK_PROMPT in update[0]
+    assert words.BLANK_PROMPT in update.strip
     assert stand_in.asked == []
 
 
@@ -347,15 +378,15 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_bar_says_how_far():
-    bar = status.progress(3, 25)
+    bar = status.progress(3, 25, 12.4)
     assert 'value="3" max="25"' in bar
-    assert "Step 3 of 25" in bar
+    assert "Step 3 of 25, about 12 s left" in bar
 
 
 def test_bar_moves_calmly(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(drawing, "BAR_SECONDS", 60.0)
-    # That it was sent, that it starts, and how it ended.
-    assert len(shown(StandIn(), steps=50)) == 3
+    # That it was sent, that it starts, how the pictures look, and how it ended.
+    assert len(shown(StandIn(), steps=50)) == 4
 
 
 def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
@@ -370,7 +401,7 @@ def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPat
     async def leave() -> None:
         updates = Drawing(StandIn(), Kind.MINIATURE).for_page(SENDER, **VALUES, randomise=False)
         told = [await anext(updates) for _ in range(5)]  # sent, queued, and then pauses
-        assert told[-1] == (gr.skip(),) * 6
+        assert told[-1] == Shown()
         await asyncio.wait_for(updates.aclose(), 5)
 
     asyncio.run(leave())
@@ -422,7 +453,7 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
     ],
 )
 def test_file_names_are_harmless(prompt: str, name: str):
-    assert files.save([Image(0, b"", 0, {})], prompt)[0].name == name
+    assert files.name(prompt, 0) == name
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import gradio as gr
 from gradio.data_classes import FileData
@@ -17,6 +18,7 @@ from serving.generator import (
     Event,
     Generator,
     Image,
+    Preview,
     Queued,
     Request,
     RequestError,
@@ -26,6 +28,7 @@ from serving.generator import (
 from ui import files, inputs, status, words
 from ui.inputs import Visitor
 from ui.kinds import Kind
+from ui.pace import Pace
 from ui.styles import NONE, styles_for
 
 # The bar moves at most this often. Faster, and the browser would still be moving it after a stop.
@@ -34,13 +37,24 @@ BAR_SECONDS = 0.1
 # Gradio notices that a visitor is gone only when it is given something to send.
 PAUSE_SECONDS = 5.0
 
-# The strip, the gallery, the seed, the request's id, Generate and Stop, as they are to be shown;
-# `_LEAVE` leaves one as it is.
-Shown = tuple[Any, Any, Any, Any, Any, Any]
 _LEAVE = gr.skip()
-_UNCHANGED: Shown = (_LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE, _LEAVE)
 
 log = logging.getLogger(__name__)
+
+
+class Shown(NamedTuple):
+    """What components are to show; each is left as it is unless something is said."""
+
+    strip: Any = _LEAVE
+    looks: Any = _LEAVE
+    gallery: Any = _LEAVE
+    seed: Any = _LEAVE
+    request_id: Any = _LEAVE
+    generate: Any = _LEAVE
+    stop: Any = _LEAVE
+
+
+_UNCHANGED = Shown()
 
 
 class Drawing:
@@ -73,9 +87,10 @@ class Drawing:
                 seed=None if randomise else seed,
                 visitor=Visitor.behind(sender),
                 keep=True,
+                previews=True,
             )
             await self._generator.submit(request)
-            yield _shown(status.busy(words.starting()), seed=request.seed, request_id=request.id)
+            yield _running(status.busy(words.starting()), seed=request.seed, request_id=request.id)
             following = self._follow(request.id, caption=prompt.strip(), began=began)
             async with aclosing(following) as updates:
                 async for update in updates:
@@ -135,11 +150,10 @@ class Drawing:
                 steps=steps,
                 seed=seed,
                 visitor=Visitor.behind(sender),
-                keep=False,
             )
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
-            paths = files.save(images, prompt)
+            paths = _saved(images, prompt)
         except RequestError as error:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception as error:
@@ -158,19 +172,25 @@ class Drawing:
     ) -> AsyncGenerator[Shown]:
         """What the page shows of a request; without a `caption` the pictures' own prompts."""
         images: list[Image] = []
-        moved = time.monotonic()
+        looks: Sequence[bytes] = ()
+        step = Step(0, 0)
+        pace, moved = Pace(), time.monotonic()
         async with aclosing(_with_pauses(self._generator.events(request_id))) as events:
             async for event in events:
                 match event:
                     case None:
                         yield _UNCHANGED
                     case Queued(position, wait_s):
-                        yield _shown(status.busy(words.waiting(position, wait_s)))
+                        yield _running(status.busy(words.waiting(position, wait_s)))
                     case Started(attempt):
-                        yield _shown(status.busy(words.starting(attempt)))
-                    case Step(done, total) if time.monotonic() - moved >= BAR_SECONDS:
-                        moved = time.monotonic()
-                        yield _shown(status.progress(done, total))
+                        yield _running(status.busy(words.starting(attempt)))
+                    case Step(done, total) as step:
+                        left_s = pace.left_s(done, total)
+                        if time.monotonic() - moved >= BAR_SECONDS:
+                            moved = time.monotonic()
+                            yield _running(status.progress(done, total, left_s))
+                    case Preview(looks):
+                        yield _running(looks=status.looks(looks))
                     case Image():
                         images.append(event)
                     case Done():
@@ -178,7 +198,8 @@ class Drawing:
                         yield _ended(_ending(event, images, began), gallery, images[0].seed)
                     case Error(kind, message):
                         calm = kind is ErrorKind.CANCELLED
-                        yield _ended((status.note if calm else status.error)(message))
+                        strip = (status.note if calm else status.error)(message)
+                        yield _ended(strip, _unfinished(looks, step))
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
         progress = gr.Progress()
@@ -217,16 +238,16 @@ async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | 
         await events.aclose()
 
 
-def _shown(strip: str, *, seed: Any = _LEAVE, request_id: Any = _LEAVE) -> Shown:
+def _running(strip: Any = _LEAVE, **others: Any) -> Shown:
     """While a request is under way there is Stop in Generate's place."""
     # A button that appears while events stream in must be given its label again.
     generate, stop = gr.Button(visible=False), gr.Button(words.STOP, visible=True)
-    return strip, _LEAVE, seed, request_id, generate, stop
+    return Shown(strip, generate=generate, stop=stop, **others)
 
 
 def _ended(strip: str, gallery: Any = _LEAVE, seed: Any = _LEAVE) -> Shown:
     generate, stop = gr.Button(words.GENERATE, visible=True), gr.Button(visible=False)
-    return strip, gallery, seed, _LEAVE, generate, stop
+    return Shown(strip, status.EMPTY, gallery, seed, generate=generate, stop=stop)
 
 
 def _ending(done: Done, images: list[Image], began: float | None) -> str:
@@ -239,8 +260,20 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
 
 def _gallery(images: list[Image], caption: str) -> list[tuple[str, str]]:
     prompts = [caption or str(image.settings["prompt"]) for image in images]
-    paths = files.save(images, prompts[0])
+    paths = _saved(images, prompts[0])
     return [
         (str(path), words.caption(prompt, image.seed))
         for path, prompt, image in zip(paths, prompts, images, strict=True)
     ]
+
+
+def _saved(images: list[Image], prompt: str) -> list[Path]:
+    return files.save({files.name(prompt, image.seed): image.png for image in images})
+
+
+def _unfinished(looks: Sequence[bytes], step: Step) -> Any:
+    """The pictures as far as they had come; where there are none the older ones stay."""
+    if not looks:
+        return _LEAVE
+    paths = files.save({f"unfinished-{i}.jpg": jpeg for i, jpeg in enumerate(looks, start=1)})
+    return [(str(path), words.unfinished(step.done, step.total)) for path in paths]

@@ -5,19 +5,19 @@ import re
 import secrets
 import shutil
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
 
-from serving.generator import ErrorKind, Image, RequestError
+from serving.generator import ErrorKind, RequestError
 from ui import words
 
 log = logging.getLogger(__name__)
 
 
-def save(images: Sequence[Image], prompt: str) -> list[Path]:
-    """Writes the PNG files where Gradio serves and, later, deletes them.
+def save(pictures: Mapping[str, bytes]) -> list[Path]:
+    """Writes files, by name, where Gradio serves and, later, deletes them.
 
     The folder's name cannot be guessed: whoever knows a file's address can read it.
 
@@ -25,16 +25,21 @@ def save(images: Sequence[Image], prompt: str) -> list[Path]:
         RequestError: they cannot be written, and then none is there.
     """
     folder = Path(get_upload_folder()) / secrets.token_urlsafe(16)
-    paths = [folder / f"{_slug(prompt)}-{image.seed}.png" for image in images]
+    paths = [folder / name for name in pictures]
     try:
         folder.mkdir(parents=True)
-        for path, image in zip(paths, images, strict=True):
-            path.write_bytes(image.png)
+        for path, content in zip(paths, pictures.values(), strict=True):
+            path.write_bytes(content)
     except OSError as error:
         log.error("Pictures cannot be written to %s: %s", folder.parent, error.strerror)
         shutil.rmtree(folder, ignore_errors=True)
         raise RequestError(words.NO_ROOM, ErrorKind.FAILED) from error
     return paths
+
+
+def name(prompt: str, seed: int, suffix: str = ".png") -> str:
+    """A harmless name that tells pictures apart."""
+    return f"{_slug(prompt)}-{seed}{suffix}"
 
 
 def _slug(prompt: str, length: int = 60) -> str:

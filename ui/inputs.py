@@ -45,7 +45,8 @@ def to_request(
     steps: object,
     seed: object,
     visitor: Visitor,
-    keep: bool,
+    keep: bool = False,
+    previews: bool = False,
 ) -> Request:
     """Checks every value and puts the style around the prompt; no `seed` means a random one.
 
@@ -69,6 +70,7 @@ def to_request(
         visitor=visitor.session,
         address=visitor.address,
         keep=keep,
+        previews=previews,
     )
 
 

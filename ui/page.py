@@ -11,7 +11,7 @@ from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
 from ui import status, words
-from ui.drawing import Drawing
+from ui.drawing import Drawing, Shown
 from ui.examples import examples_for
 from ui.kinds import Kind, kind_of
 from ui.styles import NONE, styles_for
@@ -29,6 +29,7 @@ class Parts:
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
+    looks: gr.HTML
     gallery: gr.Gallery
     seed: gr.Number
     settings: Sequence[Component]  # as `Drawing.for_page` takes them
@@ -37,7 +38,16 @@ class Parts:
     @property
     def shown(self) -> list[Component]:
         """What `ui.drawing.Shown` goes to."""
-        return [self.strip, self.gallery, self.seed, self.request, self.generate, self.stop]
+        shown = Shown(
+            strip=self.strip,
+            looks=self.looks,
+            gallery=self.gallery,
+            seed=self.seed,
+            request_id=self.request,
+            generate=self.generate,
+            stop=self.stop,
+        )
+        return list(shown)
 
 
 def build_page(generator: Generator) -> gr.Blocks:
@@ -71,17 +81,19 @@ def _layout(model: Model, kind: Kind) -> Parts:
             stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
         with gr.Column(elem_id="pictures"):
             strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
-            gallery = gr.Gallery(
-                label=words.GALLERY,
-                show_label=False,
-                columns=2,
-                height="auto",
-                object_fit="cover",
-                format="png",
-                interactive=False,
-                buttons=["download", "download_all", "fullscreen"],
-                elem_id="gallery",
-            )
+            with gr.Column(elem_id="stage"):
+                looks = gr.HTML(status.EMPTY, elem_id="looks", padding=False)
+                gallery = gr.Gallery(
+                    label=words.GALLERY,
+                    show_label=False,
+                    columns=2,
+                    height="auto",
+                    object_fit="cover",
+                    format="png",
+                    interactive=False,
+                    buttons=["download", "download_all", "fullscreen"],
+                    elem_id="gallery",
+                )
         with gr.Column(elem_id="more"):
             gr.Examples(
                 [[example] for example in examples_for(kind)],
@@ -93,7 +105,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             settings, seed = _advanced(model, kind)
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
     request = gr.BrowserState(storage_key=STORAGE_KEY)
-    return Parts(prompt, generate, stop, strip, gallery, seed, [prompt, *settings], request)
+    return Parts(prompt, generate, stop, strip, looks, gallery, seed, [prompt, *settings], request)
 
 
 def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:

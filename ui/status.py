@@ -3,6 +3,8 @@
 Everything that comes from outside is escaped here: it is shown as text, never as HTML.
 """
 
+from base64 import b64encode
+from collections.abc import Sequence
 from html import escape
 
 from ui import words
@@ -10,9 +12,9 @@ from ui import words
 EMPTY = ""
 
 
-def progress(done: int, total: int) -> str:
-    """A bar and its number."""
-    text = words.progress(done, total)
+def progress(done: int, total: int, left_s: float | None) -> str:
+    """A bar and its number, and how much longer it takes if that is known."""
+    text = words.progress(done, total, left_s)
     return (
         f'<div class="running"><progress value="{done}" max="{total}" aria-label="{text}">'
         f"</progress><span>{text}</span></div>"
@@ -25,6 +27,15 @@ def busy(text: str) -> str:
         f'<div class="running" role="status"><progress aria-label="{escape(text)}"></progress>'
         f"<span>{escape(text)}</span></div>"
     )
+
+
+def looks(jpegs: Sequence[bytes]) -> str:
+    """How the pictures look so far, in their places."""
+    if not jpegs:
+        return EMPTY
+    sources = (f"data:image/jpeg;base64,{b64encode(jpeg).decode()}" for jpeg in jpegs)
+    images = "".join(f'<img src="{source}" alt="" decoding="sync">' for source in sources)
+    return f'<div role="img" aria-label="{escape(words.LOOKS)}">{images}</div>'
 
 
 def note(text: str) -> str:

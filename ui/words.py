@@ -17,6 +17,7 @@ GENERATE = "Generate"
 STOP = "Stop"
 EXAMPLES = "Try one of these"
 GALLERY = "Pictures"
+LOOKS = "How the pictures look so far"
 
 ADVANCED = "Advanced"
 STYLE = "Style"
@@ -71,19 +72,21 @@ def caption(prompt: str, seed: int) -> str:
     return f"Seed {seed}: {prompt}"
 
 
-def progress(done: int, total: int) -> str:
-    """How far the drawing is."""
-    return f"Step {done} of {total}"
+def unfinished(done: int, total: int) -> str:
+    """The caption of a picture that was stopped."""
+    return f"Unfinished: step {done} of {total}"
+
+
+def progress(done: int, total: int, left_s: float | None) -> str:
+    """How far the drawing is, and how much longer it takes if that is known."""
+    step = f"Step {done} of {total}"
+    return step if left_s is None else f"{step}, about {_duration(left_s)} left"
 
 
 def waiting(position: int, wait_s: float | None) -> str:
     """The place in the queue, and for how long, if that is known."""
     place = "Next in the queue" if position == 1 else f"Number {position} in the queue"
-    if wait_s is None:
-        return place
-    if wait_s < 90:
-        return f"{place}, about {max(1, round(wait_s))} s"
-    return f"{place}, about {wait_s / 60:.0f} min"
+    return place if wait_s is None else f"{place}, about {_duration(wait_s)}"
 
 
 def starting(attempt: int = 1) -> str:
@@ -125,6 +128,10 @@ def not_whole(field: str, value: object, low: int, high: int) -> str:
 def unknown_style(value: object, known: list[str]) -> str:
     """A style the page does not have."""
     return f"{STYLE}: {_short(value)} is unknown; there are {', '.join(known)}."
+
+
+def _duration(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _short(value: object) -> str:

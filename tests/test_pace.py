@@ -1,0 +1,33 @@
+"""How much longer a drawing is said to take."""
+
+from ui.pace import Pace
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(steps: list[tuple[int, float]], total: int = 10) -> list[float | None]:
+    """What is said at steps seen after so many seconds each."""
+    clock = Clock()
+    pace = Pace(clock)
+    said = []
+    for done, seconds in steps:
+        clock.now = 100.0 + seconds
+        said.append(pace.left_s(done, total))
+    return said
+
+
+def test_from_the_first_step_on():
+    assert told([(1, 0.0), (2, 2.0), (3, 4.0), (5, 8.0), (10, 18.0)]) == [None, None, 14, 10, 0]
+
+
+def test_who_comes_late_learns_it_from_what_is_left():
+    assert told([(6, 50.0), (7, 51.0), (8, 52.0)]) == [None, None, 2]
+
+
+def test_a_new_beginning_is_a_new_measure():
+    assert told([(5, 0.0), (7, 2.0), (1, 9.0), (3, 10.0)]) == [None, 3, None, 3.5]
