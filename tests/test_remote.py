@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.test_http import Event, generate, metric, post, read
 from tests.web import Site, free_port, serve, wait_until
 
 ROOT = Path(__file__).parent.parent
-MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50)
+MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False)
 
 
 @pytest.fixture(autouse=True)
@@ -154,15 +155,15 @@ def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFix
         site.pipe.model = "something else"
         with serve() as right, front_of(right.url) as front:
             assert generate(front)[-1][0] == "done"
-        with serve(generator=_other_model()) as other, front_of(other.url) as front:
-            wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+        for different in (replace(MODEL, name="another"), replace(MODEL, safety_checker=True)):
+            with serve(generator=_other(different)) as other, front_of(other.url) as front:
+                wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
     assert "it draws with another" in caplog.text
 
 
-def _other_model() -> RemoteGenerator:
-    other = Model("another", None, False, "cpu", 1, 8, 8, 2, 4, 50)
+def _other(model: Model) -> RemoteGenerator:
     rates = RateLimits(None, None)
-    return RemoteGenerator(httpx.AsyncClient(), [], other, Limits(), rates, Observer())
+    return RemoteGenerator(httpx.AsyncClient(), [], model, Limits(), rates, Observer())
 
 
 @pytest.mark.parametrize(

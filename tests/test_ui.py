@@ -38,7 +38,7 @@ from ui.page import build_page
 from ui.styles import NONE, styles_for
 
 ROOT = Path(__file__).parent.parent
-MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50)
+MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion", True)
 CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
 SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
 VALUES: dict[str, Any] = {
@@ -63,6 +63,7 @@ class StandIn:
         refusal: RequestError | None = None,
         error: Error | None = None,
         first: tuple[Event, ...] = (Started(),),
+        blurred: int | None = None,
     ) -> None:
         self.asked: list[Request] = []
         self.cancelled: list[str] = []
@@ -71,6 +72,7 @@ class StandIn:
         self._refusal = refusal
         self._error = error
         self._first = first
+        self._blurred = blurred
 
     async def open(self) -> None:
         raise NotImplementedError
@@ -95,7 +97,10 @@ class StandIn:
                 return
             for i in range(4):
                 seed = request.seed + i
-                yield Image(i, b"png%d" % seed, seed, {"prompt": str(request.prompt)})
+                settings = {"prompt": str(request.prompt)}
+                if i == self._blurred:
+                    settings["safety_checker"] = "blurred"
+                yield Image(i, b"png%d" % seed, seed, {**settings})
             yield Done(self._truncated)
         finally:
             self.closed = True
@@ -241,6 +246,23 @@ def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: 
     assert [path.name for path in paths] == [f"a-red-star-{s}.png" for s in (7, 8, 9, 10)]
     assert paths[0].read_bytes() == b"png7"
     assert all(path.is_relative_to(served_folder) for path in paths)
+
+
+def test_a_blurred_picture_says_so():
+    gallery = shown(StandIn(blurred=2), steps=1)[-1][1]
+    said = [" blurred by the model’s safety checker" in caption for _, caption in gallery]
+    assert said == [False, False, True, False]
+    assert gallery[2][1] == "Seed 9, blurred by the model’s safety checker: a red star"
+
+
+@pytest.mark.parametrize("family", ["Stable Diffusion", "Stable Diffusion XL"])
+def test_the_title_names_the_models_family(family: str):
+    stand_in = StandIn()
+    stand_in.model = replace(MODEL, family=family)
+    page = build_page(stand_in)
+    assert page.title == f"{family} on JAX"
+    header = next(block for block in page.blocks.values() if block.elem_id == "header")
+    assert f"<h1>{family} on JAX</h1>" in header.value  # type: ignore[attr-defined]
 
 
 def test_random_seed_is_written_back():
