@@ -88,6 +88,7 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
             num_inference_steps=chosen.steps,
             cache_dir=chosen.cache_dir,
             scheduler=chosen.scheduler,
+            safety_checker=chosen.safety_checker,
         )
     except (CheckpointError, DeviceError, InputError, OSError) as error:
         _give_up(str(error))

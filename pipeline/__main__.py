@@ -56,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--width", type=int, help="pixels; default: the checkpoint's own")
     add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4")
     add("--scheduler", choices=(*SCHEDULERS,), help="default: the checkpoint's own")
+    add("--safety-checker", choices=("yes", "no"), default="yes", help="blur what the checkpoint's"
+        " safety checker, where it has one, flags; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: by device")
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--verbose", action="store_true", help="log the stages of startup")
@@ -95,6 +97,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         num_inference_steps=options.steps,
         dtype=options.dtype,
         scheduler=options.scheduler,
+        safety_checker=options.safety_checker == "yes",
         cache_dir=options.cache_dir,
     )
     if len(options.prompt) > 1:  # meant, or the quotes were forgotten
@@ -109,6 +112,9 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         )
     for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
         print(f"cut off, too long: {cut}", file=sys.stderr)
+    for seed, flagged in zip(result.seeds, result.flagged, strict=True):
+        if flagged:
+            print(f"blurred by the safety checker: {seed}.png", file=sys.stderr)
     named = {f"{seed}.png": image for seed, image in zip(result.seeds, result.images, strict=True)}
     grid = make_image_grid(result.images, *_grid(len(result.images)))
     grid.info.update(result.images[0].info)

@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from pipeline.attention import attention
-from pipeline.config import TextEncoderConfig
+from pipeline.clip_config import EncoderConfig, TextEncoderConfig
 from pipeline.layers import layer_norm, linear
 
 # Files written when CLIP was new call the end token 2, whatever the tokenizer says; they mean
@@ -34,29 +34,33 @@ ACTIVATION: dict[str, Callable[[Array], Array]] = {
 
 
 class SelfAttention(nnx.Module):
-    """Causal multi-head attention, `[B, L, D] -> [B, L, D]`."""
+    """Multi-head attention, `[B, L, D] -> [B, L, D]`.
 
-    def __init__(self, width: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    `causal`: every position sees itself and those before it, not all.
+    """
+
+    def __init__(self, width: int, heads: int, *, causal: bool, dtype: DTypeLike, rngs: nnx.Rngs):
         make = partial(linear, width, width, dtype=dtype, rngs=rngs)
         self.heads = heads
+        self.causal = causal
         self.q_proj = make()
         self.k_proj = make()
         self.v_proj = make()
         self.out_proj = make()
 
     def __call__(self, x: Array) -> Array:
-        """Every position sees itself and those before it."""
+        """`[B, L, D] -> [B, L, D]`."""
         q, k, v = (
             projection(x).reshape(*x.shape[:2], self.heads, -1)  # [B, L, N, K]
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.out_proj(attention(q, k, v, causal=True).reshape(x.shape))
+        return self.out_proj(attention(q, k, v, causal=self.causal).reshape(x.shape))
 
 
 class MLP(nnx.Module):
     """Two linear layers around the config's activation."""
 
-    def __init__(self, config: TextEncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         make = partial(linear, dtype=dtype, rngs=rngs)
         self.activation = config.hidden_act
         self.fc1 = make(config.hidden_size, config.intermediate_size)
@@ -68,13 +72,13 @@ class MLP(nnx.Module):
 
 
 class EncoderLayer(nnx.Module):
-    """A pre-norm transformer layer."""
+    """A pre-norm transformer layer; `causal` as in `SelfAttention`."""
 
-    def __init__(self, config: TextEncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        width = config.hidden_size
+    def __init__(self, config: EncoderConfig, *, causal: bool, dtype: DTypeLike, rngs: nnx.Rngs):
+        width, heads = config.hidden_size, config.num_attention_heads
         norm = partial(layer_norm, width, config.layer_norm_eps, dtype=dtype, rngs=rngs)
         self.layer_norm1 = norm()
-        self.self_attn = SelfAttention(width, config.num_attention_heads, dtype=dtype, rngs=rngs)
+        self.self_attn = SelfAttention(width, heads, causal=causal, dtype=dtype, rngs=rngs)
         self.layer_norm2 = norm()
         self.mlp = MLP(config, dtype=dtype, rngs=rngs)
 
@@ -94,7 +98,8 @@ class CLIPTextEncoder(nnx.Module):
         self.token_embedding = embed(config.vocab_size)
         self.position_embedding = embed(config.max_position_embeddings)
         self.layers = nnx.List(
-            EncoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_hidden_layers)
+            EncoderLayer(config, causal=True, dtype=dtype, rngs=rngs)
+            for _ in range(config.num_hidden_layers)
         )
         self.final_layer_norm = layer_norm(width, config.layer_norm_eps, dtype=dtype, rngs=rngs)
         if config.projection_dim is not None:

@@ -111,8 +111,9 @@ class FlaxDiffusionPipeline:
             log.warning("%s: the main branch is read in place of %r", model, revision)
             revision = None
         dtype = network_dtype(jnp.float32 if dtype is None else dtype, jax.devices())
-        checkpoint = fetch(str(model), revision, prefer_fp16=dtype.itemsize == 2)
-        config = read_config(checkpoint.folder)
+        half = dtype.itemsize == 2
+        checkpoint = fetch(str(model), revision, prefer_fp16=half, safety_checker=False)
+        config = read_config(checkpoint.folder, safety_checker=False)
         xl = config.text_encoder_2 is not None
         kind = FlaxStableDiffusionXLPipeline if xl else FlaxStableDiffusionPipeline
         if not issubclass(kind, cls):

@@ -21,8 +21,10 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline import sampler
 from pipeline.clip import CLIPTextEncoder
+from pipeline.clip_config import SafetyCheckerConfig
 from pipeline.config import Config
 from pipeline.executables import ExecutableCache
+from pipeline.safety_checker import SafetyChecker
 from pipeline.sampler import Conditioning
 from pipeline.scheduler import REMEMBERED, Schedule, State, Table
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS
@@ -41,6 +43,7 @@ class Networks:
     text_encoders: tuple[CLIPTextEncoder, ...]
     unet: UNet
     vae: VAE
+    safety_checker: SafetyChecker | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
 
 
 class CompiledSampler:
-    """encode, denoise and decode for one set of shapes; each call only runs an executable."""
+    """encode, denoise, decode and check for one set of shapes; a call only runs an executable."""
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class CompiledSampler:
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
-        parts = {name: nnx.split(network) for name, network in vars(networks).items()}
+        parts = {name: nnx.split(network) for name, network in vars(networks).items() if network}
         self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
         history = self._history_spec()
@@ -113,6 +116,8 @@ class CompiledSampler:
         self._encode = self._compile_encode()
         self._denoise = self._compile_denoise()
         self._decode = self._compile_decode()
+        if config.safety_checker is not None:
+            self._check = self._compile_check(config.safety_checker)
 
     # --- running
 
@@ -167,6 +172,11 @@ class CompiledSampler:
         """Pictures `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
         return self._decode(self._weights["vae"], latents)
 
+    def check(self, images: np.ndarray) -> np.ndarray:
+        """Pictures `[B, S, S, 3]` uint8, made ready for the safety checker -> `[B]` bool."""
+        placed = jax.device_put(images, self._by_image)
+        return np.asarray(self._check(self._weights["safety_checker"], placed))
+
     # --- compiling
 
     def _compile_encode(self) -> Callable[..., Any]:
@@ -213,6 +223,15 @@ class CompiledSampler:
         args = (self._weights["vae"], self._latents_spec())
         return self._compile("decode", decode, args, (self._by_image, self._by_image))
 
+    def _compile_check(self, config: SafetyCheckerConfig) -> Callable[..., Any]:
+        def check(weights: list[Array], images: Array) -> Array:
+            return self._rebuild["safety_checker"](weights)(images)
+
+        side = config.vision.image_size
+        images = _spec((self.shapes.images, side, side, 3), jnp.uint8, self._by_image)
+        args = (self._weights["safety_checker"], images)
+        return self._compile("check", check, args, self._by_image, config)
+
     def _shard(self, joined: Array) -> Array:
         """Spreads a batch of both halves, `[2B, ...]`, over the devices."""
         sharding = NamedSharding(self.mesh, P(("images", "guidance")))
@@ -240,9 +259,17 @@ class CompiledSampler:
         return Conditioning(embeds, pooled, _spec((6,), jnp.float32, self._whole))
 
     def _compile(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], outputs: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        outputs: Any,
+        config: object = None,
     ) -> Callable[..., Any]:
-        """The executable for `function` at the shapes of `args`, from the cache if it is there."""
+        """The executable for `function` at the shapes of `args`, from the cache if it is there.
+
+        `config` is what it was made from, if that is not the sampler's networks.
+        """
 
         def build() -> jax.stages.Compiled:
             return jax.jit(function, out_shardings=outputs).lower(*args).compile()
@@ -251,7 +278,7 @@ class CompiledSampler:
         if self._cache is None:
             found, executable = False, build()
         else:
-            about = (name, self._networks_config, self.shapes)
+            about = (name, config or self._networks_config, self.shapes)
             devices = list(self.mesh.devices.flat)
             found, executable = self._cache.get(name, about, args, devices, build)
         verb = "loaded" if found else "compiled"

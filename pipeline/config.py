@@ -12,12 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.clip_config import (
+    SafetyCheckerConfig,
+    TextEncoderConfig,
+    read_safety_checker,
+    read_text_encoder,
+)
 from pipeline.errors import CheckpointError
 from pipeline.keys import Keys
 from pipeline.scheduler_config import SCHEDULERS, SchedulerConfig, read_scheduler
 
 XL = "StableDiffusionXLPipeline"
 SD = "StableDiffusionPipeline"  # versions 1 and 2
+SAFETY_CHECKER = "StableDiffusionSafetyChecker"
 # What the other pipelines that checkpoints are published for have in their names.
 OTHER_FAMILIES = {
     "StableDiffusion3": "Stable Diffusion 3",
@@ -33,30 +40,6 @@ OTHER_FAMILIES = {
 LEGACY_SAMPLE_SIZE = 64
 # What a UNet is for that takes more than the latents' four channels, by how many it takes.
 OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures", 9: "inpainting"}
-
-ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
-
-
-@dataclass(frozen=True)
-class TextEncoderConfig:
-    """A CLIP text encoder.
-
-    `projection_dim` is None for one without a projection, which gives no pooled state.
-    `penultimate`: the prompt's states are those before the last layer and the final norm (SDXL),
-    and not those after both (Stable Diffusion 1 and 2).
-    """
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    max_position_embeddings: int
-    hidden_act: str
-    layer_norm_eps: float
-    eos_token_id: int
-    projection_dim: int | None
-    penultimate: bool
 
 
 @dataclass(frozen=True)
@@ -123,13 +106,15 @@ class VAEConfig:
 class Config:
     """A whole checkpoint: one entry per folder that holds a network, and the noise schedule.
 
-    Stable Diffusion 1 and 2 have no `text_encoder_2`.
+    Stable Diffusion 1 and 2 have no `text_encoder_2`. Without a `safety_checker` no picture is
+    checked: the checkpoint has none, or none was asked for.
     """
 
     text_encoder: TextEncoderConfig
     text_encoder_2: TextEncoderConfig | None
     unet: UNetConfig
     vae: VAEConfig
+    safety_checker: SafetyCheckerConfig | None
     scheduler: SchedulerConfig
     force_zeros_for_empty_prompt: bool
 
@@ -147,24 +132,33 @@ class _Index:
     xl: bool
     scheduler: str
     force_zeros_for_empty_prompt: bool
+    safety_checker: bool
 
 
-def read_config(folder: Path, scheduler: str | None = None) -> Config:
+def read_config(
+    folder: Path, scheduler: str | None = None, *, safety_checker: bool = True
+) -> Config:
     """Reads every configuration of a checkpoint in diffusers' layout.
 
-    `scheduler`, a key of `SCHEDULERS`, takes the place of the checkpoint's own.
+    Args:
+        folder: the checkpoint's.
+        scheduler: a key of `SCHEDULERS`, takes the place of the checkpoint's own.
+        safety_checker: False leaves the checkpoint's safety checker unread.
 
     Raises CheckpointError, naming file, key and value, for anything that is not supported.
     """
     index = _read_model_index(folder / "model_index.json", scheduler)
-    read_text_encoder = partial(_read_text_encoder, xl=index.xl)
+    text_encoder = partial(read_text_encoder, xl=index.xl)
     config = Config(
-        text_encoder=read_text_encoder(folder / "text_encoder/config.json", projected=False),
-        text_encoder_2=read_text_encoder(folder / "text_encoder_2/config.json", projected=True)
+        text_encoder=text_encoder(folder / "text_encoder/config.json", projected=False),
+        text_encoder_2=text_encoder(folder / "text_encoder_2/config.json", projected=True)
         if index.xl
         else None,
         unet=_read_unet(folder / "unet/config.json", xl=index.xl),
         vae=_read_vae(folder / "vae/config.json"),
+        safety_checker=read_safety_checker(folder)
+        if safety_checker and index.safety_checker
+        else None,
         scheduler=read_scheduler(
             folder / "scheduler/scheduler_config.json", index.scheduler, scheduler, xl=index.xl
         ),
@@ -199,13 +193,27 @@ def _read_model_index(path: Path, chosen_scheduler: str | None) -> _Index:
         raise keys.error("scheduler", scheduler, f"a class out of {', '.join(supported)}")
     keys.one_of("image_encoder", ([None, None],))
     keys.drop("feature_extractor")
-    if xl:
-        keys.drop("add_watermarker")
-    else:
-        keys.drop("safety_checker", "requires_safety_checker")
+    keys.drop("add_watermarker" if xl else "requires_safety_checker")
     force_zeros = xl and keys.take("force_zeros_for_empty_prompt", bool, True)
+    safety_checker = not xl and _takes_safety_checker(keys)
     keys.finish()
-    return _Index(xl, scheduler[1], force_zeros)
+    return _Index(xl, scheduler[1], force_zeros, safety_checker)
+
+
+def _takes_safety_checker(keys: Keys) -> bool:
+    value = keys.take("safety_checker", list, [None, None])
+    if len(value) != 2 or value[1] not in (None, SAFETY_CHECKER):
+        raise keys.error("safety_checker", value, f"the class {SAFETY_CHECKER!r}, or none")
+    return value[1] is not None
+
+
+def names_safety_checker(folder: Path) -> bool:
+    """Whether a checkpoint's `model_index.json` has a safety checker in it; False without one."""
+    try:
+        values = Keys(folder / "model_index.json").values
+    except CheckpointError:
+        return False
+    return SAFETY_CHECKER in str(values.get("safety_checker"))
 
 
 def _family(name: object) -> str:
@@ -213,34 +221,6 @@ def _family(name: object) -> str:
     families = (family for part, family in OTHER_FAMILIES.items() if part in str(name))
     family = next(families, None)
     return "" if family is None else f"; this is {family}"
-
-
-def _read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderConfig:
-    keys = Keys(path)
-    keys.one_of("model_type", ("clip_text_model",))
-    projection_dim = keys.size("projection_dim", 512)
-    config = TextEncoderConfig(
-        vocab_size=keys.size("vocab_size", 49408),
-        hidden_size=keys.size("hidden_size", 512),
-        intermediate_size=keys.size("intermediate_size", 2048),
-        num_hidden_layers=keys.size("num_hidden_layers", 12),
-        num_attention_heads=keys.size("num_attention_heads", 8),
-        max_position_embeddings=keys.size("max_position_embeddings", 77),
-        hidden_act=keys.one_of("hidden_act", ACTIVATIONS),
-        layer_norm_eps=keys.positive("layer_norm_eps", 1e-5),
-        eos_token_id=keys.take("eos_token_id", int, 49407),
-        projection_dim=projection_dim if projected else None,
-        penultimate=xl,
-    )
-    # Training-time settings, and notes about the file itself.
-    keys.drop("architectures", "attention_dropout", "dropout", "initializer_factor")
-    keys.drop("initializer_range", "bos_token_id", "pad_token_id", "torch_dtype", "dtype")
-    keys.drop("transformers_version", "gradient_checkpointing", "tie_word_embeddings")
-    keys.finish()
-    if config.hidden_size % config.num_attention_heads:
-        right = f"a divisor of hidden_size = {config.hidden_size}"
-        raise keys.error("num_attention_heads", config.num_attention_heads, right)
-    return config
 
 
 def _read_unet(path: Path, *, xl: bool) -> UNetConfig:

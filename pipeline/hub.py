@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
     RevisionResolutionError,
 )
 
-from pipeline.config import read_config
+from pipeline.config import names_safety_checker, read_config
 from pipeline.errors import CheckpointError
 from pipeline.tensors import choose_weight_files
 
@@ -38,6 +38,7 @@ CONFIG_FILES = (
     "scheduler/scheduler_config.json",
     *(f"{component}/config.json" for component in TEXT_ENCODERS + OTHER_NETWORKS),
 )
+SAFETY_CHECKER_FILES = ("safety_checker/config.json", "feature_extractor/preprocessor_config.json")
 TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
@@ -68,6 +69,7 @@ class _Wanted(NamedTuple):
 
     prefer_fp16: bool
     scheduler: str | None
+    safety_checker: bool
 
 
 def fetch(
@@ -75,6 +77,7 @@ def fetch(
     revision: str | None = None,
     prefer_fp16: bool = False,
     scheduler: str | None = None,
+    safety_checker: bool = True,
 ) -> Checkpoint:
     """Finds a checkpoint in diffusers' layout, downloading from the Hub only what is needed.
 
@@ -89,12 +92,13 @@ def fetch(
         prefer_fp16: fetch weights in half precision where they are offered: half the download,
             and enough for networks that run in 16 bits.
         scheduler: takes the place of the checkpoint's own, as in `read_config`.
+        safety_checker: False does without the checkpoint's safety checker.
 
     Raises:
         CheckpointError: there is no such checkpoint or no access to it, it is not complete or
             not supported, or it cannot be downloaded or stored.
     """
-    wanted = _Wanted(prefer_fp16, scheduler)
+    wanted = _Wanted(prefer_fp16, scheduler, safety_checker)
     folder = Path(model)
     with suppress(RuntimeError):  # "~somebody" who does not exist
         folder = folder.expanduser()
@@ -122,6 +126,7 @@ def needed_files(
     names: Collection[str],
     prefer_fp16: bool = False,
     text_encoders: Collection[str] = TEXT_ENCODERS,
+    safety_checker: bool = False,
 ) -> list[str]:
     """Of all files of a checkpoint (paths below its root), those that are needed to run it.
 
@@ -143,7 +148,17 @@ def needed_files(
         needed += files
     for component in (*text_encoders, *OTHER_NETWORKS):
         needed += choose_weight_files(names, component, prefer_fp16)
+    if safety_checker:
+        needed += SAFETY_CHECKER_FILES
+        needed += _safety_checker_weights(names, prefer_fp16)
     return needed
+
+
+def _safety_checker_weights(names: Collection[str], prefer_fp16: bool) -> list[str]:
+    try:
+        return choose_weight_files(names, "safety_checker", prefer_fp16)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} (or turn the safety checker off)") from None
 
 
 def _from_folder(folder: Path, wanted: _Wanted) -> Checkpoint:
@@ -156,6 +171,8 @@ def _from_hub(model: str, revision: str | None, wanted: _Wanted) -> Checkpoint:
         _check_that_it_answers(model, revision)
     resolved = resolve_revision(model, revision=revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
+    if wanted.safety_checker and names_safety_checker(folder):
+        snapshot_download(model, revision=resolved, allow_patterns=[*SAFETY_CHECKER_FILES])
     try:
         names = [file.path for file in get_cached_repo_tree(model, revision=resolved)]
     except CachedRepoTreeNotFoundError:  # in a cache that cannot be written to
@@ -203,9 +220,10 @@ def _check(folder: Path, where: str, names: Collection[str], wanted: _Wanted) ->
             f"{where}: no checkpoint in diffusers' layout, which has a model_index.json; a single "
             "file with all weights is not supported"
         )
-    config = read_config(folder, wanted.scheduler)
+    config = read_config(folder, wanted.scheduler, safety_checker=wanted.safety_checker)
+    checked = config.safety_checker is not None
     try:
-        return needed_files(names, wanted.prefer_fp16, config.text_encoders)
+        return needed_files(names, wanted.prefer_fp16, config.text_encoders, checked)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
 

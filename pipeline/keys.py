@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ class Keys:
     """One JSON file whose keys are taken one at a time; `finish` refuses what nobody took."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.where = str(path)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -28,19 +29,31 @@ class Keys:
 
     def error(self, key: str, value: object, right: str) -> CheckpointError:
         """What to raise for a value that is not supported; `right` is what would be."""
-        return CheckpointError(f"{self.path}: {key} = {value!r} is not supported; expected {right}")
+        return CheckpointError(
+            f"{self.where}: {key} = {value!r} is not supported; expected {right}"
+        )
 
     def take(self, key: str, kind: type, default: Any = ...) -> Any:
         """The value under `key`, of type `kind`; an int passes for a float, which is finite."""
         value = self.values.pop(key, default)
         if value is ...:
-            raise CheckpointError(f"{self.path}: {key} is missing")
+            raise CheckpointError(f"{self.where}: {key} is missing")
         if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
         wrong = not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))
         if wrong or (kind is float and not math.isfinite(value)):
             raise self.error(key, value, f"a value of type {kind.__name__}")
         return value
+
+    def inner(self, key: str) -> "Keys":
+        """The object under `key`, to be read in the same way; an empty one if it is not there."""
+        values = self.values.pop(key, None)
+        values = {} if values is None else values
+        if not isinstance(values, dict):
+            raise self.error(key, values, "an object")
+        inner = copy(self)
+        inner.where, inner.values = f"{self.where}: {key}", values
+        return inner
 
     def positive(self, key: str, default: float) -> float:
         """A number above 0."""
@@ -67,7 +80,7 @@ class Keys:
         """One value for all blocks, or a list with one for each."""
         value = self.values.pop(key, default)
         if value is ...:
-            raise CheckpointError(f"{self.path}: {key} is missing")
+            raise CheckpointError(f"{self.where}: {key} is missing")
         values = tuple(value) if isinstance(value, list) else (value,) * blocks
         if len(values) != blocks:
             raise self.error(key, value, f"one value, or a list of {blocks}, one per block")
@@ -98,4 +111,4 @@ class Keys:
         """Refuses what is left; names that start with "_" are notes, not settings."""
         for key, value in self.values.items():
             if not key.startswith("_"):
-                raise CheckpointError(f"{self.path}: unknown key {key} = {value!r}")
+                raise CheckpointError(f"{self.where}: unknown key {key} = {value!r}")

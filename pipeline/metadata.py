@@ -34,6 +34,7 @@ SAMPLERS = {
     "pndm": "PLMS",
     "dpmsolver++": "DPM++ 2M",
 }
+BLURRED = "blurred"  # what the safety checker did to the picture
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
 PROGRAM = "sdxl-flax"
 MAX_FILE_BYTES = 64 * 2**20
@@ -57,6 +58,7 @@ class Settings:
         model: a Hub id, or a folder's name.
         revision: the commit on the Hub.
         sampler: the scheduler's name in `SAMPLERS`, and " Karras" after it for those noise levels.
+        safety_checker: `BLURRED` where a safety checker flagged the picture.
     """
 
     prompt: str
@@ -69,6 +71,7 @@ class Settings:
     model: str | None
     revision: str | None
     sampler: str | None = None
+    safety_checker: str | None = None
 
 
 def to_text(settings: Settings) -> str:
@@ -82,6 +85,7 @@ def to_text(settings: Settings) -> str:
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
         "Model revision": s.revision,
+        "Safety checker": s.safety_checker,
         "Version": PROGRAM,
     }
     last = ", ".join(
@@ -125,6 +129,7 @@ def from_text(text: str) -> Settings:
         model=fields.get("Model"),
         revision=fields.get("Model revision"),
         sampler=fields.get("Sampler"),
+        safety_checker=fields.get("Safety checker"),
     )
 
 

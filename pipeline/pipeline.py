@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from PIL import Image
 from tqdm import tqdm
 
-from pipeline import metadata, preview, weights
+from pipeline import metadata, preview, safety_images, weights
 from pipeline.clip import CLIPTextEncoder
 from pipeline.compiled import (
     CompiledSampler,
@@ -35,6 +35,7 @@ from pipeline.devices import failures_explained, find_devices
 from pipeline.errors import Cancelled, CheckpointError, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
+from pipeline.safety_checker import SafetyChecker
 from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.tokenizer import Tokenizers
@@ -60,12 +61,15 @@ class Result:
         images: PIL pictures with their settings in `info`; or `[images, H, W, 3]` float32 in 0..1;
             or latents `[images, h, w, C]` float32.
         seeds: each picture's own.
+        flagged: per picture whether the safety checker found something that is not to be shown,
+            so that it was blurred; never for latents.
         truncated: per picture the end of its prompt that did not fit, or "".
         negative_truncated: the same for the negative prompts.
     """
 
     images: Any
     seeds: list[int]
+    flagged: list[bool]
     truncated: list[str]
     negative_truncated: list[str]
 
@@ -88,6 +92,8 @@ class SDXLPipeline:
 
     Attributes:
         model, revision: what is running: a folder's name or a Hub id, and its commit.
+        family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
+        safety_checker: whether a safety checker looks at the pictures.
         height, width: of the pictures, in pixels.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
         device_kind, num_devices: what it runs on, such as "NVIDIA H200" and 1.
@@ -106,6 +112,8 @@ class SDXLPipeline:
     ):
         self.model = checkpoint.model
         self.revision = checkpoint.revision
+        self.family = "Stable Diffusion" + (" XL" if config.text_encoder_2 else "")
+        self.safety_checker = config.safety_checker is not None
         self.height = compiled.shapes.height
         self.width = compiled.shapes.width
         self.images_per_request = compiled.shapes.images
@@ -132,6 +140,7 @@ class SDXLPipeline:
         devices: Sequence[jax.Device] | None = None,
         cache_dir: str | Path | None = None,
         scheduler: str | None = None,
+        safety_checker: bool = True,
     ) -> "SDXLPipeline":
         """Loads a checkpoint, compiles it and warms it up.
 
@@ -147,6 +156,8 @@ class SDXLPipeline:
             cache_dir: a private folder to keep compiled executables in; None keeps none.
             scheduler: "euler", "euler-ancestral", "ddim", "pndm" or "dpmsolver++"; the
                 checkpoint's own where None.
+            safety_checker: have the checkpoint's safety checker, where it has one, look at every
+                picture, and blur those that it flags.
 
         Raises:
             CheckpointError: the checkpoint is missing, damaged or not supported.
@@ -165,9 +176,13 @@ class SDXLPipeline:
         dtype = network_dtype(dtype, devices)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         checkpoint = fetch(
-            str(model), revision, prefer_fp16=dtype.itemsize == 2, scheduler=scheduler
+            str(model),
+            revision,
+            prefer_fp16=dtype.itemsize == 2,
+            scheduler=scheduler,
+            safety_checker=safety_checker,
         )
-        config = read_config(checkpoint.folder, scheduler)
+        config = read_config(checkpoint.folder, scheduler, safety_checker=safety_checker)
         tokenizers = load_tokenizers(checkpoint.folder, config)
         shapes = Shapes(images_per_request, *image_size(config, height, width), tokenizers.length)
         mesh = make_mesh(devices, images_per_request)
@@ -177,7 +192,7 @@ class SDXLPipeline:
         with _Timed("warmed up"):
             colours = _fit_colours(compiled)
             pipe = cls(checkpoint, config, tokenizers, compiled, colours, num_inference_steps)
-            pipe.generate("warm up", num_inference_steps=1, output_type="latent")
+            pipe.generate("warm up", num_inference_steps=1)
         return pipe
 
     @failures_explained()
@@ -227,9 +242,11 @@ class SDXLPipeline:
         negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
         input_ids = np.stack([negative_ids, ids])
         drawn = self._sample(request, input_ids, noise, on_step, cancelled, on_preview)
+        images, flagged = self._finish(drawn, request, output_type)
         return Result(
-            images=self._finish(drawn, request, output_type),
+            images=images,
             seeds=request.seeds,
+            flagged=flagged,
             truncated=truncated,
             negative_truncated=negative_truncated,
         )
@@ -283,18 +300,30 @@ class SDXLPipeline:
         value = np.asarray(after.history)[0]
         return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
 
-    def _finish(self, latents: Array, request: Request, output_type: str) -> Any:
+    def _finish(self, latents: Array, request: Request, output_type: str) -> tuple[Any, list[bool]]:
+        """What was asked for, and for each picture whether it was flagged and is blurred."""
         if output_type == "latent":
-            return np.asarray(latents)
+            return np.asarray(latents), [False] * len(latents)
         as_float, as_bytes = self._compiled.decode(latents)
+        levels = np.array(as_bytes)
+        flagged = self._flagged(levels)
+        for i in np.flatnonzero(flagged):
+            levels[i] = safety_images.blur(levels[i])
         if output_type == "np":
-            return np.asarray(as_float)
-        images = [Image.fromarray(image) for image in np.asarray(as_bytes)]
+            blurred = np.array(flagged)[:, None, None, None]
+            return np.where(blurred, levels / np.float32(255), as_float), flagged
+        images = [Image.fromarray(image) for image in levels]
         for i, image in enumerate(images):
-            metadata.attach(image, self._settings(request, i))
-        return images
+            metadata.attach(image, self._settings(request, i, flagged[i]))
+        return images, flagged
 
-    def _settings(self, request: Request, i: int) -> metadata.Settings:
+    def _flagged(self, images: np.ndarray) -> list[bool]:
+        config = self._config.safety_checker
+        if config is None:
+            return [False] * len(images)
+        return self._compiled.check(safety_images.prepare(images, config)).tolist()
+
+    def _settings(self, request: Request, i: int, flagged: bool) -> metadata.Settings:
         return metadata.Settings(
             prompt=request.prompts[i],
             negative_prompt=request.negative_prompts[i],
@@ -307,6 +336,7 @@ class SDXLPipeline:
             revision=self.revision,
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
             + (" Karras" if self._config.scheduler.use_karras_sigmas else ""),
+            safety_checker=metadata.BLURRED if flagged else None,
         )
 
     def _checked_latents(self, latents: np.ndarray) -> np.ndarray:
@@ -427,14 +457,17 @@ def load_networks(folder: Path, config: Config, dtype: DTypeLike, place: weights
     """Of a checkpoint on this machine; `place` puts each parameter where it belongs."""
 
     def load(name: str, make: Callable[[DTypeLike], nnx.Module]) -> Any:
+        # Thresholds with three decimals need more than 16 bits.
+        own = np.float32 if name == "safety_checker" else dtype
         with _Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
-            return weights.load(lambda: make(dtype), folder / name, dtype, place, bar.update)
+            return weights.load(lambda: make(own), folder / name, own, place, bar.update)
 
     loaded = {name: load(name, make) for name, make in blueprints(config).items()}
     return Networks(
         text_encoders=tuple(loaded[name] for name in config.text_encoders),
         unet=loaded["unet"],
         vae=loaded["vae"],
+        safety_checker=loaded.get("safety_checker"),
     )
 
 
@@ -454,7 +487,10 @@ def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
     encoders = {
         name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()
     }
-    return {**encoders, "unet": blueprint(UNet, config.unet), "vae": blueprint(VAE, config.vae)}
+    made = {**encoders, "unet": blueprint(UNet, config.unet), "vae": blueprint(VAE, config.vae)}
+    if config.safety_checker is not None:
+        made["safety_checker"] = blueprint(SafetyChecker, config.safety_checker)
+    return made
 
 
 def _progress_bar(title: str) -> tqdm:

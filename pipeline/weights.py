@@ -27,22 +27,27 @@ NAMES = (
     (r"\.upsample\.", ".upsamplers.0.conv."),
     # The VAE's attention keeps its norm among its projections.
     (r"(mid_block\.attentions\.0)\.attention\.", r"\1."),
-    (r"^(token_embedding|position_embedding)\.", r"embeddings.\1."),
-    (r"^layers\.", "encoder.layers."),
+    (
+        r"^(vision_model\.)?((token|position|patch|class)_embedding)\b",
+        r"\1embeddings.\2",
+    ),
+    (r"^(vision_model\.)?layers\.", r"\1encoder.layers."),
+    (r"\.pre_layernorm\.", ".pre_layrnorm."),
 )
-LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 
 OLD_NAMES = (
-    # Text encoders saved before transformers 5.
+    # CLIP's encoders saved before transformers 5.
     (r"^text_model\.", ""),
+    (r"^vision_model\.vision_model\.", "vision_model."),
     # VAEs saved before diffusers 0.18.
     (r"(mid_block\.attentions\.0)\.query\.", r"\1.to_q."),
     (r"(mid_block\.attentions\.0)\.key\.", r"\1.to_k."),
     (r"(mid_block\.attentions\.0)\.value\.", r"\1.to_v."),
     (r"(mid_block\.attentions\.0)\.proj_attn\.", r"\1.to_out.0."),
 )
-# Buffers that old text encoders saved: 0, 1, 2, ...
-IGNORED = re.compile(r"^(text_model\.)?embeddings\.position_ids$")
+# Buffers that CLIP's encoders saved once: 0, 1, 2, ...
+IGNORED = re.compile(r"^((text|vision)_model\.)*embeddings\.position_ids$")
 
 Place = Callable[[np.ndarray], jax.Array]
 M = TypeVar("M", bound=nnx.Module)
@@ -50,7 +55,7 @@ M = TypeVar("M", bound=nnx.Module)
 
 def checkpoint_name(path: tuple[Any, ...]) -> str:
     """A parameter's path in its module -> its tensor's name in the checkpoint."""
-    name = ".".join(str(part) for part in (*path[:-1], LEAVES[path[-1]]))
+    name = ".".join(str(part) for part in (*path[:-1], LEAVES.get(path[-1], path[-1])))
     for pattern, replacement in NAMES:
         name = re.sub(pattern, replacement, name)
     return name

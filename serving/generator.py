@@ -28,6 +28,8 @@ class Model:
     images_per_request: int
     num_inference_steps: int  # unless a request says otherwise
     max_inference_steps: int
+    family: str  # "Stable Diffusion XL" or "Stable Diffusion"
+    safety_checker: bool  # one looks at the pictures, and those that it flags are blurred
 
 
 def new_id() -> str:

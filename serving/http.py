@@ -39,7 +39,7 @@ def build(
     """
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
-        title="Stable Diffusion XL on JAX",
+        title=f"{generator.model.family} on JAX",
         docs_url=None,
         redoc_url=None,
         max_body_size=MAX_BODY_BYTES,

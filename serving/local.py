@@ -167,4 +167,6 @@ def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         images_per_request=pipe.images_per_request,
         num_inference_steps=pipe.num_inference_steps,
         max_inference_steps=pipe.max_inference_steps,
+        family=pipe.family,
+        safety_checker=pipe.safety_checker,
     )

@@ -38,6 +38,7 @@ class Options:
     backend_urls: tuple[str, ...]
     backend_key_file: Path | None
     scheduler: str | None
+    safety_checker: bool
     cache_dir: Path | None
 
 
@@ -55,7 +56,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """
     parser = _Parser(
         prog="app.py",
-        description="A page that draws pictures from words, with Stable Diffusion XL on JAX.",
+        description="A page that draws pictures from words, with Stable Diffusion on JAX.",
         epilog="Each flag can also be given by the environment variable in brackets.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=100),
     )
@@ -184,6 +185,14 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         "SCHEDULER",
         "euler, euler-ancestral, ddim, pndm or dpmsolver++; by default the checkpoint's own",
         metavar="NAME",
+    )
+    option(
+        "--safety-checker",
+        "SAFETY_CHECKER",
+        "yes or no: whether the checkpoint's safety checker, where it has one, looks at the "
+        "pictures; those it flags are blurred",
+        type=_yes_or_no,
+        default="yes",
     )
     option(
         "--cache-dir",

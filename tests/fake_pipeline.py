@@ -19,6 +19,7 @@ class FakePipeline:
     model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
     height = width = 8
     images_per_request = 2
+    family, safety_checker = "Stable Diffusion XL", False
     num_inference_steps, max_inference_steps = 4, 50
 
     def __init__(self, *, held: bool = False) -> None:
@@ -81,4 +82,4 @@ class FakePipeline:
                 text, "", one, num_inference_steps, guidance_scale, 8, 8, self.model, None
             )
             metadata.attach(image, settings)
-        return Result(images, seeds, ["the end", ""], ["the end", ""])
+        return Result(images, seeds, [False, False], ["the end", ""], ["the end", ""])

@@ -52,6 +52,7 @@ def test_defaults():
         backend_urls=(),
         backend_key_file=None,
         scheduler=None,
+        safety_checker=True,
         cache_dir=None,
     )
 
@@ -61,6 +62,8 @@ def test_flag_wins_over_variable_and_empty_variable_counts_as_unset():
     chosen = options.read(["--steps", "30"], variables)
     assert (chosen.port, chosen.steps, chosen.host) == (8000, 30, "127.0.0.1")
     assert (chosen.cache_dir, chosen.width) == (Path("cache"), 512)
+    assert not options.read([], {"SAFETY_CHECKER": "no"}).safety_checker
+    assert options.read(["--safety-checker", "yes"], {"SAFETY_CHECKER": "no"}).safety_checker
 
 
 def test_on_a_space_the_page_is_open_to_all():
@@ -81,6 +84,7 @@ def test_on_a_space_the_page_is_open_to_all():
         ([], {"BACKEND_URL": "http://a/b"}, "--backend-urls: 'http://a/b' is not possible"),
         ([], {"LOG_FORMAT": "xml"}, "--log-format: 'xml' is not possible; text or json is"),
         (["--log-prompts", "perhaps"], {}, "yes or no is"),
+        ([], {"SAFETY_CHECKER": "off"}, "--safety-checker: 'off' is not possible; yes or no is"),
         (["--trusted-proxies", "-1"], {}, "--trusted-proxies"),
         (["--colour", "red"], {}, "unrecognized arguments: --colour"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from pipeline.clip import ACTIVATION, CLIPTextEncoder
-from pipeline.config import ACTIVATIONS, TextEncoderConfig
+from pipeline.clip_config import ACTIVATIONS, TextEncoderConfig
 from tests.checkpoints import random_module
 
 END = 9

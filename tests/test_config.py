@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Config, SchedulerConfig, TextEncoderConfig, VAEConfig, read_config
+from pipeline.clip_config import SafetyCheckerConfig, TextEncoderConfig, VisionEncoderConfig
+from pipeline.config import Config, SchedulerConfig, VAEConfig, read_config
 from pipeline.errors import CheckpointError
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
 from tests.published import SD_1, SD_2, SDXL_BASE
@@ -17,6 +18,8 @@ TEXT = "text_encoder/config.json"
 TEXT_2 = "text_encoder_2/config.json"
 SCHEDULER = "scheduler/scheduler_config.json"
 INDEX = "model_index.json"
+CHECKER = "safety_checker/config.json"
+PREPROCESSOR = "feature_extractor/preprocessor_config.json"
 
 
 def write(folder: Path, files: dict[str, dict[str, Any]]) -> Path:
@@ -108,6 +111,93 @@ def test_stable_diffusion_1(tmp_path: Path) -> None:
     assert config.scheduler.name == "pndm"
     assert config.scheduler.timestep_spacing == "leading"
     assert (config.scheduler.steps_offset, config.scheduler.set_alpha_to_one) == (1, False)
+    assert config.safety_checker == SafetyCheckerConfig(
+        vision=VisionEncoderConfig(
+            hidden_size=1024,
+            intermediate_size=4096,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            hidden_act="quick_gelu",
+            layer_norm_eps=1e-5,
+            image_size=224,
+            patch_size=14,
+        ),
+        projection_dim=768,
+        shortest_edge=224,
+        image_mean=(0.48145466, 0.4578275, 0.40821073),
+        image_std=(0.26862954, 0.26130258, 0.27577711),
+    )
+    assert read_config(tmp_path, safety_checker=False).safety_checker is None
+
+
+def test_other_spellings_of_a_safety_checkers_files(tmp_path: Path) -> None:
+    published = read_config(write(tmp_path, SD_1)).safety_checker
+    extent = {"height": 224, "width": 224}
+    change_json(
+        tmp_path / PREPROCESSOR,
+        size={"shortest_edge": 224},
+        crop_size=extent,
+        rescale_factor=0.00392156862745098,
+        image_processor_type="CLIPImageProcessor",
+        use_square_size=False,
+        do_rescale=True,
+    )
+    change_json(tmp_path / CHECKER, vision_config_dict=...)
+    assert read_config(tmp_path).safety_checker == published
+    change_json(tmp_path / CHECKER, vision_config=..., vision_config_dict={"num_hidden_layers": 3})
+    config = read_config(tmp_path).safety_checker
+    assert config is not None
+    assert (config.vision.num_hidden_layers, config.vision.hidden_size) == (3, 768)
+
+
+def test_a_checkpoint_may_have_no_safety_checker(tmp_path: Path) -> None:
+    write(tmp_path, SD_1)
+    for none in ([None, None], ...):
+        assert changed(tmp_path, INDEX, safety_checker=none).safety_checker is None
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        (INDEX, "safety_checker", ["flux", "FluxSafetyChecker"]),
+        (INDEX, "safety_checker", "StableDiffusionSafetyChecker"),
+        (CHECKER, "model_type", "siglip"),
+        (CHECKER, "projection_dim", "768"),
+        (CHECKER, "vision_config", []),
+        (CHECKER, "vision_config_dict", 7),
+        (CHECKER, "vision_config_dict", {"patch_size": 0}),
+        (CHECKER, "vision_config_dict", {"patch_size": 225}),
+        (CHECKER, "vision_config_dict", {"num_channels": 1}),
+        (CHECKER, "vision_config_dict", {"num_attention_heads": 7}),
+        (CHECKER, "vision_config_dict", {"qkv_bias": True}),
+        (CHECKER, "threshold", 0.5),
+        (PREPROCESSOR, "do_center_crop", False),
+        (PREPROCESSOR, "resample", 2),
+        (PREPROCESSOR, "rescale_factor", 1.0),
+        (PREPROCESSOR, "size", 223),
+        (PREPROCESSOR, "size", {"height": 224, "width": 224}),
+        (PREPROCESSOR, "size", True),
+        (PREPROCESSOR, "crop_size", 225),
+        (PREPROCESSOR, "crop_size", {"height": 224, "width": 225}),
+        (PREPROCESSOR, "image_mean", [0.5]),
+        (PREPROCESSOR, "image_mean", [0.5, 0.5, "0.5"]),
+        (PREPROCESSOR, "image_std", [0.5, 0, 0.5]),
+        (PREPROCESSOR, "do_flip", True),
+    ],
+)
+def test_a_safety_checker_that_is_not_supported(
+    tmp_path: Path, file: str, key: str, value: Any
+) -> None:
+    write(tmp_path, SD_1)
+    with pytest.raises(CheckpointError) as caught:
+        changed(tmp_path, file, **{key: value})
+    message = str(caught.value)
+    assert message.startswith(str(tmp_path / file))
+    [(inner, shown)] = (
+        value.items() if key == "vision_config_dict" and value != 7 else [(key, value)]
+    )
+    assert f"{inner} = {shown!r}" in message
+    assert file == INDEX or message.endswith("(or turn the safety checker off)")
 
 
 def test_stable_diffusion_2(tmp_path: Path) -> None:

@@ -384,6 +384,18 @@ def test_stable_diffusion_1_has_one_text_encoder(tmp_path: Path) -> None:
     assert files_below(found.folder) == needed
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_safety_checker_is_downloaded_where_it_is_wanted(tmp_path: Path, wanted: bool) -> None:
+    source = GOLDEN / "safety/checkpoint"
+    files = {name: (source / name).read_bytes() for name in files_below(source)}
+    parts = ("safety_checker/", "feature_extractor/")
+    needed = {name for name in files if wanted or not name.startswith(parts)}
+    others = {"safety_checker/pytorch_model.bin": b"", "safety_checker/flax_model.msgpack": b""}
+    with HubServer({MODEL: Repo({FIRST: files | others}, {"main": FIRST})}) as server:
+        fetch_apart(server.url, tmp_path, safety_checker=wanted)
+        assert server.downloaded() == needed
+
+
 def test_a_scheduler_may_be_chosen_where_the_checkpoints_own_is_not_supported(
     tmp_path: Path,
 ) -> None:

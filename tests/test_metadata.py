@@ -13,7 +13,16 @@ import pytest
 from PIL import Image
 
 from pipeline.errors import MetadataError
-from pipeline.metadata import SAMPLERS, Settings, attach, from_text, read, save_png, to_text
+from pipeline.metadata import (
+    BLURRED,
+    SAMPLERS,
+    Settings,
+    attach,
+    from_text,
+    read,
+    save_png,
+    to_text,
+)
 from pipeline.scheduler_config import SCHEDULERS
 
 SETTINGS = Settings(
@@ -38,7 +47,7 @@ TEXT = (
 NOT_SAID = dict.fromkeys(
     [
         *("seed", "num_inference_steps", "guidance_scale", "width", "height", "model", "revision"),
-        "sampler",
+        *("sampler", "safety_checker"),
     ]
 )
 HOSTILE = [
@@ -177,6 +186,12 @@ def test_fields_that_are_not_there() -> None:
     settings = from_text("Version: 1, Sampler: Euler, Steps: 4")
     right = replace(Settings("", "", **NOT_SAID), num_inference_steps=4, sampler="Euler")
     assert settings == right
+
+
+def test_that_a_picture_was_blurred_is_said() -> None:
+    settings = replace(SETTINGS, safety_checker=BLURRED)
+    assert "Safety checker: blurred, " in to_text(settings)
+    assert from_text(to_text(settings)) == settings
 
 
 def test_every_scheduler_has_a_name_that_survives() -> None:

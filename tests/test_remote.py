@@ -28,7 +28,7 @@ from tests.test_http import Event, generate, metric, post, read
 from tests.web import Site, free_port, serve, wait_until
 
 ROOT = Path(__file__).parent.parent
-MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50)
+MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False)
 ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
 
@@ -194,14 +194,15 @@ def test_no_instance_is_a_clear_error():
 
 
 def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFixture):
-    with serve(generator=_other_model()) as other, front_of(other.url) as front:
-        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+    for different in ({"model": "another"}, {"safety_checker": True}):
+        with serve(generator=_other(**different)) as other, front_of(other.url) as front:
+            wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
     assert "it draws with another" in caplog.text
 
 
-def _other_model() -> LocalGenerator:
+def _other(**different: Any) -> LocalGenerator:
     pipe = FakePipeline()
-    pipe.model = "another"
+    vars(pipe).update(different)
     return LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
 
 

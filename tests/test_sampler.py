@@ -10,7 +10,7 @@ from flax import nnx
 
 from pipeline import sampler
 from pipeline.clip import CLIPTextEncoder
-from pipeline.config import TextEncoderConfig
+from pipeline.clip_config import TextEncoderConfig
 from tests.checkpoints import random_module
 from tests.test_clip import CONFIG as TEXT
 from tests.test_clip import IDS

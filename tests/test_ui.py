@@ -39,7 +39,7 @@ from ui.page import build_page
 from ui.styles import NONE, styles_for
 
 ROOT = Path(__file__).parent.parent
-MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50)
+MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion", True)
 CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
 SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
 VALUES: dict[str, Any] = {
@@ -64,6 +64,7 @@ class StandIn:
         refusal: RequestError | None = None,
         error: Error | None = None,
         first: tuple[Event, ...] = (Started(),),
+        blurred: int | None = None,
     ) -> None:
         self.asked: list[Request] = []
         self.cancelled: list[str] = []
@@ -72,6 +73,7 @@ class StandIn:
         self._refusal = refusal
         self._error = error
         self._first = first
+        self._blurred = blurred
 
     async def open(self) -> None:
         raise NotImplementedError
@@ -98,7 +100,10 @@ class StandIn:
                 return
             for i in range(4):
                 seed = request.seed + i
-                yield Image(i, b"png%d" % seed, seed, {"prompt": str(request.prompt)})
+                settings = {"prompt": str(request.prompt)}
+                if i == self._blurred:
+                    settings["safety_checker"] = "blurred"
+                yield Image(i, b"png%d" % seed, seed, {**settings})
             yield Done(self._truncated)
         finally:
             self.closed = True
@@ -273,6 +278,23 @@ def test_a_stop_before_anything_was_seen_leaves_the_older_pictures(
 
     monkeypatch.setattr(StandIn, "events", stopped)
     assert shown(StandIn())[-1].gallery == gr.skip()
+
+
+def test_a_blurred_picture_says_so():
+    gallery = shown(StandIn(blurred=2), steps=1)[-1].gallery
+    said = [" blurred by the model’s safety checker" in caption for _, caption in gallery]
+    assert said == [False, False, True, False]
+    assert gallery[2][1] == "Seed 9, blurred by the model’s safety checker: a red star"
+
+
+@pytest.mark.parametrize("family", ["Stable Diffusion", "Stable Diffusion XL"])
+def test_the_title_names_the_models_family(family: str):
+    stand_in = StandIn()
+    stand_in.model = replace(MODEL, family=family)
+    page = build_page(stand_in)
+    assert page.title == f"{family} on JAX"
+    header = next(block for block in page.blocks.values() if block.elem_id == "header")
+    assert f"<h1>{family} on JAX</h1>" in header.value  # type: ignore[attr-defined]
 
 
 def test_random_seed_is_written_back():

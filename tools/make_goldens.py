@@ -3,8 +3,9 @@
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
 builds every checkpoint of `tools.tiny_checkpoints` and writes `tests/golden/<name>/golden.npz`
-beside those of `TINY`, the same bytes each time with the same versions of torch, diffusers and
-transformers. `tests/test_golden.py` holds the project's own networks against them, without torch.
+beside those of `TINY`, and `safety.npz` beside that of `SAFE`, the same bytes each time with the
+same versions of torch, diffusers and transformers. `tests/test_golden.py` and
+`tests/test_safety_checker.py` hold the project's own networks against them, without torch.
 All pictures and latents are channels last, all numbers float32 but for the int32 ids.
 """
 
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import diffusers
 import numpy as np
+from diffusers import StableDiffusionPipeline
+from PIL import Image
 
 from pipeline.scheduler_config import SCHEDULERS
 from tools import torch_reference
-from tools.tiny_checkpoints import FLAX, TINY, Pipeline, Tiny, load, write
+from tools.tiny_checkpoints import FLAX, SAFE, TINY, Pipeline, Tiny, load, write
 
 PROMPTS = (
     "",
@@ -35,6 +38,10 @@ NEGATIVE_PROMPTS = ("circle, green", "square above a star")
 STEP_COUNTS = (1, 2, 3, 25, 50)
 STEPS = 25
 GUIDANCE_SCALE = 5.0
+# Of pictures for the safety checker: as it takes them, to be enlarged, and to be made smaller.
+CHECKED_SIZES = ((28, 28), (20, 33), (90, 64))
+CHECKED_EACH = 4
+THRESHOLD_SETS = 8
 
 
 def golden(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
@@ -130,6 +137,59 @@ def _samples(
     return result
 
 
+def safety(pipe: StableDiffusionPipeline, tiny: Tiny) -> dict[str, np.ndarray]:
+    """Pictures of several sizes, their embeddings, and verdicts by several sets of thresholds."""
+    rng = np.random.default_rng([tiny.seed, 100])
+    pictures = [draw_pictures(rng, CHECKED_EACH, *size) for size in CHECKED_SIZES]
+    embeds = [torch_reference.safety_embeds(pipe, images) for images in pictures]
+    result = {f"images_{i}": images for i, images in enumerate(pictures)}
+    result |= {f"embeds_{i}": values for i, values in enumerate(embeds)}
+    thresholds, verdicts = [], []
+    for _ in range(THRESHOLD_SETS):
+        thresholds.append(draw_thresholds(pipe, np.concatenate(embeds), rng))
+        torch_reference.set_thresholds(pipe, *thresholds[-1])
+        flagged = [torch_reference.safety_verdicts(pipe, images) for images in pictures]
+        verdicts.append(np.concatenate(flagged))
+    concepts, special_care = map(np.stack, zip(*thresholds, strict=True))
+    return {
+        **result,
+        "concept_embeds_weights": concepts,
+        "special_care_embeds_weights": special_care,
+        "verdicts": np.stack(verdicts),
+    }
+
+
+def draw_pictures(rng: np.random.Generator, count: int, height: int, width: int) -> np.ndarray:
+    """Soft blots with some noise, `[count, height, width, 3]` uint8."""
+    blots = rng.integers(0, 256, (count, 4, 4, 3), np.uint8)
+    scaled = [Image.fromarray(blot).resize((width, height)) for blot in blots]
+    noise = rng.normal(0, 20, (count, height, width, 3))
+    return np.clip(np.stack(scaled) + noise, 0, 255).astype(np.uint8)
+
+
+def draw_thresholds(
+    pipe: StableDiffusionPipeline, embeds: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of the 17 concepts and of the 3 of special care: most out of reach, some close by.
+
+    Those are so near to what a picture scores, of all with `embeds` `[B, P]`, that special care
+    decides about it.
+    """
+
+    def draw(concepts: np.ndarray, close: float) -> np.ndarray:
+        one, other = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (embeds, concepts))
+        count = len(concepts)
+        scores = (one @ other.T)[rng.integers(len(embeds), size=count), np.arange(count)]
+        near = scores + rng.uniform(-0.005, 0.012, count)
+        return np.where(rng.random(count) < close, near, 1).astype(np.float32)
+
+    concepts, special_care = (
+        getattr(pipe.safety_checker, name).detach().numpy()
+        for name in ("concept_embeds", "special_care_embeds")
+    )
+    return draw(concepts, 0.1), draw(special_care, 0.3)
+
+
 def main() -> None:
     """Writes checkpoints and golden files, and prints their sizes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -138,6 +198,10 @@ def main() -> None:
     torch_reference.prepare_for_tiny()
     for name, tiny in FLAX.items():
         write(tiny, folder / name / "checkpoint")
+    for name, tiny in SAFE.items():
+        write(tiny, folder / name / "checkpoint")
+        arrays = safety(load(folder / name / "checkpoint"), tiny)
+        np.savez_compressed(folder / name / "safety.npz", **arrays)
     for name, tiny in TINY.items():
         checkpoint = folder / name / "checkpoint"
         write(tiny, checkpoint)

@@ -25,8 +25,16 @@ from diffusers import (
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
+from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from safetensors.torch import load_file, save_file
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+from transformers import (
+    CLIPConfig,
+    CLIPImageProcessorPil,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+)
 
 from tools.miniature.vocabulary import write_tokenizer
 
@@ -78,7 +86,8 @@ class Tiny:
     `text_encoder` and `text_encoder_2` leave out what follows from the tokenizer; the UNet leaves
     out what follows from the other components. `text_encoder_2` None makes a Stable Diffusion 1 or
     2. `real_eos` False writes the 2 that published files have. `pad_token` is the first
-    tokenizer's. `every_scheduler` asks for golden pictures of all schedulers.
+    tokenizer's. `every_scheduler` asks for golden pictures of all schedulers. `safety_checker` is
+    made by the function of that name.
     """
 
     seed: int
@@ -90,6 +99,7 @@ class Tiny:
     scheduler: dict[str, Any]
     scheduler_class: type[SchedulerMixin] = EulerDiscreteScheduler
     every_scheduler: bool = False
+    safety_checker: dict[str, Any] | None = None
     pad_token: str = END
     real_eos: bool = True
     force_zeros_for_empty_prompt: bool = True
@@ -136,6 +146,18 @@ def vae(channels: Sequence[int], **other: Any) -> dict[str, Any]:
         "down_block_types": ["DownEncoderBlock2D"] * len(channels),
         "up_block_types": ["UpDecoderBlock2D"] * len(channels),
         **other,
+    }
+
+
+def safety_checker(
+    width: int, layers: int, heads: int, *, shortest_edge: int, projection_dim: int, **other: Any
+) -> dict[str, Any]:
+    """Arguments of a safety checker's vision encoder and projection, and of its pictures."""
+    vision = text_encoder(width, layers, heads, "quick_gelu", **other)
+    return {
+        "projection_dim": projection_dim,
+        "shortest_edge": shortest_edge,
+        "vision_config": {name: vision[name] for name in vision if name != "projection_dim"},
     }
 
 
@@ -368,6 +390,34 @@ TINY: dict[str, Tiny] = {
     ),
 }
 
+# Stable Diffusion 1 with its safety checker; `safety.npz` is beside it.
+SAFE: dict[str, Tiny] = {
+    "safety": Tiny(
+        seed=11,
+        words=("llama", "dolphin", "hat"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=None,
+        unet=unet(
+            (8, 8),
+            "x-",
+            layers_per_block=1,
+            attention_head_dim=2,
+            norm_num_groups=4,
+            use_linear_projection=False,
+            addition_embed_type=None,
+            sample_size=[16, 24],
+        ),
+        vae=vae((8, 8), layers_per_block=1, norm_num_groups=4),
+        scheduler={**SDXL_SCHEDULE, "skip_prk_steps": True, "steps_offset": 1},
+        scheduler_class=PNDMScheduler,
+        safety_checker=safety_checker(
+            16, 2, 2, image_size=28, patch_size=7, projection_dim=12, shortest_edge=28
+        ),
+        real_eos=False,
+        files=Files(published_text_encoders=True),
+    ),
+}
+
 # What diffusers' Flax classes can read too: 32 groups, a middle with attention, timesteps that are
 # `leading` with an offset of 1. `tools.incumbent` makes the golden files beside them.
 FLAX: dict[str, Tiny] = {
@@ -433,6 +483,8 @@ def write(tiny: Tiny, folder: Path) -> None:
         for name in tiny.tokenizers:
             component = name.replace("tokenizer", "text_encoder")
             _rename(folder / component, _published_text_encoder)
+        if tiny.safety_checker is not None:
+            _rename(folder / "safety_checker", _published_safety_checker)
     if tiny.files.old_vae_attention:
         _rename(folder / "vae", _old_vae)
     if tiny.files.first_keys:
@@ -484,6 +536,8 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
         cross_attention_dim=sum(encoder.hidden_size for encoder in encoders), **added, **tiny.unet
     )
     modules["vae"] = AutoencoderKL(**tiny.vae)
+    if tiny.safety_checker is not None:
+        modules["safety_checker"] = _safety_checker(tiny.safety_checker)
     for number, module in enumerate(modules.values()):
         randomise(module, np.random.default_rng([tiny.seed, number]))
     parts = {**modules, **tokenizers, "scheduler": tiny.scheduler_class(**tiny.scheduler)}
@@ -493,8 +547,28 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
             force_zeros_for_empty_prompt=tiny.force_zeros_for_empty_prompt,
             add_watermarker=False,
         )
+    absent = {"safety_checker": None, "feature_extractor": None}
+    if tiny.safety_checker is not None:
+        absent = {"feature_extractor": _image_processor(tiny.safety_checker)}
     return StableDiffusionPipeline(
-        **parts, safety_checker=None, feature_extractor=None, requires_safety_checker=False
+        **parts, **absent, requires_safety_checker=tiny.safety_checker is not None
+    )
+
+
+def _safety_checker(arguments: dict[str, Any]) -> StableDiffusionSafetyChecker:
+    config = CLIPConfig(
+        text_config={"hidden_size": 8, "num_attention_heads": 1},  # it has no such encoder
+        vision_config=arguments["vision_config"],
+        projection_dim=arguments["projection_dim"],
+    )
+    return StableDiffusionSafetyChecker(config)
+
+
+def _image_processor(arguments: dict[str, Any]) -> CLIPImageProcessorPil:
+    side = arguments["vision_config"]["image_size"]
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": arguments["shortest_edge"]},
+        crop_size={"height": side, "width": side},
     )
 
 
@@ -551,6 +625,18 @@ def _published_text_encoder(tensors: dict[str, torch.Tensor]) -> dict[str, torch
     }
     ids = torch.arange(len(positions)).unsqueeze(0)
     return renamed | {"text_model.embeddings.position_ids": ids}
+
+
+def _published_safety_checker(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names that transformers used before version 5, with the buffer it saved then."""
+    encoder = "vision_model."
+    positions = tensors[f"{encoder}embeddings.position_embedding.weight"]
+    renamed = {
+        f"{encoder}{name}" if name.startswith(encoder) else name: tensor
+        for name, tensor in tensors.items()
+    }
+    ids = torch.arange(len(positions)).unsqueeze(0)
+    return renamed | {f"{encoder}{encoder}embeddings.position_ids": ids}
 
 
 def _old_vae(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

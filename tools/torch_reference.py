@@ -18,6 +18,7 @@ from diffusers import (
     UNet2DConditionModel,
 )
 from diffusers.schedulers import scheduling_euler_ancestral_discrete as euler_ancestral
+from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from pipeline.sampler import step_noise
@@ -139,6 +140,35 @@ def vae_encode(vae: AutoencoderKL, images: np.ndarray) -> tuple[np.ndarray, np.n
 def vae_decode(vae: AutoencoderKL, z: np.ndarray) -> np.ndarray:
     """The VAE's own latents `[B, h, w, C]` -> pictures `[B, H, W, 3]`."""
     return to_numpy(vae.decode(to_torch(z)).sample)
+
+
+@torch.no_grad()
+def safety_embeds(pipe: StableDiffusionPipeline, images: np.ndarray) -> np.ndarray:
+    """What the safety checker compares with its concepts: `[B, H, W, 3]` uint8 -> `[B, P]`."""
+    checker = pipe.safety_checker
+    return to_numpy(checker.visual_projection(checker.vision_model(_prepared(pipe, images))[1]))
+
+
+@torch.no_grad()
+def safety_verdicts(pipe: StableDiffusionPipeline, images: np.ndarray) -> np.ndarray:
+    """Which pictures `[B, H, W, 3]` uint8 are flagged, `[B]` bool."""
+    _, flagged = pipe.safety_checker(clip_input=_prepared(pipe, images), images=list(images))
+    return np.array(flagged)
+
+
+def _prepared(pipe: StableDiffusionPipeline, images: np.ndarray) -> torch.Tensor:
+    """Pictures `[B, H, W, 3]` uint8 as the pipeline makes them ready for the safety checker."""
+    pictures = [Image.fromarray(image) for image in images]
+    return pipe.feature_extractor(pictures, return_tensors="pt").pixel_values
+
+
+@torch.no_grad()
+def set_thresholds(
+    pipe: StableDiffusionPipeline, concepts: np.ndarray, special_care: np.ndarray
+) -> None:
+    """Replaces those of the safety checker."""
+    pipe.safety_checker.concept_embeds_weights.copy_(torch.from_numpy(concepts))
+    pipe.safety_checker.special_care_embeds_weights.copy_(torch.from_numpy(special_care))
 
 
 def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:

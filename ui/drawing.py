@@ -262,7 +262,7 @@ def _gallery(images: list[Image], caption: str) -> list[tuple[str, str]]:
     prompts = [caption or str(image.settings["prompt"]) for image in images]
     paths = _saved(images, prompts[0])
     return [
-        (str(path), words.caption(prompt, image.seed))
+        (str(path), words.caption(prompt, image.seed, bool(image.settings.get("safety_checker"))))
         for path, prompt, image in zip(paths, prompts, images, strict=True)
     ]
 

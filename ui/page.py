@@ -53,7 +53,8 @@ class Parts:
 def build_page(generator: Generator) -> gr.Blocks:
     """The page for one generator, whose queue is the only one: nothing waits in Gradio's."""
     kind = kind_of(generator.model)
-    with gr.Blocks(title=words.TITLE, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
+    title = words.title(generator.model)
+    with gr.Blocks(title=title, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
         _drawing_events(page, parts, drawing)
@@ -168,7 +169,7 @@ def _drawing_events(page: gr.Blocks, parts: Parts, drawing: Drawing) -> None:
 
 
 def _header(model: Model, kind: Kind) -> str:
-    return f"<h1>{escape(words.TITLE)}</h1><p>{escape(words.model_line(model, kind))}</p>"
+    return f"<h1>{escape(words.title(model))}</h1><p>{escape(words.model_line(model, kind))}</p>"
 
 
 def _footer(kind: Kind) -> str:

@@ -3,7 +3,6 @@
 from serving.generator import Model
 from ui.kinds import Kind
 
-TITLE = "Stable Diffusion XL on JAX"
 MINIATURE = "Bundled miniature"
 
 PROMPT = "Prompt"
@@ -37,6 +36,11 @@ FAILED = "Something went wrong. Please try again."
 NO_ROOM = "The pictures are drawn, but this server has no room to keep them. Please try later."
 
 
+def title(model: Model) -> str:
+    """The page's title."""
+    return f"{model.family} on JAX"
+
+
 def model_line(model: Model, kind: Kind) -> str:
     """Which model draws, how large, and on what."""
     name = MINIATURE if kind is Kind.MINIATURE else model.name
@@ -67,9 +71,10 @@ def footer(kind: Kind) -> list[tuple[str, str | None]]:
     return [limits, ("The model's own card states its licence.", None)]
 
 
-def caption(prompt: str, seed: int) -> str:
+def caption(prompt: str, seed: int, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
-    return f"Seed {seed}: {prompt}"
+    remark = ", blurred by the model’s safety checker" if blurred else ""
+    return f"Seed {seed}{remark}: {prompt}"
 
 
 def unfinished(done: int, total: int) -> str:
