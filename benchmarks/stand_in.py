@@ -66,7 +66,7 @@ class StandIn:
             )
             metadata.attach(image, settings)
             images.append(image)
-        return Result(images, seeds, [""] * count, [""] * count)
+        return Result(images, seeds, [False] * count, [""] * count, [""] * count)
 
     def _picture(self, prompt: str, seed: int) -> Image.Image:
         noise = np.random.default_rng([seed, zlib.crc32(prompt.encode())])

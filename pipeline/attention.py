@@ -1,7 +1,24 @@
-"""Scaled dot-product attention, the one place that chooses a kernel for it."""
+"""Scaled dot-product attention, the one place that chooses a kernel for it.
+
+The platform is the one that a program is compiled for, not the one that compiles it: a Pallas
+kernel on TPU, cuDNN's on NVIDIA GPUs where it can be used, XLA's own operations elsewhere. No
+platform ever holds more than `SCORE_BYTES` of scores.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
+
+from pipeline import flash
+
+# Of scores in memory at once; beyond that queries are taken in turns. The VAE's at 1024x1024
+# would be a gigabyte for every picture.
+SCORE_BYTES = 2**28
+CUDNN_MAX_HEAD_SIZE = 128
 
 
 def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -> Array:
@@ -16,3 +33,78 @@ def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -
     Returns `[B, L, N, K]` in the query's dtype.
     """
     return jax.nn.dot_product_attention(query, key, value, is_causal=causal)
+
+
+def self_attention(query_key_value: Array, heads: int) -> Array:
+    """The same without a mask, of projections side by side, `[B, L, 3 W] -> [B, L, W]`.
+
+    A head is W / heads wide.
+    """
+    return _of_projections(heads, query_key_value)
+
+
+def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
+    """The same, of queries `[B, L, W]` to another sequence's `[B, S, 2 W]` -> `[B, L, W]`."""
+    return _of_projections(heads, query, key_value)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_projections(heads: int, *projections: Array) -> Array:
+    """`self_attention` of one array, `cross_attention` of two."""
+    kernels: dict[str, Callable[..., Array]] = {"default": partial(_plain, heads)}
+    if flash.fits(heads, *projections):
+        kernels["tpu"] = partial(flash.flash_attention, heads)
+    if _cudnn_fits(heads, *projections):
+        kernels["cuda"] = partial(_cudnn, heads)
+    return jax.lax.platform_dependent(*projections, **kernels)
+
+
+def _forward(heads: int, *projections: Array) -> tuple[Array, Any]:
+    """Kernels have no derivative; training takes the plain form."""
+    return jax.vjp(partial(_plain, heads), *projections)
+
+
+def _backward(heads: int, pull: Any, gradient: Array) -> tuple[Array, ...]:
+    return pull(gradient)
+
+
+_of_projections.defvjp(_forward, _backward)
+
+
+def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
+    """Queries, keys and values, each `[B, L, N, K]`."""
+    if len(projections) == 1:
+        query, key, value = jnp.split(projections[0], 3, axis=-1)
+    else:
+        query, (key, value) = projections[0], jnp.split(projections[1], 2, axis=-1)
+    query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
+    return query, key, value
+
+
+def _plain(heads: int, *projections: Array) -> Array:
+    query, key, value = _split(heads, *projections)
+    batch, rows = query.shape[:2]
+    wanted = -(-4 * batch * heads * rows * key.shape[1] // SCORE_BYTES)
+    parts = next(n for n in range(wanted, rows + 1) if rows % n == 0)
+    if parts == 1:
+        return attention(query, key, value).reshape(batch, rows, -1)
+    turns = jnp.moveaxis(query.reshape(batch, parts, rows // parts, *query.shape[2:]), 1, 0)
+    done = jax.lax.map(lambda turn: attention(turn, key, value), turns)
+    return jnp.moveaxis(done, 0, 1).reshape(batch, rows, -1)
+
+
+def _cudnn_fits(heads: int, *projections: Array) -> bool:
+    """JAX looks for cuDNN as it traces, so only where GPUs are what programs run on."""
+    size = flash.head_size(heads, *projections)
+    return (
+        jax.default_backend() == "gpu"
+        and projections[0].dtype in (jnp.bfloat16, jnp.float16)
+        and size % 8 == 0
+        and size <= CUDNN_MAX_HEAD_SIZE
+    )
+
+
+def _cudnn(heads: int, *projections: Array) -> Array:
+    query, key, value = _split(heads, *projections)
+    done = jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
+    return done.reshape(*done.shape[:2], -1)

@@ -217,7 +217,7 @@ class FlaxDiffusionPipeline:
         drawn = sampler.denoise(
             networks["unet"],
             State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
-            conditioning,
+            sampler.prepare(networks["unet"], conditioning),
             jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
             jax.tree.map(jnp.asarray, schedule.table),
             _scalar("guidance_scale", guidance_scale),

@@ -28,7 +28,7 @@ from pipeline.safety_checker import SafetyChecker
 from pipeline.sampler import Conditioning
 from pipeline.scheduler import REMEMBERED, Schedule, State, Table
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS
-from pipeline.unet import UNet
+from pipeline.unet import Context, UNet
 from pipeline.vae import VAE
 
 MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the UNet; PNDM's first step takes two
@@ -121,11 +121,11 @@ class CompiledSampler:
 
     # --- running
 
-    def encode(self, input_ids: np.ndarray, zero_negative: np.ndarray) -> Conditioning:
+    def encode(self, input_ids: np.ndarray, zero_negative: np.ndarray) -> Context:
         """input_ids `[2, B, E, L]` int32, zero_negative `[B]` bool."""
         ids = jax.device_put(input_ids, self._by_half)
         zero = jax.device_put(zero_negative, self._by_image)
-        return self._encode(self._weights["text_encoders"], ids, zero)
+        return self._encode(self._weights["text_encoders"], self._weights["unet"], ids, zero)
 
     def put_seeds(self, seeds: np.ndarray) -> Array:
         """Seeds `[B]` uint32, one per picture, from the host."""
@@ -155,7 +155,7 @@ class CompiledSampler:
     def denoise(
         self,
         state: State,
-        conditioning: Conditioning,
+        conditioning: Context,
         seeds: Array,
         table: Table[Array],
         guidance_scale: float,
@@ -189,17 +189,21 @@ class CompiledSampler:
         def draw(seeds: Array, sigma: Array) -> Array:
             return sampler.noise(seeds, self.latents_shape) * sigma
 
-        def encode(weights: list[Array], ids: Array, zero: Array) -> Conditioning:
+        def encode(texts: list[Array], unet: list[Array], ids: Array, zero: Array) -> Context:
             size = (shapes.height, shapes.width)
-            return sampler.encode(rebuild["text_encoders"](weights), ids, zero, size, self._shard)
+            encoders = rebuild["text_encoders"](texts)
+            conditioning = sampler.encode(encoders, ids, zero, size, self._shard)
+            return sampler.prepare(rebuild["unet"](unet), conditioning, self._shard)
 
         self._noise = self._compile("noise", draw, (self._seeds_spec(), sigma), self._by_image)
-        args = (self._weights["text_encoders"], ids, zero)
-        return self._compile("encode", encode, args, _shardings(self._conditioning_spec()))
+        args = (self._weights["text_encoders"], self._weights["unet"], ids, zero)
+        return self._compile("encode", encode, args, _shardings(self._context_spec()))
 
     def _compile_denoise(self) -> Callable[..., Any]:
+        gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
+
         def denoise(weights: list[Array], *rest: Any) -> State:
-            return sampler.denoise(self._rebuild["unet"](weights), *rest, shard=self._shard)
+            return sampler.denoise(self._rebuild["unet"](weights), *rest, gather=gather)
 
         state = State(self._latents_spec(), self._history_spec())
         column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
@@ -209,19 +213,20 @@ class CompiledSampler:
         args = (
             self._weights["unet"],
             state,
-            self._conditioning_spec(),
+            self._context_spec(),
             self._seeds_spec(),
             table,
             *scalars,
         )
-        return self._compile("denoise", denoise, args, _shardings(state))
+        return self._compile("denoise", denoise, args, _shardings(state), apart=True)
 
     def _compile_decode(self) -> Callable[..., Any]:
         def decode(weights: list[Array], latents: Array):
             return sampler.decode(self._rebuild["vae"](weights), latents)
 
         args = (self._weights["vae"], self._latents_spec())
-        return self._compile("decode", decode, args, (self._by_image, self._by_image))
+        pictures = (self._by_image, self._by_image)
+        return self._compile("decode", decode, args, pictures, apart=True)
 
     def _compile_check(self, config: SafetyCheckerConfig) -> Callable[..., Any]:
         def check(weights: list[Array], images: Array) -> Array:
@@ -258,6 +263,13 @@ class CompiledSampler:
         pooled = _spec((*pair, second.projection_dim), dtype, self._by_half)
         return Conditioning(embeds, pooled, _spec((6,), jnp.float32, self._whole))
 
+    def _context_spec(self) -> Context:
+        def prepare(weights: list[Array], conditioning: Conditioning) -> Context:
+            return sampler.prepare(self._rebuild["unet"](weights), conditioning)
+
+        shapes = jax.eval_shape(prepare, self._weights["unet"], self._conditioning_spec())
+        return jax.tree.map(lambda leaf: _spec(leaf.shape, leaf.dtype, self._by_half), shapes)
+
     def _compile(
         self,
         name: str,
@@ -265,14 +277,19 @@ class CompiledSampler:
         args: tuple[Any, ...],
         outputs: Any,
         config: object = None,
+        *,
+        apart: bool = False,
     ) -> Callable[..., Any]:
         """The executable for `function` at the shapes of `args`, from the cache if it is there.
 
-        `config` is what it was made from, if that is not the sampler's networks.
+        `config` is what it was made from, if that is not the sampler's networks. With `apart` every
+        device runs `function` on its own share of the arguments. What is left to XLA to divide must
+        not contain kernels, which it cannot divide.
         """
 
         def build() -> jax.stages.Compiled:
-            return jax.jit(function, out_shardings=outputs).lower(*args).compile()
+            program = self._apart(function, args, outputs) if apart else function
+            return jax.jit(program, out_shardings=outputs).lower(*args).compile()
 
         start = time.perf_counter()
         if self._cache is None:
@@ -284,6 +301,14 @@ class CompiledSampler:
         verb = "loaded" if found else "compiled"
         log.info("%s %s in %.1f s", verb, name, time.perf_counter() - start)
         return executable
+
+    def _apart(self, function: Callable[..., Any], args: Any, outputs: Any) -> Callable[..., Any]:
+        inputs = jax.tree.map(lambda array: array.sharding.spec, args)
+        results = jax.tree.map(lambda sharding: sharding.spec, outputs)
+        # Without the check, which knows nothing of kernels and loops of unknown length.
+        return jax.shard_map(
+            function, mesh=self.mesh, in_specs=inputs, out_specs=results, check_vma=False
+        )
 
 
 def _spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) -> Any:

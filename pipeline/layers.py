@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,10 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from pipeline.attention import attention
+from pipeline.attention import cross_attention, self_attention
+
+A = TypeVar("A", Array, np.ndarray)
+M = TypeVar("M", bound=nnx.Module)
 
 
 def linear(d_in: int, d_out: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -42,17 +46,39 @@ def conv(
     )
 
 
-def group_norm(channels: int, groups: int, eps: float, *, dtype: DTypeLike, rngs: nnx.Rngs):
-    """Statistics in float32 and in two passes: E[x^2] - E[x]^2 cancels."""
-    return nnx.GroupNorm(
-        channels,
-        groups,
-        epsilon=eps,
-        use_fast_variance=False,
-        dtype=dtype,
-        param_dtype=dtype,
-        rngs=rngs,
-    )
+class GroupNorm(nnx.Module):
+    """Of `[B, H, W, C]`, the statistics in float32, in one pass over the picture.
+
+    Sums and squares are taken around a mean of each channel's first row, since E[x^2] - E[x]^2
+    would cancel, and joined over the channels of a group afterwards (Chan et al. 1979): a reshape
+    to groups would cost an accelerator a copy of everything.
+    """
+
+    def __init__(self, channels: int, groups: int, eps: float, *, dtype: DTypeLike):
+        self.groups = groups
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((channels,), dtype))
+        self.bias = nnx.Param(jnp.zeros((channels,), dtype))
+
+    @jax.named_scope("group_norm")
+    def __call__(self, x: Array) -> Array:
+        """`[B, H, W, C] -> [B, H, W, C]`."""
+        wide = x.astype(jnp.float32)
+        near = wide[:, 0].mean(axis=1)  # [B, C]
+        centred = wide - near[:, None, None]
+        offset, square = (moment.mean(axis=(1, 2)) for moment in (centred, centred**2))
+        mean, variance = near + offset, square - offset**2  # of channels, [B, C]
+
+        def over_groups(values: Array) -> Array:
+            grouped = values.reshape(len(x), self.groups, -1)
+            averaged = grouped.mean(axis=-1, keepdims=True)
+            return jnp.broadcast_to(averaged, grouped.shape).reshape(values.shape)
+
+        middle = over_groups(mean)
+        spread = over_groups(variance + (mean - middle) ** 2)
+        factor = jax.lax.rsqrt(spread + self.eps) * self.scale.astype(jnp.float32)
+        shift = self.bias.astype(jnp.float32) - middle * factor
+        return (wide * factor[:, None, None] + shift[:, None, None]).astype(x.dtype)
 
 
 def layer_norm(width: int, eps: float, *, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -89,6 +115,7 @@ class TimestepEmbedding(nnx.Module):
         self.linear_1 = linear(d_in, d_out, dtype=dtype, rngs=rngs)
         self.linear_2 = linear(d_out, d_out, dtype=dtype, rngs=rngs)
 
+    @jax.named_scope("time_embedding")
     def __call__(self, x: Array) -> Array:
         """`[B, d_in] -> [B, d_out]`."""
         return self.linear_2(jax.nn.silu(self.linear_1(x)))
@@ -112,15 +139,16 @@ class ResnetBlock(nnx.Module):
         rngs: nnx.Rngs,
     ):
         make = partial(conv, dtype=dtype, rngs=rngs)
-        self.norm1 = group_norm(c_in, groups, eps, dtype=dtype, rngs=rngs)
+        self.norm1 = GroupNorm(c_in, groups, eps, dtype=dtype)
         self.conv1 = make(c_in, c_out)
         if time_dim is not None:
             self.time_emb_proj = linear(time_dim, c_out, dtype=dtype, rngs=rngs)
-        self.norm2 = group_norm(c_out, groups, eps, dtype=dtype, rngs=rngs)
+        self.norm2 = GroupNorm(c_out, groups, eps, dtype=dtype)
         self.conv2 = make(c_out, c_out)
         if c_in != c_out:
             self.conv_shortcut = make(c_in, c_out, kernel=1)
 
+    @jax.named_scope("resnet")
     def __call__(self, x: Array, time_embed: Array | None = None) -> Array:
         """`[B, H, W, c_in]` and time_embed `[B, time_dim]` -> `[B, H, W, c_out]`."""
         h = self.conv1(jax.nn.silu(self.norm1(x)))
@@ -130,41 +158,98 @@ class ResnetBlock(nnx.Module):
         return h + (self.conv_shortcut(x) if hasattr(self, "conv_shortcut") else x)
 
 
-class Attention(nnx.Module):
-    """Multi-head attention of x `[B, L, width]` to a context `[B, S, context_dim]`, or to itself.
+class SelfAttention(nnx.Module):
+    """Multi-head attention of a sequence `[B, L, width]` to itself.
 
     `bias` is about query, key and value; the output projection always has one.
     """
 
-    def __init__(
-        self,
-        width: int,
-        context_dim: int,
-        heads: int,
-        *,
-        bias: bool,
-        dtype: DTypeLike,
-        rngs: nnx.Rngs,
-    ):
-        make = partial(linear, dtype=dtype, rngs=rngs)
+    def __init__(self, width: int, heads: int, *, bias: bool, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads = heads
-        self.to_q = make(width, width, bias=bias)
-        self.to_k = make(context_dim, width, bias=bias)
-        self.to_v = make(context_dim, width, bias=bias)
-        self.to_out = make(width, width)
+        self.to_qkv = linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
+        self.to_out = linear(width, width, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Array, context: Array | None = None) -> Array:
-        """`[B, L, width]`, and a context `[B, S, context_dim]` -> `[B, L, width]`."""
-        context = x if context is None else context
-        q, k, v = (
-            projected.reshape(*projected.shape[:2], self.heads, -1)  # [B, L, N, K]
-            for projected in (self.to_q(x), self.to_k(context), self.to_v(context))
-        )
-        return self.to_out(attention(q, k, v).reshape(x.shape))
+    @jax.named_scope("self_attention")
+    def __call__(self, x: Array) -> Array:
+        """`[B, L, width] -> [B, L, width]`."""
+        return self.to_out(self_attention(self.to_qkv(x), self.heads))
 
 
-def upsample_nearest(x: Array) -> Array:
-    """`[B, H, W, C] -> [B, 2H, 2W, C]`, each pixel four times."""
-    b, h, w, c = x.shape
-    wide = jnp.broadcast_to(x[:, :, None, :, None, :], (b, h, 2, w, 2, c))
-    return wide.reshape(b, 2 * h, 2 * w, c)
+class CrossAttention(nnx.Module):
+    """Multi-head attention of a sequence `[B, L, width]` to a context `[B, S, context_dim]`."""
+
+    def __init__(
+        self, width: int, context_dim: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        self.heads = heads
+        self.to_q = linear(width, width, bias=False, dtype=dtype, rngs=rngs)
+        self.to_kv = linear(context_dim, 2 * width, bias=False, dtype=dtype, rngs=rngs)
+        self.to_out = linear(width, width, dtype=dtype, rngs=rngs)
+
+    @jax.named_scope("cross_attention")
+    def __call__(self, x: Array, key_value: Array) -> Array:
+        """`[B, L, width]`, and of the context `to_kv`, `[B, S, 2 width]` -> `[B, L, width]`."""
+        return self.to_out(cross_attention(self.to_q(x), key_value, self.heads))
+
+
+class Upsample(nnx.Module):
+    """Each pixel four times, then a 3x3 convolution: `[B, H, W, C] -> [B, 2H, 2W, C]`.
+
+    Done as four 2x2 convolutions of the small picture, one for each place of a pixel among its
+    four: taps that meet the same pixel are summed, and 4/9 of the multiplications are left.
+    """
+
+    def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.conv = conv(width, width, dtype=dtype, rngs=rngs)
+
+    def fold(self) -> None:
+        """Keeps the sums alone, for a network that is not trained any more."""
+        self.conv.taps = nnx.Param(summed_taps(self.conv.kernel[...]))
+        del self.conv.kernel
+
+    @jax.named_scope("upsample")
+    def __call__(self, x: Array) -> Array:
+        """`[B, H, W, C] -> [B, 2H, 2W, C]`."""
+        folded = hasattr(self.conv, "taps")
+        taps = self.conv.taps[...] if folded else summed_taps(self.conv.kernel[...])
+        b, h, w, c = x.shape
+        rows = []
+        for i in range(2):
+            places = [_conv_2x2(x, taps[i, j], i, j) for j in range(2)]
+            rows.append(jnp.stack(places, axis=3))  # [B, H, W, 2, C]
+        pixels = jnp.stack(rows, axis=2)  # [B, H, 2, W, 2, C]
+        assert self.conv.bias is not None
+        return pixels.reshape(b, 2 * h, 2 * w, c) + self.conv.bias[...]
+
+
+def _conv_2x2(x: Array, kernel: Array, i: int, j: int) -> Array:
+    """Of the pixels in row i and column j of every four."""
+    padding = ((1 - i, i), (1 - j, j))
+    return jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def summed_taps(kernel: A) -> A:
+    """A kernel `[3, 3, I, O]` -> for each place among four pixels one, `[2, 2, 2, 2, I, O]`.
+
+    Of JAX or NumPy; summed in float32.
+    """
+    stack = kernel.__array_namespace__().stack
+
+    def along(taps: A) -> A:
+        """`[3, ...] -> [2, 2, ...]`: for either place two, of a pixel and its neighbour."""
+        a, b, c = taps
+        return stack([stack([a, b + c]), stack([a + b, c])])
+
+    rows = along(kernel.astype(np.float32))  # [2, 2, 3, I, O]
+    both = along(rows.transpose(2, 0, 1, 3, 4))  # [2, 2, 2, 2, I, O]: columns, then rows
+    return both.transpose(2, 0, 3, 1, 4, 5).astype(kernel.dtype)
+
+
+def folded(network: M) -> M:
+    """The network itself, ready to be used and not to be trained: see `Upsample.fold`."""
+    for _, part in nnx.iter_modules(network):
+        if isinstance(part, Upsample):
+            part.fold()
+    return network

@@ -35,6 +35,7 @@ from pipeline.devices import failures_explained, find_devices
 from pipeline.errors import Cancelled, CheckpointError, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
+from pipeline.layers import folded
 from pipeline.safety_checker import SafetyChecker
 from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
@@ -482,7 +483,7 @@ def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
     """By the name of its folder, what makes each network in a dtype, for its shapes alone."""
 
     def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
-        return lambda dtype: make(part, dtype=dtype, rngs=weights.shape_rngs())
+        return lambda dtype: folded(make(part, dtype=dtype, rngs=weights.shape_rngs()))
 
     encoders = {
         name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()

@@ -1,4 +1,4 @@
-"""From token ids to pictures: encode, denoise, decode. Pure functions, traced under `jit`.
+"""From token ids to pictures: encode, prepare, denoise, decode. Pure functions, traced under `jit`.
 
 Guidance batch order is [uncond, cond]: arrays with a leading axis of 2 hold the negative prompt's
 half first. Networks see one batch of 2B in which a picture's two halves are neighbours, so that
@@ -16,14 +16,14 @@ from pipeline import scheduler
 from pipeline.clip import CLIPTextEncoder
 from pipeline.config import VAEConfig
 from pipeline.scheduler import State, Table
-from pipeline.unet import UNet
+from pipeline.unet import Context, UNet
 from pipeline.vae import VAE
 
-Shard = Callable[[Array], Array]
+Spread = Callable[[Array], Array]
 
 
 class Conditioning(NamedTuple):
-    """What the UNet is told about the prompts.
+    """The prompts as the text encoders understand them.
 
     prompt_embeds `[2, B, L, D]`; with SDXL also pooled_prompt_embeds `[2, B, P]` and add_time_ids
     `[6]` float32 = (height, width, top, left, height, width) in pixels.
@@ -39,7 +39,7 @@ def encode(
     input_ids: Array,
     zero_negative: Array,
     size: tuple[int, int],
-    shard: Shard = lambda x: x,
+    shard: Spread = lambda x: x,
 ) -> Conditioning:
     """Prompts to conditioning.
 
@@ -87,43 +87,53 @@ def _key(seed: Array) -> Array:
     return jax.random.key(seed, impl="threefry2x32")
 
 
+def prepare(unet: UNet, conditioning: Conditioning, shard: Spread = lambda x: x) -> Context:
+    """What the UNet makes of the prompts once for all steps; leaves `[2, B, ...]`."""
+    embeds, pooled, time_ids = conditioning
+    told = [shard(_joined(embeds))]
+    if pooled is not None and time_ids is not None:
+        told.append(shard(_joined(pooled)))
+        told.append(jnp.broadcast_to(time_ids, (len(told[0]), 6)))
+    return jax.tree.map(_halves, unet.condition(*told))
+
+
 def denoise(
     unet: UNet,
     state: State,
-    conditioning: Conditioning,
+    context: Context,
     seeds: Array,
     table: Table[Array],
     guidance_scale: Array,
     start: Array,
     stop: Array,
-    shard: Shard = lambda x: x,
+    gather: Spread = lambda x: x,
 ) -> State:
     """Evaluations `start` to `stop` of a run, with classifier-free guidance (Ho and Salimans 2022).
 
     Args:
         unet: predicts what the table was made for.
         state: as evaluation `start` expects it.
-        conditioning: of both halves.
+        context: of both halves, or of the half that this device has; leaves `[2 or 1, B, ...]`.
         seeds: `[B]` uint32, of the noise that some schedulers add.
         table: of `N` rows; N may exceed the run's number of evaluations.
         guidance_scale: float32 scalar; 1 and below means no guidance.
         start: int32 scalar, the first evaluation.
         stop: int32 scalar, the first evaluation that is not done.
-        shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
+        gather: of predictions `[1, B, ...]` and those of the device with the other half,
+            `[2, B, ...]`; where both halves are here it changes nothing.
 
     Returns the state after evaluation `stop - 1`.
     """
     shape = state.latents.shape
-    batch = 2 * shape[0]
-    embeds = shard(_joined(conditioning.prompt_embeds))
-    added = _added(unet, conditioning, shard)
+    halves = len(context.keys_values[0])
+    joined = jax.tree.map(_joined, context)
 
     def evaluate(i: Array, state: State) -> State:
         row = jax.tree.map(lambda column: column[i], table)
         scaled = scheduler.scale_model_input(state.latents, row)
-        both = shard(_joined(jnp.broadcast_to(scaled, (2, *shape))))
-        times = jnp.broadcast_to(row.timesteps, (batch,))
-        uncond, cond = _halves(shard(unet(both, times, embeds, added)))
+        both = _joined(jnp.broadcast_to(scaled, (halves, *shape)))
+        times = jnp.broadcast_to(row.timesteps, (len(both),))
+        uncond, cond = gather(_halves(unet(both, times, joined), halves))
         guided = jnp.where(guidance_scale > 1, uncond + guidance_scale * (cond - uncond), cond)
         drawn = jax.lax.cond(
             row.noise > 0,
@@ -135,23 +145,14 @@ def denoise(
     return jax.lax.fori_loop(start, stop, evaluate, state)
 
 
-def _added(unet: UNet, conditioning: Conditioning, shard: Shard) -> Array | None:
-    """What SDXL adds to every time embedding, `[2B, time_embed_dim]`."""
-    pooled, time_ids = conditioning.pooled_prompt_embeds, conditioning.add_time_ids
-    if pooled is None or time_ids is None:
-        return None
-    pooled = shard(_joined(pooled))
-    return unet.embed_added(pooled, jnp.broadcast_to(time_ids, (len(pooled), 6)))
-
-
 def _joined(halves: Array) -> Array:
-    """`[2, B, ...] -> [2B, ...]`, a picture's halves side by side."""
+    """`[H, B, ...] -> [HB, ...]`, a picture's halves side by side."""
     return jnp.swapaxes(halves, 0, 1).reshape(-1, *halves.shape[2:])
 
 
-def _halves(joined: Array) -> Array:
-    """`[2B, ...] -> [2, B, ...]`."""
-    return jnp.swapaxes(joined.reshape(-1, 2, *joined.shape[1:]), 0, 1)
+def _halves(joined: Array, count: int = 2) -> Array:
+    """`[HB, ...] -> [H, B, ...]`."""
+    return jnp.swapaxes(joined.reshape(-1, count, *joined.shape[1:]), 0, 1)
 
 
 def decode(vae: VAE, latents: Array) -> tuple[Array, Array]:

@@ -5,7 +5,9 @@ Conditioned on the prompt through cross-attention, and on time through an embedd
 ResNet block; with SDXL (Podell et al. 2023) on pooled prompt and picture size ("text_time") too.
 """
 
+from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +17,31 @@ from jax.typing import DTypeLike
 
 from pipeline.config import UNetConfig
 from pipeline.layers import (
-    Attention,
+    CrossAttention,
+    GroupNorm,
     ResnetBlock,
+    SelfAttention,
     TimestepEmbedding,
+    Upsample,
     conv,
-    group_norm,
     layer_norm,
     linear,
     sinusoid,
-    upsample_nearest,
 )
 
 TRANSFORMER_NORM_EPS = 1e-6  # diffusers' Transformer2DModel, whatever norm_eps says
 LAYER_NORM_EPS = 1e-5
+
+
+class Context(NamedTuple):
+    """What the UNet is told that stays the same in every step of a request.
+
+    keys_values: of the prompt, `[B, L, 2 width]` for every transformer block, in the order in which
+    they run; added_embed `[B, time_embed_dim]`: what SDXL adds to every time embedding.
+    """
+
+    keys_values: tuple[Array, ...]
+    added_embed: Array | None
 
 
 class FeedForward(nnx.Module):
@@ -37,6 +51,7 @@ class FeedForward(nnx.Module):
         self.proj_in = linear(width, 8 * width, dtype=dtype, rngs=rngs)
         self.proj_out = linear(4 * width, width, dtype=dtype, rngs=rngs)
 
+    @jax.named_scope("feed_forward")
     def __call__(self, x: Array) -> Array:
         """`[B, L, width] -> [B, L, width]`."""
         hidden, gate = jnp.split(self.proj_in(x), 2, axis=-1)
@@ -50,18 +65,17 @@ class TransformerBlock(nnx.Module):
         self, width: int, context_dim: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs
     ):
         norm = partial(layer_norm, width, LAYER_NORM_EPS, dtype=dtype, rngs=rngs)
-        attend = partial(Attention, bias=False, dtype=dtype, rngs=rngs)
         self.norm1 = norm()
-        self.attn1 = attend(width, width, heads)
+        self.attn1 = SelfAttention(width, heads, bias=False, dtype=dtype, rngs=rngs)
         self.norm2 = norm()
-        self.attn2 = attend(width, context_dim, heads)
+        self.attn2 = CrossAttention(width, context_dim, heads, dtype=dtype, rngs=rngs)
         self.norm3 = norm()
         self.ff = FeedForward(width, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Array, prompt_embeds: Array) -> Array:
-        """`[B, h*w, width]` and `[B, L, context_dim]` -> `[B, h*w, width]`."""
+    def __call__(self, x: Array, key_value: Array) -> Array:
+        """`[B, h*w, width]` and the prompt's `[B, L, 2 width]` -> `[B, h*w, width]`."""
         x = x + self.attn1(self.norm1(x))
-        x = x + self.attn2(self.norm2(x), prompt_embeds)
+        x = x + self.attn2(self.norm2(x), key_value)
         return x + self.ff(self.norm3(x))
 
 
@@ -73,9 +87,7 @@ class Transformer2D(nnx.Module):
     ):
         width = config.block_out_channels[level]
         heads = config.num_attention_heads[level]
-        self.norm = group_norm(
-            width, config.norm_num_groups, TRANSFORMER_NORM_EPS, dtype=dtype, rngs=rngs
-        )
+        self.norm = GroupNorm(width, config.norm_num_groups, TRANSFORMER_NORM_EPS, dtype=dtype)
         # The same computation; files differ in the shape of the weights.
         project = linear if config.use_linear_projection else partial(conv, kernel=1)
         self.proj_in = project(width, width, dtype=dtype, rngs=rngs)
@@ -85,11 +97,12 @@ class Transformer2D(nnx.Module):
         )
         self.proj_out = project(width, width, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Array, prompt_embeds: Array) -> Array:
-        """`[B, h, w, C]` and `[B, L, D]` -> `[B, h, w, C]`."""
+    @jax.named_scope("transformer")
+    def __call__(self, x: Array, keys_values: Iterator[Array]) -> Array:
+        """`[B, h, w, C] -> [B, h, w, C]`; every block takes its own of `keys_values`."""
         tokens = self.proj_in(self.norm(x)).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
         for block in self.transformer_blocks:
-            tokens = block(tokens, prompt_embeds)
+            tokens = block(tokens, next(keys_values))
         return x + self.proj_out(tokens.reshape(x.shape))
 
 
@@ -124,13 +137,13 @@ class DownBlock(nnx.Module):
         if level < len(config.block_out_channels) - 1:
             self.downsample = conv(width, width, stride=2, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Array, time_embed: Array, prompt_embeds: Array) -> list[Array]:
+    def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> list[Array]:
         """The output of every layer, the last one being what goes on to the next block."""
         outputs = []
         for i, resnet in enumerate(self.resnets):
             x = resnet(x, time_embed)
             if self.attentions:
-                x = self.attentions[i](x, prompt_embeds)
+                x = self.attentions[i](x, keys_values)
             outputs.append(x)
         if hasattr(self, "downsample"):
             outputs.append(self.downsample(x))
@@ -152,11 +165,11 @@ class MidBlock(nnx.Module):
                 Transformer2D(config, level, config.mid_depth, dtype=dtype, rngs=rngs)
             )
 
-    def __call__(self, x: Array, time_embed: Array, prompt_embeds: Array) -> Array:
+    def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> Array:
         """`[B, h, w, C] -> [B, h, w, C]`."""
         x = self.resnets[0](x, time_embed)
         if self.attentions:
-            x = self.resnets[1](self.attentions[0](x, prompt_embeds), time_embed)
+            x = self.resnets[1](self.attentions[0](x, keys_values), time_embed)
         return x
 
 
@@ -187,18 +200,18 @@ class UpBlock(nnx.Module):
             for depth in config.up_depths[index]
         )
         if level > 0:
-            self.upsample = conv(width, width, dtype=dtype, rngs=rngs)
+            self.upsample = Upsample(width, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, x: Array, skips: list[Array], time_embed: Array, prompt_embeds: Array
+        self, x: Array, skips: list[Array], time_embed: Array, keys_values: Iterator[Array]
     ) -> Array:
         """Takes from the end of `skips` what it joins."""
         for i, resnet in enumerate(self.resnets):
             x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time_embed)
             if self.attentions:
-                x = self.attentions[i](x, prompt_embeds)
+                x = self.attentions[i](x, keys_values)
         if hasattr(self, "upsample"):
-            x = self.upsample(upsample_nearest(x))
+            x = self.upsample(x)
         return x
 
 
@@ -230,51 +243,62 @@ class UNet(nnx.Module):
             self.up_blocks.append(UpBlock(config, index, c_in, joined, dtype=dtype, rngs=rngs))
             c_in = channels[-1 - index]
 
-        self.conv_norm_out = group_norm(
-            channels[0], config.norm_num_groups, config.norm_eps, dtype=dtype, rngs=rngs
+        self.conv_norm_out = GroupNorm(
+            channels[0], config.norm_num_groups, config.norm_eps, dtype=dtype
         )
         self.conv_out = conv(channels[0], config.in_channels, dtype=dtype, rngs=rngs)
 
-    def embed_added(self, pooled_prompt_embeds: Array, add_time_ids: Array) -> Array:
-        """What "text_time" adds to every time embedding; the same for all steps of a request.
-
-        pooled_prompt_embeds `[B, P]`, add_time_ids `[B, 6]` float32 -> `[B, time_embed_dim]`.
-        Only where `config.addition` is there.
-        """
-        assert self.config.addition is not None
-        batch = add_time_ids.shape[0]
-        sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition.time_embed_dim)
-        joined = [pooled_prompt_embeds, sizes.reshape(batch, -1).astype(self.dtype)]
-        return self.add_embedding(jnp.concatenate(joined, axis=-1))
-
-    def __call__(
+    def condition(
         self,
-        latents: Array,
-        timesteps: Array,
         prompt_embeds: Array,
-        added_embed: Array | None = None,
-    ) -> Array:
+        pooled_prompt_embeds: Array | None = None,
+        add_time_ids: Array | None = None,
+    ) -> Context:
+        """What the prompts come to in every step.
+
+        prompt_embeds `[B, L, D]`; where `config.addition` is there also pooled_prompt_embeds
+        `[B, P]` and add_time_ids `[B, 6]` float32.
+        """
+        keys_values = tuple(
+            block.attn2.to_kv(prompt_embeds) for block in self._transformer_blocks()
+        )
+        if self.config.addition is None:
+            return Context(keys_values, None)
+        assert pooled_prompt_embeds is not None
+        assert add_time_ids is not None
+        sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition.time_embed_dim)
+        sizes = sizes.reshape(len(add_time_ids), -1).astype(self.dtype)
+        added = self.add_embedding(jnp.concatenate([pooled_prompt_embeds, sizes], axis=-1))
+        return Context(keys_values, added)
+
+    def _transformer_blocks(self) -> Iterator[TransformerBlock]:
+        """In the order in which they run."""
+        for part in (*self.down_blocks, self.mid_block, *self.up_blocks):
+            for attention in part.attentions:
+                yield from attention.transformer_blocks
+
+    def __call__(self, latents: Array, timesteps: Array, context: Context) -> Array:
         """One forward pass.
 
         Args:
             latents: `[B, h, w, C]`, already scaled for this step's noise level.
             timesteps: `[B]` float32 (bfloat16 would round 961 to 960).
-            prompt_embeds: `[B, L, D]`.
-            added_embed: `[B, time_embed_dim]`, from `embed_added`, for a UNet that has it.
+            context: from `condition`.
 
         Returns `[B, h, w, C]` float32.
         """
         wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
         time_embed = self.time_embedding(wave.astype(self.dtype))
-        if added_embed is not None:
-            time_embed = time_embed + added_embed
+        if context.added_embed is not None:
+            time_embed = time_embed + context.added_embed
+        keys_values = iter(context.keys_values)
         x = self.conv_in(latents.astype(self.dtype))
         skips = [x]
         for block in self.down_blocks:
-            skips += block(skips[-1], time_embed, prompt_embeds)
-        x = self.mid_block(skips[-1], time_embed, prompt_embeds)
+            skips += block(skips[-1], time_embed, keys_values)
+        x = self.mid_block(skips[-1], time_embed, keys_values)
         for block in self.up_blocks:
-            x = block(x, skips, time_embed, prompt_embeds)
+            x = block(x, skips, time_embed, keys_values)
         x = self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
         return x.astype(jnp.float32)
 

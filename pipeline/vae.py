@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from pipeline.config import VAEConfig
-from pipeline.layers import Attention, ResnetBlock, conv, group_norm, upsample_nearest
+from pipeline.layers import GroupNorm, ResnetBlock, SelfAttention, Upsample, conv
 
 NORM_EPS = 1e-6
 LOGVAR_RANGE = (-30.0, 20.0)
@@ -19,8 +19,8 @@ class SpatialAttention(nnx.Module):
     """One head over all pixels, around a skip."""
 
     def __init__(self, width: int, groups: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.group_norm = group_norm(width, groups, NORM_EPS, dtype=dtype, rngs=rngs)
-        self.attention = Attention(width, width, 1, bias=True, dtype=dtype, rngs=rngs)
+        self.group_norm = GroupNorm(width, groups, NORM_EPS, dtype=dtype)
+        self.attention = SelfAttention(width, 1, bias=True, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         """`[B, h, w, C] -> [B, h, w, C]`."""
@@ -99,13 +99,13 @@ class UpBlock(nnx.Module):
             for i in range(config.layers_per_block + 1)
         )
         if level > 0:
-            self.upsample = conv(width, width, dtype=dtype, rngs=rngs)
+            self.upsample = Upsample(width, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         """`[B, h, w, c_in] -> [B, 2h, 2w, C]`; the last block keeps the size."""
         for resnet in self.resnets:
             x = resnet(x)
-        return self.upsample(upsample_nearest(x)) if hasattr(self, "upsample") else x
+        return self.upsample(x) if hasattr(self, "upsample") else x
 
 
 class Encoder(nnx.Module):
@@ -119,9 +119,7 @@ class Encoder(nnx.Module):
             for level in range(len(channels))
         )
         self.mid_block = MidBlock(config, dtype=dtype, rngs=rngs)
-        self.conv_norm_out = group_norm(
-            channels[-1], config.norm_num_groups, NORM_EPS, dtype=dtype, rngs=rngs
-        )
+        self.conv_norm_out = GroupNorm(channels[-1], config.norm_num_groups, NORM_EPS, dtype=dtype)
         self.conv_out = conv(channels[-1], 2 * config.latent_channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
@@ -145,9 +143,7 @@ class Decoder(nnx.Module):
             UpBlock(config, level, channels[min(level + 1, top)], dtype=dtype, rngs=rngs)
             for level in reversed(range(len(channels)))
         )
-        self.conv_norm_out = group_norm(
-            channels[0], config.norm_num_groups, NORM_EPS, dtype=dtype, rngs=rngs
-        )
+        self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, NORM_EPS, dtype=dtype)
         self.conv_out = conv(channels[0], config.in_channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, z: Array) -> Array:

@@ -1,8 +1,8 @@
 """A checkpoint's tensors into NNX modules, strictly: every name and shape must match.
 
-The only file that knows diffusers' and transformers' key names. `checkpoint_name` is the contract:
-it gives every parameter the name its tensor has in a checkpoint of today; `modern_name` turns the
-spellings that older files have into it.
+The only file that knows diffusers' and transformers' key names. `checkpoint_names` is the contract:
+it gives every parameter the names its tensors have in a checkpoint of today; `modern_name` turns
+the spellings that older files have into them.
 """
 
 import re
@@ -16,6 +16,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from pipeline.errors import CheckpointError
+from pipeline.layers import summed_taps
 from pipeline.tensors import TensorFiles, open_tensors
 
 # Where a module here is called otherwise than in the checkpoint.
@@ -24,7 +25,7 @@ NAMES = (
     (r"\.ff\.proj_in\.", ".ff.net.0.proj."),
     (r"\.ff\.proj_out\.", ".ff.net.2."),
     (r"\.downsample\.", ".downsamplers.0.conv."),
-    (r"\.upsample\.", ".upsamplers.0.conv."),
+    (r"\.upsample\.", ".upsamplers.0."),
     # The VAE's attention keeps its norm among its projections.
     (r"(mid_block\.attentions\.0)\.attention\.", r"\1."),
     (
@@ -34,7 +35,9 @@ NAMES = (
     (r"^(vision_model\.)?layers\.", r"\1encoder.layers."),
     (r"\.pre_layernorm\.", ".pre_layrnorm."),
 )
-LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+# Projections that are one here, side by side along the output axis, and several there.
+JOINED = {"to_qkv": ("to_q", "to_k", "to_v"), "to_kv": ("to_k", "to_v")}
+LEAVES = {"kernel": "weight", "taps": "weight", "scale": "weight", "embedding": "weight"}
 
 OLD_NAMES = (
     # CLIP's encoders saved before transformers 5.
@@ -53,9 +56,21 @@ Place = Callable[[np.ndarray], jax.Array]
 M = TypeVar("M", bound=nnx.Module)
 
 
-def checkpoint_name(path: tuple[Any, ...]) -> str:
-    """A parameter's path in its module -> its tensor's name in the checkpoint."""
-    name = ".".join(str(part) for part in (*path[:-1], LEAVES.get(path[-1], path[-1])))
+def checkpoint_names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """A parameter's path in its module -> the names in the checkpoint of the tensors it is made of.
+
+    Nearly always one; of several, each is an equal share of the output axis.
+    """
+    *layers, leaf = path
+    leaf = LEAVES.get(leaf, leaf)
+    parts = JOINED.get(layers[-1]) if layers else None
+    if parts is None:
+        return (_checkpoint_name((*layers, leaf)),)
+    return tuple(_checkpoint_name((*layers[:-1], part, leaf)) for part in parts)
+
+
+def _checkpoint_name(path: tuple[Any, ...]) -> str:
+    name = ".".join(map(str, path))
     for pattern, replacement in NAMES:
         name = re.sub(pattern, replacement, name)
     return name
@@ -70,6 +85,8 @@ def modern_name(name: str) -> str:
 
 def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that a parameter of `shape` has in the checkpoint, where axes run otherwise."""
+    if path[-1] == "taps":
+        return shape[-1], shape[-2], 3, 3
     if path[-1] != "kernel":
         return shape
     if len(shape) == 4:  # H W I O -> O I H W
@@ -78,20 +95,23 @@ def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int
 
 
 def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
-    """A checkpoint's tensor, with its axes as the module has them (a view)."""
-    if path[-1] != "kernel":
+    """A checkpoint's tensor as the module has it: a view, or for folded upsampling sums."""
+    if path[-1] not in ("kernel", "taps"):
         return tensor
-    return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+    kernel = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+    return summed_taps(kernel.astype(np.float32)) if path[-1] == "taps" else kernel
 
 
 def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
-    """All parameters of a module under their checkpoint's names, ready to be saved."""
+    """All parameters of a module that is not folded, under their checkpoint's names."""
     tensors = {}
     for path, param in nnx.to_flat_state(nnx.state(module, nnx.Param)):
-        value = np.asarray(param.get_value())
-        if path[-1] == "kernel":
-            value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
-        tensors[checkpoint_name(path)] = np.ascontiguousarray(value)
+        names = checkpoint_names(path)
+        shares = np.split(np.asarray(param.get_value()), len(names), axis=-1)
+        for name, value in zip(names, shares, strict=True):
+            if path[-1] == "kernel":
+                value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+            tensors[name] = np.ascontiguousarray(value)
     return tensors
 
 
@@ -139,15 +159,16 @@ def load(
     with open_tensors(folder) as files:
         sources = _match(folder, files, flat)
         for path, param in flat.items():
-            tensor = from_checkpoint(path, files[sources[path]].read())
+            shares = [from_checkpoint(path, files[name].read()) for name in sources[path]]
+            tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
             array = place(np.ascontiguousarray(tensor.astype(dtype)))
             flat[path] = param.replace(array)
             progress(array.nbytes)
     return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
-def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, str]:
-    """For every parameter the name of its tensor; refuses anything that does not pair up."""
+def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
+    """For every parameter the names of its tensors; refuses anything that does not pair up."""
     found: dict[str, str] = {}
     for name in _named(files):
         modern = modern_name(name)
@@ -156,17 +177,19 @@ def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any
         found[modern] = name
     sources = {}
     for path, param in params.items():
-        name = checkpoint_name(path)
-        if name not in found:
-            raise CheckpointError(f"{folder}: the tensor {name} is missing")
-        sources[path] = found.pop(name)
-        shape = files[sources[path]].shape
-        right = checkpoint_shape(path, param.shape)
-        if shape != right:
-            raise CheckpointError(
-                f"{folder}: {sources[path]} has shape {list(shape)}; expected {list(right)}"
-                " from the component's config.json"
-            )
+        names = checkpoint_names(path)
+        for name in names:
+            if name not in found:
+                raise CheckpointError(f"{folder}: the tensor {name} is missing")
+        sources[path] = [found.pop(name) for name in names]
+        share = (*param.shape[:-1], param.shape[-1] // len(names))
+        right = checkpoint_shape(path, share)
+        for source in sources[path]:
+            if files[source].shape != right:
+                raise CheckpointError(
+                    f"{folder}: {source} has shape {list(files[source].shape)}; expected"
+                    f" {list(right)} from the component's config.json"
+                )
     for name in found.values():
         raise CheckpointError(f"{folder}: unknown tensor {name}")
     return sources

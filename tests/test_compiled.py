@@ -87,10 +87,8 @@ def test_every_number_of_devices_draws_the_same(devices: int, used: int) -> None
 def test_halves_of_guidance_run_on_different_devices() -> None:
     run = shared_pipeline(8)._compiled
     ids = np.zeros((2, 4, 2, 77), np.int32)
-    conditioning = run.encode(ids, np.zeros(4, bool))
-    assert conditioning.pooled_prompt_embeds is not None
-    for embeds in (conditioning.prompt_embeds, conditioning.pooled_prompt_embeds):
-        held = {shard.device.id: shard.index[:2] for shard in embeds.addressable_shards}
+    for array in jax.tree.leaves(run.encode(ids, np.zeros(4, bool))):
+        held = {shard.device.id: shard.index[:2] for shard in array.addressable_shards}
         assert held == {
             half * 4 + picture: (slice(half, half + 1), slice(picture, picture + 1))
             for half in range(2)

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pipeline.layers import Attention, ResnetBlock, conv, group_norm, sinusoid, upsample_nearest
+from pipeline.layers import (
+    CrossAttention,
+    GroupNorm,
+    ResnetBlock,
+    SelfAttention,
+    Upsample,
+    conv,
+    folded,
+    sinusoid,
+)
 from tests.checkpoints import random_module
 
 
@@ -43,10 +52,16 @@ def test_sinusoid_of_late_timesteps_is_the_same_when_compiled() -> None:
     np.testing.assert_allclose(ours[0, :160], np.cos(angles.astype(float)), atol=5e-7)
 
 
-def test_upsample_repeats_every_pixel() -> None:
+@pytest.mark.parametrize("fold", [False, True])
+def test_upsample_is_a_convolution_of_repeated_pixels(fold: bool) -> None:
+    upsample = random_module(lambda: Upsample(4, **options()))
     x = normal(2, 3, 5, 4)
-    right = x.repeat(2, axis=1).repeat(2, axis=2)
-    np.testing.assert_array_equal(upsample_nearest(jnp.array(x)), right)
+    repeated = x.repeat(2, axis=1).repeat(2, axis=2)
+    right = jax.jit(lambda x: upsample.conv(x))(repeated)
+    if fold:
+        folded(upsample)
+        assert not hasattr(upsample.conv, "kernel")
+    np.testing.assert_allclose(jax.jit(lambda x: upsample(x))(x), right, atol=1e-5)
 
 
 def test_convolutions_keep_or_halve_the_size() -> None:
@@ -61,7 +76,7 @@ def test_convolutions_keep_or_halve_the_size() -> None:
 def test_group_norm_of_a_large_mean() -> None:
     """Statistics in one pass would cancel here."""
     x = 1000 + normal(1, 16, 16, 4)
-    ours = np.asarray(jax.jit(lambda x: group_norm(4, 2, 1e-6, **options())(x))(x))
+    ours = np.asarray(jax.jit(lambda x: GroupNorm(4, 2, 1e-6, dtype=jnp.float32)(x))(x))
     groups = ours.reshape(256, 2, 2)
     np.testing.assert_allclose(groups.mean((0, 2)), 0, atol=1e-3)
     np.testing.assert_allclose(groups.std((0, 2)), 1, atol=1e-3)
@@ -85,17 +100,32 @@ def test_resnet_block_with_time_and_shortcut() -> None:
     assert np.abs(run(x, time) - run(x, 2 * time)).max() > 1e-3
 
 
-def test_attention_reads_its_context() -> None:
-    make = partial(Attention, 8, 12, 2, bias=False)
-    attend = jax.jit(lambda x, context: make(**options())(x, context))
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_group_norm_by_definition(dtype: Any) -> None:
+    norm = random_module(lambda: GroupNorm(6, 3, 1e-5, dtype=jnp.float32))
+    x = 3 * normal(2, 4, 8, 6) + np.arange(6)
+    grouped = x.reshape(2, 32, 3, 2)
+    mean, variance = (f(grouped, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
+    right = ((grouped - mean) / np.sqrt(variance + 1e-5)).reshape(x.shape)
+    right = right * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
+    ours = jax.jit(lambda x: norm(x))(jnp.asarray(x, dtype))
+    assert ours.dtype == dtype
+    tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    np.testing.assert_allclose(np.asarray(ours, np.float32), right, atol=tolerance)
+
+
+def test_cross_attention_reads_its_context() -> None:
+    attend = random_module(lambda: CrossAttention(8, 12, 2, **options()))
+    run = jax.jit(lambda x, context: attend(x, attend.to_kv(context)))
     x, context = normal(2, 5, 8), normal(2, 3, 12)
-    assert attend(x, context).shape == (2, 5, 8)
-    assert np.abs(attend(x, context) - attend(x, -context)).max() > 1e-3
+    assert run(x, context).shape == (2, 5, 8)
+    assert np.abs(run(x, context) - run(x, -context)).max() > 1e-3
     # The order of the context's tokens does not matter.
-    np.testing.assert_allclose(attend(x, context[:, ::-1]), attend(x, context), atol=1e-6)
+    np.testing.assert_allclose(run(x, context[:, ::-1]), run(x, context), atol=1e-6)
 
 
-def test_only_the_output_projection_always_has_a_bias() -> None:
-    attend = nnx.eval_shape(lambda: Attention(8, 12, 2, bias=False, **options()))
-    assert attend.to_q.bias is attend.to_k.bias is attend.to_v.bias is None
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_output_projection_always_has_a_bias(bias: bool) -> None:
+    attend = nnx.eval_shape(lambda: SelfAttention(8, 2, bias=bias, **options()))
+    assert (attend.to_qkv.bias is not None) == bias
     assert attend.to_out.bias is not None

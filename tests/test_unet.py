@@ -28,7 +28,7 @@ def network() -> tuple[UNet, UNetConfig]:
 
 @nnx.jit
 def run(unet: UNet, latents: Any, times: Any, embeds: Any, pooled: Any, sizes: Any) -> Any:
-    return unet(latents, times, embeds, unet.embed_added(pooled, sizes))
+    return unet(latents, times, unet.condition(embeds, pooled, sizes))
 
 
 @cache

@@ -96,8 +96,7 @@ def unet_prediction(
     *pooled_and_time_ids: jax.Array,
 ) -> jax.Array:
     """One forward pass with everything that conditions it, `[B, h, w, C]`."""
-    added = unet.embed_added(*pooled_and_time_ids) if pooled_and_time_ids else None
-    return unet(latents, timesteps, prompt_embeds, added)
+    return unet(latents, timesteps, unet.condition(prompt_embeds, *pooled_and_time_ids))
 
 
 @compiled

@@ -64,7 +64,7 @@ def loss_fn(
     pooled = jnp.where(dropped[:, None], 0.0, pooled)
     height, width = (float(side * config.vae.scale_factor) for side in latents.shape[1:3])
     time_ids = jnp.array([height, width, 0.0, 0.0, height, width], jnp.float32)
-    added = model.embed_added(pooled, jnp.broadcast_to(time_ids, (count, 6)))
+    context = model.condition(embeds, pooled, jnp.broadcast_to(time_ids, (count, 6)))
     time_key, noise_key = jax.random.split(key)
     sigmas = jnp.asarray(train_sigmas(config.scheduler), jnp.float32)
     # One timestep from each of `count` equal stretches: less variance than independent ones.
@@ -74,7 +74,7 @@ def loss_fn(
     noise = jax.random.normal(noise_key, latents.shape)
     wide = sigma[:, None, None, None]
     noisy = (latents + wide * noise) / jnp.sqrt(wide**2 + 1)
-    predicted = model(noisy, times.astype(jnp.float32), embeds, added)
+    predicted = model(noisy, times.astype(jnp.float32), context)
     error = jnp.mean((predicted - noise) ** 2, axis=(1, 2, 3))
     return jnp.mean(error * loss_weight(sigma))
 

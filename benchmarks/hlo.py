@@ -1,0 +1,316 @@
+"""What a compiled program asks of a TPU: FLOPs and bytes of every operation in its HLO text.
+
+Text is parsed because XLA's own `cost_analysis` does not look into loops. Only the matrix unit's
+FLOPs are counted (matrix products and convolutions), and only bytes that move between HBM and the
+chip: layouts with `S(1)` are in VMEM already. Sizes are those of the tiled layouts, padding
+included.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+ITEM_BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "bf16": 2, "token": 0}
+ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
+HEADER = re.compile(r"^(ENTRY )?%(\S+) \(.*\{$")
+INSTRUCTION = re.compile(r"^\s+(ROOT )?%(\S+) = (.*)$")
+CALLED = re.compile(r"(?:calls|body|to_apply)=%([^\s,]+)")
+BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+# They name, join or take apart what is there already.
+FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "after-all",
+    "partition-id",
+}
+# The other half of something that was counted when it began.
+ENDS = {"copy-done", "slice-done", "all-gather-done", "collective-permute-done", "async-done"}
+ASYNC = {"copy-start", "slice-start", "async-start"}
+SLICES = {"slice", "dynamic-slice"}
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """One array: its logical size, and where and how it lies."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str
+
+    @property
+    def in_vmem(self) -> bool:
+        """On the chip, so reading it costs no bandwidth."""
+        return "S(1)" in self.layout
+
+    @property
+    def size(self) -> int:
+        """Bytes, tiles at the edges counted whole."""
+        shape = list(self.shape)
+        order, _, tiling = self.layout.partition(":")
+        tile = re.match(r"T\(([\d,]+)\)", tiling)
+        if tile and order:
+            minor_first = [int(axis) for axis in order.split(",")]
+            sides = [int(side) for side in tile[1].split(",")]
+            for axis, side in zip(minor_first, reversed(sides), strict=False):
+                shape[axis] = -(-shape[axis] // side) * side
+        return int(math.prod(shape) * _item_bytes(self.dtype))
+
+
+def _item_bytes(dtype: str) -> float:
+    if dtype in ITEM_BYTES:
+        return ITEM_BYTES[dtype]
+    bits = re.search(r"\d+", dtype)
+    return int(bits[0]) / 8 if bits else 0
+
+
+def _arrays(text: str) -> tuple[ArrayType, ...]:
+    found = ARRAY.findall(text)
+    return tuple(ArrayType(d, tuple(map(int, filter(None, s.split(",")))), y) for d, s, y in found)
+
+
+@dataclass
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    outputs: tuple[ArrayType, ...]
+    operands: tuple[str, ...]
+    attributes: str
+
+    @property
+    def scope(self) -> str:
+        """Where in the source's `jax.named_scope`s it comes from."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1] if found else ""
+
+    @property
+    def called(self) -> str | None:
+        """The computation of a fusion, a loop's body or a call."""
+        found = CALLED.search(self.attributes)
+        return found[1] if found else None
+
+    @property
+    def estimated_cycles(self) -> int:
+        """The compiler's own estimate; it has none for custom kernels."""
+        found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
+        return int(found[1]) if found else 0
+
+    @property
+    def kernel_cost(self) -> tuple[float, float]:
+        """FLOPs and bytes that a custom kernel states of itself."""
+        found = re.search(r'"cost_estimate":(\{[^}]*\})', self.attributes)
+        stated = json.loads(found[1]) if found else {}
+        return float(stated.get("flops", 0)), float(stated.get("bytes_accessed", 0))
+
+    @property
+    def trips(self) -> int | None:
+        """How often a loop runs, where the compiler knows."""
+        found = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
+        return int(found[1]) if found else None
+
+
+@dataclass
+class Computation:
+    """A function: its instructions in order."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+
+    @cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        """The instructions by what they are called."""
+        return {instruction.name: instruction for instruction in self.instructions}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one operation does each time it runs; `hidden` bytes move while others compute."""
+
+    instruction: Instruction
+    flops: float
+    bytes: float
+    hidden: bool = False
+
+
+class Program:
+    """A compiled program, from `jax.stages.Compiled.as_text()`."""
+
+    def __init__(self, text: str):
+        self.computations: dict[str, Computation] = {}
+        self.entry = ""
+        for line in text.splitlines():
+            if header := HEADER.match(line):
+                current = self.computations[header[2]] = Computation()
+                self.entry = header[2] if header[1] else self.entry
+            elif found := INSTRUCTION.match(line):
+                current.instructions.append(_instruction(found[2], found[3]))
+
+    def loop(self) -> str | None:
+        """The body of the loop whose number of turns is only known when it runs."""
+        for instruction in self.computations[self.entry].instructions:
+            if instruction.opcode == "while" and instruction.trips is None:
+                return instruction.called
+        return None
+
+    def costs(self, computation: str) -> Iterator[tuple[Cost, int]]:
+        """Every operation in it and how often it runs; a loop of unknown length is left out."""
+        inside = self.computations[computation]
+        for instruction in inside.instructions:
+            if instruction.opcode == "while":
+                body = instruction.called
+                if body is not None and instruction.trips is not None:
+                    for cost, times in self.costs(body):
+                        yield cost, times * instruction.trips
+            elif instruction.opcode == "call":
+                assert instruction.called is not None
+                yield from self.costs(instruction.called)
+            elif instruction.opcode == "conditional":
+                yield from self._cheapest_branch(instruction)
+            elif instruction.opcode not in FREE | ENDS:
+                yield self._cost(inside, instruction), 1
+
+    def _cheapest_branch(self, instruction: Instruction) -> list[tuple[Cost, int]]:
+        """A scheduler without noise of its own goes the short way."""
+        found = BRANCHES.search(instruction.attributes)
+        names = found[1].replace("%", "").split(", ") if found else []
+        branches = [list(self.costs(name)) for name in names]
+        return min(branches, key=lambda costs: sum(cost.bytes for cost, _ in costs), default=[])
+
+    def _cost(self, inside: Computation, instruction: Instruction) -> Cost:
+        if instruction.opcode in ASYNC:
+            # Its outputs name the source again.
+            moved = sum(_hbm(inside.by_name[name].outputs) for name in instruction.operands[:1])
+            moved = moved or _hbm(instruction.outputs[:1])
+            return Cost(instruction, 0, moved, hidden=True)
+        if instruction.opcode == "custom-call":
+            flops, moved = instruction.kernel_cost
+            if flops or moved:
+                return Cost(instruction, flops, moved)
+        flops = self._flops(inside, instruction)
+        read = [self._read(inside, instruction, i) for i in range(len(instruction.operands))]
+        return Cost(instruction, flops, sum(read) + _hbm(instruction.outputs))
+
+    def _read(self, inside: Computation, instruction: Instruction, index: int) -> float:
+        """HBM bytes of an operand that are read; all, unless only slices of it are."""
+        arrays = inside.by_name[instruction.operands[index]].outputs
+        if instruction.opcode in SLICES:
+            return min(_hbm(arrays), _hbm(instruction.outputs)) if index == 0 else 0
+        if instruction.opcode != "fusion" or instruction.called is None:
+            return _hbm(arrays)
+        fused = self.computations[instruction.called]
+        parameters = {i.name: i for i in fused.instructions if i.opcode == "parameter"}
+        name = next(n for n, i in parameters.items() if i.attributes.startswith(f"({index})"))
+        users = [i for i in fused.instructions if name in i.operands]
+        if users and all(user.opcode in SLICES for user in users):
+            part = sum(output.size for user in users for output in user.outputs)
+            return min(_hbm(arrays), part)
+        return _hbm(arrays)
+
+    def _flops(self, inside: Computation, instruction: Instruction) -> float:
+        if instruction.opcode == "fusion" and instruction.called is not None:
+            fused = self.computations[instruction.called]
+            return sum(self._flops(fused, part) for part in fused.instructions)
+        if instruction.opcode == "convolution":
+            image, kernel = (inside.by_name[name].outputs[0] for name in instruction.operands)
+            return _convolution_flops(instruction, image, kernel)
+        if instruction.opcode == "dot":
+            return _dot_flops(instruction, inside.by_name[instruction.operands[0]].outputs[0])
+        return 0
+
+
+def _hbm(arrays: tuple[ArrayType, ...]) -> float:
+    return sum(array.size for array in arrays if not array.in_vmem)
+
+
+def _instruction(name: str, rest: str) -> Instruction:
+    end = _closing(rest, 0) + 1 if rest.startswith("(") else _type_end(rest)
+    types, call = rest[:end], rest[end:].lstrip()
+    opcode, _, _ = call.partition("(")
+    close = _closing(call, len(opcode))
+    inner, attributes = call[len(opcode) : close + 1], call[close + 1 :]
+    operands = tuple(re.findall(r"%([^\s,()]+)", inner))
+    if opcode == "parameter":
+        attributes = inner + attributes
+    return Instruction(name, opcode, _arrays(types), operands, attributes)
+
+
+def _type_end(text: str) -> int:
+    """Where `bf16[8,192]{1,0:T(8,128)(2,1)} convolution(...` has its opcode."""
+    found = re.match(r"[a-z0-9]+\[[\d,]*\](\{[^}]*\})?", text)
+    assert found is not None, text[:80]
+    return found.end()
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for i in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[i], 0)
+        if depth == 0:
+            return i
+    raise ValueError(f"unbalanced parentheses: {text[:80]}")
+
+
+def _dot_flops(instruction: Instruction, left: ArrayType) -> float:
+    found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+    contracted = [left.shape[int(axis)] for axis in found[1].split(",")] if found else []
+    return 2.0 * math.prod(instruction.outputs[0].shape) * math.prod(contracted)
+
+
+def _convolution_flops(instruction: Instruction, image: ArrayType, kernel: ArrayType) -> float:
+    """Products with padding or with the holes of a dilation are not counted.
+
+    XLA writes batched matrix products as convolutions too, the batch as dilated spatial axes.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    assert labels is not None
+    image_axes, kernel_axes, output_axes = labels.groups()
+    output = instruction.outputs[0]
+    spatial = [label for label in output_axes if label.isdigit()]
+    pairs = 1
+    for i, label in enumerate(spatial):
+        pairs *= _pairs(
+            _window(instruction.attributes, i),
+            image.shape[image_axes.index(label)],
+            output.shape[output_axes.index(label)],
+        )
+    batch, features = (output.shape[output_axes.index(label)] for label in "bf")
+    return 2.0 * batch * features * kernel.shape[kernel_axes.index("i")] * pairs
+
+
+@dataclass(frozen=True)
+class _Window:
+    size: int = 1
+    stride: int = 1
+    low: int = 0
+    lhs_dilate: int = 1
+    rhs_dilate: int = 1
+
+
+def _window(attributes: str, axis: int) -> _Window:
+    found = re.search(r"window=\{([^}]*)\}", attributes)
+    values: dict[str, int] = {}
+    for part in found[1].split() if found else []:
+        key, _, value = part.partition("=")
+        mine = value.split("x")[axis]
+        if key == "pad":
+            values["low"] = int(mine.split("_")[0])
+        elif key in _Window.__dataclass_fields__:
+            values[key] = int(mine)
+    return _Window(**values)
+
+
+def _pairs(window: _Window, inputs: int, outputs: int) -> int:
+    """Along one axis, how many pairs of an output and a tap meet an input."""
+    count = 0
+    for tap in range(window.size):
+        offset = tap * window.rhs_dilate - window.low
+        for place in range(outputs):
+            at = place * window.stride + offset
+            count += 0 <= at < (inputs - 1) * window.lhs_dilate + 1 and at % window.lhs_dilate == 0
+    return count
