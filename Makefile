@@ -6,6 +6,9 @@
 #   make test-reference             the comparison with torch's diffusers, drawn afresh
 #   make test-incumbent             the comparison with diffusers' old Flax pipelines, drawn afresh
 #   make bench                      measurements, written into benchmarks/
+#   make load                       the serving path under more load than there is capacity
+#   make chaos                      the same while instances are killed, stopped and cut off
+#   make soak                       an hour of mixed load: nothing may grow
 #   make lint                       style, types, Dockerfile
 
 ACCELERATOR ?= cpu
@@ -18,7 +21,7 @@ INCUMBENT := .venv-incumbent
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-reference test-incumbent bench lint clean
+.PHONY: help setup run test test-reference test-incumbent bench load chaos soak lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,6 +43,9 @@ test-incumbent: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 
 bench: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+load chaos soak: $(VENV)/.installed-$(ACCELERATOR)
+	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .

@@ -8,10 +8,21 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 READY_WITHIN_S = 180.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process uses: seconds of processor time since its start, the rest at the moment."""
+
+    cpu_s: float
+    memory_mb: float
+    threads: int
+    open_files: int
 
 
 class Instance:
@@ -58,6 +69,18 @@ class Instance:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"it did not come up:\n{self.log.read_text()}")
             time.sleep(0.05)
+
+    def usage(self) -> "Usage":
+        """What the process uses now. Reads /proc: on Linux only."""
+        own = Path(f"/proc/{self.process.pid}")
+        fields = (own / "stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return Usage(
+            cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
+            memory_mb=int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20,
+            threads=int(fields[17]),
+            open_files=len(list((own / "fd").iterdir())),
+        )
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the process; one that has ended does not mind."""

@@ -1,0 +1,286 @@
+"""`make chaos`: requests through a front-end while the instances behind it are badly treated.
+
+A front-end, two instances that draw with the stand-in, each behind a proxy of ours: real processes.
+Instances are killed at random moments and started again, stopped and let go on; the proxies break
+connections off, cut answers short and hold them back. Meanwhile visitors wait for pictures, stop
+their requests or walk away, at every phase. Then the front-end is restarted under load, and an
+instance has no room left on its disk.
+
+Nothing may be lost, nothing may come twice, and what was drawn must be what an undisturbed instance
+draws, bit for bit. Writes `benchmarks/results/<date>-chaos.json`; ends with status 1 otherwise.
+"""
+
+import argparse
+import asyncio
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks import record
+from benchmarks.processes import Instance, front_end, stand_in
+from benchmarks.proxy import Proxy
+from benchmarks.visitors import Visit, percentiles, visit
+
+STEP_MS, STEPS = 20, 20
+EVENTS = STEPS + 6  # of a request: begun, steps, four pictures, done
+VISITORS = 8
+PROMPTS = 8  # that differ
+SETTLED_WITHIN_S = 60.0
+
+
+@dataclass
+class Plan:
+    """How much of everything."""
+
+    requests: int
+    kills: int
+    stops_s: tuple[float, ...]  # how long an instance may be stopped
+    seed: int = 7
+
+
+@dataclass
+class Toll:
+    """What happened.
+
+    Attributes:
+        mishaps: how often each.
+        restart_s: from each kill until the instance was ready again.
+        visits: what was meant to happen ("stays", "cancels", "leaves"), and what became of it.
+        wrong: sentences about what must not be.
+    """
+
+    mishaps: Counter[str] = field(default_factory=Counter)
+    restart_s: list[float] = field(default_factory=list)
+    visits: list[tuple[str, Visit]] = field(default_factory=list)
+    asked_again: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        """As it is written down."""
+        outcomes = Counter(f"{meant}: {made.outcome}" for meant, made in self.visits)
+        return {
+            "requests": len(self.visits),
+            "outcomes": dict(sorted(outcomes.items())),
+            "refused_and_asked_again": self.asked_again,
+            "mishaps": dict(sorted(self.mishaps.items())),
+            "restart_ms": percentiles(self.restart_s),
+            "begun_again": sum(len(made.recovery_s) for _, made in self.visits),
+            "recovery_ms": percentiles([s for _, made in self.visits for s in made.recovery_s]),
+            "lost": sum(made.outcome == "broken" for _, made in self.visits),
+            "duplicated": sum(made.duplicates for _, made in self.visits),
+            "wrong": self.wrong,
+        }
+
+
+def main() -> None:
+    """Runs, records, and fails if anything was lost."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    parser.add_argument("--requests", type=int, default=1000, help="at least")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--stop-seconds", type=float, nargs="+", default=[3, 20, 60])
+    options = parser.parse_args()
+    plan = Plan(options.requests, options.kills, tuple(options.stop_seconds))
+    with tempfile.TemporaryDirectory() as folder:
+        toll = asyncio.run(run(plan, Path(folder)))
+    record.write("chaos", toll.report())
+    sys.exit(bool(toll.wrong))
+
+
+async def run(plan: Plan, folder: Path) -> Toll:
+    """All of it, with the logs in `folder`."""
+    program = stand_in(STEP_MS, "--steps", str(STEPS))
+    instances = [Instance(program, folder / f"instance-{i}.log") for i in range(2)]
+    proxies = [Proxy(instance.port) for instance in instances]
+    front = Instance(front_end([proxy.url for proxy in proxies]), folder / "front-end.log")
+    started = [*instances, front]
+    try:
+        for each in started:
+            each.start()
+        for proxy in proxies:
+            await proxy.open()
+        for each in started:
+            await asyncio.to_thread(each.wait_until_ready)
+        return await _disturbed(plan, instances, proxies, front)
+    finally:
+        for proxy in proxies:
+            await proxy.close()
+        for each in started:
+            each.kill()
+
+
+async def _disturbed(
+    plan: Plan, instances: list[Instance], proxies: list[Proxy], front: Instance
+) -> Toll:
+    toll, rng = Toll(), random.Random(plan.seed)
+    everything = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(limits=everything) as client:
+        bodies = [{"prompt": f"prompt {i}", "seed": 100 * i} for i in range(PROMPTS)]
+        undisturbed = [await visit(client, instances[0].url, body) for body in bodies]
+        right = [made.pictures for made in undisturbed]
+
+        def over() -> bool:
+            return len(toll.visits) >= plan.requests and toll.mishaps["killed"] >= plan.kills
+
+        async def come() -> None:
+            while not over():
+                which, meant, at = rng.randrange(PROMPTS), _meant(rng), rng.randrange(EVENTS)
+                made = await _ask(client, front.url, bodies[which], meant, at, toll)
+                toll.visits.append((meant, made))
+                _judge(meant, made, right[which], toll)
+
+        mishaps = [
+            _mishaps(plan, instance, proxy, toll, rng, over)
+            for instance, proxy in zip(instances, proxies, strict=True)
+        ]
+        await asyncio.gather(*mishaps, *(come() for _ in range(VISITORS)))
+        await _restarted(client, front, bodies, right, toll)
+        await _disk_full(client, instances, front, bodies, right, toll)
+        await _settled(client, front, toll)
+    return toll
+
+
+def _meant(rng: random.Random) -> str:
+    return rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
+
+
+async def _ask(
+    client: httpx.AsyncClient, url: str, body: dict[str, Any], meant: str, at: int, toll: Toll
+) -> Visit:
+    """One request; a refusal says when to ask again."""
+    while True:
+        made = await visit(
+            client,
+            url,
+            body,
+            cancel_at=at if meant == "cancels" else None,
+            leave_at=at if meant == "leaves" else None,
+        )
+        if not made.outcome.startswith("refused"):
+            return made
+        toll.asked_again += 1
+        await asyncio.sleep(min(made.retry_after_s, 1.0))
+
+
+def _judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
+    also = {"stays": set(), "cancels": {"cancelled"}, "leaves": {"left"}}[meant]
+    if made.outcome not in {"done", *also}:
+        toll.wrong.append(f"one who {meant} was told: {made.outcome}")
+    if made.outcome == "done" and made.pictures.keys() != right.keys():
+        toll.wrong.append(f"done with the pictures {sorted(made.pictures)}")
+    if any(right.get(i) != digest for i, digest in made.pictures.items()):
+        toll.wrong.append("a picture is not the one that is drawn undisturbed")
+    if made.duplicates:
+        toll.wrong.append("something came twice")
+
+
+# --- mishaps ---
+
+
+async def _mishaps(
+    plan: Plan,
+    instance: Instance,
+    proxy: Proxy,
+    toll: Toll,
+    rng: random.Random,
+    over: Callable[[], bool],
+) -> None:
+    """One after the other to one instance, until it is over; in the end it is well."""
+
+    async def killed() -> None:
+        began = time.monotonic()
+        instance.kill()
+        instance.start()
+        await asyncio.to_thread(instance.wait_until_ready)
+        toll.restart_s.append(time.monotonic() - began)
+
+    async def stopped() -> None:
+        instance.signal(signal.SIGSTOP)
+        await asyncio.sleep(rng.choice(plan.stops_s))
+        instance.signal(signal.SIGCONT)
+
+    async def delayed() -> None:
+        proxy.delay_s = rng.uniform(0.1, 1.0)
+        await asyncio.sleep(2.0)
+        proxy.delay_s = 0.0
+
+    async def reset() -> None:
+        proxy.reset()
+
+    async def truncated() -> None:
+        proxy.truncate(rng.randrange(1, 60_000))
+
+    others: list[Callable[[], Awaitable[None]]] = [stopped, delayed, reset, truncated]
+    while not over():
+        await asyncio.sleep(rng.uniform(0.1, 1.5))
+        what = killed
+        if toll.mishaps["killed"] >= plan.kills or rng.random() < 0.4:
+            # Stopping is rare, or little else would happen.
+            what = rng.choices(others, [1, 4, 4, 4])[0]
+        toll.mishaps[what.__name__] += 1
+        await what()
+
+
+async def _restarted(
+    client: httpx.AsyncClient,
+    front: Instance,
+    bodies: list[dict[str, Any]],
+    right: list[dict[int, str]],
+    toll: Toll,
+) -> None:
+    """The front-end is told to stop while it has work; all of it ends, in one way or the other."""
+    asked = [asyncio.create_task(visit(client, front.url, body)) for body in bodies]
+    await asyncio.sleep(STEP_MS * STEPS / 2000)
+    front.signal(signal.SIGTERM)
+    told = Counter(made.outcome for made in await asyncio.gather(*asked))
+    if told.keys() - {"done", "stopping", "refused: stopping"}:
+        toll.wrong.append(f"when the front-end stopped: {dict(told)}")
+    await asyncio.to_thread(front.process.wait, 60)
+    front.start()
+    await asyncio.to_thread(front.wait_until_ready)
+    toll.mishaps["front-end restarted"] += 1
+    made = await visit(client, front.url, bodies[0])
+    _judge("stays", made, right[0], toll)
+
+
+async def _disk_full(
+    client: httpx.AsyncClient,
+    instances: list[Instance],
+    front: Instance,
+    bodies: list[dict[str, Any]],
+    right: list[dict[int, str]],
+    toll: Toll,
+) -> None:
+    """No process can write a byte into a file any more."""
+    for each in [*instances, front]:
+        _, hard = resource.prlimit(each.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(each.process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    toll.mishaps["disk full"] += 1
+    made = await asyncio.gather(*(visit(client, front.url, body) for body in bodies))
+    for one, pictures in zip(made, right, strict=True):
+        _judge("stays", one, pictures, toll)
+
+
+async def _settled(client: httpx.AsyncClient, front: Instance, toll: Toll) -> None:
+    """In the end nobody waits and nothing is drawn."""
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    body: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        body = (await client.get(f"{front.url}/readyz")).json()
+        if body == {"ready": True, "waiting": 0, "running": 0}:
+            return
+        await asyncio.sleep(0.1)
+    toll.wrong.append(f"in the end it still says {body}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""`python -m benchmarks.load`: the serving path under more load than there is capacity.
+
+Against the real server in a process of its own, over a stand-in whose every step takes the same
+time, requests arrive as they like (Poisson, open loop) at 0.5, 0.9, 1.5 and 3 times what it can
+draw. Every latency counts from when the request was due. Beside it stands what the same arrivals
+would have met at a server that needs no time for anything but drawing.
+
+Then the same with the miniature, where every picture must equal the one that is drawn alone.
+Writes `benchmarks/results/<date>-load.json` and prints the same.
+"""
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks import record
+from benchmarks.processes import Instance, stand_in
+from benchmarks.visitors import PATIENCE, Visit, percentiles, visit
+from pipeline import BUNDLED
+
+STEP_MS, STEPS, PLACES = 40, 5, 32
+SERVICE_S = STEP_MS * STEPS / 1000
+LOADS = (0.5, 0.9, 1.5, 3.0)
+PAGES = 500
+SEED = 7
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30, help="of arrivals, at each load")
+    parser.add_argument("--pictures", type=int, default=12, help="requests to the miniature")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = asyncio.run(_measure(Path(folder), options.seconds, options.pictures))
+    record.write("load", report)
+
+
+async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any]:
+    program = stand_in(STEP_MS, "--steps", str(STEPS), "--max-waiting", str(PLACES))
+    instance = Instance(program, folder / "stand-in.log")
+    instance.start()
+    try:
+        instance.wait_until_ready()
+        await under_load(instance.url, 0.5, 2)  # what happens once happens before
+        loads = {f"{load}x": await under_load(instance.url, load, seconds) for load in LOADS}
+        pages = await with_open_pages(instance, seconds / 3)
+    finally:
+        instance.stop()
+    drawn = Instance(["app.py", "--model", str(BUNDLED)], folder / "miniature.log")
+    drawn.start()
+    try:
+        drawn.wait_until_ready()
+        together = await drawn_together(drawn.url, pictures)
+    finally:
+        drawn.stop()
+    setting = {"step_ms": STEP_MS, "steps": STEPS, "places_in_the_queue": PLACES}
+    return {"stand_in": setting, "loads": loads, "open_pages": pages, "miniature": together}
+
+
+async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
+    """Arrivals at `load` times the capacity for so many seconds, and until the last has ended."""
+    rng = random.Random(SEED)
+    arrivals = [0.0]
+    while arrivals[-1] < seconds:
+        arrivals.append(arrivals[-1] + rng.expovariate(load / SERVICE_S))
+    began = time.monotonic() + 0.1
+
+    async def arrive(client: httpx.AsyncClient, number: int, at: float) -> Visit:
+        await asyncio.sleep(began + at - time.monotonic())
+        return await visit(client, url, {"prompt": "a", "seed": number}, due=began + at)
+
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+        visits = await asyncio.gather(*(arrive(client, i, at) for i, at in enumerate(arrivals)))
+    done = [(at, made) for at, made in zip(arrivals, visits, strict=True) if made.done_s]
+    finished = [at + (made.done_s or 0.0) for at, made in done]
+    ideal = ideal_latencies(arrivals)
+    return {
+        "arrivals": len(arrivals),
+        "outcomes": dict(Counter(made.outcome for made in visits)),
+        "first_event_ms": percentiles([m.first_event_s for m in visits if m.first_event_s]),
+        "overhead_ms": percentiles([made.done_s - SERVICE_S for _, made in done if made.done_s]),
+        "ideal_overhead_ms": percentiles([latency - SERVICE_S for latency in ideal]),
+        "useful_work": round(sum(at <= seconds for at in finished) * SERVICE_S / seconds, 3),
+    }
+
+
+def ideal_latencies(arrivals: list[float]) -> list[float]:
+    """Of the requests that one server with `PLACES` places for waiting takes in, from these."""
+    latencies: list[float] = []
+    ends: list[float] = []
+    for at in arrivals:
+        ends = [end for end in ends if end > at]
+        if len(ends) <= PLACES:
+            ends.append(max([at, *ends]) + SERVICE_S)
+            latencies.append(ends[-1] - at)
+    return latencies
+
+
+async def with_open_pages(instance: Instance, seconds: float) -> dict[str, Any]:
+    """What it costs that `PAGES` pages are open: each was fetched, and holds its heartbeat."""
+    before = await _idle(instance, seconds)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
+        )
+        for number in range(PAGES):
+            (await client.get(instance.url, timeout=PATIENCE)).raise_for_status()
+            beats = f"{instance.url}/gradio_api/heartbeat/page{number}"
+            stream = client.stream("GET", beats, timeout=httpx.Timeout(None))
+            answer = await stack.enter_async_context(stream)
+            answer.raise_for_status()
+        after = await _idle(instance, seconds)
+        busy = await under_load(instance.url, 0.5, seconds)
+    return {"pages": PAGES, "idle_without": before, "idle_with": after, "at_0.5x_with": busy}
+
+
+async def _idle(instance: Instance, seconds: float) -> dict[str, float]:
+    before = instance.usage()
+    await asyncio.sleep(seconds)
+    after = instance.usage()
+    return {
+        "processor_percent": round(100 * (after.cpu_s - before.cpu_s) / seconds, 2),
+        "memory_mb": round(after.memory_mb),
+        "threads": after.threads,
+        "open_files": after.open_files,
+    }
+
+
+async def drawn_together(url: str, count: int) -> dict[str, Any]:
+    """Requests that are all there at once, and then each of them alone."""
+    prompts = ("a red star", "a large yellow moon on a blue background", "two green circles")
+    bodies = [
+        {"prompt": prompts[i % len(prompts)], "seed": 1000 * i, "num_inference_steps": 5 + i % 3}
+        for i in range(count)
+    ]
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+        together = await asyncio.gather(*(visit(client, url, body) for body in bodies))
+        alone = [await visit(client, url, body) for body in bodies]
+    return {
+        "requests": count,
+        "outcomes": dict(Counter(made.outcome for made in [*together, *alone])),
+        "pictures": sum(len(made.pictures) for made in together),
+        "pictures_unlike_the_one_drawn_alone": sum(
+            one.pictures[i] != other.pictures.get(i)
+            for one, other in zip(alone, together, strict=True)
+            for i in one.pictures
+        ),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""A TCP proxy that can be told to treat what passes it badly."""
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+
+from benchmarks.processes import free_port
+
+
+class Proxy:
+    """Stands before a server; as long as nothing is asked of it, it only passes on.
+
+    Attributes:
+        url: where it answers.
+        delay_s: what everything that comes back waits for.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.delay_s = 0.0
+        self._target = target_port
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._left: int | None = None  # bytes to pass back until a connection is cut off
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Begins to listen."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    async def close(self) -> None:
+        """Ends, with all connections."""
+        if self._server:
+            self._server.close()
+        self.reset()
+
+    def reset(self) -> int:
+        """Breaks off all connections there are; says how many."""
+        clients = list(self._clients)
+        for client in clients:
+            _break(client)
+        return len(clients)
+
+    def truncate(self, after: int) -> None:
+        """Closes whichever connection is the first to send so many bytes back from now on."""
+        self._left = after
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.add(writer)
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            self._clients.discard(writer)
+            _break(writer)
+            return
+        there = asyncio.create_task(self._pass_on(reader, far_writer))
+        back = asyncio.create_task(self._pass_back(far_reader, writer))
+        try:
+            await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._clients.discard(writer)
+            for task in (there, back):
+                task.cancel()
+            for end in (writer, far_writer):
+                end.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+
+    async def _pass_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                if self._left is not None:
+                    data, self._left = data[: self._left], self._left - len(data)
+                    if self._left <= 0:
+                        self._left = None
+                        writer.write(data)
+                        return
+                writer.write(data)
+                await writer.drain()
+
+
+def _break(writer: asyncio.StreamWriter) -> None:
+    """Closes with a reset, not a farewell."""
+    with suppress(OSError):
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()

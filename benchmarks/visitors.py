@@ -1,0 +1,126 @@
+"""Those who ask for pictures over HTTP: they wait, change their minds, or walk away."""
+
+import base64
+import hashlib
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+# A stream must say something at least every 15 s, if only that it lives.
+PATIENCE = httpx.Timeout(60.0)
+
+
+@dataclass
+class Visit:
+    """What became of one request.
+
+    Attributes:
+        outcome: "done", "left", "broken" (the connection ended without an ending), the kind of the
+            error that ended it, or "refused: " and the kind of a refusal.
+        first_event_s, done_s: seconds from when the request was due.
+        recovery_s: from the last word of an attempt that failed to the start of the next.
+        pictures: by index, a digest of each file.
+        duplicates: pictures that came again, and endings after the first.
+    """
+
+    outcome: str = "broken"
+    first_event_s: float | None = None
+    done_s: float | None = None
+    recovery_s: list[float] = field(default_factory=list)
+    pictures: dict[int, str] = field(default_factory=dict)
+    duplicates: int = 0
+    retry_after_s: float = 0.0
+
+
+async def visit(
+    client: httpx.AsyncClient,
+    url: str,
+    body: dict[str, Any],
+    *,
+    due: float | None = None,
+    cancel_at: int | None = None,
+    leave_at: int | None = None,
+) -> Visit:
+    """Asks, and follows what happens.
+
+    Args:
+        client: has the connections.
+        url: of the instance.
+        body: of the request.
+        due: when it should have been sent, by `time.monotonic()`; now if left out.
+        cancel_at: the event, counted from 0, at which the request is stopped.
+        leave_at: the same, at which the connection is closed.
+    """
+    made = Visit()
+    due = time.monotonic() if due is None else due
+    with suppress(httpx.HTTPError):
+        async with client.stream(
+            "POST", f"{url}/v1/generate", json=body, timeout=PATIENCE
+        ) as answer:
+            if answer.status_code != 200:
+                error = json.loads(await answer.aread())["error"]
+                made.outcome = f"refused: {error['code']}"
+                made.retry_after_s = float(answer.headers.get("Retry-After", 1))
+                return made
+            await _follow(made, client, url, answer, due, cancel_at, leave_at)
+    return made
+
+
+async def _follow(
+    made: Visit,
+    client: httpx.AsyncClient,
+    url: str,
+    answer: httpx.Response,
+    due: float,
+    cancel_at: int | None,
+    leave_at: int | None,
+) -> None:
+    count, name, last = 0, "", due
+    async for line in answer.aiter_lines():
+        key, _, value = line.partition(": ")
+        if key == "event":
+            name = value
+        if key != "data":
+            continue
+        now = time.monotonic()
+        _heard(made, name, json.loads(value), now - due, now - last)
+        last = now
+        if count == cancel_at:
+            request_id = answer.headers["X-Request-Id"]
+            await client.delete(f"{url}/v1/requests/{request_id}", timeout=PATIENCE)
+        if count == leave_at and made.outcome == "broken":
+            made.outcome = "left"
+            return
+        count += 1
+
+
+def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: float) -> None:
+    if made.first_event_s is None:
+        made.first_event_s = at_s
+    if made.outcome != "broken":
+        made.duplicates += 1  # something follows an ending
+    elif name == "started" and event["attempt"] > 1:
+        made.recovery_s.append(pause_s)
+    elif name == "image":
+        made.duplicates += event["index"] in made.pictures
+        png = base64.b64decode(event["png"])
+        made.pictures[event["index"]] = hashlib.sha256(png).hexdigest()
+    elif name == "done":
+        made.outcome, made.done_s = "done", at_s
+    elif name == "error":
+        made.outcome = event["kind"]
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Of seconds, as milliseconds."""
+    ordered = sorted(seconds)
+    marks = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    return {
+        name: round(1000 * ordered[min(len(ordered) - 1, int(mark * len(ordered)))], 1)
+        for name, mark in marks.items()
+        if ordered
+    }
