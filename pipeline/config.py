@@ -172,7 +172,7 @@ def _read_model_index(path: Path, chosen_scheduler: str | None) -> _Index:
     keys = Keys(path)
     name = keys.values.get("_class_name")
     if name not in (XL, SD):
-        raise keys.error("_class_name", name, f"{XL!r} or {SD!r}{_family(name)}")
+        raise keys.error("_class_name", name, f"{XL!r} or {SD!r}{family(name)}")
     xl = name == XL
     components = {
         "text_encoder": ("CLIPTextModel",),
@@ -216,11 +216,10 @@ def names_safety_checker(folder: Path) -> bool:
     return SAFETY_CHECKER in str(values.get("safety_checker"))
 
 
-def _family(name: object) -> str:
-    """What is known of a pipeline that is not supported."""
-    families = (family for part, family in OTHER_FAMILIES.items() if part in str(name))
-    family = next(families, None)
-    return "" if family is None else f"; this is {family}"
+def family(class_name: object) -> str:
+    """What is known of a class that is not supported, as the end of a sentence."""
+    families = (named for part, named in OTHER_FAMILIES.items() if part in str(class_name))
+    return next((f"; this is {named}" for named in families), "")
 
 
 def _read_unet(path: Path, *, xl: bool) -> UNetConfig:

@@ -27,8 +27,9 @@ from huggingface_hub.errors import (
     RevisionResolutionError,
 )
 
-from pipeline.config import names_safety_checker, read_config
+from pipeline.config import family, names_safety_checker, read_config
 from pipeline.errors import CheckpointError
+from pipeline.keys import Keys
 from pipeline.tensors import choose_weight_files
 
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
@@ -38,6 +39,7 @@ CONFIG_FILES = (
     "scheduler/scheduler_config.json",
     *(f"{component}/config.json" for component in TEXT_ENCODERS + OTHER_NETWORKS),
 )
+LONE_CONFIG = "config.json"  # of a network that is published by itself
 SAFETY_CHECKER_FILES = ("safety_checker/config.json", "feature_extractor/preprocessor_config.json")
 TOKENIZER_FILES = (
     "vocab.json",
@@ -171,6 +173,8 @@ def _from_hub(model: str, revision: str | None, wanted: _Wanted) -> Checkpoint:
         _check_that_it_answers(model, revision)
     resolved = resolve_revision(model, revision=revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
+    if not (folder / "model_index.json").is_file():
+        snapshot_download(model, revision=resolved, allow_patterns=[LONE_CONFIG])
     if wanted.safety_checker and names_safety_checker(folder):
         snapshot_download(model, revision=resolved, allow_patterns=[*SAFETY_CHECKER_FILES])
     try:
@@ -217,8 +221,8 @@ def _check(folder: Path, where: str, names: Collection[str], wanted: _Wanted) ->
     """The files that are needed, out of `names`; `folder` has the configuration already."""
     if "model_index.json" not in names:
         raise CheckpointError(
-            f"{where}: no checkpoint in diffusers' layout, which has a model_index.json; a single "
-            "file with all weights is not supported"
+            f"{where}: no checkpoint in diffusers' layout, which has a model_index.json; "
+            + _what_else(folder)
         )
     config = read_config(folder, wanted.scheduler, safety_checker=wanted.safety_checker)
     checked = config.safety_checker is not None
@@ -226,6 +230,15 @@ def _check(folder: Path, where: str, names: Collection[str], wanted: _Wanted) ->
         return needed_files(names, wanted.prefer_fp16, config.text_encoders, checked)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
+
+
+def _what_else(folder: Path) -> str:
+    """What a folder without a checkpoint holds, as far as can be told."""
+    try:
+        name = Keys(folder / LONE_CONFIG).values["_class_name"]
+    except (CheckpointError, KeyError):
+        return "a single file with all weights is not supported"
+    return f"its {LONE_CONFIG} is that of a lone {name}{family(name)}"
 
 
 def _list_folder(folder: Path) -> list[str]:

@@ -181,7 +181,7 @@ def test_a_checkpoint_may_have_no_safety_checker(tmp_path: Path) -> None:
         (PREPROCESSOR, "crop_size", {"height": 224, "width": 225}),
         (PREPROCESSOR, "image_mean", [0.5]),
         (PREPROCESSOR, "image_mean", [0.5, 0.5, "0.5"]),
-        (PREPROCESSOR, "image_std", [0.5, 0, 0.5]),
+        (PREPROCESSOR, "image_std", [0.5, 0.0, 0.5]),
         (PREPROCESSOR, "do_flip", True),
     ],
 )

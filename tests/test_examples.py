@@ -65,8 +65,8 @@ BACKGROUNDS = ("blue", "white", "purple", "black", "red", "yellow", "green", "or
 
 
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bundled miniature, on eight simulated devices; its pictures show what was asked."""
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
+    """With the bundled miniature, on two simulated devices; its pictures show what was asked."""
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("MODEL_ID", raising=False)
     notebook = nbformat.read(EXAMPLES / "jax_guide.ipynb", as_version=4)
@@ -75,14 +75,14 @@ def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     texts = [output.data["text/plain"] for output in outputs if "data" in output]
-    assert "(8, 1, 256, 256, 3)" in texts
+    assert texts.count("(2, 1, 256, 256, 3)") == 2
     grids = [png(output) for output in outputs if "image/png" in output.get("data", {})]
-    assert [grid.size for grid in grids] == [(8 * 256, 256), (4 * 256, 2 * 256)]
-    asked = ["blue"] * 8, BACKGROUNDS
+    assert [grid.size for grid in grids] == [(2 * 256, 256), (4 * 256, 2 * 256)]
+    asked = ["blue"] * 2, BACKGROUNDS
     for grid, backgrounds in zip(grids, asked, strict=True):
         seen = [look(picture).background for picture in cut(grid, 256)]
         # The miniature gets some wrong; pictures in disorder would be wrong nearly all.
-        assert sum(map(eq, seen, backgrounds)) >= 6, seen
+        assert sum(map(eq, seen, backgrounds)) >= 0.75 * len(seen), seen
 
 
 def png(output: nbformat.NotebookNode) -> Image.Image:

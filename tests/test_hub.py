@@ -345,6 +345,23 @@ def test_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
         fetch(str(tmp_path))
 
 
+@pytest.mark.parametrize("from_hub", [False, True])
+def test_a_network_by_itself_is_named(tmp_path: Path, from_hub: bool) -> None:
+    """As ControlNets are published."""
+    config = json.dumps({"_class_name": "ControlNetModel"}).encode()
+    named = "its config.json is that of a lone ControlNetModel; this is a ControlNet"
+    if not from_hub:
+        (tmp_path / "config.json").write_bytes(config)
+        with pytest.raises(CheckpointError, match=named):
+            fetch(str(tmp_path))
+        return
+    files = {"config.json": config, "diffusion_pytorch_model.safetensors": b"weights"}
+    with HubServer({MODEL: Repo({FIRST: files}, {"main": FIRST})}) as server:
+        with pytest.raises(CheckpointError, match=named):
+            fetch_apart(server.url, tmp_path)
+        assert server.downloaded() == {"config.json"}
+
+
 def test_single_file(tmp_path: Path) -> None:
     path = tmp_path / "sd_xl_base_1.0.safetensors"
     path.write_bytes(b"")

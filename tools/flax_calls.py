@@ -4,6 +4,7 @@ Only the old interface is used, so the same functions run with diffusers 0.39's 
 (`tools.incumbent`) and with those of `pipeline.compat` (`tests/test_compat.py`).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,8 +18,10 @@ SEED = 33
 STEPS = 25
 
 
-def pictures(pipeline: Any, params: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Ids and pictures by name; at least 8 devices are needed.
+def pictures(
+    pipeline: Any, params: dict[str, Any], device_counts: Sequence[int] = DEVICES
+) -> dict[str, np.ndarray]:
+    """Ids and pictures by name; as many devices are needed as the largest of `device_counts`.
 
     Pictures are float32 in 0..1: `[devices, batch, H, W, 3]` where they were drawn with `jit`,
     `[batch, H, W, 3]` elsewhere.
@@ -44,7 +47,7 @@ def pictures(pipeline: Any, params: dict[str, Any]) -> dict[str, np.ndarray]:
             neg_prompt_ids=negative_ids,
         ).images,
     }
-    for devices in DEVICES:
+    for devices in device_counts:
         batch = on_four if devices == 4 else 1
         drawn[f"devices_{devices}"] = pipeline(
             ids[: devices * batch].reshape(devices, batch, *ids.shape[1:]),

@@ -1,86 +1,171 @@
-"""A checkpoint of SDXL base's exact configuration (3.469 B parameters) with random weights.
+"""Checkpoints in full size with random weights: SDXL base, Stable Diffusion 1.5 and 2.1.
 
-    .venv-reference/bin/python -m tools.full_size_checkpoint runs/full_size
+    .venv-reference/bin/python -m tools.full_size_checkpoint runs/full_size --family sdxl
 
-The configurations are those of https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0;
-float16 on disk (6.9 GB), under the names that the published `fp16` variant has. The tokenizers
-know few words: the real vocabulary is not needed to compare networks.
+The configurations are exactly those of stabilityai/stable-diffusion-xl-base-1.0,
+stable-diffusion-v1-5/stable-diffusion-v1-5 and stabilityai/stable-diffusion-2-1 on
+https://huggingface.co; float16 on disk (SDXL 6.9 GB, the others 2.7 and 2.6), under the names that
+the published `fp16` variants have. The tokenizers know few words: the real vocabulary is not needed
+to compare networks.
 """
 
 import argparse
 import gc
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, EulerDiscreteScheduler, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+    SchedulerMixin,
+    UNet2DConditionModel,
+)
+from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from safetensors.numpy import save_file
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import (
+    CLIPConfig,
+    CLIPImageProcessorPil,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+)
 
 from tools.miniature.vocabulary import write_tokenizer
 from tools.tiny_checkpoints import SDXL_SCHEDULE, draw, unet, vae
 
 SEED = 20
-PARAMETERS = 3_468_837_867
-TEXT_ENCODER = CLIPTextConfig(
-    hidden_size=768,
-    intermediate_size=3072,
-    num_hidden_layers=12,
-    num_attention_heads=12,
-    hidden_act="quick_gelu",
-    projection_dim=768,
-    eos_token_id=2,
-)
-TEXT_ENCODER_2 = CLIPTextConfig(
-    hidden_size=1280,
-    intermediate_size=5120,
-    num_hidden_layers=32,
-    num_attention_heads=20,
-    hidden_act="gelu",
-    projection_dim=1280,
-    eos_token_id=2,
-)
-UNET = unet(
-    (320, 640, 1280),
-    "-xx",
-    sample_size=128,
-    attention_head_dim=[5, 10, 20],
-    transformer_layers_per_block=[1, 2, 10],
-    cross_attention_dim=2048,
-    addition_time_embed_dim=256,
-    projection_class_embeddings_input_dim=2816,
-)
-VAE = vae((128, 256, 512, 512), layers_per_block=2, sample_size=1024, scaling_factor=0.13025)
-SCHEDULER = {**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1}
-MODEL_INDEX = {
-    "_class_name": "StableDiffusionXLPipeline",
-    "force_zeros_for_empty_prompt": True,
-    "scheduler": ["diffusers", "EulerDiscreteScheduler"],
-    "text_encoder": ["transformers", "CLIPTextModel"],
-    "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
-    "tokenizer": ["transformers", "CLIPTokenizer"],
-    "tokenizer_2": ["transformers", "CLIPTokenizer"],
-    "unet": ["diffusers", "UNet2DConditionModel"],
-    "vae": ["diffusers", "AutoencoderKL"],
+
+
+@dataclass(frozen=True)
+class FullSize:
+    """A published checkpoint: its configurations, and how many parameters it has."""
+
+    title: str
+    parameters: int
+    text_encoder: CLIPTextConfig
+    text_encoder_2: CLIPTextConfig | None
+    unet: dict[str, Any]
+    vae: dict[str, Any]
+    scheduler: SchedulerMixin
+    safety_checker: CLIPConfig | None = None
+
+
+def _text(width: int, layers: int, heads: int, act: str, projection_dim: int) -> CLIPTextConfig:
+    return CLIPTextConfig(
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        hidden_act=act,
+        projection_dim=projection_dim,
+        eos_token_id=2,
+    )
+
+
+def _unet(width: int, **other: Any) -> dict[str, Any]:
+    """Of Stable Diffusion 1 and 2."""
+    return unet(
+        (320, 640, 1280, 1280),
+        "xxx-",
+        addition_embed_type=None,
+        cross_attention_dim=width,
+        **other,
+    )
+
+
+def _vae(side: int, scaling_factor: float) -> dict[str, Any]:
+    return vae(
+        (128, 256, 512, 512), layers_per_block=2, sample_size=side, scaling_factor=scaling_factor
+    )
+
+
+FAMILIES = {
+    "sdxl": FullSize(
+        title="SDXL base",
+        parameters=3_468_837_867,
+        text_encoder=_text(768, 12, 12, "quick_gelu", 768),
+        text_encoder_2=_text(1280, 32, 20, "gelu", 1280),
+        unet=unet(
+            (320, 640, 1280),
+            "-xx",
+            sample_size=128,
+            attention_head_dim=[5, 10, 20],
+            transformer_layers_per_block=[1, 2, 10],
+            cross_attention_dim=2048,
+            addition_time_embed_dim=256,
+            projection_class_embeddings_input_dim=2816,
+        ),
+        vae=_vae(1024, 0.13025),
+        scheduler=EulerDiscreteScheduler(
+            **SDXL_SCHEDULE, timestep_spacing="leading", steps_offset=1
+        ),
+    ),
+    "sd_1": FullSize(
+        title="Stable Diffusion 1.5",
+        parameters=1_370_216_895,
+        text_encoder=_text(768, 12, 12, "quick_gelu", 768),
+        text_encoder_2=None,
+        unet=_unet(768, sample_size=64, attention_head_dim=8, use_linear_projection=False),
+        vae=_vae(512, 0.18215),
+        scheduler=PNDMScheduler(**SDXL_SCHEDULE, skip_prk_steps=True, steps_offset=1),
+        safety_checker=CLIPConfig(
+            text_config={"hidden_size": 768, "num_attention_heads": 12},  # it has no such encoder
+            vision_config={
+                "hidden_size": 1024,
+                "intermediate_size": 4096,
+                "num_attention_heads": 16,
+                "num_hidden_layers": 24,
+                "patch_size": 14,
+            },
+            projection_dim=768,
+        ),
+    ),
+    "sd_2": FullSize(
+        title="Stable Diffusion 2.1",
+        parameters=1_289_952_427,
+        text_encoder=_text(1024, 23, 16, "gelu", 512),
+        text_encoder_2=None,
+        unet=_unet(1024, sample_size=96, attention_head_dim=[5, 10, 20, 20], upcast_attention=True),
+        vae=_vae(768, 0.18215),
+        scheduler=DDIMScheduler(
+            **SDXL_SCHEDULE,
+            prediction_type="v_prediction",
+            set_alpha_to_one=False,
+            clip_sample=False,
+            steps_offset=1,
+        ),
+    ),
 }
+SAFETY_CHECKER = ["stable_diffusion", "StableDiffusionSafetyChecker"]
 
 
-def write_checkpoint(folder: Path) -> int:
+def write_checkpoint(family: FullSize, folder: Path) -> int:
     """Writes every component, one at a time, and returns the number of parameters."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model_index.json").write_text(json.dumps(MODEL_INDEX, indent=2) + "\n")
-    EulerDiscreteScheduler(**SCHEDULER).save_pretrained(folder / "scheduler")
-    for name, pad_token in (("tokenizer", "<|endoftext|>"), ("tokenizer_2", "!")):
+    tokenizers = {"tokenizer": "<|endoftext|>"}
+    if family.text_encoder_2 is not None:
+        tokenizers["tokenizer_2"] = "!"
+    index = _model_index(family)
+    (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+    family.scheduler.save_pretrained(folder / "scheduler")
+    if family.safety_checker is not None:
+        CLIPImageProcessorPil().save_pretrained(folder / "feature_extractor")
+    for name, pad_token in tokenizers.items():
         write_tokenizer(folder / name, ["a", "red", "star"], pad_token)
     count = 0
-    for number, (name, network) in enumerate(_networks().items()):
-        if isinstance(network, CLIPTextModel | CLIPTextModelWithProjection):
-            network.config.save_pretrained(folder / name)
-            stem, prefix = "model", "text_model."
-        else:
+    for number, (name, network) in enumerate(_networks(family).items()):
+        if isinstance(network, UNet2DConditionModel | AutoencoderKL):
             network.save_config(folder / name)
             stem, prefix = "diffusion_pytorch_model", ""
+        else:
+            network.config.save_pretrained(folder / name)
+            stem, prefix = "model", "text_model." if name.startswith("text_encoder") else ""
         tensors = _draw_all(network, np.random.default_rng([SEED, number]))
         named = {_prefixed(key, prefix): tensor for key, tensor in tensors.items()}
         file = folder / name / f"{stem}.fp16.safetensors"
@@ -91,15 +176,36 @@ def write_checkpoint(folder: Path) -> int:
     return count
 
 
-def _networks() -> dict[str, torch.nn.Module]:
+def _model_index(family: FullSize) -> dict[str, Any]:
+    index = {
+        "_class_name": "StableDiffusionPipeline",
+        "scheduler": ["diffusers", type(family.scheduler).__name__],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+    }
+    if family.text_encoder_2 is not None:
+        index["_class_name"] = "StableDiffusionXLPipeline"
+        index["force_zeros_for_empty_prompt"] = True
+        index["text_encoder_2"] = ["transformers", "CLIPTextModelWithProjection"]
+        index["tokenizer_2"] = ["transformers", "CLIPTokenizer"]
+    if family.safety_checker is not None:
+        index["safety_checker"] = SAFETY_CHECKER
+    return index
+
+
+def _networks(family: FullSize) -> dict[str, torch.nn.Module]:
     """The networks' names and shapes; a meta tensor takes no memory."""
     with torch.device("meta"):
-        return {
-            "text_encoder": CLIPTextModel(TEXT_ENCODER),
-            "text_encoder_2": CLIPTextModelWithProjection(TEXT_ENCODER_2),
-            "unet": UNet2DConditionModel(**UNET),
-            "vae": AutoencoderKL(**VAE),
-        }
+        networks: dict[str, torch.nn.Module] = {"text_encoder": CLIPTextModel(family.text_encoder)}
+        if family.text_encoder_2 is not None:
+            networks["text_encoder_2"] = CLIPTextModelWithProjection(family.text_encoder_2)
+        networks["unet"] = UNet2DConditionModel(**family.unet)
+        networks["vae"] = AutoencoderKL(**family.vae)
+        if family.safety_checker is not None:
+            networks["safety_checker"] = StableDiffusionSafetyChecker(family.safety_checker)
+    return networks
 
 
 def _draw_all(network: torch.nn.Module, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -117,10 +223,13 @@ def main() -> None:
     """Writes the checkpoint and checks its size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    count = write_checkpoint(parser.parse_args().folder)
+    parser.add_argument("--family", choices=FAMILIES, default="sdxl")
+    options = parser.parse_args()
+    family = FAMILIES[options.family]
+    count = write_checkpoint(family, options.folder)
     print(f"{count:,} parameters")
-    if count != PARAMETERS:
-        raise SystemExit(f"SDXL base has {PARAMETERS:,}")
+    if count != family.parameters:
+        raise SystemExit(f"{family.title} has {family.parameters:,}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""SDXL base in full size against torch, and one end-to-end run, within 24 GiB of memory.
+"""A model in full size against torch, and one end-to-end run, within 24 GiB of memory.
 
     .venv-reference/bin/python -m tools.full_size_parity runs/full_size
+    .venv-reference/bin/python -m tools.full_size_parity runs/full_size_sd_1 --family sd_1
 
 writes the checkpoint of `tools.full_size_checkpoint` if it is not there, compares every network
 in float32 with torch's (each side alone in a process of its own, one network at a time), runs
@@ -23,7 +24,13 @@ from typing import Any
 import numpy as np
 
 BOUND = 1e-4
-COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae")
+COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
+FAMILIES = {
+    "sdxl": "SDXL base's exact configuration (3.469 B parameters)",
+    "sd_1": "Stable Diffusion 1.5's exact configuration, safety checker included"
+    " (1.370 B parameters)",
+    "sd_2": "Stable Diffusion 2.1's exact configuration (1.290 B parameters)",
+}
 VARIANT = "fp16"  # as which the checkpoint is on disk; both sides compute in float32
 END_TO_END = ("--height", "256", "--width", "256", "--steps", "3", "--images", "1")
 LOADED = "loaded "
@@ -33,7 +40,12 @@ VERSIONS = ("jax", "flax", "torch", "diffusers", "transformers")
 Arrays = dict[str, np.ndarray]
 
 
-def make_inputs(component: str) -> Arrays:
+def is_xl(folder: Path) -> bool:
+    """Whether a checkpoint is an SDXL."""
+    return (folder / "text_encoder_2").is_dir()
+
+
+def make_inputs(component: str, folder: Path) -> Arrays:
     """What a component is compared on: the UNet at latent 32x32 with batch 2, the VAE at 32x32."""
     rng = np.random.default_rng(3)
 
@@ -45,13 +57,18 @@ def make_inputs(component: str) -> Arrays:
         ids[:, 0], ids[0, 20:], ids[1, 76] = 49406, 49407, 49407
         return {"input_ids": ids}
     if component == "unet":
-        return {
+        width = json.loads((folder / "unet/config.json").read_text())["cross_attention_dim"]
+        inputs = {
             "latents": noise(2, 32, 32, 4),
             "timesteps": np.array([961, 1], np.float32),
-            "prompt_embeds": noise(2, 77, 2048),
-            "pooled": noise(2, 1280),
-            "add_time_ids": np.array([[256, 256, 0, 0, 256, 256]] * 2, np.float32),
+            "prompt_embeds": noise(2, 77, width),
         }
+        if is_xl(folder):
+            inputs["pooled"] = noise(2, 1280)
+            inputs["add_time_ids"] = np.array([[256, 256, 0, 0, 256, 256]] * 2, np.float32)
+        return inputs
+    if component == "safety_checker":
+        return {"images": rng.integers(0, 256, (2, 300, 280, 3), np.uint8)}
     return {"z": noise(1, 32, 32, 4), "images": rng.uniform(-1, 1, (1, 256, 256, 3))}
 
 
@@ -59,7 +76,8 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
     """torch's outputs for `make_inputs`, and the seconds that loading took."""
     import torch
     from diffusers import AutoencoderKL, UNet2DConditionModel
-    from transformers import CLIPTextModel, CLIPTextModelWithProjection
+    from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
+    from transformers import CLIPImageProcessorPil, CLIPTextModel, CLIPTextModelWithProjection
 
     from tools import torch_reference
 
@@ -68,6 +86,7 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
         "text_encoder_2": CLIPTextModelWithProjection,
         "unet": UNet2DConditionModel,
         "vae": AutoencoderKL,
+        "safety_checker": StableDiffusionSafetyChecker,
     }
     torch_reference.quiet()
     start = time.perf_counter()
@@ -75,10 +94,15 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
         folder / component, variant=VARIANT, dtype=torch.float32, local_files_only=True
     )
     seconds = time.perf_counter() - start
-    inputs = make_inputs(component)
+    inputs = make_inputs(component, folder)
     if component.startswith("text_encoder"):
-        hidden, pooled = torch_reference.text_states(network, inputs["input_ids"])
+        ids, xl = inputs["input_ids"], is_xl(folder)
+        hidden, pooled = torch_reference.text_states(network, ids, penultimate=xl)
         outputs = {"hidden": hidden, "pooled": pooled}
+    elif component == "safety_checker":
+        processor = CLIPImageProcessorPil.from_pretrained(folder / "feature_extractor")
+        embeds = torch_reference.safety_embeds(network, processor, inputs["images"])
+        outputs = {"embeds": embeds}
     elif component == "unet":
         outputs = {"prediction": torch_reference.unet_forward(network, **inputs)}
     else:
@@ -87,7 +111,7 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
         decoded = torch_reference.vae_decode(network, inputs["z"])
         outputs = {"mean": mean, "logvar": logvar, "decoded": decoded}
     if component == "text_encoder":
-        del outputs["pooled"]  # not projected, and SDXL does not use it
+        del outputs["pooled"]  # not projected, and nothing uses it
     return outputs, seconds
 
 
@@ -95,6 +119,8 @@ def ours(component: str, folder: Path) -> tuple[Arrays, float]:
     """The same from this project's networks."""
     from pipeline.clip import CLIPTextEncoder
     from pipeline.config import read_config
+    from pipeline.safety_checker import SafetyChecker
+    from pipeline.safety_images import prepare
     from pipeline.unet import UNet
     from pipeline.vae import VAE
     from tools import agreement
@@ -105,14 +131,18 @@ def ours(component: str, folder: Path) -> tuple[Arrays, float]:
         "text_encoder_2": (CLIPTextEncoder, config.text_encoder_2),
         "unet": (UNet, config.unet),
         "vae": (VAE, config.vae),
+        "safety_checker": (SafetyChecker, config.safety_checker),
     }[component]
     start = time.perf_counter()
     network: Any = agreement.load_module(kind, part, folder / component)
     seconds = time.perf_counter() - start
-    inputs: Any = make_inputs(component)
+    inputs: Any = make_inputs(component, folder)
     if component.startswith("text_encoder"):
         hidden, pooled = agreement.text_states(network, inputs["input_ids"])
         outputs = {"hidden": hidden} if pooled is None else {"hidden": hidden, "pooled": pooled}
+    elif component == "safety_checker":
+        embed = agreement.compiled(SafetyChecker.embed)
+        outputs = {"embeds": embed(network, prepare(inputs["images"], network.config))}
     elif component == "unet":
         outputs = {"prediction": agreement.unet_prediction(network, *inputs.values())}
     else:
@@ -204,18 +234,19 @@ def _so_far(pid: int) -> dict[str, float]:
     }
 
 
-def report(record: dict[str, Any]) -> str:
-    """The record as Markdown."""
+def report(record: dict[str, Any], file: Path) -> str:
+    """The record, which is in `file`, as Markdown."""
     lines = [
         "# Full size: agreement with torch, memory, load time",
         "",
-        "SDXL base's exact configuration (3.469 B parameters) with random weights, float16 on"
-        " disk. Made by `tools/full_size_parity.py`; all figures are in `full_size_parity.json`.",
+        f"{FAMILIES[record['family']]} with random weights, float16 on disk. Made by"
+        f" `tools/full_size_parity.py`; all figures are in `{file.name}`.",
         "",
         f"{record['date']}; "
         + ", ".join(f"{name} {number}" for name, number in record["versions"].items())
-        + ". Again, with about 7 GB of disk and 24 GiB of memory:",
-        "`.venv-reference/bin/python -m tools.full_size_parity runs/full_size`.",
+        + ". Again, with"
+        + (" about 7 GB of disk and 24 GiB of memory:" if record["family"] == "sdxl" else ":"),
+        f"`{record['command']}`.",
         "",
         f"{record['machine']['cores']} CPU cores ({record['machine']['cpu']}),"
         f" {record['machine']['memory_bytes'] / GIB:.0f} GiB of memory. The cores were shared with"
@@ -273,10 +304,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("folder", type=Path, help="of the checkpoint; made if missing")
+    add("--family", choices=FAMILIES, default="sdxl")
     add("--python", default=".venv/bin/python", help="the environment without torch")
-    add("--components", nargs="*", default=COMPONENTS, choices=COMPONENTS)
+    add("--components", nargs="*", choices=COMPONENTS, help="all that there are by default")
     add("--end-to-end", nargs="*", default=["float32"], choices=("float32", "bfloat16"))
-    add("--record", type=Path, default=Path("benchmarks/full_size_parity.json"))
     for hidden in ("--side", "--component", "--out"):  # of the processes this one starts
         add(hidden, help=argparse.SUPPRESS)
     return parser
@@ -291,25 +322,32 @@ def main() -> None:
         return
     if not (folder / "vae/diffusion_pytorch_model.fp16.safetensors").is_file():
         build = [sys.executable, "-m", "tools.full_size_checkpoint", str(folder)]
-        subprocess.run(build, check=True)
-    earlier = json.loads(options.record.read_text()) if options.record.is_file() else {}
+        subprocess.run([*build, "--family", options.family], check=True)
+    suffix = "" if options.family == "sdxl" else f"_{options.family}"
+    file = Path(f"benchmarks/full_size_parity{suffix}.json")
+    earlier = json.loads(file.read_text()) if file.is_file() else {}
     components: dict[str, Any] = earlier.get("components", {})
     runs = {run["dtype"]: run for run in earlier.get("end_to_end", [])}
     pythons = {"theirs": sys.executable, "ours": options.python}
-    for component in options.components:
+    present = [name for name in COMPONENTS if (folder / name).is_dir()]
+    for component in present if options.components is None else options.components:
         components[component] = compare(component, folder, pythons)
         print(component, components[component], flush=True)
     for dtype in options.end_to_end:
         runs[dtype] = end_to_end(folder, options.python, dtype)
+    python = ".venv-reference/bin/python -m tools.full_size_parity"
     record = {
+        "family": options.family,
+        "command": f"{python} runs/full_size{suffix}"
+        + (f" --family {options.family}" if suffix else ""),
         "date": datetime.date.today().isoformat(),
         "versions": {name: version(name) for name in VERSIONS},
         "machine": _machine(),
         "components": {name: components[name] for name in COMPONENTS if name in components},
         "end_to_end": list(runs.values()),
     }
-    options.record.write_text(json.dumps(record, indent=1) + "\n")
-    options.record.with_suffix(".md").write_text(report(record))
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    file.with_suffix(".md").write_text(report(record, file))
     errors = [e for figures in components.values() for e in figures["relative_error"].values()]
     if max(errors) > BOUND:
         raise SystemExit(f"an error of {max(errors):.1e} is above the bound of {BOUND:g}")

@@ -17,6 +17,7 @@ from pathlib import Path
 import diffusers
 import numpy as np
 from diffusers import StableDiffusionPipeline
+from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from PIL import Image
 
 from pipeline.scheduler_config import SCHEDULERS
@@ -141,14 +142,15 @@ def safety(pipe: StableDiffusionPipeline, tiny: Tiny) -> dict[str, np.ndarray]:
     """Pictures of several sizes, their embeddings, and verdicts by several sets of thresholds."""
     rng = np.random.default_rng([tiny.seed, 100])
     pictures = [draw_pictures(rng, CHECKED_EACH, *size) for size in CHECKED_SIZES]
-    embeds = [torch_reference.safety_embeds(pipe, images) for images in pictures]
+    parts = pipe.safety_checker, pipe.feature_extractor
+    embeds = [torch_reference.safety_embeds(*parts, images) for images in pictures]
     result = {f"images_{i}": images for i, images in enumerate(pictures)}
     result |= {f"embeds_{i}": values for i, values in enumerate(embeds)}
     thresholds, verdicts = [], []
     for _ in range(THRESHOLD_SETS):
-        thresholds.append(draw_thresholds(pipe, np.concatenate(embeds), rng))
-        torch_reference.set_thresholds(pipe, *thresholds[-1])
-        flagged = [torch_reference.safety_verdicts(pipe, images) for images in pictures]
+        thresholds.append(draw_thresholds(pipe.safety_checker, np.concatenate(embeds), rng))
+        torch_reference.set_thresholds(pipe.safety_checker, *thresholds[-1])
+        flagged = [torch_reference.safety_verdicts(*parts, images) for images in pictures]
         verdicts.append(np.concatenate(flagged))
     concepts, special_care = map(np.stack, zip(*thresholds, strict=True))
     return {
@@ -168,7 +170,7 @@ def draw_pictures(rng: np.random.Generator, count: int, height: int, width: int)
 
 
 def draw_thresholds(
-    pipe: StableDiffusionPipeline, embeds: np.ndarray, rng: np.random.Generator
+    checker: StableDiffusionSafetyChecker, embeds: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of the 17 concepts and of the 3 of special care: most out of reach, some close by.
 
@@ -184,7 +186,7 @@ def draw_thresholds(
         return np.where(rng.random(count) < close, near, 1).astype(np.float32)
 
     concepts, special_care = (
-        getattr(pipe.safety_checker, name).detach().numpy()
+        getattr(checker, name).detach().numpy()
         for name in ("concept_embeds", "special_care_embeds")
     )
     return draw(concepts, 0.1), draw(special_care, 0.3)

@@ -61,6 +61,11 @@ FIRST_KEYS = {
     ),
 }
 
+NO_SAFETY_CHECKER = {
+    "safety_checker": None,
+    "feature_extractor": None,
+    "requires_safety_checker": False,
+}
 # Of other schedulers, which published files have beside their own.
 CARRIED_SETTINGS = {"clip_sample": False, "set_alpha_to_one": False, "skip_prk_steps": True}
 
@@ -536,8 +541,10 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
         cross_attention_dim=sum(encoder.hidden_size for encoder in encoders), **added, **tiny.unet
     )
     modules["vae"] = AutoencoderKL(**tiny.vae)
+    extras: dict[str, Any] = {}
     if tiny.safety_checker is not None:
-        modules["safety_checker"] = _safety_checker(tiny.safety_checker)
+        modules["safety_checker"], processor = build_safety_checker(tiny.safety_checker)
+        extras = {"feature_extractor": processor, "requires_safety_checker": True}
     for number, module in enumerate(modules.values()):
         randomise(module, np.random.default_rng([tiny.seed, number]))
     parts = {**modules, **tokenizers, "scheduler": tiny.scheduler_class(**tiny.scheduler)}
@@ -547,29 +554,24 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
             force_zeros_for_empty_prompt=tiny.force_zeros_for_empty_prompt,
             add_watermarker=False,
         )
-    absent = {"safety_checker": None, "feature_extractor": None}
-    if tiny.safety_checker is not None:
-        absent = {"feature_extractor": _image_processor(tiny.safety_checker)}
-    return StableDiffusionPipeline(
-        **parts, **absent, requires_safety_checker=tiny.safety_checker is not None
-    )
+    return StableDiffusionPipeline(**{**NO_SAFETY_CHECKER, **parts, **extras})
 
 
-def _safety_checker(arguments: dict[str, Any]) -> StableDiffusionSafetyChecker:
+def build_safety_checker(
+    arguments: dict[str, Any],
+) -> tuple[StableDiffusionSafetyChecker, CLIPImageProcessorPil]:
+    """What `safety_checker` gives the arguments of; and what makes pictures ready for it."""
     config = CLIPConfig(
         text_config={"hidden_size": 8, "num_attention_heads": 1},  # it has no such encoder
         vision_config=arguments["vision_config"],
         projection_dim=arguments["projection_dim"],
     )
-    return StableDiffusionSafetyChecker(config)
-
-
-def _image_processor(arguments: dict[str, Any]) -> CLIPImageProcessorPil:
-    side = arguments["vision_config"]["image_size"]
-    return CLIPImageProcessorPil(
+    side = config.vision_config.image_size
+    processor = CLIPImageProcessorPil(
         size={"shortest_edge": arguments["shortest_edge"]},
         crop_size={"height": side, "width": side},
     )
+    return StableDiffusionSafetyChecker(config), processor
 
 
 def _text_config(

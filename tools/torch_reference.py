@@ -17,9 +17,10 @@ from diffusers import (
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
+from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from diffusers.schedulers import scheduling_euler_ancestral_discrete as euler_ancestral
 from PIL import Image
-from transformers import CLIPTextModel, CLIPTextModelWithProjection
+from transformers import CLIPImageProcessorPil, CLIPTextModel, CLIPTextModelWithProjection
 
 from pipeline.sampler import step_noise
 
@@ -143,32 +144,36 @@ def vae_decode(vae: AutoencoderKL, z: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def safety_embeds(pipe: StableDiffusionPipeline, images: np.ndarray) -> np.ndarray:
-    """What the safety checker compares with its concepts: `[B, H, W, 3]` uint8 -> `[B, P]`."""
-    checker = pipe.safety_checker
-    return to_numpy(checker.visual_projection(checker.vision_model(_prepared(pipe, images))[1]))
+def safety_embeds(
+    checker: StableDiffusionSafetyChecker, processor: CLIPImageProcessorPil, images: np.ndarray
+) -> np.ndarray:
+    """What a safety checker compares with its concepts: `[B, H, W, 3]` uint8 -> `[B, P]`."""
+    pooled = checker.vision_model(_prepared(processor, images))[1]
+    return to_numpy(checker.visual_projection(pooled))
 
 
 @torch.no_grad()
-def safety_verdicts(pipe: StableDiffusionPipeline, images: np.ndarray) -> np.ndarray:
+def safety_verdicts(
+    checker: StableDiffusionSafetyChecker, processor: CLIPImageProcessorPil, images: np.ndarray
+) -> np.ndarray:
     """Which pictures `[B, H, W, 3]` uint8 are flagged, `[B]` bool."""
-    _, flagged = pipe.safety_checker(clip_input=_prepared(pipe, images), images=list(images))
+    _, flagged = checker(clip_input=_prepared(processor, images), images=list(images))
     return np.array(flagged)
 
 
-def _prepared(pipe: StableDiffusionPipeline, images: np.ndarray) -> torch.Tensor:
-    """Pictures `[B, H, W, 3]` uint8 as the pipeline makes them ready for the safety checker."""
+def _prepared(processor: CLIPImageProcessorPil, images: np.ndarray) -> torch.Tensor:
+    """Pictures `[B, H, W, 3]` uint8 as torch's pipelines make them ready for the safety checker."""
     pictures = [Image.fromarray(image) for image in images]
-    return pipe.feature_extractor(pictures, return_tensors="pt").pixel_values
+    return processor(pictures, return_tensors="pt").pixel_values
 
 
 @torch.no_grad()
 def set_thresholds(
-    pipe: StableDiffusionPipeline, concepts: np.ndarray, special_care: np.ndarray
+    checker: StableDiffusionSafetyChecker, concepts: np.ndarray, special_care: np.ndarray
 ) -> None:
-    """Replaces those of the safety checker."""
-    pipe.safety_checker.concept_embeds_weights.copy_(torch.from_numpy(concepts))
-    pipe.safety_checker.special_care_embeds_weights.copy_(torch.from_numpy(special_care))
+    """Replaces those of a safety checker, `[17]` and `[3]`."""
+    checker.concept_embeds_weights.copy_(torch.from_numpy(concepts))
+    checker.special_care_embeds_weights.copy_(torch.from_numpy(special_care))
 
 
 def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:

@@ -13,7 +13,16 @@ from diffusers import (
     PNDMScheduler,
 )
 
-from tools.tiny_checkpoints import END, SDXL_SCHEDULE, Files, Tiny, text_encoder, unet, vae
+from tools.tiny_checkpoints import (
+    END,
+    SDXL_SCHEDULE,
+    Files,
+    Tiny,
+    safety_checker,
+    text_encoder,
+    unet,
+    vae,
+)
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Stable Diffusion 1, where time and prompt are all that conditions the UNet.
@@ -132,6 +141,23 @@ def draw_flax_checkpoint(rng: np.random.Generator, *, xl: bool) -> Tiny:
         scheduler_class=EulerDiscreteScheduler if xl else PNDMScheduler,
         real_eos=_flip(rng),
         files=Files(published_text_encoders=True),
+    )
+
+
+def draw_safety_checker(rng: np.random.Generator) -> dict[str, Any]:
+    """The arguments of one, for pictures of up to 40 pixels a side."""
+    heads, patch = _pick(rng, (1, 2, 3)), _pick(rng, (5, 7, 8))
+    # Patches need not fill a picture.
+    side = patch * int(rng.integers(2, 5)) + _pick(rng, (0, 0, 3))
+    return safety_checker(
+        heads * _pick(rng, (4, 8, 10)),
+        _pick(rng, (1, 2, 3)),
+        heads,
+        image_size=side,
+        patch_size=patch,
+        shortest_edge=side + _pick(rng, (0, 1, 6)),
+        projection_dim=_pick(rng, (8, 20)),
+        layer_norm_eps=_pick(rng, (1e-5, 1e-6)),
     )
 
 

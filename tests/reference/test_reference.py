@@ -10,16 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from diffusers import StableDiffusionXLPipeline
-from drawing import NASTY_PROMPTS, draw_checkpoint, draw_text
+from drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
+from flax import nnx
 
 from pipeline import BUNDLED, InputError, SDXLPipeline
+from pipeline.clip_config import read_safety_checker
+from pipeline.safety_checker import SafetyChecker
+from pipeline.safety_images import prepare
 from pipeline.scheduler import dpm_solver_levels, euler_levels, make_schedule
 from tools import agreement, torch_reference
 from tools.agreement import Networks, relative_error
-from tools.tiny_checkpoints import Pipeline, Tiny, load, write
+from tools.make_goldens import draw_pictures, draw_thresholds
+from tools.tiny_checkpoints import (
+    Pipeline,
+    Tiny,
+    build_safety_checker,
+    load,
+    randomise,
+    write,
+)
 
 COMPONENT_BOUND = 2e-5
 LATENTS_BOUND = 1e-4
@@ -190,6 +203,34 @@ def test_a_blank_prompt_is_refused(drawn: Drawn, pipe: SDXLPipeline, blank: str)
     """diffusers draws something; here it is an error (`test_text` compares its embeddings)."""
     with pytest.raises(InputError, match="blank"):
         pipe.generate(blank)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_safety_checker(number: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Embeddings of pictures of any size, and verdicts by thresholds that are close."""
+    rng = np.random.default_rng([request.config.getoption("--seed"), 17, number])
+    arguments = draw_safety_checker(rng)
+    print(arguments)
+    theirs, processor = build_safety_checker(arguments)
+    randomise(theirs, rng)
+    theirs.save_pretrained(tmp_path / "safety_checker")
+    processor.save_pretrained(tmp_path / "feature_extractor")
+    config = read_safety_checker(tmp_path)
+    ours = agreement.load_module(SafetyChecker, config, tmp_path / "safety_checker")
+    images = draw_pictures(rng, 6, *rng.integers(8, 100, 2).tolist())
+    embeds = torch_reference.safety_embeds(theirs, processor, images)
+    pixels = jnp.asarray(prepare(images, config))
+    assert relative_error(np.asarray(nnx.jit(SafetyChecker.embed)(ours, pixels)), embeds) <= (
+        COMPONENT_BOUND
+    )
+    check = nnx.jit(SafetyChecker.__call__)
+    for _ in range(20):
+        thresholds = draw_thresholds(theirs, embeds, rng)
+        torch_reference.set_thresholds(theirs, *thresholds)
+        ours.concept_embeds_weights.set_value(jnp.asarray(thresholds[0]))
+        ours.special_care_embeds_weights.set_value(jnp.asarray(thresholds[1]))
+        verdicts = torch_reference.safety_verdicts(theirs, processor, images)
+        np.testing.assert_array_equal(check(ours, pixels), verdicts)
 
 
 def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
