@@ -141,12 +141,9 @@ def _limits(chosen: Options) -> tuple[Limits, RateLimits]:
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
-    import gradio as gr
-
     from serving import http
     from serving.server import Server
-    from ui import theme
-    from ui.page import build_page
+    from ui.mount import mount
 
     app = http.build(
         generator,
@@ -156,20 +153,7 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
         trusted_proxies=chosen.trusted_proxies,
         passes_on=bool(chosen.backend_urls),
     )
-    gr.mount_gradio_app(
-        app,
-        build_page(generator),
-        path="/",
-        server_name=chosen.host,
-        server_port=chosen.port,
-        theme=theme.theme(),
-        css_paths=[theme.CSS],
-        footer_links=["api"],
-        ssr_mode=False,
-        run_history=False,
-        enable_monitoring=False,
-        max_file_size="1mb",
-    )
+    mount(app, generator, chosen.host, chosen.port)
     host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
     log.info("Open http://%s:%d", host, chosen.port)
     Server(app, generator, chosen.host, chosen.port, chosen.stop_within).run()

@@ -1,8 +1,13 @@
 """Stable Diffusion XL in Flax: text to pictures on TPU, GPU or CPU."""
 
-from pipeline.default_model import BUNDLED
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pipeline.errors import Cancelled, CheckpointError, DeviceError, InputError
-from pipeline.pipeline import Result, SDXLPipeline
+
+if TYPE_CHECKING:
+    from pipeline.default_model import BUNDLED
+    from pipeline.pipeline import Result, SDXLPipeline
 
 __all__ = [
     "BUNDLED",
@@ -13,3 +18,16 @@ __all__ = [
     "Result",
     "SDXLPipeline",
 ]
+
+# Imported when first asked for: who only reads a picture's settings needs no JAX.
+_LATER = {
+    "BUNDLED": "pipeline.default_model",
+    "Result": "pipeline.pipeline",
+    "SDXLPipeline": "pipeline.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

@@ -23,5 +23,13 @@ class MetadataError(ValueError):
     """A picture, or a text that should hold a picture's settings, that cannot be read."""
 
 
+class PictureError(MetadataError):
+    """A file that is no picture, or a damaged one."""
+
+
+class TooLargeError(MetadataError):
+    """A picture, or its settings, over a limit that keeps hostile files harmless."""
+
+
 class Cancelled(Exception):
     """The caller asked a run to stop, and it stopped between two steps."""

@@ -22,7 +22,7 @@ from typing import BinaryIO, TypeVar
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from pipeline.errors import MetadataError
+from pipeline.errors import MetadataError, PictureError, TooLargeError
 
 Number = TypeVar("Number", int, float)
 
@@ -169,25 +169,29 @@ def read(path: Path | str) -> Settings | None:
     """The settings in a picture, None if it has none. Pixels are not decoded.
 
     Raises:
-        MetadataError: not a picture, a damaged one, one that is too large, or unreadable settings.
+        PictureError: not a picture, or a damaged one.
+        TooLargeError: it, or its text, is larger than any that this program writes.
+        MetadataError: what it says cannot be read.
         OSError: the file cannot be read.
     """
     path = Path(path)
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
-            raise MetadataError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
+            raise TooLargeError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
         try:
             with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
                 (width, height), text = image.size, image.info.get(KEY)
+        except Image.DecompressionBombError as error:
+            raise TooLargeError(f"{path.name}: {error}") from error
         # Pillow has no one error for damaged files.
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise MetadataError(f"{path.name}: not a picture that can be read: {error}") from error
+        except (OSError, SyntaxError, ValueError) as error:
+            raise PictureError(f"{path.name}: not a picture that can be read: {error}") from error
     if width * height > MAX_PIXELS:
-        raise MetadataError(f"{path.name}: {width}x{height} is more than {MAX_PIXELS} pixels")
+        raise TooLargeError(f"{path.name}: {width}x{height} is more than {MAX_PIXELS} pixels")
     if not isinstance(text, str):
         return None
     if len(text) > MAX_TEXT:
-        raise MetadataError(f"{path.name}: its settings are longer than {MAX_TEXT} characters")
+        raise TooLargeError(f"{path.name}: its settings are longer than {MAX_TEXT} characters")
     return from_text(text)
 
 

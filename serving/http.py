@@ -8,7 +8,7 @@ from starlette.middleware.cors import CORSMiddleware
 from serving import http_errors, http_generate, http_openai, http_operator
 from serving.generator import Generator
 from serving.http_guard import (
-    MAX_BODY_BYTES,
+    MAX_UPLOAD_BYTES,
     ClientAddress,
     GuardedRoutes,
     Keys,
@@ -42,7 +42,7 @@ def build(
         title=f"{generator.model.family} on JAX",
         docs_url=None,
         redoc_url=None,
-        max_body_size=MAX_BODY_BYTES,
+        max_body_size=MAX_UPLOAD_BYTES,  # of the page; the APIs take less
     )
     http_errors.install(app)
     accepted = Keys(keys)

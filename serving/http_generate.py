@@ -12,7 +12,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from serving import wire, words
 from serving.generator import ErrorKind, Event, Generator, Request, RequestError
-from serving.http_guard import Keys
+from serving.http_guard import MAX_BODY_BYTES, Keys
 
 # Says that another instance passed the request on.
 HOP_HEADER = "X-SDXL-Hop"
@@ -29,7 +29,7 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
         if passes_on and HOP_HEADER in sender.headers:
             raise RequestError(words.LOOP, ErrorKind.LOOP)
 
-    routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)], max_body_size=MAX_BODY_BYTES)
 
     async def submitted(
         body: wire.GenerateBody, sender: HttpRequest, response: Response

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from serving.generator import ErrorKind, RequestError
 
 MAX_BODY_BYTES = 2**20
+MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
 HEAD_WITHIN_S = 10.0
 BODY_WITHIN_S = 20.0
 

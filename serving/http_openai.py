@@ -31,7 +31,7 @@ from serving.generator import (
     RequestError,
 )
 from serving.http_errors import as_refusal, error_body
-from serving.http_guard import Keys
+from serving.http_guard import MAX_BODY_BYTES, Keys
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class ImagesBody(wire.Body):
 
 def router(generator: Generator, keys: Keys) -> APIRouter:
     """The route of the OpenAI Images API."""
-    routes = APIRouter(prefix="/v1")
+    routes = APIRouter(prefix="/v1", max_body_size=MAX_BODY_BYTES)
 
     async def submitted(body: ImagesBody, sender: HttpRequest) -> Request:
         model = generator.model

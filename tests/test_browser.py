@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zipfile
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,11 @@ import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from openai import OpenAI
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline import BUNDLED, metadata
+from pipeline.metadata import Settings
 from serving.words import CANCELLED
 from ui import words
 
@@ -141,6 +144,80 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, checkpoint: Path, tmp_path
     assert (settings.seed, settings.num_inference_steps) == (seed, 25)
     assert settings.guidance_scale == 5.0
     assert settings.model == checkpoint.name
+
+
+def test_a_picture_opened_and_its_settings_used(page: Page):
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    seeds = page.locator("#picked-settings dd").nth(1)
+    expect(seeds).to_have_text(re.compile(r"\d+"))
+    first = int(seeds.inner_text())
+    page.keyboard.press("ArrowRight")
+    second = str((first + 1) % 2**32)
+    expect(seeds).to_have_text(second)
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.get_by_role("button", name=words.USE_SETTINGS).click()
+    expect(page.locator("#status")).to_contain_text(words.TAKEN_OVER)
+    expect(page.locator("#seed input")).to_have_value(second)
+    expect(page.get_by_label(words.RANDOMISE)).not_to_be_checked()
+
+    page.locator("#steps input[type=number]").fill("2")
+    page.get_by_role("button", name=words.NEW_SEED).click()
+    expect(page.locator("#picked")).to_be_hidden()
+    wait_for_pictures(page)
+    assert page.locator("#seed input").input_value() not in (str(first), second)
+    expect(page.locator("#steps input[type=number]")).to_have_value("25")
+
+    with page.expect_download() as download:
+        page.get_by_label("Download all").click()
+    with zipfile.ZipFile(download.value.path()) as all_of_them:
+        assert len(all_of_them.namelist()) == 4
+        assert all(name.endswith(".png") for name in all_of_them.namelist())
+
+
+def test_copied_settings_restore(page: Page):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    page.get_by_role("button", name=words.COPY_SETTINGS).click()
+    expect(page.get_by_role("button", name=words.COPIED)).to_be_visible()
+    page.get_by_role("button", name=words.RESTORE).click()
+    page.locator("#restore-text textarea").focus()
+    page.keyboard.press("ControlOrMeta+V")
+    expect(page.locator("#restored dd").first).to_have_text(PROMPT)
+    page.locator("#prompt textarea").fill("something else")
+    page.locator("#restore-use").click()
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+
+
+def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
+    made = Settings("<b>a yellow moon</b>", "", 41, 12, 3.5, 256, 256, "elsewhere", None)
+    picture = Image.new("RGB", (256, 256))
+    metadata.attach(picture, made)
+    metadata.save_png(picture, tmp_path / "made.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
+    page.get_by_role("button", name=words.RESTORE).click()
+    place = page.locator("#restore-picture input[type=file]")
+    place.set_input_files(tmp_path / "plain.png")
+    expect(page.locator("#restored")).to_have_text(words.NO_SETTINGS_IN_PICTURE)
+    place.set_input_files(tmp_path / "made.png")
+    expect(page.locator("#restored dd").first).to_have_text(made.prompt)
+    expect(page.locator("#prompt textarea")).to_have_value("")
+    page.locator("#restore-use").click()
+    expect(page.locator("#prompt textarea")).to_have_value(made.prompt)
+    expect(page.locator("#status .warning")).to_contain_text("elsewhere")
+
+
+def test_keys_run_and_stop(page: Page):
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("50")
+    page.locator("#prompt textarea").fill(PROMPT)
+    page.keyboard.press("ControlOrMeta+Enter")
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.keyboard.press("Escape")
+    expect(page.locator("#status")).to_have_text(CANCELLED)
 
 
 def test_opening_the_page_clears_nothing(page: Page):

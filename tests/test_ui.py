@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import gradio as gr
 import pytest
 
+from pipeline.metadata import Settings
 from serving.generator import (
     Done,
     Error,
@@ -50,6 +51,12 @@ VALUES: dict[str, Any] = {
     "steps": 25,
     "seed": 7,
 }
+
+
+def said_of(request: Request, seed: int) -> dict[str, str | int | float | None]:
+    steps, guidance = request.num_inference_steps, request.guidance_scale
+    prompt = str(request.prompt)
+    return asdict(Settings(prompt, "", seed, steps, guidance, 256, 256, "org/model", None))
 
 
 class StandIn:
@@ -100,10 +107,10 @@ class StandIn:
                 return
             for i in range(4):
                 seed = request.seed + i
-                settings = {"prompt": str(request.prompt)}
+                settings = said_of(request, seed)
                 if i == self._blurred:
                     settings["safety_checker"] = "blurred"
-                yield Image(i, b"png%d" % seed, seed, {**settings})
+                yield Image(i, b"png%d" % seed, seed, settings)
             yield Done(self._truncated)
         finally:
             self.closed = True
@@ -250,6 +257,7 @@ def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: 
     assert [path.name for path in paths] == [f"a-red-star-{s}.png" for s in (7, 8, 9, 10)]
     assert paths[0].read_bytes() == b"png7"
     assert all(path.is_relative_to(served_folder) for path in paths)
+    assert [settings.seed for settings in updates[-1].pictures] == [7, 8, 9, 10]
 
 
 def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
@@ -267,6 +275,7 @@ def test_what_was_there_stays_after_a_stop():
     assert update.looks == status.EMPTY
     assert [Path(path).read_bytes() for path, _ in update.gallery] == [b"look 0", b"look 1"]
     assert {caption for _, caption in update.gallery} == {"Unfinished: step 3 of 3"}
+    assert update.pictures == []
 
 
 def test_a_stop_before_anything_was_seen_leaves_the_older_pictures(

@@ -25,7 +25,7 @@ from serving.generator import (
     Started,
     Step,
 )
-from ui import files, inputs, status, words
+from ui import files, inputs, settings, status, words
 from ui.inputs import Visitor
 from ui.kinds import Kind
 from ui.pace import Pace
@@ -48,6 +48,8 @@ class Shown(NamedTuple):
     strip: Any = _LEAVE
     looks: Any = _LEAVE
     gallery: Any = _LEAVE
+    pictures: Any = _LEAVE  # the settings of those in the gallery
+    panel: Any = _LEAVE
     seed: Any = _LEAVE
     request_id: Any = _LEAVE
     generate: Any = _LEAVE
@@ -90,7 +92,13 @@ class Drawing:
                 previews=True,
             )
             await self._generator.submit(request)
-            yield _running(status.busy(words.starting()), seed=request.seed, request_id=request.id)
+            yield _running(
+                status.busy(words.starting()),
+                gallery=gr.Gallery(selected_index=None),
+                panel=gr.Column(visible=False),
+                seed=request.seed,
+                request_id=request.id,
+            )
             following = self._follow(request.id, caption=prompt.strip(), began=began)
             async with aclosing(following) as updates:
                 async for update in updates:
@@ -194,12 +202,16 @@ class Drawing:
                     case Image():
                         images.append(event)
                     case Done():
-                        gallery = _gallery(images, caption)
-                        yield _ended(_ending(event, images, began), gallery, images[0].seed)
+                        yield _ended(
+                            _ending(event, images, began),
+                            gallery=_gallery(images, caption),
+                            pictures=[settings.of_image(image) for image in images],
+                            seed=images[0].seed,
+                        )
                     case Error(kind, message):
                         calm = kind is ErrorKind.CANCELLED
                         strip = (status.note if calm else status.error)(message)
-                        yield _ended(strip, _unfinished(looks, step))
+                        yield _ended(strip, **_unfinished(looks, step))
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
         progress = gr.Progress()
@@ -245,9 +257,9 @@ def _running(strip: Any = _LEAVE, **others: Any) -> Shown:
     return Shown(strip, generate=generate, stop=stop, **others)
 
 
-def _ended(strip: str, gallery: Any = _LEAVE, seed: Any = _LEAVE) -> Shown:
+def _ended(strip: str, **others: Any) -> Shown:
     generate, stop = gr.Button(words.GENERATE, visible=True), gr.Button(visible=False)
-    return Shown(strip, status.EMPTY, gallery, seed, generate=generate, stop=stop)
+    return Shown(strip, status.EMPTY, generate=generate, stop=stop, **others)
 
 
 def _ending(done: Done, images: list[Image], began: float | None) -> str:
@@ -271,9 +283,10 @@ def _saved(images: list[Image], prompt: str) -> list[Path]:
     return files.save({files.name(prompt, image.seed): image.png for image in images})
 
 
-def _unfinished(looks: Sequence[bytes], step: Step) -> Any:
+def _unfinished(looks: Sequence[bytes], step: Step) -> dict[str, Any]:
     """The pictures as far as they had come; where there are none the older ones stay."""
     if not looks:
-        return _LEAVE
+        return {}
     paths = files.save({f"unfinished-{i}.jpg": jpeg for i, jpeg in enumerate(looks, start=1)})
-    return [(str(path), words.unfinished(step.done, step.total)) for path in paths]
+    caption = words.unfinished(step.done, step.total)
+    return {"gallery": [(str(path), caption) for path in paths], "pictures": []}

@@ -10,10 +10,13 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import status, words
+from ui import picked, restore, status, words
 from ui.drawing import Drawing, Shown
 from ui.examples import examples_for
 from ui.kinds import Kind, kind_of
+from ui.picked import AT_ONCE, Panel
+from ui.restore import Restorer
+from ui.settings import MAX_GUIDANCE
 from ui.styles import NONE, styles_for
 
 # Pictures are deleted an hour after they were made; looked for every ten minutes.
@@ -31,6 +34,9 @@ class Parts:
     strip: gr.HTML
     looks: gr.HTML
     gallery: gr.Gallery
+    pictures: gr.State  # the `Settings` of what the gallery shows
+    panel: Panel
+    restorer: Restorer
     seed: gr.Number
     settings: Sequence[Component]  # as `Drawing.for_page` takes them
     request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
@@ -42,6 +48,8 @@ class Parts:
             strip=self.strip,
             looks=self.looks,
             gallery=self.gallery,
+            pictures=self.pictures,
+            panel=self.panel.column,
             seed=self.seed,
             request_id=self.request,
             generate=self.generate,
@@ -57,7 +65,7 @@ def build_page(generator: Generator) -> gr.Blocks:
     with gr.Blocks(title=title, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
-        _drawing_events(page, parts, drawing)
+        _events(page, parts, drawing, generator.model)
         api(
             drawing.for_programs,
             api_name="generate",
@@ -95,6 +103,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                     buttons=["download", "download_all", "fullscreen"],
                     elem_id="gallery",
                 )
+            panel = picked.layout()
         with gr.Column(elem_id="more"):
             gr.Examples(
                 [[example] for example in examples_for(kind)],
@@ -104,9 +113,22 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 elem_id="examples",
             )
             settings, seed = _advanced(model, kind)
+            restorer = restore.layout()
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
-    request = gr.BrowserState(storage_key=STORAGE_KEY)
-    return Parts(prompt, generate, stop, strip, looks, gallery, seed, [prompt, *settings], request)
+    return Parts(
+        prompt=prompt,
+        generate=generate,
+        stop=stop,
+        strip=strip,
+        looks=looks,
+        gallery=gallery,
+        pictures=gr.State([]),
+        panel=panel,
+        restorer=restorer,
+        seed=seed,
+        settings=[prompt, *settings],
+        request=gr.BrowserState(storage_key=STORAGE_KEY),
+    )
 
 
 def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
@@ -119,7 +141,13 @@ def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
             elem_id="negative",
         )
         guidance = gr.Slider(
-            0, 20, 5, step=0.5, label=words.GUIDANCE, info=words.GUIDANCE_INFO, elem_id="guidance"
+            0,
+            MAX_GUIDANCE,
+            5,
+            step=0.5,
+            label=words.GUIDANCE,
+            info=words.GUIDANCE_INFO,
+            elem_id="guidance",
         )
         steps = gr.Slider(
             1,
@@ -143,9 +171,20 @@ def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
     return [style, negative, guidance, steps, randomise, seed], seed
 
 
-def _drawing_events(page: gr.Blocks, parts: Parts, drawing: Drawing) -> None:
+def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> None:
     gr.on(
         [parts.prompt.submit, parts.generate.click],
+        drawing.for_page,
+        list(parts.settings),
+        parts.shown,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    restore.connect(parts.restorer, parts.settings, parts.strip, model)
+    new_seed = picked.connect(
+        parts.panel, parts.gallery, parts.pictures, parts.settings, parts.strip, model
+    )
+    new_seed.then(
         drawing.for_page,
         list(parts.settings),
         parts.shown,
@@ -159,13 +198,7 @@ def _drawing_events(page: gr.Blocks, parts: Parts, drawing: Drawing) -> None:
         show_progress="hidden",
         api_visibility="private",
     )
-    parts.stop.click(
-        drawing.stop,
-        parts.request,
-        queue=False,
-        show_progress="hidden",
-        api_visibility="private",
-    )
+    parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 
 def _header(model: Model, kind: Kind) -> str:

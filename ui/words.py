@@ -1,5 +1,6 @@
 """Every word the page says, in one place."""
 
+from pipeline.metadata import Settings
 from serving.generator import Model
 from ui.kinds import Kind
 
@@ -30,6 +31,32 @@ SEED = "Seed"
 SEED_INFO = "The same seed and settings give the same pictures."
 RANDOMISE = "A new seed every time"
 
+
+COPY_SETTINGS = "Copy settings"
+COPIED = "Copied"
+USE_SETTINGS = "Use these settings"
+NEW_SEED = "Same with a new seed"
+TAKEN_OVER = "The settings are in place. Generate draws with them."
+SETTINGS = {
+    "prompt": PROMPT,
+    "negative_prompt": NEGATIVE,
+    "seed": SEED,
+    "num_inference_steps": STEPS,
+    "guidance_scale": GUIDANCE,
+    "sampler": "Sampler",
+    "model": "Model",
+}
+SIZE = "Size"
+
+RESTORE = "Restore from a picture"
+RESTORE_PICTURE = "A picture made here, or by AUTOMATIC1111's web UI"
+RESTORE_TEXT = "Or the text that came with it"
+RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
+NO_SETTINGS_IN_PICTURE = "This picture has no settings in it."
+NO_SETTINGS_IN_TEXT = "No settings were found. The last line should read: Steps: 25, Seed: 7, …"
+UNREADABLE_SETTINGS = "The settings in this picture cannot be read."
+UNREADABLE_PICTURE = "This is no picture that can be read. PNG, JPEG and WebP files can be."
+TOO_LARGE_A_PICTURE = "This picture is too large to be read."
 
 BLANK_PROMPT = "Please describe the picture first."
 FAILED = "Something went wrong. Please try again."
@@ -103,6 +130,34 @@ def finished(pictures: int, seconds: float | None) -> str:
     """How it ended; without the time for pictures that are only shown again."""
     noun = "picture" if pictures == 1 else "pictures"
     return f"{pictures} {noun}" if seconds is None else f"{pictures} {noun} in {seconds:.1f} s"
+
+
+def described(settings: Settings) -> list[tuple[str, str]]:
+    """What a picture says about itself, name by name."""
+    found = [(name, getattr(settings, field)) for field, name in SETTINGS.items()]
+    if settings.width is not None and settings.height is not None:
+        found.insert(-1, (SIZE, f"{settings.width} × {settings.height}"))
+    return [(name, str(value)) for name, value in found if value not in (None, "")]
+
+
+def adjusted(field: str, value: float, used: float) -> str:
+    """A setting that is not possible here."""
+    return f"{field}: {_short(value)} is not possible here; {used:g} is used."
+
+
+def other_size(width: int | None, height: int | None, model: Model) -> str:
+    """A picture that was drawn in another size."""
+    return f"That picture has {width} × {height} pixels; here it is {model.width} × {model.height}."
+
+
+def other_model(name: str, model: Model) -> str:
+    """A picture that another model drew."""
+    return f"It was drawn by {_short(name)}; here {_short(model.name)} draws."
+
+
+def shortened(limit: int) -> str:
+    """A prompt that is longer than the page takes."""
+    return f"Of its words the first {limit} characters are used."
 
 
 def truncated(left_out: str) -> str:

@@ -1,0 +1,46 @@
+"""The picture that is open, and what its buttons do."""
+
+import gradio as gr
+import pytest
+
+from pipeline.metadata import Settings
+from serving.generator import Model
+from ui import picked, words
+
+MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50)
+PICTURES = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed in (7, 8)]
+
+
+def opened(index: int, pictures: list[Settings]) -> tuple:
+    return picked._open(pictures, gr.SelectData(None, {"index": index, "value": None}))
+
+
+def test_the_open_picture_has_its_own_settings():
+    column, text, chosen = opened(1, PICTURES)
+    assert column.visible
+    assert "<dd>8</dd>" in text
+    assert chosen == PICTURES[1]
+
+
+@pytest.mark.parametrize("index", [0, 2, -1])
+def test_a_picture_without_settings_has_no_panel(index: int):
+    column, text, chosen = opened(index, [] if index == 0 else PICTURES)
+    assert not column.visible
+    assert (text, chosen) == ("", None)
+
+
+def test_used_settings_are_said_to_be_in_place():
+    *fields, strip = picked.apply(PICTURES[0], MODEL)
+    assert fields[-2:] == [False, 7]
+    assert words.TAKEN_OVER in strip
+    assert "It was drawn by m" in strip
+
+
+def test_a_new_seed_is_left_to_chance():
+    *fields, _ = picked.apply(picked._without_seed(PICTURES[0]), MODEL)
+    assert fields[0] == "a star"
+    assert fields[-2]
+
+
+def test_nothing_open_changes_nothing():
+    assert set(map(str, picked.apply(picked._without_seed(None), MODEL))) == {str(gr.skip())}

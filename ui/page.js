@@ -1,0 +1,47 @@
+() => {
+  // What the page does in the browser alone: keys, and copying. Gradio calls this function once.
+  const root = document.documentElement;
+  if (root.dataset.sdxl) return;
+  root.dataset.sdxl = "ready";
+
+  const press = (id) => {
+    const button = document.getElementById(id);
+    if (!button || !button.offsetParent) return false;
+    button.click();
+    return true;
+  };
+
+  // Before the fields see it: in some of them Enter has a meaning of its own.
+  document.addEventListener("keydown", (event) => {
+    const runs = event.key === "Enter" && (event.ctrlKey || event.metaKey);
+    if (runs && !event.repeat && press("generate")) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+  }, true);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !event.defaultPrevented) press("stop");
+  });
+
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {  // there is no clipboard on pages that come without encryption
+      const field = document.body.appendChild(document.createElement("textarea"));
+      field.value = text;
+      field.select();
+      document.execCommand("copy");
+      field.remove();
+    }
+  };
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("[data-copy]");
+    if (!button) return;
+    await copy(button.dataset.copy);
+    const said = button.textContent;
+    if (said === button.dataset.copied) return;
+    button.textContent = button.dataset.copied;
+    setTimeout(() => { button.textContent = said; }, 1500);
+  });
+}

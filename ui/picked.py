@@ -1,0 +1,85 @@
+"""The picture that is open: its settings, and what can be done with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from pipeline.metadata import Settings
+from serving.generator import Model
+from ui import settings, status, words
+
+# For what answers at once and waits for nothing.
+AT_ONCE: dict[str, Any] = {
+    "queue": False,
+    "show_progress": "hidden",
+    "api_visibility": "private",
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What lies under the picture that is open."""
+
+    column: gr.Column
+    text: gr.HTML
+    use: gr.Button
+    new_seed: gr.Button
+    picture: gr.State  # the `Settings` of the picture
+
+
+def layout() -> Panel:
+    """The panel, which shows itself once a picture is open."""
+    with gr.Column(visible=False, elem_id="picked") as column:
+        text = gr.HTML(elem_id="picked-settings", padding=False)
+        with gr.Row():
+            use = gr.Button(words.USE_SETTINGS, size="md")
+            new_seed = gr.Button(words.NEW_SEED, size="md", elem_id="new-seed")
+    return Panel(column, text, use, new_seed, gr.State(None))
+
+
+def connect(
+    panel: Panel,
+    gallery: gr.Gallery,
+    pictures: gr.State,
+    fields: Sequence[Component],
+    strip: gr.HTML,
+    model: Model,
+) -> Any:
+    """Has the panel follow the gallery; returns the event after which to draw with a new seed."""
+    shows = [panel.column, panel.text, panel.picture]
+    gallery.select(_open, pictures, shows, **AT_ONCE)
+    gallery.preview_close(_close, None, shows, **AT_ONCE)
+    panel.use.click(lambda chosen: apply(chosen, model), panel.picture, [*fields, strip], **AT_ONCE)
+    return panel.new_seed.click(
+        lambda chosen: apply(_without_seed(chosen), model),
+        panel.picture,
+        [*fields, strip],
+        **AT_ONCE,
+    )
+
+
+def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
+    """New values of the page's fields and of its strip."""
+    if chosen is None:
+        return (gr.skip(),) * (len(settings.Fields._fields) + 1)
+    values, notes = settings.as_fields(chosen, model)
+    strip = status.note(words.TAKEN_OVER) + (status.warning(" ".join(notes)) if notes else "")
+    return (*values, strip)
+
+
+def _open(pictures: list[Settings], event: gr.SelectData) -> tuple[Any, str, Settings | None]:
+    if not 0 <= event.index < len(pictures):  # what was stopped has no settings
+        return _close()
+    chosen = pictures[event.index]
+    return gr.Column(visible=True), settings.as_html(chosen), chosen
+
+
+def _close() -> tuple[Any, str, None]:
+    return gr.Column(visible=False), "", None
+
+
+def _without_seed(chosen: Settings | None) -> Settings | None:
+    return chosen and replace(chosen, seed=None)

@@ -1,0 +1,116 @@
+"""Settings read back from a picture, or from its text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from pipeline import metadata
+from pipeline.errors import MetadataError, PictureError, TooLargeError
+from pipeline.metadata import Settings
+from serving.generator import Model
+from ui import settings, status, words
+from ui.picked import AT_ONCE, apply
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """Where a picture is dropped or its text pasted, and what was found."""
+
+    file: gr.File
+    text: gr.Textbox
+    found: gr.HTML
+    use: gr.Button
+    settings: gr.State
+
+
+class RestoreError(Exception):
+    """There are no settings to be had; the message is meant for the visitor."""
+
+
+def from_picture(path: Path) -> Settings:
+    """The settings in an uploaded picture, which is deleted: nothing of it is needed any more.
+
+    Raises:
+        RestoreError: it has none, or is no picture that can be read.
+    """
+    try:
+        found = metadata.read(path)
+    except TooLargeError as error:
+        raise RestoreError(words.TOO_LARGE_A_PICTURE) from error
+    except (PictureError, OSError) as error:
+        raise RestoreError(words.UNREADABLE_PICTURE) from error
+    except MetadataError as error:
+        raise RestoreError(words.UNREADABLE_SETTINGS) from error
+    finally:
+        path.unlink(missing_ok=True)
+    if found is None:
+        raise RestoreError(words.NO_SETTINGS_IN_PICTURE)
+    return found
+
+
+def from_text(text: str) -> Settings:
+    """The settings in a text that was pasted.
+
+    Raises:
+        RestoreError: it is none that this program or AUTOMATIC1111's writes.
+    """
+    if len(text) > metadata.MAX_TEXT:
+        raise RestoreError(words.NO_SETTINGS_IN_TEXT)
+    try:
+        return metadata.from_text(text)
+    except MetadataError as error:
+        raise RestoreError(words.NO_SETTINGS_IN_TEXT) from error
+
+
+def layout() -> Restorer:
+    """A closed part of the page with a place to drop a picture, and one to paste a text."""
+    with gr.Accordion(words.RESTORE, open=False, elem_id="restore"):
+        file = gr.File(
+            label=words.RESTORE_PICTURE,
+            file_types=[".png", ".jpg", ".jpeg", ".webp"],
+            height=140,
+            elem_id="restore-picture",
+        )
+        text = gr.Textbox(
+            label=words.RESTORE_TEXT,
+            placeholder=words.RESTORE_HINT,
+            lines=2,
+            max_lines=6,
+            elem_id="restore-text",
+        )
+        found = gr.HTML(elem_id="restored", padding=False)
+        use = gr.Button(words.USE_SETTINGS, visible=False, elem_id="restore-use")
+    return Restorer(file, text, found, use, gr.State(None))
+
+
+def connect(restorer: Restorer, fields: Sequence[Component], strip: gr.HTML, model: Model) -> None:
+    """Shows what was found at once, and puts it into the page's fields when asked to."""
+    shows = [restorer.found, restorer.use, restorer.settings]
+    restorer.file.upload(_of_picture, restorer.file, [restorer.file, *shows], **AT_ONCE)
+    restorer.text.change(_of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
+    restorer.use.click(
+        lambda chosen: apply(chosen, model), restorer.settings, [*fields, strip], **AT_ONCE
+    )
+
+
+def _of_picture(path: str | None) -> tuple[Any, ...]:
+    """Takes the picture out of its place again, so that the next can be dropped there."""
+    return None, *_shown(lambda: from_picture(Path(path or "")))
+
+
+def _of_text(text: str | None) -> tuple[Any, ...]:
+    if not (text or "").strip():
+        return status.EMPTY, gr.Button(visible=False), None
+    return _shown(lambda: from_text(text or ""))
+
+
+def _shown(find: Callable[[], Settings]) -> tuple[str, Any, Settings | None]:
+    try:
+        found = find()
+    except RestoreError as error:
+        return status.warning(str(error)), gr.Button(visible=False), None
+    return settings.as_html(found), gr.Button(words.USE_SETTINGS, visible=True), found

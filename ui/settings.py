@@ -1,0 +1,84 @@
+"""A picture's settings: as text to read, and as what the page's fields are to hold."""
+
+from html import escape
+from typing import NamedTuple
+
+from pipeline import metadata
+from pipeline.metadata import Settings
+from serving.generator import MAX_CHARACTERS, MAX_SEED, Image, Model
+from ui import words
+from ui.styles import NONE
+
+MAX_GUIDANCE = 20.0  # of the page's slider
+
+
+class Fields(NamedTuple):
+    """What the page's fields hold, in the order in which `Drawing.for_page` takes them."""
+
+    prompt: str
+    style: str
+    negative_prompt: str
+    guidance_scale: float
+    steps: int
+    randomise: bool
+    seed: int
+
+
+def of_image(image: Image) -> Settings:
+    """The settings that came with a picture."""
+    return Settings(**image.settings)  # type: ignore[arg-type]
+
+
+def as_html(settings: Settings) -> str:
+    """A list of what a picture says, and a button that copies it; all of it shown as text."""
+    rows = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
+        for name, value in words.described(settings)
+    )
+    text, copy, copied = map(
+        escape, (metadata.to_text(settings), words.COPY_SETTINGS, words.COPIED)
+    )
+    button = f'<button type="button" data-copy="{text}" data-copied="{copied}">{copy}</button>'
+    return f"<dl>{rows}</dl>{button}"
+
+
+def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
+    """Values for the page's fields, and what is different about drawing with them here."""
+    notes: list[str] = []
+
+    def within(field: str, value: float | None, low: float, high: float, default: float) -> float:
+        if value is None or value != value:  # NaN
+            return default
+        used = min(max(value, low), high)
+        if used != value:
+            notes.append(words.adjusted(field, value, used))
+        return used
+
+    guidance = within(words.GUIDANCE, settings.guidance_scale, 0, MAX_GUIDANCE, 5.0)
+    most, usual = model.max_inference_steps, model.num_inference_steps
+    steps = within(words.STEPS, settings.num_inference_steps, 1, most, usual)
+    seed = within(words.SEED, settings.seed, 0, MAX_SEED, 0)
+    notes += _differences(settings, model)
+    fields = Fields(
+        prompt=settings.prompt[:MAX_CHARACTERS],
+        style=NONE,
+        negative_prompt=settings.negative_prompt[:MAX_CHARACTERS],
+        guidance_scale=guidance,
+        steps=int(steps),
+        randomise=settings.seed is None,
+        seed=int(seed),
+    )
+    return fields, notes
+
+
+def _differences(settings: Settings, model: Model) -> list[str]:
+    """Why the picture would not come out the same."""
+    size = settings.width, settings.height
+    notes = []
+    if None not in size and size != (model.width, model.height):
+        notes.append(words.other_size(*size, model))
+    if settings.model and settings.model != model.name:
+        notes.append(words.other_model(settings.model, model))
+    if max(len(settings.prompt), len(settings.negative_prompt)) > MAX_CHARACTERS:
+        notes.append(words.shortened(MAX_CHARACTERS))
+    return notes
