@@ -32,7 +32,7 @@ class Settings:
     normalised_over: int = _setting(512, "pictures that give the latents their scale")
     reading_steps: int = _setting(400, "of the text encoders")
     pictures: int = _setting(12288, "that the UNet trains on")
-    steps: int = _setting(5000, "of the UNet; more of them go on with a finished training")
+    steps: int = _setting(6800, "of the UNet; more of them go on with a finished training")
     seed: int = _setting(0, "of everything left to chance")
 
     def __post_init__(self) -> None:
