@@ -7,7 +7,7 @@ from pipeline.metadata import Settings
 from serving.generator import Model
 from ui import picked, words
 
-MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50)
+MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False)
 PICTURES = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed in (7, 8)]
 
 
