@@ -6,6 +6,7 @@
 #   make test-reference             the comparison with torch's diffusers, drawn afresh
 #   make test-incumbent             the comparison with diffusers' old Flax pipelines, drawn afresh
 #   make bench                      measurements, written into benchmarks/
+#   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
 #   make lint                       style, types, Dockerfile
 
 ACCELERATOR ?= cpu
@@ -15,10 +16,11 @@ ARGS ?=
 VENV := .venv
 REFERENCE := .venv-reference
 INCUMBENT := .venv-incumbent
+TPU := .venv-tpu
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-reference test-incumbent bench lint clean
+.PHONY: help setup run test test-reference test-incumbent bench bench-tpu lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,6 +43,9 @@ test-incumbent: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 bench: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks $(ARGS)
 
+bench-tpu: $(TPU)/.installed
+	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
+
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -48,10 +53,10 @@ lint: $(VENV)/.installed-test
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
-	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT)
+	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU)
 
 # An environment is made once; its packages are installed again only when a list of them changes.
-$(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python:
+$(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed as '$(PYTHON)'; name another with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)/..
@@ -68,4 +73,8 @@ $(REFERENCE)/.installed: requirements-reference.txt requirements.txt | $(REFEREN
 
 $(INCUMBENT)/.installed: requirements-incumbent.txt | $(INCUMBENT)/bin/python
 	$(INCUMBENT)/bin/python $(PIP) --requirement $<
+	@touch $@
+
+$(TPU)/.installed: requirements-bench-tpu.txt requirements.txt | $(TPU)/bin/python
+	$(TPU)/bin/python $(PIP) --requirement $<
 	@touch $@
