@@ -9,6 +9,7 @@
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
 #   make soak                       an hour of mixed load: nothing may grow
+#   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
 #   make lint                       style, types, Dockerfile
 
 ACCELERATOR ?= cpu
@@ -18,10 +19,11 @@ ARGS ?=
 VENV := .venv
 REFERENCE := .venv-reference
 INCUMBENT := .venv-incumbent
+TPU := .venv-tpu
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-reference test-incumbent bench load chaos soak lint clean
+.PHONY: help setup run test test-reference test-incumbent bench load chaos soak bench-tpu lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -47,6 +49,9 @@ bench: $(VENV)/.installed-$(ACCELERATOR)
 load chaos soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)
 
+bench-tpu: $(TPU)/.installed
+	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
+
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -54,10 +59,10 @@ lint: $(VENV)/.installed-test
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
-	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT)
+	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU)
 
 # An environment is made once; its packages are installed again only when a list of them changes.
-$(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python:
+$(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed as '$(PYTHON)'; name another with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)/..
@@ -74,4 +79,8 @@ $(REFERENCE)/.installed: requirements-reference.txt requirements.txt | $(REFEREN
 
 $(INCUMBENT)/.installed: requirements-incumbent.txt | $(INCUMBENT)/bin/python
 	$(INCUMBENT)/bin/python $(PIP) --requirement $<
+	@touch $@
+
+$(TPU)/.installed: requirements-bench-tpu.txt requirements.txt | $(TPU)/bin/python
+	$(TPU)/bin/python $(PIP) --requirement $<
 	@touch $@

@@ -49,7 +49,7 @@ def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _of_projections(heads: int, *projections: Array) -> Array:
+def _by_platform(heads: int, *projections: Array) -> Array:
     """`self_attention` of one array, `cross_attention` of two."""
     kernels: dict[str, Callable[..., Array]] = {"default": partial(_plain, heads)}
     if flash.fits(heads, *projections):
@@ -68,7 +68,9 @@ def _backward(heads: int, pull: Any, gradient: Array) -> tuple[Array, ...]:
     return pull(gradient)
 
 
-_of_projections.defvjp(_forward, _backward)
+_by_platform.defvjp(_forward, _backward)
+# Layers of the same shape share one trace, and one kernel is lowered for all of them.
+_of_projections = jax.jit(_by_platform, static_argnums=0)
 
 
 def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from pipeline.attention import attention
 from pipeline.clip_config import EncoderConfig, TextEncoderConfig
-from pipeline.layers import layer_norm, linear
+from pipeline.layers import LayerNorm, linear
 
 # Files written when CLIP was new call the end token 2, whatever the tokenizer says; they mean
 # "where the ids are largest".
@@ -76,7 +76,7 @@ class EncoderLayer(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, causal: bool, dtype: DTypeLike, rngs: nnx.Rngs):
         width, heads = config.hidden_size, config.num_attention_heads
-        norm = partial(layer_norm, width, config.layer_norm_eps, dtype=dtype, rngs=rngs)
+        norm = partial(LayerNorm, width, config.layer_norm_eps, dtype=dtype)
         self.layer_norm1 = norm()
         self.self_attn = SelfAttention(width, heads, causal=causal, dtype=dtype, rngs=rngs)
         self.layer_norm2 = norm()
@@ -101,7 +101,7 @@ class CLIPTextEncoder(nnx.Module):
             EncoderLayer(config, causal=True, dtype=dtype, rngs=rngs)
             for _ in range(config.num_hidden_layers)
         )
-        self.final_layer_norm = layer_norm(width, config.layer_norm_eps, dtype=dtype, rngs=rngs)
+        self.final_layer_norm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
         if config.projection_dim is not None:
             self.text_projection = linear(
                 width, config.projection_dim, bias=False, dtype=dtype, rngs=rngs

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -83,7 +83,11 @@ def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
 
 
 class CompiledSampler:
-    """encode, denoise, decode and check for one set of shapes; a call only runs an executable."""
+    """encode, denoise, decode and check for one set of shapes; a call only runs an executable.
+
+    Attributes:
+        executables: by name; `seconds`: how long each took to compile, or to load.
+    """
 
     def __init__(
         self,
@@ -105,14 +109,14 @@ class CompiledSampler:
         # The scheduler is no part of any executable: with another one they are still the same.
         self._networks_config = (config.text_encoders, config.unet, config.vae)
         self._cache = cache
+        self.executables: dict[str, jax.stages.Compiled] = {}
+        self.seconds: dict[str, float] = {}
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
         parts = {name: nnx.split(network) for name, network in vars(networks).items() if network}
         self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
-        history = self._history_spec()
-        self._no_history = jax.device_put(np.zeros(history.shape, np.float32), history.sharding)
         self._encode = self._compile_encode()
         self._denoise = self._compile_denoise()
         self._decode = self._compile_decode()
@@ -151,6 +155,11 @@ class CompiledSampler:
     def start(self, latents: Array) -> State:
         """What the first evaluation expects, with latents `[B, h, w, C]` float32."""
         return State(latents, self._no_history)
+
+    @cached_property
+    def _no_history(self) -> Array:
+        spec = self._history_spec()
+        return jax.device_put(np.zeros(spec.shape, np.float32), spec.sharding)
 
     def denoise(
         self,
@@ -299,7 +308,9 @@ class CompiledSampler:
             devices = list(self.mesh.devices.flat)
             found, executable = self._cache.get(name, about, args, devices, build)
         verb = "loaded" if found else "compiled"
-        log.info("%s %s in %.1f s", verb, name, time.perf_counter() - start)
+        self.executables[name] = executable
+        self.seconds[name] = time.perf_counter() - start
+        log.info("%s %s in %.1f s", verb, name, self.seconds[name])
         return executable
 
     def _apart(self, function: Callable[..., Any], args: Any, outputs: Any) -> Callable[..., Any]:

@@ -32,12 +32,19 @@ def fits(heads: int, query: Array, key_value: Array | None = None) -> bool:
     """Whether the kernel can tell the heads apart, and share the sequences out in blocks."""
     size = head_size(heads, query, key_value)
     whole = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
+    lengths = query.shape[1], (query if key_value is None else key_value).shape[1]
+    return whole and None not in map(_block, lengths, (BLOCK_ROWS, BLOCK_COLUMNS))
+
+
+def grid(heads: int, query: Array, key_value: Array | None = None) -> tuple[int, int, int, int]:
+    """How often the kernel runs: pictures, groups of heads, blocks of queries and of keys."""
+    lanes = max(LANES, head_size(heads, query, key_value))
+    groups = heads * head_size(heads, query, key_value) // lanes
     rows, columns = query.shape[1], (query if key_value is None else key_value).shape[1]
-    return (
-        whole
-        and _block(rows, BLOCK_ROWS) is not None
-        and _block(columns, BLOCK_COLUMNS) is not None
-    )
+    block_rows, block_columns = _block(rows, BLOCK_ROWS), _block(columns, BLOCK_COLUMNS)
+    assert block_rows is not None
+    assert block_columns is not None
+    return len(query), groups, rows // block_rows, columns // block_columns
 
 
 def flash_attention(
@@ -55,13 +62,12 @@ def flash_attention(
     """
     size = head_size(heads, query, key_value)
     width, lanes = size * heads, max(LANES, size)
-    groups = width // lanes  # of heads that share lanes
+    blocks = grid(heads, query, key_value)
+    batch, groups, _, _ = blocks
     before = 0 if key_value is not None else groups  # groups of queries, where keys begin
     key_value = query if key_value is None else key_value
-    batch, rows, columns = *query.shape[:2], key_value.shape[1]
-    block_rows, block_columns = _block(rows, BLOCK_ROWS), _block(columns, BLOCK_COLUMNS)
-    assert block_rows is not None
-    assert block_columns is not None
+    rows, columns = query.shape[1], key_value.shape[1]
+    block_rows, block_columns = rows // blocks[2], columns // blocks[3]
 
     def part(length: int, place: int, offset: int) -> pl.BlockSpec:
         """Block number `at[place]` of the sequence, group `offset + g` of the lanes."""
@@ -70,7 +76,7 @@ def flash_attention(
     column = pltpu.VMEM((lanes // size, block_rows, 1), jnp.float32)
     return pl.pallas_call(
         partial(_kernel, scale=math.log2(math.e) / math.sqrt(size)),
-        grid=(batch, groups, rows // block_rows, columns // block_columns),
+        grid=blocks,
         in_specs=[
             part(block_rows, 0, 0),
             part(block_columns, 1, before),

@@ -46,12 +46,26 @@ def conv(
     )
 
 
-class GroupNorm(nnx.Module):
-    """Of `[B, H, W, C]`, the statistics in float32, in one pass over the picture.
+def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Mean and variance in float32, the axes kept.
 
-    Sums and squares are taken around a mean of each channel's first row, since E[x^2] - E[x]^2
-    would cancel, and joined over the channels of a group afterwards (Chan et al. 1979): a reshape
-    to groups would cost an accelerator a copy of everything.
+    E[x^2] - E[x]^2 cancels where a mean is large, so float32 takes a second pass for the variance.
+    With bfloat16 one pass is enough, which an accelerator does while it writes x: where those sums
+    lose their digits the 8 bits of x hold nothing but its mean.
+    """
+    wide = x.astype(jnp.float32)
+    mean = wide.mean(axes, keepdims=True)
+    if x.dtype == jnp.bfloat16:
+        square = (wide**2).mean(axes, keepdims=True)
+        return mean, jnp.maximum(square - mean**2, 0)
+    return mean, ((wide - mean) ** 2).mean(axes, keepdims=True)
+
+
+class GroupNorm(nnx.Module):
+    """Over the pixels and channels of each group (Wu and He 2018), the statistics in float32.
+
+    Those of channels are joined to those of groups (Chan et al. 1979): a reshape of the picture to
+    groups would cost an accelerator a copy of it.
     """
 
     def __init__(self, channels: int, groups: int, eps: float, *, dtype: DTypeLike):
@@ -63,29 +77,35 @@ class GroupNorm(nnx.Module):
     @jax.named_scope("group_norm")
     def __call__(self, x: Array) -> Array:
         """`[B, H, W, C] -> [B, H, W, C]`."""
-        wide = x.astype(jnp.float32)
-        near = wide[:, 0].mean(axis=1)  # [B, C]
-        centred = wide - near[:, None, None]
-        offset, square = (moment.mean(axis=(1, 2)) for moment in (centred, centred**2))
-        mean, variance = near + offset, square - offset**2  # of channels, [B, C]
-
-        def over_groups(values: Array) -> Array:
-            grouped = values.reshape(len(x), self.groups, -1)
-            averaged = grouped.mean(axis=-1, keepdims=True)
-            return jnp.broadcast_to(averaged, grouped.shape).reshape(values.shape)
-
-        middle = over_groups(mean)
-        spread = over_groups(variance + (mean - middle) ** 2)
+        mean, variance = _moments(x, (1, 2))  # of channels, [B, 1, 1, C]
+        middle = self._over_groups(mean)
+        spread = self._over_groups(variance + (mean - middle) ** 2)
         factor = jax.lax.rsqrt(spread + self.eps) * self.scale.astype(jnp.float32)
         shift = self.bias.astype(jnp.float32) - middle * factor
-        return (wide * factor[:, None, None] + shift[:, None, None]).astype(x.dtype)
+        return (x.astype(jnp.float32) * factor + shift).astype(x.dtype)
+
+    def _over_groups(self, values: Array) -> Array:
+        """Each channel's `[B, 1, 1, C]` replaced by the mean of its group."""
+        grouped = values.reshape(*values.shape[:-1], self.groups, -1)
+        mean = grouped.mean(axis=-1, keepdims=True)
+        return jnp.broadcast_to(mean, grouped.shape).reshape(values.shape)
 
 
-def layer_norm(width: int, eps: float, *, dtype: DTypeLike, rngs: nnx.Rngs):
-    """Statistics in float32 and in two passes."""
-    return nnx.LayerNorm(
-        width, epsilon=eps, use_fast_variance=False, dtype=dtype, param_dtype=dtype, rngs=rngs
-    )
+class LayerNorm(nnx.Module):
+    """Over the last axis (Ba et al. 2016), the statistics in float32."""
+
+    def __init__(self, width: int, eps: float, *, dtype: DTypeLike):
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((width,), dtype))
+        self.bias = nnx.Param(jnp.zeros((width,), dtype))
+
+    @jax.named_scope("layer_norm")
+    def __call__(self, x: Array) -> Array:
+        """`[..., width] -> [..., width]`."""
+        mean, variance = _moments(x, (-1,))
+        factor = jax.lax.rsqrt(variance + self.eps) * self.scale.astype(jnp.float32)
+        centred = x.astype(jnp.float32) - mean
+        return (centred * factor + self.bias.astype(jnp.float32)).astype(x.dtype)
 
 
 def sinusoid(values: Array, dim: int, *, flip_sin_to_cos: bool, freq_shift: float) -> Array:

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from pipeline.clip import EncoderLayer
 from pipeline.clip_config import SafetyCheckerConfig, VisionEncoderConfig
-from pipeline.layers import layer_norm, linear
+from pipeline.layers import LayerNorm, linear
 
 CONCEPTS = 17
 SPECIAL_CARE = 3
@@ -43,12 +43,12 @@ class CLIPVisionEncoder(nnx.Module):
         self.position_embedding = nnx.Embed(
             positions, width, dtype=dtype, param_dtype=dtype, rngs=rngs
         )
-        self.pre_layernorm = layer_norm(width, config.layer_norm_eps, dtype=dtype, rngs=rngs)
+        self.pre_layernorm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
         self.layers = nnx.List(
             EncoderLayer(config, causal=False, dtype=dtype, rngs=rngs)
             for _ in range(config.num_hidden_layers)
         )
-        self.post_layernorm = layer_norm(width, config.layer_norm_eps, dtype=dtype, rngs=rngs)
+        self.post_layernorm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
 
     def __call__(self, pixels: Array) -> Array:
         """Normalised pictures `[B, S, S, 3]` -> the class token's last state, `[B, D]`."""

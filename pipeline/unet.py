@@ -19,12 +19,12 @@ from pipeline.config import UNetConfig
 from pipeline.layers import (
     CrossAttention,
     GroupNorm,
+    LayerNorm,
     ResnetBlock,
     SelfAttention,
     TimestepEmbedding,
     Upsample,
     conv,
-    layer_norm,
     linear,
     sinusoid,
 )
@@ -64,7 +64,7 @@ class TransformerBlock(nnx.Module):
     def __init__(
         self, width: int, context_dim: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs
     ):
-        norm = partial(layer_norm, width, LAYER_NORM_EPS, dtype=dtype, rngs=rngs)
+        norm = partial(LayerNorm, width, LAYER_NORM_EPS, dtype=dtype)
         self.norm1 = norm()
         self.attn1 = SelfAttention(width, heads, bias=False, dtype=dtype, rngs=rngs)
         self.norm2 = norm()
@@ -146,7 +146,8 @@ class DownBlock(nnx.Module):
                 x = self.attentions[i](x, keys_values)
             outputs.append(x)
         if hasattr(self, "downsample"):
-            outputs.append(self.downsample(x))
+            with jax.named_scope("downsample"):
+                outputs.append(self.downsample(x))
         return outputs
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.attention import attention
+from pipeline.attention import attention, cross_attention, self_attention
 
 
 def by_definition(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> np.ndarray:
@@ -52,3 +52,52 @@ def test_softmax_is_float32_where_the_network_is_bfloat16() -> None:
     assert ours.dtype == jnp.bfloat16
     mean = np.asarray(v, np.float32).mean(1, keepdims=True)
     np.testing.assert_allclose(np.asarray(ours, np.float32), mean, atol=2e-3)
+
+
+def parts(*widths: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(2, 6, width)).astype(np.float32) for width in widths]
+
+
+def heads_apart(x: np.ndarray) -> list[np.ndarray]:
+    """Queries, keys and values side by side -> each `[2, 6, 3, 8]`."""
+    return [part.reshape(2, 6, 3, 8) for part in np.split(x, x.shape[-1] // 24, axis=-1)]
+
+
+@pytest.mark.parametrize("score_bytes", [2**28, 4 * 2 * 3 * 6 * 2])
+def test_of_projections(score_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All queries at once, and in turns of two."""
+    monkeypatch.setattr("pipeline.attention.SCORE_BYTES", score_bytes)
+    joined, query, key_value = parts(72, 24, 48)
+    right = by_definition(*heads_apart(joined), causal=False).reshape(2, 6, 24)
+    run = jax.jit(lambda x: self_attention(x, 3))
+    np.testing.assert_allclose(run(joined), right, atol=1e-5)
+    right = by_definition(*heads_apart(query), *heads_apart(key_value), causal=False)
+    run = jax.jit(lambda q, kv: cross_attention(q, kv, 3))
+    np.testing.assert_allclose(run(query, key_value), right.reshape(2, 6, 24), atol=1e-5)
+
+
+def test_scores_are_never_in_memory_whole() -> None:
+    """As the VAE's at 1024x1024, where they would be a gigabyte a picture."""
+    shape = jax.ShapeDtypeStruct((1, 16384, 3 * 512), jnp.float32)
+    compiled = jax.jit(lambda x: self_attention(x, 1)).lower(shape).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 2**30
+
+
+def test_derivative() -> None:
+    [joined] = parts(72)
+
+    def plain(x: jax.Array) -> jax.Array:
+        q, k, v = (part.reshape(2, 6, 3, 8) for part in jnp.split(x, 3, axis=-1))
+        return (attention(q, k, v) ** 2).sum()
+
+    ours = jax.jit(jax.grad(lambda x: (self_attention(x, 3) ** 2).sum()))(joined)
+    np.testing.assert_allclose(ours, jax.jit(jax.grad(plain))(joined), atol=1e-5)
+
+
+def test_a_tpu_gets_the_kernel_and_a_cpu_does_not() -> None:
+    traced = jax.jit(lambda x: self_attention(x, 2)).trace(np.zeros((1, 256, 384), np.float32))
+    assert "tpu_custom_call" in traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert "custom_call" not in traced.lower(lowering_platforms=("cpu",)).as_text()

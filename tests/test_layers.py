@@ -13,6 +13,7 @@ from flax import nnx
 from pipeline.layers import (
     CrossAttention,
     GroupNorm,
+    LayerNorm,
     ResnetBlock,
     SelfAttention,
     Upsample,
@@ -103,7 +104,7 @@ def test_resnet_block_with_time_and_shortcut() -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_group_norm_by_definition(dtype: Any) -> None:
     norm = random_module(lambda: GroupNorm(6, 3, 1e-5, dtype=jnp.float32))
-    x = 3 * normal(2, 4, 8, 6) + np.arange(6)
+    x = np.asarray(jnp.asarray(3 * normal(2, 4, 8, 6) + 5 * np.arange(6), dtype), np.float32)
     grouped = x.reshape(2, 32, 3, 2)
     mean, variance = (f(grouped, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
     right = ((grouped - mean) / np.sqrt(variance + 1e-5)).reshape(x.shape)
@@ -111,6 +112,21 @@ def test_group_norm_by_definition(dtype: Any) -> None:
     ours = jax.jit(lambda x: norm(x))(jnp.asarray(x, dtype))
     assert ours.dtype == dtype
     tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    np.testing.assert_allclose(np.asarray(ours, np.float32), right, atol=tolerance)
+
+
+@pytest.mark.parametrize("mean", [0, 100])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_layer_norm_by_definition(dtype: Any, mean: float) -> None:
+    """A large mean too: of bfloat16 that is all that is left of x beyond a few hundred."""
+    norm = random_module(lambda: LayerNorm(512, 1e-5, dtype=jnp.float32))
+    given = jnp.asarray(3 * normal(2, 4, 512) + mean, dtype)
+    x = np.asarray(given, np.float64)
+    right = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    right = right * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
+    ours = jax.jit(lambda x: norm(x))(given)
+    assert ours.dtype == dtype
+    tolerance = 2e-5 if dtype == jnp.float32 else 2e-2
     np.testing.assert_allclose(np.asarray(ours, np.float32), right, atol=tolerance)
 
 

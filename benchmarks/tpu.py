@@ -1,0 +1,112 @@
+"""`make bench-tpu`: SDXL base at full size for TPUs, by analysis; no TPU is needed.
+
+Compiles `encode`, `denoise` and `decode` for each topology through libtpu, and estimates from the
+compiled programs what a step and a request take. Writes results/<date>-tpu-<topology>.json and
+prints the same as tables; benchmarks/README.md explains the method.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
+
+RESULTS = Path(__file__).parent / "results"
+TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
+STEPS = 25
+IMAGES = 4
+
+
+def main() -> None:
+    """Compiles, estimates and records, one topology after another."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu", description=__doc__)
+    parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
+    for topology in parser.parse_args().topologies:
+        with tempfile.TemporaryDirectory() as folder:
+            report = measure(topology, Path(folder))
+        RESULTS.mkdir(exist_ok=True)
+        name = topology.replace(":", "-")
+        file = RESULTS / f"{report['date']}-tpu-{name}.json"
+        file.write_text(json.dumps(report, indent=2) + "\n")
+        print(table(report), file, sep="\n", flush=True)
+
+
+def measure(topology: str, folder: Path) -> dict[str, Any]:
+    """Everything about one topology; programs are left in the folder."""
+    compiled = _run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(folder)])
+    kernels = _kernels(topology, compiled["layout"], folder)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["python -m benchmarks.tpu", *sys.argv[1:]]),
+        **compiled,
+        **estimates(topology, folder, kernels),
+    }
+
+
+def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[str, Any]:
+    """Of programs in a folder: each one's classes of operations, a step's, and a request's time."""
+    chip = CHIPS[topology.partition(":")[0]]
+    parts: dict[str, Estimate] = {}
+    for file in sorted(folder.glob("*.hlo")):
+        once, step = whole_and_loop(file.read_text(), chip, kernels)
+        parts[file.stem] = once
+        if step is not None:
+            parts["step"] = step
+    times = {name: STEPS if name == "step" else 1 for name in parts}
+    request = {
+        kind: round(sum(getattr(parts[n], kind) * t for n, t in times.items()) / 1e6, 3)
+        for kind in ("least", "compiler")
+    }
+    return {
+        "request_seconds": request,
+        "microseconds": {name: part.as_json() for name, part in parts.items()},
+    }
+
+
+def _kernels(topology: str, layout: dict[str, int], folder: Path) -> dict[float, float]:
+    dump = folder / "llo"
+    batch = 2 * IMAGES // (layout["guidance"] * layout["images"])
+    arguments = ["--topology", topology, "--dump", str(dump), "--batch", str(batch)]
+    flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
+    found = _run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
+    return dict(found)
+
+
+def _run(module: str, arguments: list[str], **environment: str) -> Any:
+    """What a program of this project prints as JSON."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment}
+    )
+    return json.loads(done.stdout)
+
+
+def table(report: dict[str, Any]) -> str:
+    """For a reader: sizes, times, and where a step's time is."""
+    lines = [f"\n{report['topology']}, layout {report['layout']}, {report['versions']}"]
+    for name, sizes in report["programs"].items():
+        lines.append(f"  {name:8} " + ", ".join(f"{key} {value}" for key, value in sizes.items()))
+    request = report["request_seconds"]
+    lines.append(f"  a request: at least {request['least']} s, compiler {request['compiler']} s")
+    for name, part in report["microseconds"].items():
+        lines.append(f"  {name}: at least {part['least']} us, compiler {part['compiler']} us")
+        for kind, row in part["classes"].items():
+            lines.append(f"    {kind:28} " + _cells(row))
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, float]) -> str:
+    return (
+        f"{row['operations']:6.0f} ops {row['gflop']:9.1f} GFLOP {row['megabytes']:9.1f} MB"
+        f" {row['least']:9.1f} us {row['compiler']:9.1f} us"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""One process: SDXL base compiled for a TPU that is not there, one topology.
+
+    .venv-tpu/bin/python -m benchmarks.tpu_compile --topology v5e:2x2 --out folder
+
+Writes every program's HLO into the folder and prints times and sizes as JSON.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# For libtpu, which otherwise asks the machine about the TPU it is part of.
+os.environ |= {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
+from pipeline.config import Config, read_config
+from pipeline.pipeline import blueprints
+from tests.published import SDXL_BASE
+
+PACKAGES = ("flax", "jax", "jaxlib", "libtpu")
+SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
+
+
+def main() -> None:
+    """Compiles and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_compile")
+    parser.add_argument("--topology", required=True, help="such as v5e:2x2")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    devices = describe(options.topology)
+    config = sdxl_base()
+    mesh = make_mesh(devices, SHAPES.images)
+    compiled = CompiledSampler(config, abstract_networks(config, mesh), mesh, SHAPES, None)
+    options.out.mkdir(parents=True, exist_ok=True)
+    programs = {}
+    for name, executable in compiled.executables.items():
+        (options.out / f"{name}.hlo").write_text(executable.as_text() or "")
+        programs[name] = {
+            "compile_seconds": round(compiled.seconds[name], 1),
+            **_megabytes(executable.memory_analysis()),
+        }
+    report = {
+        "topology": options.topology,
+        "layout": dict(mesh.shape),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "programs": programs,
+    }
+    print(json.dumps(report))
+
+
+def describe(topology: str) -> list[jax.Device]:
+    """The chips of a topology such as v5e:2x2, to compile for."""
+    kind, sides = topology.split(":")
+    chips = math.prod(map(int, sides.split("x")))
+    name = {"v5e": "v5litepod"}.get(kind, kind)
+    os.environ["TPU_ACCELERATOR_TYPE"] = f"{name}-{chips}"
+    return list(topologies.get_topology_desc(topology, platform="tpu").devices)
+
+
+def sdxl_base() -> Config:
+    """Of the published checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, values in SDXL_BASE.items():
+            file = Path(folder, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(values))
+        return read_config(Path(folder))
+
+
+def abstract_networks(config: Config, mesh: Mesh) -> Networks:
+    """The networks in bfloat16, shapes in place of weights, on every chip whole."""
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def shapes_alone(name: str) -> Any:
+        graphdef, state = nnx.split(nnx.eval_shape(lambda: make[name](jnp.bfloat16)))
+        placed = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), state
+        )
+        return nnx.merge(graphdef, placed)
+
+    make = blueprints(config)
+    encoders = tuple(shapes_alone(name) for name in config.text_encoders)
+    return Networks(encoders, shapes_alone("unet"), shapes_alone("vae"))
+
+
+def _megabytes(memory: Any) -> dict[str, float]:
+    """Of one chip's HBM."""
+    sizes = {
+        "code": memory.generated_code_size_in_bytes,
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+    }
+    return {f"{name}_mb": round(size / 1e6, 1) for name, size in sizes.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""One process: how many cycles the attention kernels are scheduled for on a TPU.
+
+    LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true" \
+        .venv-tpu/bin/python -m benchmarks.tpu_kernels --topology v5e:2x2 --batch 2 --dump FOLDER
+
+The HLO says nothing of a kernel's time. The compiler's dump holds its schedule: one bundle of
+instructions a cycle, the whole kernel being repeated for every block of its grid. Waiting for
+memory is not in it.
+"""
+
+import argparse
+import json
+import math
+import shutil
+from pathlib import Path
+
+from benchmarks.tpu_compile import describe  # first: it sets the environment
+
+# isort: split
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from benchmarks.hlo import Program
+from pipeline import flash
+
+# Of SDXL's UNet at 1024x1024 and of its VAE: heads, width, queries, and keys or None where they
+# are the queries' own.
+SHAPES = ((10, 640, 4096, None), (20, 1280, 1024, None), (10, 640, 4096, 77), (20, 1280, 1024, 77))
+VAE = (1, 512, 16384, None)
+
+
+def main() -> None:
+    """Compiles every kernel alone and prints `[[FLOPs, cycles], ...]`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_kernels")
+    parser.add_argument("--topology", required=True)
+    parser.add_argument("--dump", type=Path, required=True, help="as in LIBTPU_INIT_ARGS")
+    parser.add_argument("--batch", type=int, required=True, help="of the UNet on one chip")
+    options = parser.parse_args()
+    place = SingleDeviceSharding(describe(options.topology)[0])
+    shapes = [(options.batch, *shape) for shape in SHAPES] + [(1, *VAE)]
+    print(json.dumps([_kernel(*shape, place, options.dump) for shape in shapes]))
+
+
+def _kernel(
+    batch: int,
+    heads: int,
+    width: int,
+    rows: int,
+    columns: int | None,
+    place: SingleDeviceSharding,
+    dump: Path,
+) -> tuple[float, int]:
+    shutil.rmtree(dump, ignore_errors=True)
+    sizes = [(rows, 3 * width)] if columns is None else [(rows, width), (columns, 2 * width)]
+    args = [jax.ShapeDtypeStruct((batch, *s), jnp.bfloat16, sharding=place) for s in sizes]
+    lowered = jax.jit(lambda *arrays: flash.flash_attention(heads, *arrays)).lower(*args)
+    program = Program(lowered.compile().as_text() or "")
+    costs = [cost for cost, _ in program.costs(program.entry)]
+    [flops] = [cost.flops for cost in costs if cost.instruction.opcode == "custom-call"]
+    return flops, _bundles(dump) * math.prod(flash.grid(heads, *args))
+
+
+def _bundles(dump: Path) -> int:
+    """Of one block."""
+    [file] = dump.glob("*flash_attention*-schedule-analysis_final_bundles.txt")
+    line = next(line for line in file.read_text().splitlines() if "total scheduled" in line)
+    return int(line.split()[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The TPU's attention kernel, interpreted, against XLA's attention of the same projections."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline import flash
+from pipeline.flash import fits, flash_attention
+
+
+def draw(*shape: int, dtype: Any = jnp.float32) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype)
+
+
+def plain(heads: int, query: jax.Array, key_value: jax.Array) -> np.ndarray:
+    """In float32."""
+    arrays = (query, *jnp.split(key_value, 2, axis=-1))
+    q, k, v = (x.astype(jnp.float32).reshape(*x.shape[:2], heads, -1) for x in arrays)
+    return np.asarray(jax.nn.dot_product_attention(q, k, v)).reshape(query.shape)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
+def test_heads_side_by_side(size: int) -> None:
+    """Four heads of 32 share a register's lanes, two of 64; one of 256 takes two registers."""
+    heads = max(256 // size, 1)
+    query, key_value = draw(2, 48, 256), draw(2, 77, 512)
+    assert fits(heads, query, key_value)
+    ours = flash_attention(heads, query, key_value, interpret=True)
+    np.testing.assert_allclose(ours, plain(heads, query, key_value), atol=1e-5)
+
+
+def test_softmax_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "BLOCK_ROWS", 32)
+    monkeypatch.setattr(flash, "BLOCK_COLUMNS", 16)
+    joined = draw(1, 96, 3 * 128)
+    # The largest score of a row is in a block of its own, early for one half and late for another.
+    joined = joined.at[0, ::50, 128:256].multiply(8)
+    assert flash.grid(2, joined) == (1, 1, 3, 6)
+    ours = flash_attention(2, joined, interpret=True)
+    np.testing.assert_allclose(ours, plain(2, joined[..., :128], joined[..., 128:]), atol=1e-5)
+
+
+def test_bfloat16_stays_close_to_float32() -> None:
+    joined = draw(1, 512, 3 * 128, dtype=jnp.bfloat16)
+    ours = flash_attention(2, joined, interpret=True)
+    assert ours.dtype == jnp.bfloat16
+    right = plain(2, joined[..., :128], joined[..., 128:])
+    assert np.abs(np.asarray(ours, np.float32) - right).max() <= 2e-2 * np.abs(right).max()
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "length", "right"),
+    [
+        (10, 640, 4096, True),  # SDXL at 1024x1024
+        (20, 1280, 1024, True),
+        (1, 512, 16384, True),  # its VAE
+        (20, 1280, 1008, True),  # SDXL at 1152x896
+        (10, 640, 4032, True),
+        (8, 320, 4096, False),  # 40 wide: Stable Diffusion 1
+        (1, 64, 256, False),  # half of a register's lanes
+        (10, 640, 4356, False),  # in no blocks that fill registers
+    ],
+)
+def test_what_fits(heads: int, width: int, length: int, right: bool) -> None:
+    assert fits(heads, jax.ShapeDtypeStruct((2, length, 3 * width), jnp.bfloat16)) == right
