@@ -133,10 +133,10 @@ async def _disturbed(
 
         async def come() -> None:
             while not over():
-                which, meant, at = rng.randrange(PROMPTS), _meant(rng), rng.randrange(EVENTS)
-                made = await _ask(client, front.url, bodies[which], meant, at, toll)
+                which, meant, at = rng.randrange(PROMPTS), meant_by(rng), rng.randrange(EVENTS)
+                made = await ask(client, front.url, bodies[which], meant, at, toll)
                 toll.visits.append((meant, made))
-                _judge(meant, made, right[which], toll)
+                judge(meant, made, right[which], toll)
 
         mishaps = [
             _mishaps(plan, instance, proxy, toll, rng, over)
@@ -145,15 +145,16 @@ async def _disturbed(
         await asyncio.gather(*mishaps, *(come() for _ in range(VISITORS)))
         await _restarted(client, front, bodies, right, toll)
         await _disk_full(client, instances, front, bodies, right, toll)
-        await _settled(client, front, toll)
+        await settled(client, front, toll)
     return toll
 
 
-def _meant(rng: random.Random) -> str:
+def meant_by(rng: random.Random) -> str:
+    """What the next visitor is going to do."""
     return rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
 
 
-async def _ask(
+async def ask(
     client: httpx.AsyncClient, url: str, body: dict[str, Any], meant: str, at: int, toll: Toll
 ) -> Visit:
     """One request; a refusal says when to ask again."""
@@ -171,7 +172,8 @@ async def _ask(
         await asyncio.sleep(min(made.retry_after_s, 1.0))
 
 
-def _judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
+def judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
+    """Writes down what was wrong with a visit; `right` is what the pictures must be."""
     also = {"stays": set(), "cancels": {"cancelled"}, "leaves": {"left"}}[meant]
     if made.outcome not in {"done", *also}:
         toll.wrong.append(f"one who {meant} was told: {made.outcome}")
@@ -249,7 +251,7 @@ async def _restarted(
     await asyncio.to_thread(front.wait_until_ready)
     toll.mishaps["front-end restarted"] += 1
     made = await visit(client, front.url, bodies[0])
-    _judge("stays", made, right[0], toll)
+    judge("stays", made, right[0], toll)
 
 
 async def _disk_full(
@@ -267,10 +269,10 @@ async def _disk_full(
     toll.mishaps["disk full"] += 1
     made = await asyncio.gather(*(visit(client, front.url, body) for body in bodies))
     for one, pictures in zip(made, right, strict=True):
-        _judge("stays", one, pictures, toll)
+        judge("stays", one, pictures, toll)
 
 
-async def _settled(client: httpx.AsyncClient, front: Instance, toll: Toll) -> None:
+async def settled(client: httpx.AsyncClient, front: Instance, toll: Toll) -> None:
     """In the end nobody waits and nothing is drawn."""
     deadline = time.monotonic() + SETTLED_WITHIN_S
     body: dict[str, Any] = {}

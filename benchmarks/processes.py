@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-READY_WITHIN_S = 180.0
+READY_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,173 @@
+"""`make soak`: an hour of mixed load, after which nothing has grown.
+
+A front-end and two instances that draw with the stand-in, in processes of their own. Visitors wait
+for pictures, stop their requests or walk away; others use the page's own API, which writes files;
+one instance is killed now and then and started again. The memory, threads and open files of the
+front-end and of the other instance are looked at all the while, and compared: the last quarter of
+the time with the second. Writes `benchmarks/results/<date>-soak.json`; ends with status 1 if
+something grew, or if a request was not answered rightly.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks import record
+from benchmarks.chaos import EVENTS, STEP_MS, STEPS, Toll, ask, judge, meant_by, settled
+from benchmarks.processes import Instance, Usage, front_end, stand_in
+from benchmarks.visitors import PATIENCE, visit
+
+VISITORS = 4
+# What an allocator may keep, and pools of threads and connections may fill up to.
+MAY_GROW = {"memory_mb": 16.0, "threads": 4.0, "open_files": 10.0}
+BODY = {"prompt": "a red star", "seed": 7}
+PAGE_DATA = ["a red star", "", "(none)", 5, STEPS, 7]
+
+
+@dataclass
+class Watched:
+    """What one process used, from the beginning to the end."""
+
+    instance: Instance
+    samples: list[Usage] = field(default_factory=list)
+
+    def growth(self, name: str) -> tuple[float, float]:
+        """Medians in the second and in the last quarter."""
+        values = [getattr(sample, name) for sample in self.samples]
+        quarter = max(1, len(values) // 4)
+        return statistics.median(values[quarter : 2 * quarter]), statistics.median(
+            values[-quarter:]
+        )
+
+
+def main() -> None:
+    """Runs, records, and fails if anything grew."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--kill-every", type=float, default=120, help="seconds")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = asyncio.run(run(60 * options.minutes, options.kill_every, Path(folder)))
+    record.write("soak", report)
+    sys.exit(bool(report["wrong"]))
+
+
+async def run(seconds: float, kill_every_s: float, folder: Path) -> dict[str, Any]:
+    """So many seconds of it, with logs and temporary files in `folder`."""
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    os.environ["TMPDIR"] = str(temporary)  # of the processes started from here
+    program = stand_in(STEP_MS, "--steps", str(STEPS))
+    spared, killed = (Instance(program, folder / f"instance-{i}.log") for i in range(2))
+    front = Instance(front_end([spared.url, killed.url]), folder / "front-end.log")
+    started = [spared, killed, front]
+    try:
+        for each in started:
+            each.start()
+        for each in started:
+            await asyncio.to_thread(each.wait_until_ready)
+        return await _soaked(
+            seconds, kill_every_s, [Watched(front), Watched(spared)], killed, temporary
+        )
+    finally:
+        for each in started:
+            each.kill()
+
+
+async def _soaked(
+    seconds: float, kill_every_s: float, watched: list[Watched], killed: Instance, temporary: Path
+) -> dict[str, Any]:
+    toll, rng, pages = Toll(), random.Random(7), 0
+    front, deadline = watched[0].instance, time.monotonic() + seconds
+
+    def over() -> bool:
+        return time.monotonic() > deadline
+
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+        right = (await visit(client, watched[1].instance.url, BODY)).pictures
+
+        async def come() -> None:
+            while not over():
+                meant, at = meant_by(rng), rng.randrange(EVENTS)
+                made = await ask(client, front.url, BODY, meant, at, toll)
+                toll.visits.append((meant, made))
+                judge(meant, made, right, toll)
+
+        async def use_the_page() -> None:
+            nonlocal pages
+            while not over():
+                if await _page_request(client, front.url) != "complete":
+                    toll.wrong.append("a request of the page's was not answered")
+                pages += 1
+                await asyncio.sleep(1.0)
+
+        await asyncio.gather(
+            use_the_page(),
+            _kill_now_and_then(killed, kill_every_s, toll, over),
+            _watch(watched, seconds / 60, over),
+            *(come() for _ in range(VISITORS)),
+        )
+        await settled(client, front, toll)
+    files = sum(path.is_file() for path in temporary.rglob("*"))
+    if files > 4 * pages:
+        toll.wrong.append(f"{files} temporary files of {pages} requests of the page's")
+    grown = {each.instance.log.stem: _growth(each, toll) for each in watched}
+    counts = {"seconds": seconds, "page_requests": pages, "temporary_files": files}
+    return {**counts, "from_second_to_last_quarter": grown, **toll.report()}
+
+
+async def _page_request(client: httpx.AsyncClient, url: str) -> str:
+    """How one request of the page's own API ended."""
+    route = f"{url}/gradio_api/call/generate"
+    call = await client.post(route, json={"data": PAGE_DATA}, timeout=PATIENCE)
+    stream = await client.get(f"{route}/{call.json()['event_id']}", timeout=PATIENCE)
+    names = [line for line in stream.text.splitlines() if line.startswith("event: ")]
+    return names[-1].removeprefix("event: ")
+
+
+async def _kill_now_and_then(
+    instance: Instance, every_s: float, toll: Toll, over: Callable[[], bool]
+) -> None:
+    due = time.monotonic() + every_s
+    while not over():
+        await asyncio.sleep(0.2)
+        if time.monotonic() < due:
+            continue
+        began, due = time.monotonic(), time.monotonic() + every_s
+        instance.kill()
+        instance.start()
+        await asyncio.to_thread(instance.wait_until_ready)
+        toll.restart_s.append(time.monotonic() - began)
+        toll.mishaps["killed"] += 1
+
+
+async def _watch(watched: list[Watched], every_s: float, over: Callable[[], bool]) -> None:
+    while not over():
+        for each in watched:
+            each.samples.append(each.instance.usage())
+        await asyncio.sleep(every_s)
+
+
+def _growth(watched: Watched, toll: Toll) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for name, allowed in MAY_GROW.items():
+        before, after = watched.growth(name)
+        found[name] = [round(before, 1), round(after, 1)]
+        if after - before > allowed:
+            toll.wrong.append(f"{watched.instance.log.stem}: {name} grew, {before} to {after}")
+    return found
+
+
+if __name__ == "__main__":
+    main()
