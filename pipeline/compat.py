@@ -21,7 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 from PIL import Image
 
 from pipeline import parameters, sampler
-from pipeline.config import Config, read_config
+from pipeline.config import Config, names_safety_checker, read_config
 from pipeline.errors import CheckpointError, InputError
 from pipeline.hub import fetch
 from pipeline.pipeline import (
@@ -94,7 +94,7 @@ class FlaxDiffusionPipeline:
             from_pt: without effect.
             split_head_dim: without effect.
             use_memory_efficient_attention: without effect.
-            safety_checker: None; there is none here.
+            safety_checker: None; the checkpoint's own is not run here.
 
         Returns:
             The pipeline, and its parameters: a nested dict of NumPy arrays, for each network
@@ -106,7 +106,7 @@ class FlaxDiffusionPipeline:
             InputError: dtype or safety_checker is not supported.
         """
         if safety_checker is not None:
-            raise InputError("safety_checker is given; expected None, there is none here")
+            raise InputError("safety_checker is given; expected None, none is run here")
         if revision in FLAX_BRANCHES:
             log.warning("%s: the main branch is read in place of %r", model, revision)
             revision = None
@@ -114,6 +114,8 @@ class FlaxDiffusionPipeline:
         half = dtype.itemsize == 2
         checkpoint = fetch(str(model), revision, prefer_fp16=half, safety_checker=False)
         config = read_config(checkpoint.folder, safety_checker=False)
+        if names_safety_checker(checkpoint.folder):
+            log.warning("%s: its safety checker is not run, no picture is checked", model)
         xl = config.text_encoder_2 is not None
         kind = FlaxStableDiffusionXLPipeline if xl else FlaxStableDiffusionPipeline
         if not issubclass(kind, cls):

@@ -186,6 +186,13 @@ def test_a_safety_checker_is_refused() -> None:
         FlaxStableDiffusionPipeline.from_pretrained(SD, safety_checker=object())  # type: ignore[arg-type]
 
 
+def test_that_nothing_is_checked_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    FlaxStableDiffusionPipeline.from_pretrained(SD)
+    assert not caplog.messages
+    FlaxStableDiffusionPipeline.from_pretrained(GOLDEN / "safety/checkpoint")
+    assert "its safety checker is not run" in caplog.text
+
+
 def test_prompts_must_be_text() -> None:
     with pytest.raises(InputError, match="prompt is int; expected a str or a list of str"):
         loaded()[0].prepare_inputs(7)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pipeline import Result, SDXLPipeline, metadata
 from pipeline import __main__ as command
-from pipeline import metadata
 from pipeline.compiled import CompiledSampler
 from tests.checkpoints import SMALLEST, CompilationCount, change_json, copy_checkpoint
 
@@ -99,6 +99,28 @@ def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) ->
     assert cut.endswith("ring")
     prompts = [settings(tmp_path / f"out/{seed}.png").prompt for seed in range(4)]
     assert prompts == ["a star", "a ring", "a square", long.strip()]
+
+
+@pytest.mark.parametrize("wanted", ["yes", "no"])
+def test_what_the_safety_checker_blurred_is_named(
+    run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    images = [Image.new("RGB", (SIZE, SIZE)) for _ in range(2)]
+    asked: list[bool] = []
+
+    class Drawing:
+        def generate(self, *_: object, **__: object) -> Result:
+            return Result(images, [7, 8], [False, asked[-1]], ["", ""], ["", ""])
+
+    def from_pretrained(*_: object, safety_checker: bool, **__: object) -> Drawing:
+        asked.append(safety_checker)
+        return Drawing()
+
+    monkeypatch.setattr(SDXLPipeline, "from_pretrained", from_pretrained)
+    status, _, messages = run("a star", "--images", "2", "--safety-checker", wanted)
+    assert (status, asked) == (0, [wanted == "yes"])
+    said = "blurred by the safety checker: 8.png\n" if wanted == "yes" else ""
+    assert messages == said
 
 
 @pytest.mark.parametrize(

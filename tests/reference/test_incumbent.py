@@ -30,8 +30,10 @@ def test_pictures(xl: bool, request: pytest.FixtureRequest, tmp_path: Path) -> N
     folder, file = tmp_path / "checkpoint", tmp_path / "theirs.npz"
     write(tiny, folder)
     command = [PYTHON, "-m", "tools.incumbent", folder, file, "--torch-constants"]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True)
-    ours = flax_calls.pictures(*FlaxDiffusionPipeline.from_pretrained(folder))
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        ours = flax_calls.pictures(*FlaxDiffusionPipeline.from_pretrained(folder))
+    assert process.returncode == 0
     with np.load(file, allow_pickle=False) as theirs:
         assert set(ours) == set(theirs)
         for name, array in theirs.items():
