@@ -18,6 +18,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Length,
     Model,
     Preview,
     Queued,
@@ -33,6 +34,7 @@ from serving.record import Record
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
+LENGTH_WITHIN_S = 2.0  # after which a visitor who types has typed on
 # Between two looks at an instance.
 HEALTH_S = 5.0
 # A stream says something at least every 15 seconds, if only that it lives.
@@ -97,6 +99,11 @@ class RemoteGenerator(Reception):
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
         self._looking = asyncio.create_task(self._look_forever())
+
+    async def measure(self, prompt: str) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+        backend = self._least_busy([])
+        return backend and await fetch_length(self._client, backend.url, prompt)
 
     @property
     def _parallel(self) -> int:
@@ -217,6 +224,20 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> Model:
         return TypeAdapter(Model).validate_json(answer.content)
     except ValidationError as error:
         raise BackendError(f"does not say what it draws with: {error}", "nonsense") from error
+
+
+async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:
+    """How long a prompt is for the model of an instance, if it answers."""
+    try:
+        answer = await client.post(
+            f"{url}/v1/length",
+            json={"prompt": prompt},
+            headers={HOP_HEADER: "1"},
+            timeout=LENGTH_WITHIN_S,
+        )
+        return TypeAdapter(Length).validate_json(answer.raise_for_status().content)
+    except (httpx.HTTPError, ValidationError):
+        return None
 
 
 async def stream(
