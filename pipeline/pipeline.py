@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ from pipeline.layers import folded
 from pipeline.safety_checker import SafetyChecker
 from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
-from pipeline.tokenizer import Tokenizers
+from pipeline.tokenizer import Tokenizers, longest
 from pipeline.unet import UNet
 from pipeline.vae import VAE
 
@@ -73,6 +73,14 @@ class Result:
     flagged: list[bool]
     truncated: list[str]
     negative_truncated: list[str]
+
+
+class Length(NamedTuple):
+    """Of a prompt: its tokens with start and end, as many as there can be, and what is cut off."""
+
+    tokens: int
+    limit: int
+    left_out: str
 
 
 @dataclass(frozen=True)
@@ -251,6 +259,11 @@ class SDXLPipeline:
             truncated=truncated,
             negative_truncated=negative_truncated,
         )
+
+    def measure(self, prompt: str) -> Length:
+        """How long a prompt is for the model; any thread may ask."""
+        tokens = longest([tokenizer.tokenize(prompt) for tokenizer in self._tokenizers.each])
+        return Length(tokens.count, self._tokenizers.length, tokens.truncated)
 
     def _sample(
         self,

@@ -24,10 +24,12 @@ class Tokens:
     Attributes:
         input_ids: `[L]` int32: start token, the prompt, end token, padding.
         truncated: the end of the prompt that did not fit, or "".
+        count: of the prompt's tokens, start and end tokens included, those that did not fit too.
     """
 
     input_ids: np.ndarray
     truncated: str
+    count: int
 
 
 class Tokenizer:
@@ -80,9 +82,10 @@ class Tokenizer:
         padded = np.full(self.length, self._clip.pad_token_id, np.int32)
         if len(ids) <= self.length:
             padded[: len(ids)] = ids
-            return Tokens(padded, truncated="")
+            return Tokens(padded, truncated="", count=len(ids))
         padded[:] = [*ids[: self.length - 1], ids[-1]]
-        return Tokens(padded, truncated=str(self._clip.decode(ids[self.length - 1 : -1])))
+        cut = str(self._clip.decode(ids[self.length - 1 : -1]))
+        return Tokens(padded, truncated=cut, count=len(ids))
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,11 @@ class Tokenizers:
         ids = np.array([[tokens.input_ids for tokens in row] for row in rows], np.int32)
         truncated = [max((tokens.truncated for tokens in row), key=len) for row in rows]
         return ids.reshape(len(rows), len(self.each), self.length), truncated
+
+
+def longest(tokens: Sequence[Tokens]) -> Tokens:
+    """Of one prompt, where its tokenizers do not agree."""
+    return max(tokens, key=lambda each: (each.count, len(each.truncated)))
 
 
 def _clip_tokenizer_class() -> "type[CLIPTokenizer]":

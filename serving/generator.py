@@ -187,6 +187,21 @@ class Load:
         return self.accepting and self.waiting < self.max_waiting
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long a prompt is for the model.
+
+    Attributes:
+        tokens: with those for the start and the end, which every prompt has.
+        limit: how many there can be.
+        left_out: the end of the prompt that the model does not read, or "".
+    """
+
+    tokens: int
+    limit: int
+    left_out: str = ""
+
+
 class Generator(Protocol):
     """Takes requests in and draws them, in an order that is fair to all visitors."""
 
@@ -202,6 +217,10 @@ class Generator(Protocol):
 
     async def open(self) -> None:
         """Gets ready, on the event loop that all else will happen on."""
+        ...
+
+    async def measure(self, prompt: str) -> Length | None:
+        """How long a prompt is; None while nobody can tell."""
         ...
 
     async def submit(self, request: Request) -> None:

@@ -80,6 +80,14 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
         generator.cancel(request_id)
         return {"id": request_id}
 
+    @routes.post("/length", dependencies=[Depends(checked)])
+    async def length(body: wire.LengthBody) -> dict[str, Any]:
+        """How many tokens a prompt has, how many there can be, and what is left out if any."""
+        found = await generator.measure(body.prompt)
+        if found is None:
+            raise RequestError(words.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+        return asdict(found)
+
     @routes.get("/model", dependencies=[Depends(checked)])
     async def model() -> dict[str, Any]:
         """The model that draws, and how busy it is."""

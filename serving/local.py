@@ -15,7 +15,18 @@ from PIL import Image as Pillow
 from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
 from serving import words
 from serving.desk import Limits
-from serving.generator import Done, Error, ErrorKind, Event, Image, Model, Preview, Request, Step
+from serving.generator import (
+    Done,
+    Error,
+    ErrorKind,
+    Event,
+    Image,
+    Length,
+    Model,
+    Preview,
+    Request,
+    Step,
+)
 from serving.limits import RateLimits
 from serving.observer import Observer
 from serving.previews import Previews
@@ -48,6 +59,10 @@ class LocalGenerator(Reception):
         self._pipe = pipe
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         self._stops: dict[str, threading.Event] = {}
+
+    async def measure(self, prompt: str) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+        return Length(*await asyncio.to_thread(self._pipe.measure, prompt))
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""

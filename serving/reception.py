@@ -11,6 +11,7 @@ from serving.desk import Desk, Limits
 from serving.generator import (
     ErrorKind,
     Event,
+    Length,
     Load,
     Model,
     Queued,
@@ -55,6 +56,10 @@ class Reception(ABC):
     @abstractmethod
     def _parallel(self) -> int:
         """How many requests can be drawn at a time."""
+
+    @abstractmethod
+    async def measure(self, prompt: str) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
 
     @abstractmethod
     async def _draw(self, record: Record) -> None:

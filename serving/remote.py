@@ -21,6 +21,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Length,
     Load,
     Model,
     Preview,
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 # More than any request needs that is only unlucky, and an end for one that is what kills instances.
 ATTEMPTS = 5
+LENGTH_WITHIN_S = 2.0  # after which a visitor who types has typed on
 # Between two looks at an instance, and until it must have answered one.
 HEALTH_S = 5.0
 ANSWER_S = 5.0
@@ -115,6 +117,11 @@ class RemoteGenerator(Reception):
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
         self._looking = [asyncio.create_task(self._look_forever(b)) for b in self._backends]
+
+    async def measure(self, prompt: str) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+        backend = self._least_busy([])
+        return backend and await fetch_length(self._client, backend.url, prompt)
 
     @property
     def _parallel(self) -> int:
@@ -261,6 +268,20 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
         raise BackendError("takes in nothing at the moment", "stopping")
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
     return Model(**fields), found.load
+
+
+async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:
+    """How long a prompt is for the model of an instance, if it answers."""
+    try:
+        answer = await client.post(
+            f"{url}/v1/length",
+            json={"prompt": prompt},
+            headers={HOP_HEADER: "1"},
+            timeout=LENGTH_WITHIN_S,
+        )
+        return TypeAdapter(Length).validate_json(answer.raise_for_status().content)
+    except (httpx.HTTPError, ValidationError):
+        return None
 
 
 async def stream(

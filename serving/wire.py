@@ -74,6 +74,14 @@ class GenerateBody(Body):
     previews: bool = Field(False, description="Send `preview` events as well.")
 
 
+class LengthBody(BaseModel):
+    """A prompt whose length is asked for."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompt: Text
+
+
 def to_request(body: Body, model: Model, *, visitor: str, address: str, **others: Any) -> Request:
     """The request that a body stands for; a seed that it leaves open is drawn here."""
     return Request(

@@ -39,6 +39,10 @@ class FakePipeline:
         self.held = False
         self._permits.release(10_000)
 
+    def measure(self, prompt: str) -> tuple[int, int, str]:
+        words = prompt.split()
+        return 2 + len(words), 8, " ".join(words[6:])
+
     def generate(self, prompt: Any, **arguments: Any) -> Result:
         assert self._busy.acquire(blocking=False), "two requests met on the devices"
         self.calls.append({"prompt": prompt, **arguments})

@@ -210,6 +210,32 @@ def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
     expect(page.locator("#status .warning")).to_contain_text("elsewhere")
 
 
+def test_a_prompt_too_long_is_said_while_typing(page: Page):
+    page.locator("#prompt textarea").press_sequentially("a red star")
+    expect(page.locator("#length")).to_have_text("5 of 77 tokens")
+    page.locator("#prompt textarea").fill("red " * 80 + "star")
+    expect(page.locator("#length .warning")).to_contain_text("star")
+    page.locator("#prompt textarea").fill("")
+    expect(page.locator("#length p")).to_have_count(0)
+
+
+def test_a_picture_for_each_line(page: Page):
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.get_by_label(words.SEVERAL).check()
+    page.locator("#steps input[type=number]").fill("2")
+    page.locator("#prompt textarea").press_sequentially("a yellow moon\na red star")
+    page.keyboard.press("ControlOrMeta+Enter")
+    captions = page.locator("#gallery .caption-label")
+    expect(captions).to_have_count(2, timeout=DRAWN_WITHIN_MS)
+    expect(captions.nth(0)).to_contain_text("a yellow moon")
+    expect(captions.nth(1)).to_contain_text("a red star")
+
+
+def test_a_surprise_fills_the_prompt(page: Page):
+    page.get_by_role("button", name=words.SURPRISE).click()
+    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^a .* background$"))
+
+
 def test_keys_run_and_stop(page: Page):
     page.get_by_role("button", name=words.ADVANCED).click()
     page.locator("#steps input[type=number]").fill("50")

@@ -85,6 +85,12 @@ def test_previews_for_who_wants_them(site: Site):
         assert picture.format == "JPEG"
 
 
+def test_length_of_a_prompt(site: Site):
+    found = post(site, {"prompt": "one two three four five six seven"}, "/v1/length")
+    assert found.json() == {"tokens": 9, "limit": 8, "left_out": "seven"}
+    assert post(site, {"prompt": "x" * 2001}, "/v1/length").status_code == 400
+
+
 def test_failure_is_an_event(site: Site):
     name, fields = generate(site, prompt="exhaust")[-1]
     assert (name, fields["kind"]) == ("error", "out_of_memory")

@@ -31,7 +31,7 @@ def test_a_picture_without_settings_has_no_panel(index: int):
 
 def test_used_settings_are_said_to_be_in_place():
     *fields, strip = picked.apply(PICTURES[0], MODEL)
-    assert fields[-2:] == [False, 7]
+    assert fields[-3:] == [False, 7, False]
     assert words.TAKEN_OVER in strip
     assert "It was drawn by m" in strip
 
@@ -39,7 +39,7 @@ def test_used_settings_are_said_to_be_in_place():
 def test_a_new_seed_is_left_to_chance():
     *fields, _ = picked.apply(picked._without_seed(PICTURES[0]), MODEL)
     assert fields[0] == "a star"
-    assert fields[-2]
+    assert fields[-3]
 
 
 def test_nothing_open_changes_nothing():

@@ -175,6 +175,17 @@ def test_on_step_and_output_types(pipe: SDXLPipeline) -> None:
     np.testing.assert_array_equal(levels, np.round(at_once * 255).astype(np.uint8))
 
 
+def test_measure(pipe: SDXLPipeline) -> None:
+    short = pipe.measure("a star")
+    assert (short.limit, short.left_out) == (77, "")
+    assert 4 <= short.tokens < 77
+    assert pipe.measure("").tokens == 2
+    long = pipe.measure("star " * 100)
+    assert long.tokens > 77
+    assert long.left_out
+    assert long.left_out == pipe.generate("star " * 100).truncated[0]
+
+
 def test_previews(pipe: SDXLPipeline) -> None:
     looks: list[np.ndarray] = []
     seen: list[int] = []

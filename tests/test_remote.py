@@ -78,6 +78,16 @@ def test_the_same_pictures_as_without_a_front_end():
         assert site.pipe.calls[0]["seed"] == site.pipe.calls[1]["seed"] == 7
 
 
+def test_lengths_are_asked_for_there():
+    with serve() as site, front_of(site.url) as front:
+        asked = {"prompt": "one two three"}
+        answers = [httpx.post(f"{each.url}/v1/length", json=asked) for each in (site, front)]
+        assert [answer.json()["tokens"] for answer in answers] == [5, 5]
+        site.stop()
+        wait_until(lambda: not site.thread.is_alive())
+        assert httpx.post(f"{front.url}/v1/length", json=asked).status_code == 503
+
+
 def test_application_errors_are_passed_on_and_not_retried():
     with serve() as site, front_of(site.url) as front:
         assert generate(front, prompt="exhaust")[-1][1]["kind"] == "out_of_memory"

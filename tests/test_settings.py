@@ -16,14 +16,14 @@ MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 256, 256, "org/model", None, 
 
 def test_what_was_made_here_goes_back_as_it_was():
     fields, notes = settings.as_fields(MADE_HERE, MODEL)
-    assert fields == ("a star", NONE, "dull", 6.5, 30, False, 7)
+    assert fields == ("a star", NONE, "dull", 6.5, 30, False, 7, False)
     assert notes == []
 
 
 def test_what_a_picture_does_not_say_is_the_pages_own():
     silent = Settings("a star", "", None, None, None, None, None, None, None)
     fields, notes = settings.as_fields(silent, MODEL)
-    assert fields == ("a star", NONE, "", 5.0, 25, True, 0)
+    assert fields == ("a star", NONE, "", 5.0, 25, True, 0, False)
     assert notes == []
 
 

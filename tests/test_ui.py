@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Length,
     Load,
     Model,
     Preview,
@@ -33,7 +35,7 @@ from serving.generator import (
 )
 from ui import drawing, files, inputs, status, words
 from ui.drawing import Drawing, Shown
-from ui.examples import examples_for
+from ui.examples import examples_for, surprise
 from ui.inputs import Visitor
 from ui.kinds import Kind, kind_of
 from ui.page import build_page
@@ -84,6 +86,10 @@ class StandIn:
 
     async def open(self) -> None:
         raise NotImplementedError
+
+    async def measure(self, prompt: str) -> Length | None:
+        words = prompt.split()
+        return Length(2 + len(words), 77, " ".join(words[75:])) if words[0] != "away" else None
 
     async def submit(self, request: Request) -> None:
         if self._refusal:
@@ -138,8 +144,8 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
 
     async def collect() -> list[Shown]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
-        values = VALUES | changes
-        return [update async for update in page(SENDER, **values, randomise=randomise)]
+        values = {"several": False, "randomise": randomise} | VALUES | changes
+        return [update async for update in page(SENDER, **values)]
 
     return asyncio.run(collect())
 
@@ -235,6 +241,68 @@ def test_kinds():
     assert kind_of(replace(MODEL, name="miniature", bundled=True)) is Kind.MINIATURE
     assert kind_of(replace(MODEL, name="org/stable-diffusion-xl-base-1.0")) is Kind.SDXL
     assert kind_of(replace(MODEL, name="miniature")) is Kind.OTHER
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_surprises_are_many_and_short(kind: Kind):
+    found = {surprise(kind, Random(seed)) for seed in range(50)}
+    assert len(found) > 40
+    assert all(prompt.startswith("a") and len(prompt) <= 80 for prompt in found)
+
+
+# --- several prompts, and how long they are ---
+
+
+def test_a_picture_for_each_line():
+    request = to_request(prompt=" a red star \n\n a moon\n", several=True, style="Anime")
+    assert [prompt[:12] for prompt in request.prompt] == ["a red star, ", "a moon, hand"]
+    assert request.images == 2
+    assert str(request.negative_prompt).startswith("photograph")
+    assert to_request(prompt="a\nb").prompt == "a\nb"
+    assert to_request(prompt="a", several=True).images == 1
+
+
+@pytest.mark.parametrize(("prompt", "said"), [("a\n" * 5, "5 lines"), ("\n \n", "describe")])
+def test_too_many_lines_and_none(prompt: str, said: str):
+    with pytest.raises(RequestError, match=said):
+        to_request(prompt=prompt, several=True)
+
+
+def test_each_picture_of_several_has_its_own_caption():
+    class Several(StandIn):
+        async def events(self, request_id: str) -> AsyncGenerator[Event]:
+            for i, prompt in enumerate(self.asked[-1].prompt):
+                settings = {**said_of(self.asked[-1], 7 + i), "prompt": prompt}
+                yield Image(i, b"png", 7 + i, settings)
+            yield Done()
+
+    (*_, ended) = shown(Several(), prompt="a red star\na moon", several=True)
+    assert [caption for _, caption in ended.gallery] == ["Seed 7: a red star", "Seed 8: a moon"]
+    assert Path(ended.gallery[1][0]).name == "a-moon-8.png"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "several", "said"),
+    [
+        ("a red star", False, '<p class="length ">5 of 77 tokens</p>'),
+        ("a\nred star", True, '<p class="length ">4 of 77 tokens</p>'),
+        ("", False, ""),
+        ("away", False, ""),
+        ("x" * 2001, False, ""),
+    ],
+)
+def test_length(prompt: str, several: bool, said: str):
+    drawn = Drawing(StandIn(), Kind.SDXL)
+    assert asyncio.run(drawn.length(prompt, NONE, several)) == said
+
+
+def test_the_cut_part_is_shown_as_you_type():
+    drawn = Drawing(StandIn(), Kind.SDXL)
+    said = asyncio.run(drawn.length("red " * 75 + "<b>", NONE, False))
+    assert "78 of 77 tokens" in said
+    assert "Left out: “&lt;b&gt;”" in said
+    styled = asyncio.run(drawn.length("red " * 70, "Anime", False))
+    assert "background" in styled
 
 
 # --- what a visitor is shown ---
@@ -399,7 +467,9 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
     stand_in = StandIn()
 
     async def leave() -> None:
-        updates = Drawing(stand_in, Kind.MINIATURE).for_page(SENDER, **VALUES, randomise=False)
+        updates = Drawing(stand_in, Kind.MINIATURE).for_page(
+            SENDER, **VALUES, randomise=False, several=False
+        )
         await anext(updates)
         await anext(updates)
         await updates.aclose()
@@ -430,7 +500,9 @@ def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(StandIn, "events", silence)
 
     async def leave() -> None:
-        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(SENDER, **VALUES, randomise=False)
+        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
+            SENDER, **VALUES, randomise=False, several=False
+        )
         told = [await anext(updates) for _ in range(5)]  # sent, queued, and then pauses
         assert told[-1] == Shown()
         await asyncio.wait_for(updates.aclose(), 5)

@@ -12,6 +12,7 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from serving.generator import (
+    MAX_CHARACTERS,
     Done,
     Error,
     ErrorKind,
@@ -76,6 +77,7 @@ class Drawing:
         steps: int,
         randomise: bool,
         seed: int | None,
+        several: bool,
     ) -> AsyncGenerator[Shown]:
         """Draws for a visitor. Whatever goes wrong ends as a message in the strip."""
         began = time.monotonic()
@@ -87,6 +89,7 @@ class Drawing:
                 guidance_scale=guidance_scale,
                 steps=steps,
                 seed=None if randomise else seed,
+                several=several,
                 visitor=Visitor.behind(sender),
                 keep=True,
                 previews=True,
@@ -99,7 +102,9 @@ class Drawing:
                 seed=request.seed,
                 request_id=request.id,
             )
-            following = self._follow(request.id, caption=prompt.strip(), began=began)
+            following = self._follow(
+                request.id, caption="" if several else prompt.strip(), began=began
+            )
             async with aclosing(following) as updates:
                 async for update in updates:
                     yield update
@@ -119,6 +124,15 @@ class Drawing:
             async with aclosing(self._follow(request_id)) as updates:
                 async for update in updates:
                     yield update
+
+    async def length(self, prompt: str, style: str, several: bool) -> str:
+        """How long the longest of the prompts is for the model, with its style."""
+        if style not in self._styles or len(prompt) > MAX_CHARACTERS:
+            return status.EMPTY
+        prompts = inputs.split(prompt, several)[: self._generator.model.images_per_request]
+        styled = [self._styles[style].apply(each, "")[0] for each in prompts]
+        found = [await self._generator.measure(each) for each in styled]
+        return status.length(max(filter(None, found), key=lambda each: each.tokens, default=None))
 
     async def stop(self, request_id: str | None) -> None:
         """Stops a request; whoever follows it is told."""
@@ -161,7 +175,7 @@ class Drawing:
             )
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
-            paths = _saved(images, prompt)
+            paths = _saved(images, [prompt] * len(images))
         except RequestError as error:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception as error:
@@ -272,15 +286,16 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
 
 def _gallery(images: list[Image], caption: str) -> list[tuple[str, str]]:
     prompts = [caption or str(image.settings["prompt"]) for image in images]
-    paths = _saved(images, prompts[0])
+    paths = _saved(images, prompts)
     return [
         (str(path), words.caption(prompt, image.seed, bool(image.settings.get("safety_checker"))))
         for path, prompt, image in zip(paths, prompts, images, strict=True)
     ]
 
 
-def _saved(images: list[Image], prompt: str) -> list[Path]:
-    return files.save({files.name(prompt, image.seed): image.png for image in images})
+def _saved(images: list[Image], prompts: list[str]) -> list[Path]:
+    named = zip(images, prompts, strict=True)
+    return files.save({files.name(prompt, image.seed): image.png for image, prompt in named})
 
 
 def _unfinished(looks: Sequence[bytes], step: Step) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Prompts to begin with, for each kind of model; the page shows 60 characters of each."""
 
+from random import Random
+
 from ui.kinds import Kind
 
 _MINIATURE = (
@@ -17,7 +19,38 @@ _SDXL = (
     "a narrow old street after rain, lanterns, reflections",
 )
 
+# What the miniature was trained on; one thing, which it draws best.
+_LOOKS = ("", "flat ", "soft ", "glossy ")
+_SIZES = ("small ", "large ", "")
+_COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "white", "black")
+_SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "ring", "moon", "hexagon")
+
+_SUBJECTS = (
+    "a lighthouse on a cliff",
+    "a fox asleep in tall grass",
+    "an old fisherman mending a net",
+    "a greenhouse full of orchids",
+    "a tram in a narrow street",
+    "a bowl of cherries on a window sill",
+    "a mountain hut in deep snow",
+    "a heron in shallow water",
+    "a small bakery before opening",
+    "a glass teapot with jasmine tea",
+)
+_TIMES = ("at dawn", "at dusk", "after rain", "in fog", "in late summer light", "on a winter night")
+_VIEWS = ("seen from above", "close up", "wide view", "long exposure", "soft focus", "fine detail")
+
 
 def examples_for(kind: Kind) -> tuple[str, ...]:
     """Example prompts that suit a model of this kind."""
     return _MINIATURE if kind is Kind.MINIATURE else _SDXL
+
+
+def surprise(kind: Kind, random: Random) -> str:
+    """A prompt put together by chance, of what such a model draws well."""
+    if kind is Kind.MINIATURE:
+        thing, behind = random.sample(_COLOURS, 2)
+        looks, size, shape = map(random.choice, (_LOOKS, _SIZES, _SHAPES))
+        return f"a {size}{looks}{thing} {shape} on a {behind} background"
+    subject, time, view = map(random.choice, (_SUBJECTS, _TIMES, _VIEWS))
+    return f"{subject} {time}, {view}"

@@ -44,26 +44,32 @@ def to_request(
     guidance_scale: object,
     steps: object,
     seed: object,
+    several: object = False,
     visitor: Visitor,
     keep: bool = False,
     previews: bool = False,
 ) -> Request:
     """Checks every value and puts the style around the prompt; no `seed` means a random one.
 
+    With `several`, every line of the prompt becomes a picture of its own.
+
     Raises:
         RequestError: for the first value that cannot be used.
     """
-    words_wanted = _text(words.PROMPT, prompt)
-    if not words_wanted:
+    prompts = split(_text(words.PROMPT, prompt), several)
+    if not prompts:
         raise RequestError(words.BLANK_PROMPT)
+    if len(prompts) > model.images_per_request:
+        raise RequestError(words.too_many_lines(len(prompts), model.images_per_request))
     if not isinstance(style, str) or style not in styles:
         raise RequestError(words.unknown_style(style, list(styles)))
-    full_prompt, full_negative = styles[style].apply(
-        words_wanted, _text(words.NEGATIVE, negative_prompt)
-    )
+    negative = _text(words.NEGATIVE, negative_prompt)
+    styled = [styles[style].apply(each, negative) for each in prompts]
+    full_prompts = tuple(prompt for prompt, _ in styled)
     return Request(
-        prompt=full_prompt,
-        negative_prompt=full_negative or None,
+        prompt=full_prompts if several else full_prompts[0],
+        negative_prompt=styled[0][1] or None,
+        images=len(prompts) if several else None,
         guidance_scale=_number(words.GUIDANCE, guidance_scale, MAX_GUIDANCE),
         num_inference_steps=_whole(words.STEPS, steps, 1, model.max_inference_steps),
         seed=random_seed() if seed is None else _whole(words.SEED, seed, 0, MAX_SEED),
@@ -72,6 +78,12 @@ def to_request(
         keep=keep,
         previews=previews,
     )
+
+
+def split(prompt: str, several: object) -> list[str]:
+    """The prompts that are meant; blank ones are none."""
+    prompts = prompt.splitlines() if several else [prompt]
+    return [each.strip() for each in prompts if each.strip()]
 
 
 def _text(field: str, value: object) -> str:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from random import Random
 
 import gradio as gr
 from gradio.components import Component
@@ -12,7 +13,7 @@ from gradio.events import api
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
 from ui import picked, restore, status, words
 from ui.drawing import Drawing, Shown
-from ui.examples import examples_for
+from ui.examples import examples_for, surprise
 from ui.kinds import Kind, kind_of
 from ui.picked import AT_ONCE, Panel
 from ui.restore import Restorer
@@ -29,6 +30,10 @@ class Parts:
     """The components that events read and write."""
 
     prompt: gr.Textbox
+    length: gr.HTML
+    surprise: gr.Button
+    style: gr.Radio
+    several: gr.Checkbox
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
@@ -86,6 +91,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 autofocus=True,
                 elem_id="prompt",
             )
+            length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
             generate = gr.Button(words.GENERATE, variant="primary", size="lg", elem_id="generate")
             stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
         with gr.Column(elem_id="pictures"):
@@ -112,11 +118,16 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 api_visibility="private",
                 elem_id="examples",
             )
-            settings, seed = _advanced(model, kind)
+            surprised = gr.Button(words.SURPRISE, size="sm", elem_id="surprise")
+            style, *_, seed, several = settings = _advanced(model, kind)
             restorer = restore.layout()
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
     return Parts(
         prompt=prompt,
+        length=length,
+        surprise=surprised,
+        style=style,
+        several=several,
         generate=generate,
         stop=stop,
         strip=strip,
@@ -131,7 +142,9 @@ def _layout(model: Model, kind: Kind) -> Parts:
     )
 
 
-def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
+def _advanced(
+    model: Model, kind: Kind
+) -> tuple[gr.Radio, gr.Textbox, gr.Slider, gr.Slider, gr.Checkbox, gr.Number, gr.Checkbox]:
     with gr.Accordion(words.ADVANCED, open=False, elem_id="advanced"):
         style = gr.Radio(list(styles_for(kind)), value=NONE, label=words.STYLE, elem_id="style")
         negative = gr.Textbox(
@@ -168,7 +181,10 @@ def _advanced(model: Model, kind: Kind) -> tuple[list[Component], gr.Number]:
             elem_id="seed",
         )
         randomise = gr.Checkbox(True, label=words.RANDOMISE, elem_id="randomise")
-    return [style, negative, guidance, steps, randomise, seed], seed
+        several = gr.Checkbox(
+            False, label=words.SEVERAL, info=words.SEVERAL_INFO, elem_id="several"
+        )
+    return style, negative, guidance, steps, randomise, seed, several
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> None:
@@ -180,6 +196,22 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         show_progress="hidden",
         api_visibility="private",
     )
+    gr.on(
+        [each.change for each in (parts.prompt, parts.style, parts.several)],
+        drawing.length,
+        [parts.prompt, parts.style, parts.several],
+        parts.length,
+        trigger_mode="always_last",
+        **AT_ONCE,
+    )
+    # With one line Enter sends, with more it begins the next.
+    parts.several.change(
+        lambda several: gr.Textbox(lines=4 if several else 1),
+        parts.several,
+        parts.prompt,
+        **AT_ONCE,
+    )
+    parts.surprise.click(lambda: surprise(kind_of(model), Random()), None, parts.prompt, **AT_ONCE)
     restore.connect(parts.restorer, parts.settings, parts.strip, model)
     new_seed = picked.connect(
         parts.panel, parts.gallery, parts.pictures, parts.settings, parts.strip, model

@@ -22,6 +22,7 @@ class Fields(NamedTuple):
     steps: int
     randomise: bool
     seed: int
+    several: bool = False
 
 
 def of_image(image: Image) -> Settings:

@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
+from serving.generator import Length
 from ui import words
 
 EMPTY = ""
@@ -36,6 +37,16 @@ def looks(jpegs: Sequence[bytes]) -> str:
     sources = (f"data:image/jpeg;base64,{b64encode(jpeg).decode()}" for jpeg in jpegs)
     images = "".join(f'<img src="{source}" alt="" decoding="sync">' for source in sources)
     return f'<div role="img" aria-label="{escape(words.LOOKS)}">{images}</div>'
+
+
+def length(length: Length | None) -> str:
+    """How long the prompt is, and what of it is too much."""
+    if length is None:
+        return EMPTY
+    over = "over" if length.left_out else ""
+    text = words.length(length.tokens, length.limit)
+    count = f'<p class="length {over}">{escape(text)}</p>'
+    return count + (warning(words.truncated(length.left_out)) if length.left_out else EMPTY)
 
 
 def note(text: str) -> str:

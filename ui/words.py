@@ -16,6 +16,9 @@ PROMPT_HINT = {
 GENERATE = "Generate"
 STOP = "Stop"
 EXAMPLES = "Try one of these"
+SURPRISE = "Surprise me"
+SEVERAL = "A picture for each line"
+SEVERAL_INFO = "Every line of the prompt becomes a picture of its own."
 GALLERY = "Pictures"
 LOOKS = "How the pictures look so far"
 
@@ -158,6 +161,16 @@ def other_model(name: str, model: Model) -> str:
 def shortened(limit: int) -> str:
     """A prompt that is longer than the page takes."""
     return f"Of its words the first {limit} characters are used."
+
+
+def length(tokens: int, limit: int) -> str:
+    """How long a prompt is, in what the model reads."""
+    return f"{tokens} of {limit} tokens"
+
+
+def too_many_lines(lines: int, limit: int) -> str:
+    """More prompts than pictures."""
+    return f"{PROMPT}: {lines} lines are too many; at most {limit} pictures are drawn at once."
 
 
 def truncated(left_out: str) -> str:
