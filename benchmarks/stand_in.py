@@ -25,6 +25,7 @@ class StandIn:
     """Draws noise instead of what is asked for; otherwise used as `SDXLPipeline` is."""
 
     model, revision, device_kind, num_devices = "stand-in", None, "none", 1
+    family, safety_checker = "Stable Diffusion XL", False
     height = width = 64
     max_inference_steps = 50
 
@@ -42,6 +43,7 @@ class StandIn:
         seed: int,
         on_step: Any,
         cancelled: threading.Event,
+        on_preview: object = None,
     ) -> Result:
         """See `SDXLPipeline.generate`."""
         began = time.monotonic()

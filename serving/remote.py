@@ -120,8 +120,10 @@ class RemoteGenerator(Reception):
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
-        backend = self._least_busy([])
-        return backend and await fetch_length(self._client, backend.url, prompt)
+        for backend in self._backends:
+            if backend.healthy:
+                return await fetch_length(self._client, backend.url, prompt)
+        return None
 
     @property
     def _parallel(self) -> int:

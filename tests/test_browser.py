@@ -247,9 +247,9 @@ def test_keys_run_and_stop(page: Page):
 
 
 def test_opening_the_page_clears_nothing(page: Page):
-    with page.expect_event("requestfinished", lambda sent: "/queue/data" in sent.url):
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.reload()
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(1000)
     expect(page.locator("#generate")).to_have_text(words.GENERATE)
 
 

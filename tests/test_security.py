@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from benchmarks.processes import ROOT, Instance, stand_in
+from serving.http_guard import MAX_UPLOAD_BYTES
 
 SECRET = "a secret that nobody may read"
 
@@ -243,11 +244,13 @@ def test_nothing_is_kept_in_cookies(site: str):
 
 def test_uploads_are_small(site: str):
     url = f"{site}/gradio_api/upload"
-    assert httpx.post(url, files={"files": ("a.png", b"x" * 900_000)}).status_code == 200
-    for size in (1_100_000, 5_000_000):
+    limit = MAX_UPLOAD_BYTES
+    small = {"files": ("a.png", b"x" * (limit - 100_000))}
+    assert httpx.post(url, files=small, timeout=30).status_code == 200
+    for size in (limit + 100_000, 2 * limit):
         refused = httpx.post(url, files={"files": ("a.png", b"x" * size)}, timeout=30)
         assert refused.status_code == 413
-    many = [("files", (f"{i}.png", b"x" * 100_000)) for i in range(20)]
+    many = [("files", (f"{i}.png", b"x" * (limit // 10))) for i in range(20)]
     assert httpx.post(url, files=many, timeout=30).status_code == 413
 
 
