@@ -26,7 +26,7 @@ from benchmarks.processes import Instance, stand_in
 from benchmarks.visitors import PATIENCE, Visit, percentiles, visit
 from pipeline import BUNDLED
 
-STEP_MS, STEPS, PLACES = 40, 5, 32
+STEP_MS, STEPS, PLACES = 20, 25, 32
 SERVICE_S = STEP_MS * STEPS / 1000
 LOADS = (0.5, 0.9, 1.5, 3.0)
 PAGES = 500

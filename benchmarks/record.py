@@ -22,6 +22,7 @@ def write(name: str, report: dict[str, Any]) -> None:
         "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
         "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[2], 1),  # of the last 15 minutes: who else was busy
         **report,
     }
     RESULTS.mkdir(exist_ok=True)
