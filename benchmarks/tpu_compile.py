@@ -96,7 +96,7 @@ def abstract_networks(config: Config, mesh: Mesh) -> Networks:
 
     make = blueprints(config)
     encoders = tuple(shapes_alone(name) for name in config.text_encoders)
-    return Networks(encoders, shapes_alone("unet"), shapes_alone("vae"))
+    return Networks(encoders, shapes_alone("unet"), shapes_alone("vae"), safety_checker=None)
 
 
 def _megabytes(memory: Any) -> dict[str, float]:
