@@ -2,16 +2,22 @@
 
     .venv-tpu/bin/python -m benchmarks.tpu_blocks --topology v5e:2x2
 
-Prints the same estimates as `make bench-tpu`, for one chip that draws one picture with guidance.
-What a change of a layer gives is seen here first.
+Writes results/<date>-tpu-<topology>-layers.json with the same estimates as `make bench-tpu`, for
+one chip that draws one picture with guidance, and prints them. What a change of a layer gives is
+seen here first. Attention kernels, of which the compiler says nothing, are not in its estimate.
 """
 
 import argparse
+import datetime
+import importlib.metadata
+import json
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks.tpu_compile import describe  # first: it sets the environment
+from benchmarks.tpu_compile import PACKAGES, describe  # first: it sets the environment
 
 # isort: split
 
@@ -25,6 +31,7 @@ from pipeline.layers import ResnetBlock, Upsample, folded
 from pipeline.unet import TransformerBlock
 from pipeline.weights import shape_rngs
 
+RESULTS = Path(__file__).parent / "results"
 BATCH = 2  # both halves of guidance
 TOKENS, PROMPT, TIME = 77, 2048, 1280
 Sizes = tuple[tuple[int, ...], ...]
@@ -63,16 +70,21 @@ def main() -> None:
     options = parser.parse_args()
     place = SingleDeviceSharding(describe(options.topology)[0])
     chip = CHIPS[options.topology.partition(":")[0]]
+    layers = {}
     for name in options.blocks:
-        text = program(*BLOCKS[name], place)
-        found, _ = whole_and_loop(text, chip, {})
-        print(f"{name}: at least {found.least:.1f} us, compiler {found.compiler:.1f} us")
-        for kind, row in sorted(found.rows.items(), key=lambda item: -item[1].least):
-            print(
-                f"  {kind:28} {row.gflop:8.1f} GFLOP {row.megabytes:8.1f} MB {row.least:8.1f} us"
-                f" {row.compiler:8.1f} us",
-                flush=True,
-            )
+        found, _ = whole_and_loop(program(*BLOCKS[name], place), chip, {})
+        layers[name] = found.as_json()
+        print(name, json.dumps(layers[name], indent=2), flush=True)
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["python -m benchmarks.tpu_blocks", *map(repr, sys.argv[1:])]),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "microseconds": layers,
+    }
+    topology = options.topology.replace(":", "-")
+    file = RESULTS / f"{report['date']}-tpu-{topology}-layers.json"
+    file.write_text(json.dumps(report, indent=2) + "\n")
+    print(file)
 
 
 def program(make: Callable[..., nnx.Module], sizes: Sizes, place: SingleDeviceSharding) -> str:
