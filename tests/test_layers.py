@@ -57,7 +57,7 @@ def test_sinusoid_of_late_timesteps_is_the_same_when_compiled() -> None:
 def test_upsample_is_a_convolution_of_repeated_pixels(fold: bool) -> None:
     upsample = random_module(lambda: Upsample(4, **options()))
     x = normal(2, 3, 5, 4)
-    repeated = x.repeat(2, axis=1).repeat(2, axis=2)
+    repeated = jnp.asarray(x.repeat(2, axis=1).repeat(2, axis=2))
     assert upsample.bias is not None
     axes = ("NHWC", "HWIO", "NHWC")
     kernel = upsample.kernel[...]
