@@ -144,6 +144,7 @@ class Program:
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
         self.entry = ""
+        current = Computation()
         for line in text.splitlines():
             if header := HEADER.match(line):
                 current = self.computations[header[2]] = Computation()

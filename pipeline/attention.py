@@ -52,7 +52,8 @@ def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
 def _by_platform(heads: int, *projections: Array) -> Array:
     """`self_attention` of one array, `cross_attention` of two."""
     kernels: dict[str, Callable[..., Array]] = {"default": partial(_plain, heads)}
-    if flash.fits(heads, *projections):
+    # Of a prompt's few keys XLA makes less work than the kernel: benchmarks/README.md.
+    if len(projections) == 1 and flash.fits(heads, *projections):
         kernels["tpu"] = partial(flash.flash_attention, heads)
     if _cudnn_fits(heads, *projections):
         kernels["cuda"] = partial(_cudnn, heads)
@@ -97,7 +98,7 @@ def _plain(heads: int, *projections: Array) -> Array:
 
 def _cudnn_fits(heads: int, *projections: Array) -> bool:
     """JAX looks for cuDNN as it traces, so only where GPUs are what programs run on."""
-    size = flash.head_size(heads, *projections)
+    size = projections[0].shape[-1] // (heads if len(projections) == 2 else 3 * heads)
     return (
         jax.default_backend() == "gpu"
         and projections[0].dtype in (jnp.bfloat16, jnp.float16)

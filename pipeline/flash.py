@@ -23,80 +23,69 @@ BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
 
 
-def head_size(heads: int, query: Array, key_value: Array | None = None) -> int:
-    """Width of one head, given what `flash_attention` is given."""
-    return query.shape[-1] // (heads if key_value is not None else 3 * heads)
-
-
-def fits(heads: int, query: Array, key_value: Array | None = None) -> bool:
-    """Whether the kernel can tell the heads apart, and share the sequences out in blocks."""
-    size = head_size(heads, query, key_value)
+def fits(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> bool:
+    """Whether the kernel can tell the heads apart, and share the sequence out in blocks."""
+    _, length, size = _sizes(heads, query_key_value)
     whole = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
-    lengths = query.shape[1], (query if key_value is None else key_value).shape[1]
-    return whole and None not in map(_block, lengths, (BLOCK_ROWS, BLOCK_COLUMNS))
+    return whole and None not in (_block(length, BLOCK_ROWS), _block(length, BLOCK_COLUMNS))
 
 
-def grid(heads: int, query: Array, key_value: Array | None = None) -> tuple[int, int, int, int]:
+def grid(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
     """How often the kernel runs: pictures, groups of heads, blocks of queries and of keys."""
-    lanes = max(LANES, head_size(heads, query, key_value))
-    groups = heads * head_size(heads, query, key_value) // lanes
-    rows, columns = query.shape[1], (query if key_value is None else key_value).shape[1]
-    block_rows, block_columns = _block(rows, BLOCK_ROWS), _block(columns, BLOCK_COLUMNS)
+    batch, length, size = _sizes(heads, query_key_value)
+    block_rows, block_columns = _block(length, BLOCK_ROWS), _block(length, BLOCK_COLUMNS)
     assert block_rows is not None
     assert block_columns is not None
-    return len(query), groups, rows // block_rows, columns // block_columns
+    groups = size * heads // max(LANES, size)
+    return batch, groups, length // block_rows, length // block_columns
 
 
-def flash_attention(
-    heads: int, query: Array, key_value: Array | None = None, *, interpret: bool = False
-) -> Array:
-    """softmax(query key^T / sqrt(K)) value, the softmax in float32.
+def _sizes(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int]:
+    """Batch, length of the sequence, width of a head."""
+    batch, length, width = query_key_value.shape
+    return batch, length, width // (3 * heads)
+
+
+def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = False) -> Array:
+    """softmax(query key^T / sqrt(K)) value of a sequence with itself, the softmax in float32.
 
     Args:
-        heads: N; each W / N wide. What `fits` says of all arguments must hold.
-        query: `[B, L, W]`; without `key_value` `[B, L, 3 W]`, keys and values behind them.
-        key_value: `[B, S, 2 W]`, keys before values.
+        heads: N; each K = W / N wide. `fits` must hold.
+        query_key_value: `[B, L, 3 W]`, side by side.
         interpret: run the kernel on any platform, slowly; for tests.
 
     Returns `[B, L, W]`.
     """
-    size = head_size(heads, query, key_value)
+    batch, length, size = _sizes(heads, query_key_value)
     width, lanes = size * heads, max(LANES, size)
-    blocks = grid(heads, query, key_value)
-    batch, groups, _, _ = blocks
-    before = 0 if key_value is not None else groups  # groups of queries, where keys begin
-    key_value = query if key_value is None else key_value
-    rows, columns = query.shape[1], key_value.shape[1]
-    block_rows, block_columns = rows // blocks[2], columns // blocks[3]
+    blocks = grid(heads, query_key_value)
+    groups = blocks[1]  # of heads that share lanes
+    rows, columns = length // blocks[2], length // blocks[3]
 
-    def part(length: int, place: int, offset: int) -> pl.BlockSpec:
+    def part(rows: int, place: int, offset: int) -> pl.BlockSpec:
         """Block number `at[place]` of the sequence, group `offset + g` of the lanes."""
-        return pl.BlockSpec((None, length, lanes), lambda b, g, *at: (b, at[place], offset + g))
+        return pl.BlockSpec((None, rows, lanes), lambda b, g, *at: (b, at[place], offset + g))
 
-    column = pltpu.VMEM((lanes // size, block_rows, 1), jnp.float32)
+    column = pltpu.VMEM((lanes // size, rows, 1), jnp.float32)
     return pl.pallas_call(
         partial(_kernel, scale=math.log2(math.e) / math.sqrt(size)),
         grid=blocks,
-        in_specs=[
-            part(block_rows, 0, 0),
-            part(block_columns, 1, before),
-            part(block_columns, 1, before + groups),
-        ],
-        out_specs=part(block_rows, 0, 0),
-        out_shape=jax.ShapeDtypeStruct((batch, rows, width), query.dtype),
-        scratch_shapes=[column, column, pltpu.VMEM((block_rows, lanes), jnp.float32)],
+        in_specs=[part(rows, 0, 0), part(columns, 1, groups), part(columns, 1, 2 * groups)],
+        out_specs=part(rows, 0, 0),
+        out_shape=jax.ShapeDtypeStruct((batch, length, width), query_key_value.dtype),
+        scratch_shapes=[column, column, pltpu.VMEM((rows, lanes), jnp.float32)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
         # FLOPs as the matrix unit spends them: on all lanes, however narrow the head.
         cost_estimate=pl.CostEstimate(
-            flops=4 * batch * heads * rows * columns * lanes,
-            transcendentals=batch * heads * rows * columns,
-            bytes_accessed=2 * batch * (rows + columns) * width * query.dtype.itemsize,
+            flops=4 * batch * heads * length**2 * lanes,
+            transcendentals=batch * heads * length**2,
+            bytes_accessed=4 * batch * length * width * query_key_value.dtype.itemsize,
         ),
         interpret=interpret,
         name="flash_attention",
-    )(query, key_value, key_value)
+    )(query_key_value, query_key_value, query_key_value)
 
 
 def _block(length: int, most: int) -> int | None:

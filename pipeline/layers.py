@@ -220,26 +220,26 @@ class Upsample(nnx.Module):
     """
 
     def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.conv = conv(width, width, dtype=dtype, rngs=rngs)
+        made = conv(width, width, dtype=dtype, rngs=rngs)
+        self.kernel, self.bias = made.kernel, made.bias
 
     def fold(self) -> None:
         """Keeps the sums alone, for a network that is not trained any more."""
-        self.conv.taps = nnx.Param(summed_taps(self.conv.kernel[...]))
-        del self.conv.kernel
+        self.taps = nnx.Param(summed_taps(self.kernel[...]))
+        del self.kernel
 
     @jax.named_scope("upsample")
     def __call__(self, x: Array) -> Array:
         """`[B, H, W, C] -> [B, 2H, 2W, C]`."""
-        folded = hasattr(self.conv, "taps")
-        taps = self.conv.taps[...] if folded else summed_taps(self.conv.kernel[...])
+        taps = self.taps[...] if hasattr(self, "taps") else summed_taps(self.kernel[...])
         b, h, w, c = x.shape
         rows = []
         for i in range(2):
             places = [_conv_2x2(x, taps[i, j], i, j) for j in range(2)]
             rows.append(jnp.stack(places, axis=3))  # [B, H, W, 2, C]
         pixels = jnp.stack(rows, axis=2)  # [B, H, 2, W, 2, C]
-        assert self.conv.bias is not None
-        return pixels.reshape(b, 2 * h, 2 * w, c) + self.conv.bias[...]
+        assert self.bias is not None
+        return pixels.reshape(b, 2 * h, 2 * w, c) + self.bias[...]
 
 
 def _conv_2x2(x: Array, kernel: Array, i: int, j: int) -> Array:

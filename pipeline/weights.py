@@ -25,7 +25,7 @@ NAMES = (
     (r"\.ff\.proj_in\.", ".ff.net.0.proj."),
     (r"\.ff\.proj_out\.", ".ff.net.2."),
     (r"\.downsample\.", ".downsamplers.0.conv."),
-    (r"\.upsample\.", ".upsamplers.0."),
+    (r"\.upsample\.", ".upsamplers.0.conv."),
     # The VAE's attention keeps its norm among its projections.
     (r"(mid_block\.attentions\.0)\.attention\.", r"\1."),
     (

@@ -101,3 +101,9 @@ def test_a_tpu_gets_the_kernel_and_a_cpu_does_not() -> None:
     traced = jax.jit(lambda x: self_attention(x, 2)).trace(np.zeros((1, 256, 384), np.float32))
     assert "tpu_custom_call" in traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "custom_call" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+
+
+def test_a_tpu_gets_no_kernel_for_few_keys() -> None:
+    query, key_value = np.zeros((1, 256, 128), np.float32), np.zeros((1, 77, 256), np.float32)
+    traced = jax.jit(lambda q, kv: cross_attention(q, kv, 2)).trace(query, key_value)
+    assert "custom_call" not in traced.lower(lowering_platforms=("tpu",)).as_text()

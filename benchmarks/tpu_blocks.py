@@ -1,0 +1,104 @@
+"""Single layers of SDXL's UNet compiled for a TPU that is not there: minutes, not an hour.
+
+    .venv-tpu/bin/python -m benchmarks.tpu_blocks --topology v5e:2x2
+
+Writes results/<date>-tpu-<topology>-layers.json with the same estimates as `make bench-tpu`, for
+one chip that draws one picture with guidance, and prints them. What a change of a layer gives is
+seen here first. Attention kernels, of which the compiler says nothing, are not in its estimate.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tpu_compile import PACKAGES, describe  # first: it sets the environment
+
+# isort: split
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import SingleDeviceSharding
+
+from benchmarks.roofline import CHIPS, whole_and_loop
+from pipeline.layers import ResnetBlock, Upsample, folded
+from pipeline.unet import TransformerBlock
+from pipeline.weights import shape_rngs
+
+RESULTS = Path(__file__).parent / "results"
+BATCH = 2  # both halves of guidance
+TOKENS, PROMPT, TIME = 77, 2048, 1280
+Sizes = tuple[tuple[int, ...], ...]
+
+
+def transformer(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
+    """A transformer block over side x side pixels, and the sizes of its arguments."""
+    make = partial(TransformerBlock, width, PROMPT, width // 64)
+    return make, ((BATCH, side**2, width), (BATCH, TOKENS, 2 * width))
+
+
+def resnet(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
+    """A ResNet block, and the sizes of its arguments."""
+    make = partial(ResnetBlock, width, width, groups=32, eps=1e-5, time_dim=TIME)
+    return make, ((BATCH, side, side, width), (BATCH, TIME))
+
+
+def upsample(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
+    """Upsampling from side x side, and the size of its argument."""
+    return lambda **options: folded(Upsample(width, **options)), ((BATCH, side, side, width),)
+
+
+BLOCKS = {
+    "transformer 1280, 32x32": transformer(1280, 32),
+    "transformer 640, 64x64": transformer(640, 64),
+    "ResNet 640, 64x64": resnet(640, 64),
+    "upsampling 1280, 32x32": upsample(1280, 32),
+}
+
+
+def main() -> None:
+    """Compiles and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_blocks")
+    parser.add_argument("--topology", default="v5e:2x2")
+    parser.add_argument("blocks", nargs="*", default=list(BLOCKS), metavar="block")
+    options = parser.parse_args()
+    place = SingleDeviceSharding(describe(options.topology)[0])
+    chip = CHIPS[options.topology.partition(":")[0]]
+    layers = {}
+    for name in options.blocks:
+        found, _ = whole_and_loop(program(*BLOCKS[name], place), chip, {})
+        layers[name] = found.as_json()
+        print(name, json.dumps(layers[name], indent=2), flush=True)
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["python -m benchmarks.tpu_blocks", *map(repr, sys.argv[1:])]),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "microseconds": layers,
+    }
+    topology = options.topology.replace(":", "-")
+    file = RESULTS / f"{report['date']}-tpu-{topology}-layers.json"
+    file.write_text(json.dumps(report, indent=2) + "\n")
+    print(file)
+
+
+def program(make: Callable[..., nnx.Module], sizes: Sizes, place: SingleDeviceSharding) -> str:
+    """The compiled layer's HLO, in bfloat16."""
+
+    def shape(size: tuple[int, ...], dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(size, dtype, sharding=place)
+
+    module = nnx.eval_shape(lambda: make(dtype=jnp.bfloat16, rngs=shape_rngs()))
+    graphdef, state = nnx.split(module)
+    weights = jax.tree.map(lambda leaf: shape(leaf.shape, leaf.dtype), state)
+    run = jax.jit(lambda weights, *inputs: nnx.merge(graphdef, weights)(*inputs))
+    return run.lower(weights, *map(shape, sizes)).compile().as_text() or ""
+
+
+if __name__ == "__main__":
+    main()
