@@ -74,7 +74,7 @@ class Backend:
         others: what it had to do at the last look that it was not sent from here.
         drawing: ids of what it is drawing.
         streams: what ends waiting for what it says, by the id of a request.
-        silent: looks in a row that it did not answer.
+        silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
     """
 
     url: str
@@ -173,6 +173,7 @@ class RemoteGenerator(Reception):
                 aclosing(stream(self._client, backend.url, body)) as events,
             ):
                 async for event in events:
+                    backend.silent = 0
                     if isinstance(event, Queued | Started):
                         continue  # it is this instance that says so
                     if isinstance(event, Error) and event.kind in _ELSEWHERE:
