@@ -42,7 +42,7 @@ def checker() -> SafetyChecker:
 
 def test_embeddings_are_torchs(checker: SafetyChecker, golden: dict[str, np.ndarray]) -> None:
     """For pictures of the checker's own size, smaller and larger, upright and not."""
-    embed = agreement.compiled(SafetyChecker.embed)
+    embed = nnx.jit(SafetyChecker.embed)
     for i in range(3):
         ours = embed(checker, jnp.asarray(prepare(golden[f"images_{i}"], checker.config)))
         assert relative_error(np.asarray(ours), golden[f"embeds_{i}"]) <= COMPONENT_BOUND
@@ -134,7 +134,7 @@ def one_flagged(
     """The checkpoint with a threshold between what the pictures of "a star" score."""
     images = unchecked.generate("a star").images
     pixels = prepare(np.stack([np.asarray(image) for image in images]), checker.config)
-    embeds = np.asarray(agreement.compiled(SafetyChecker.embed)(checker, jnp.asarray(pixels)))
+    embeds = np.asarray(nnx.jit(SafetyChecker.embed)(checker, jnp.asarray(pixels)))
     one, other = (
         x / np.linalg.norm(x, axis=-1, keepdims=True)
         for x in (embeds, np.asarray(checker.concept_embeds.get_value()))
