@@ -139,7 +139,7 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
 
     async def collect() -> list[Shown]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
-        values = {"several": False, "randomise": randomise} | VALUES | changes
+        values: dict[str, Any] = {"several": False, "randomise": randomise} | VALUES | changes
         return [update async for update in page(SENDER, **values)]
 
     return asyncio.run(collect())
