@@ -42,6 +42,7 @@ def theme() -> Base:
         button_primary_background_fill_hover_dark="*primary_500",
         button_primary_text_color="white",
         button_secondary_background_fill="*block_background_fill",
+        button_secondary_background_fill_dark="*block_background_fill",
         button_secondary_background_fill_hover="*neutral_100",
         button_secondary_background_fill_hover_dark="*neutral_800",
         button_secondary_border_color="*neutral_300",

@@ -115,7 +115,7 @@ def unfinished(done: int, total: int) -> str:
 def progress(done: int, total: int, left_s: float | None) -> str:
     """How far the drawing is, and how much longer it takes if that is known."""
     step = f"Step {done} of {total}"
-    return step if left_s is None else f"{step}, about {_duration(left_s)} left"
+    return f"{step}, about {_duration(left_s)} left" if left_s else step
 
 
 def waiting(position: int, wait_s: float | None) -> str:
