@@ -11,7 +11,8 @@ import time
 import urllib.request
 import zipfile
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,27 @@ def checkpoint() -> Path:
 
 @pytest.fixture(scope="module")
 def address(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the program serves its page; ended politely, and not without having been well."""
+    """Where the program serves its page."""
+    with _served(["app.py", "--model", str(checkpoint)], tmp_path_factory.mktemp("app")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where it does over a stand-in for the model, so slow that any browser is faster."""
+    program = ["-m", "benchmarks.stand_in", "--step-ms", "400"]
+    with _served(program, tmp_path_factory.mktemp("slow")) as url:
+        yield url
+
+
+@contextmanager
+def _served(arguments: Sequence[str], folder: Path) -> Iterator[str]:
+    """Runs the program; ended politely, and not without having been well."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    log = tmp_path_factory.mktemp("app") / "log"
-    command = [sys.executable, "app.py", "--model", str(checkpoint), "--port", str(port)]
+    log = folder / "log"
     with log.open("w") as output:
+        command = [sys.executable, *arguments, "--port", str(port)]
         program = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
         try:
             url = f"http://127.0.0.1:{port}"
@@ -84,8 +100,21 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """The page, opened; it must neither call anywhere else nor write errors to the console."""
+    """The page, opened in a window of the size that is the fixture's parameter."""
     width, height = getattr(request, "param", (1280, 800))
+    with _opened(browser, address, width, height) as opened:
+        yield opened
+
+
+@pytest.fixture
+def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
+    with _opened(browser, slow_address, 1280, 800) as opened:
+        yield opened
+
+
+@contextmanager
+def _opened(browser: Browser, address: str, width: int, height: int) -> Iterator[Page]:
+    """The page must neither call anywhere else nor write errors to the console."""
     context = browser.new_context(viewport={"width": width, "height": height})
     opened = context.new_page()
     strangers: list[str] = []
@@ -236,7 +265,8 @@ def test_a_surprise_fills_the_prompt(page: Page):
     expect(page.locator("#prompt textarea")).to_have_value(re.compile("^a .* background$"))
 
 
-def test_keys_run_and_stop(page: Page):
+def test_keys_run_and_stop(slow_page: Page):
+    page = slow_page
     page.get_by_role("button", name=words.ADVANCED).click()
     page.locator("#steps input[type=number]").fill("50")
     page.locator("#prompt textarea").fill(PROMPT)
@@ -277,7 +307,8 @@ def test_cut_prompt_is_shown_as_text(page: Page):
     expect(page.locator("#status img")).to_have_count(0)
 
 
-def test_stop(page: Page):
+def test_stop(slow_page: Page):
+    page = slow_page
     page.get_by_role("button", name=words.ADVANCED).click()
     page.locator("#steps input[type=number]").fill("50")
     ask(page, PROMPT)
@@ -285,7 +316,7 @@ def test_stop(page: Page):
     expect(page.locator("#stop")).to_have_text(words.STOP)
     looks = page.locator("#looks img")
     expect(looks).to_have_count(4)
-    assert looks.first.evaluate("image => image.naturalWidth") == 16
+    assert looks.first.evaluate("image => image.naturalWidth") == 8
     page.locator("#stop").click()
     expect(page.locator("#status")).to_have_text(CANCELLED)
     expect(page.locator("#generate")).to_be_visible()
@@ -311,7 +342,8 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
     assert one == other
 
 
-def test_a_later_visitor_waits_and_a_reload_keeps_the_place(page: Page, browser: Browser):
+def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, browser: Browser):
+    page = slow_page
     second, third = browser.new_page(), browser.new_page()
     for other in (second, third):
         other.goto(page.url)
