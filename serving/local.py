@@ -127,7 +127,8 @@ def _generate(
             seed=request.seed,
             on_step=on_step,
             cancelled=stop,
-            on_preview=on_preview if request.previews else None,
+            # Nothing is shown that a safety checker has not seen.
+            on_preview=on_preview if request.previews and not pipe.safety_checker else None,
         )
     except Cancelled:
         return Error(ErrorKind.CANCELLED, words.CANCELLED)

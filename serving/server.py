@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -18,11 +19,18 @@ class Server(uvicorn.Server):
     """Serves until it is told to stop.
 
     Then no new request is taken in, what waits is told so, and what runs has `stop_within_s`
-    seconds to finish. Meanwhile everything but drawing is still answered.
+    seconds to finish. Meanwhile everything but drawing is still answered. `end_streams` then ends
+    what is open without a request.
     """
 
     def __init__(
-        self, app: Any, generator: Generator, host: str, port: int, stop_within_s: float
+        self,
+        app: Any,
+        generator: Generator,
+        host: str,
+        port: int,
+        stop_within_s: float,
+        end_streams: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -41,6 +49,7 @@ class Server(uvicorn.Server):
         )
         self._generator = generator
         self._stop_within_s = stop_within_s
+        self._end_streams = end_streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the generator before the first connection."""
@@ -52,4 +61,5 @@ class Server(uvicorn.Server):
         closing = asyncio.create_task(self._generator.close(self._stop_within_s))
         while not closing.done() and not self.force_exit:
             await asyncio.wait([closing], timeout=0.1)
+        self._end_streams()
         await super().shutdown(sockets)
