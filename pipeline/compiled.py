@@ -87,6 +87,8 @@ class CompiledSampler:
 
     Attributes:
         executables: by name; `seconds`: how long each took to compile, or to load.
+        compile_seconds: what getting the executables took: those that were in the cache ("hit"),
+            and those that were compiled ("miss").
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class CompiledSampler:
         self._cache = cache
         self.executables: dict[str, jax.stages.Compiled] = {}
         self.seconds: dict[str, float] = {}
+        self.compile_seconds = {"hit": 0.0, "miss": 0.0}
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
@@ -307,10 +310,11 @@ class CompiledSampler:
             about = (name, config or self._networks_config, self.shapes)
             devices = list(self.mesh.devices.flat)
             found, executable = self._cache.get(name, about, args, devices, build)
-        verb = "loaded" if found else "compiled"
+        seconds = time.perf_counter() - start
         self.executables[name] = executable
-        self.seconds[name] = time.perf_counter() - start
-        log.info("%s %s in %.1f s", verb, name, self.seconds[name])
+        self.seconds[name] = seconds
+        self.compile_seconds["hit" if found else "miss"] += seconds
+        log.info("%s %s in %.1f s", "loaded" if found else "compiled", name, seconds)
         return executable
 
     def _apart(self, function: Callable[..., Any], args: Any, outputs: Any) -> Callable[..., Any]:

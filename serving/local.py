@@ -56,6 +56,7 @@ class LocalGenerator(Reception):
         bundled: bool = False,
     ) -> None:
         super().__init__(_describe(pipe, bundled), limits, rates, observer)
+        observer.compiled(pipe.compile_seconds)
         self._pipe = pipe
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         self._stops: dict[str, threading.Event] = {}

@@ -1,7 +1,7 @@
 """What the operator sees of the requests: Prometheus metrics, and one line of log for each."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -35,6 +35,9 @@ class Observer:
         self._retries = count("sdxl_retries", "Requests begun again elsewhere.", ["reason"])
         self._depth = gauge("sdxl_queue_depth", "Requests that wait.")
         self._inflight = gauge("sdxl_inflight", "Requests that are being drawn.")
+        self._compile = gauge(
+            "sdxl_compile_seconds", "Getting the executables at the start.", ["cache"]
+        )
         self._build = gauge(
             "sdxl_build_info", "Always 1.", ["model", "revision", "device", "devices"]
         )
@@ -45,6 +48,11 @@ class Observer:
         self._build.labels(*labels).set(1)
         self._depth.set_function(lambda: load().waiting)
         self._inflight.set_function(lambda: load().running)
+
+    def compiled(self, seconds: Mapping[str, float]) -> None:
+        """The executables are there; the time it took, by "hit" or "miss" of the cache."""
+        for cache, each in seconds.items():
+            self._compile.labels(cache).set(each)
 
     def refused(self, request: Request, error: RequestError) -> None:
         """A request was not taken in."""

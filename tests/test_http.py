@@ -356,6 +356,8 @@ def test_metrics():
         assert metric(site, "sdxl_queue_wait_seconds_count") == 2
         assert metric(site, 'sdxl_stage_duration_seconds_count{stage="denoise"}') == 1
         assert metric(site, "sdxl_build_info") == 1
+        assert metric(site, 'sdxl_compile_seconds{cache="hit"}') == 0.5
+        assert metric(site, 'sdxl_compile_seconds{cache="miss"}') == 7
         assert "a red star" not in httpx.get(f"{site.url}/metrics").text
 
 
