@@ -251,6 +251,7 @@ def test_a_prompt_too_long_is_said_while_typing(page: Page):
 def test_a_picture_for_each_line(page: Page):
     page.get_by_role("button", name=words.ADVANCED).click()
     page.get_by_label(words.SEVERAL).check()
+    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     page.locator("#steps input[type=number]").fill("2")
     page.locator("#prompt textarea").press_sequentially("a yellow moon\na red star")
     page.keyboard.press("ControlOrMeta+Enter")

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from pipeline.config import read_config
@@ -14,7 +15,7 @@ from pipeline.vae import VAE
 from tests.checkpoints import SMALLEST, copy_checkpoint
 from tests.test_weights import load, same_weights
 from tools.agreement import load_module, vae_decoded, vae_moments
-from tools.miniature import export, reader, train, train_unet, train_vae
+from tools.miniature import export, reader, train, train_unet, train_vae, training
 from tools.miniature.export import write_weights
 from tools.miniature.latents import normalise
 from tools.miniature.training import minimise
@@ -39,6 +40,8 @@ def small_batches() -> Iterator[None]:
         patch.setattr(train_vae, "CROPS", 2)
         patch.setattr(reader, "BATCH", 2)
         patch.setattr(train_unet, "BATCH", 2)
+        # Muon, which `fit_line` shows, takes a minute to compile for a network.
+        patch.setattr(training, "optimiser", lambda *_, **__: optax.adam(1e-3))
         yield
 
 
