@@ -28,10 +28,12 @@ TINY = Settings(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def promotion() -> Iterator[None]:
-    """Optax mixes dtypes on purpose."""
+def settings_of_jax() -> Iterator[None]:
+    """Optax mixes dtypes on purpose; and no program runs often enough to be worth optimising."""
+    jax.config.update("jax_disable_most_optimizations", True)
     with jax.numpy_dtype_promotion("standard"):
         yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
