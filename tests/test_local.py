@@ -17,6 +17,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Preview,
     Queued,
     Request,
     RequestError,
@@ -111,6 +112,16 @@ def test_steps_are_told_one_by_one():
         await events.aclose()
 
     run(test, held=True)
+
+
+@pytest.mark.parametrize("safety_checker", [False, True])
+def test_no_preview_goes_past_a_safety_checker(safety_checker: bool):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+        pipe.safety_checker = safety_checker
+        return await draw(generator, request(previews=True))
+
+    previews = [event for event in run(test) if isinstance(event, Preview)]
+    assert bool(previews) != safety_checker
 
 
 def test_one_picture_with_a_prompt_of_its_own():
