@@ -46,7 +46,7 @@ test-incumbent: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 bench: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks $(ARGS)
 
-load chaos soak: $(VENV)/.installed-$(ACCELERATOR)
+chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)
 
 bench-tpu: $(TPU)/.installed
