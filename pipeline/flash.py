@@ -17,8 +17,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 SUBLANES = 16  # of a register of bfloat16
-# Of a score matrix in VMEM, for each head of a block. Measured in instructions, for a TPU v5e:
-# benchmarks/results/.
+# Of a score matrix in VMEM, for each head of a block. Chosen by the compiler's schedule for a TPU
+# v5e: benchmarks/README.md.
 BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
 
