@@ -3,8 +3,8 @@
 #   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
 #   make test                       the tests; make test ARGS="-k browser" for some of them
-#   make test-reference             the comparison with torch's diffusers, drawn afresh
-#   make test-incumbent             the comparison with diffusers' old Flax pipelines, drawn afresh
+#   make test-reference             the comparison with torch's diffusers, and with its old Flax
+#                                   pipelines, drawn afresh
 #   make bench                      measurements, written into benchmarks/
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
@@ -23,7 +23,7 @@ TPU := .venv-tpu
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-reference test-incumbent bench load chaos soak bench-tpu lint clean
+.PHONY: help setup run test test-reference bench load chaos soak bench-tpu lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -37,11 +37,8 @@ test: $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
-test-reference: $(REFERENCE)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference/test_reference.py $(ARGS)
-
-test-incumbent: $(REFERENCE)/.installed $(INCUMBENT)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference/test_incumbent.py $(ARGS)
+test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
+	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)
 
 bench: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks $(ARGS)
