@@ -148,7 +148,7 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
         trusted_proxies=chosen.trusted_proxies,
         passes_on=bool(chosen.backend_urls),
     )
-    end_streams = mount(app, generator, chosen.host, chosen.port)
+    end_streams = mount(app, generator, chosen.host, chosen.port, chosen.keep_files)
     host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
     log.info("Open http://%s:%d", host, chosen.port)
     Server(app, generator, chosen.host, chosen.port, chosen.stop_within, end_streams).run()

@@ -41,6 +41,7 @@ def test_defaults():
         grace=30,
         keep_results=32,
         keep_seconds=600,
+        keep_files=3600,
         stop_within=60,
         rate_per_address=0,
         rate_per_session=0,

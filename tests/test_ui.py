@@ -579,6 +579,19 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     assert "No space left on device" in caplog.text
 
 
+def test_folders_whose_pictures_were_deleted_go_too(tmp_path: Path):
+    async def save_and_wait() -> list[Path]:
+        kept, deleted = files.save({"kept.png": b"k"}), files.save({"deleted.png": b"d"})
+        deleted[0].unlink()
+        tidying = asyncio.create_task(files.remove_empty_folders(0.05))
+        while deleted[0].parent.exists():
+            await asyncio.sleep(0.01)
+        tidying.cancel()
+        return kept
+
+    assert asyncio.run(asyncio.wait_for(save_and_wait(), 20))[0].read_bytes() == b"k"
+
+
 def test_model_line():
     line = words.model_line(replace(MODEL, device="TPU v5 lite", num_devices=4), Kind.OTHER)
     assert line == "org/model · 256 × 256 pixels · on 4 × TPU v5 lite"

@@ -20,8 +20,6 @@ from ui.restore import Restorer
 from ui.settings import MAX_GUIDANCE
 from ui.styles import NONE, styles_for
 
-# Pictures are deleted an hour after they were made; looked for every ten minutes.
-DELETE_CACHE = (600, 3600)
 STORAGE_KEY = "sdxl-request"
 
 
@@ -63,11 +61,14 @@ class Parts:
         return list(shown)
 
 
-def build_page(generator: Generator) -> gr.Blocks:
-    """The page for one generator, whose queue is the only one: nothing waits in Gradio's."""
+def build_page(generator: Generator, delete_cache: tuple[int, int] = (600, 3600)) -> gr.Blocks:
+    """The page for one generator, whose queue is the only one: nothing waits in Gradio's.
+
+    `delete_cache`: every so many seconds, files of pictures older than so many are deleted.
+    """
     kind = kind_of(generator.model)
     title = words.title(generator.model)
-    with gr.Blocks(title=title, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
+    with gr.Blocks(title=title, delete_cache=delete_cache, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
         _events(page, parts, drawing, generator.model)
