@@ -25,16 +25,15 @@ from typing import Any
 import httpx
 
 from benchmarks import record
-from benchmarks.chaos import EVENTS, STEP_MS, STEPS, Toll, ask, judge, meant_by, settled
+from benchmarks.chaos import STEP_MS, STEPS, Toll, come, kill, settled
 from benchmarks.processes import Instance, Usage, front_end, stand_in
-from benchmarks.visitors import PATIENCE, visit
+from benchmarks.visitors import page_request, visit
 
 VISITORS = 4
 # What an allocator may keep, and pools of threads and connections may fill up to.
 MAY_GROW = {"memory_mb": 16.0, "threads": 4.0, "open_files": 10.0, "temporary_files": 25.0}
 PAGE_EVERY_S = 5.0  # five entries each, a folder and four pictures, until they are deleted
 BODY = {"prompt": "a red star", "seed": 7}
-PAGE_DATA = ["a red star", "", "(none)", 5, STEPS, 7]
 
 
 @dataclass
@@ -102,17 +101,10 @@ async def _soaked(
     async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
         right = (await visit(client, watched[1].instance.url, BODY)).pictures
 
-        async def come() -> None:
-            while not over():
-                meant, at = meant_by(rng), rng.randrange(EVENTS)
-                made = await ask(client, front.url, BODY, meant, at, toll)
-                toll.visits.append((meant, made))
-                judge(meant, made, right, toll)
-
         async def use_the_page() -> None:
             nonlocal pages
             while not over():
-                if await _page_request(client, front.url) != "complete":
+                if await page_request(client, front.url) != "complete":
                     toll.wrong.append("a request of the page's was not answered")
                 pages += 1
                 await asyncio.sleep(PAGE_EVERY_S)
@@ -128,7 +120,7 @@ async def _soaked(
             use_the_page(),
             _kill_now_and_then(killed, kill_every_s, toll, over),
             watch(),
-            *(come() for _ in range(VISITORS)),
+            *(come(client, front.url, [(BODY, right)], toll, rng, over) for _ in range(VISITORS)),
         )
         await settled(client, front, toll)
     found = {each.instance.log.stem: _used(each) for each in watched}
@@ -148,15 +140,6 @@ def _used(watched: Watched) -> dict[str, list[float]]:
     return {name: quarters([getattr(sample, name) for sample in watched.samples]) for name in names}
 
 
-async def _page_request(client: httpx.AsyncClient, url: str) -> str:
-    """How one request of the page's own API ended."""
-    route = f"{url}/gradio_api/call/generate"
-    call = await client.post(route, json={"data": PAGE_DATA}, timeout=PATIENCE)
-    stream = await client.get(f"{route}/{call.json()['event_id']}", timeout=PATIENCE)
-    names = [line for line in stream.text.splitlines() if line.startswith("event: ")]
-    return names[-1].removeprefix("event: ")
-
-
 async def _kill_now_and_then(
     instance: Instance, every_s: float, toll: Toll, over: Callable[[], bool]
 ) -> None:
@@ -165,11 +148,8 @@ async def _kill_now_and_then(
         await asyncio.sleep(0.2)
         if time.monotonic() < due:
             continue
-        began, due = time.monotonic(), time.monotonic() + every_s
-        instance.kill()
-        instance.start()
-        await asyncio.to_thread(instance.wait_until_ready)
-        toll.restart_s.append(time.monotonic() - began)
+        due = time.monotonic() + every_s
+        await kill(instance, toll)
         toll.mishaps["killed"] += 1
 
 
