@@ -129,7 +129,7 @@ async def _soaked(
         for what, (before, after) in used.items():
             if after - before > MAY_GROW[what]:
                 toll.wrong.append(f"{name}: {what} grew, {before} to {after}")
-    if (left := len(list(temporary.glob("sdxl-*")))) > len(watched) + 1:
+    if (left := len(list(temporary.glob("sdxl-page-*")))) > len(watched) + 1:
         toll.wrong.append(f"{left} folders of {len(watched) + 1} processes")
     counts = {"seconds": seconds, "page_requests": pages}
     return {**counts, "from_second_to_last_quarter": found, **toll.report()}

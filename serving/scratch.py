@@ -11,7 +11,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_PREFIX = "sdxl-"
+_PREFIX = "sdxl-page-"
 
 
 def make_folder() -> Path:

@@ -61,10 +61,10 @@ def test_the_next_start_removes_what_a_killed_process_left(start: Callable[[], P
 
 def test_what_is_not_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "sdxl-notes").mkdir()  # which others may read: none of ours
+    (tmp_path / "sdxl-page-notes").mkdir()  # which others may read: none of ours
     (tmp_path / "elsewhere").mkdir(0o700)
-    (tmp_path / "sdxl-link").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "sdxl-file").write_text("kept")
+    (tmp_path / "sdxl-page-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "sdxl-page-file").write_text("kept")
     made = scratch.make_folder()
-    others = {"sdxl-notes", "elsewhere", "sdxl-link", "sdxl-file"}
+    others = {"sdxl-page-notes", "elsewhere", "sdxl-page-link", "sdxl-page-file"}
     assert {path.name for path in tmp_path.iterdir()} == {*others, made.name}
