@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from serving.generator import Error, ErrorKind, RequestError
 
-_STATUS = {
+_STATUS: dict[str, int] = {
     ErrorKind.INVALID: 400,
     ErrorKind.UNAUTHORISED: 401,
     ErrorKind.UNKNOWN: 404,
@@ -32,8 +32,7 @@ _RETRY_AFTER_S = 5
 
 def error_body(kind: str, message: str, field: str | None = None) -> dict[str, Any]:
     """What a client reads about an error."""
-    known = kind in ErrorKind.__members__.values()
-    status = _STATUS[ErrorKind(kind)] if known else 400
+    status = _STATUS.get(kind, 400)
     blame = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     kinds = {429: "rate_limit_error", 401: "authentication_error"}
     return {
