@@ -30,7 +30,7 @@ import httpx
 from benchmarks import record
 from benchmarks.processes import Instance, front_end, stand_in
 from benchmarks.proxy import Proxy
-from benchmarks.visitors import Visit, page_request, percentiles, visit
+from benchmarks.visitors import Visit, many_connections, page_request, percentiles, visit
 
 STEP_MS, STEPS = 20, 20
 EVENTS = STEPS + 6  # of a request: begun, steps, four pictures, done
@@ -130,8 +130,7 @@ async def _disturbed(
 ) -> Toll:
     toll, rng = Toll(), random.Random(plan.seed)
     stops_s = itertools.cycle(plan.stops_s)
-    everything = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(limits=everything) as client:
+    async with many_connections() as client:
         bodies = [{"prompt": f"prompt {i}", "seed": 100 * i} for i in range(PROMPTS)]
         undisturbed = [await visit(client, instances[0].url, body) for body in bodies]
         right = [made.pictures for made in undisturbed]

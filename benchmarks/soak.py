@@ -22,12 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks import record
 from benchmarks.chaos import STEP_MS, STEPS, Toll, come, kill, settled
 from benchmarks.processes import Instance, Usage, front_end, stand_in
-from benchmarks.visitors import page_request, visit
+from benchmarks.visitors import many_connections, page_request, visit
 
 VISITORS = 4
 # What an allocator may keep, and pools of threads and connections may fill up to.
@@ -98,7 +96,7 @@ async def _soaked(
     def over() -> bool:
         return time.monotonic() > deadline
 
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         right = (await visit(client, watched[1].instance.url, BODY)).pictures
 
         async def use_the_page() -> None:

@@ -38,6 +38,11 @@ class Visit:
     changed_at: str = ""
 
 
+def many_connections() -> httpx.AsyncClient:
+    """A client for as many visitors as there are."""
+    return httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
+
+
 async def visit(
     client: httpx.AsyncClient,
     url: str,

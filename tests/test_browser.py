@@ -3,15 +3,10 @@
 import os
 import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.request
 import zipfile
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,16 +17,16 @@ from openai import OpenAI
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from benchmarks.processes import stand_in
 from pipeline import BUNDLED, metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
+from tests.web import served
 from ui import words
 
-ROOT = Path(__file__).parent.parent
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
 PROMPT = "a large red star on a blue background"
-READY_WITHIN_S = 180
 DRAWN_WITHIN_MS = 60_000
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
@@ -44,47 +39,19 @@ def checkpoint() -> Path:
 @pytest.fixture(scope="module")
 def address(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the program serves its page."""
-    with _served(["app.py", "--model", str(checkpoint)], tmp_path_factory.mktemp("app")) as url:
+    log = tmp_path_factory.mktemp("app") / "log"
+    with served(["app.py", "--model", str(checkpoint)], log) as url:
         yield url
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.fixture(scope="module")
 def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where it does over a stand-in for the model, so slow that any browser is faster."""
-    program = ["-m", "benchmarks.stand_in", "--step-ms", "400"]
-    with _served(program, tmp_path_factory.mktemp("slow")) as url:
+    log = tmp_path_factory.mktemp("slow") / "log"
+    with served(stand_in(400), log) as url:
         yield url
-
-
-@contextmanager
-def _served(arguments: Sequence[str], folder: Path) -> Iterator[str]:
-    """Runs the program; ended politely, and not without having been well."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    log = folder / "log"
-    with log.open("w") as output:
-        command = [sys.executable, *arguments, "--port", str(port)]
-        program = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_for(url, program, log)
-            yield url
-        finally:
-            program.send_signal(signal.SIGTERM)
-            status = program.wait(timeout=60)
     assert "Traceback" not in log.read_text()
-    assert status == 0
-
-
-def _wait_for(url: str, program: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < deadline and program.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"the page did not come up:\n{log.read_text()}")
 
 
 @pytest.fixture(scope="module")
