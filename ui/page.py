@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
@@ -23,6 +24,8 @@ from ui.styles import NONE, styles_for
 # Pictures are deleted an hour after they were made; looked for every ten minutes.
 DELETE_CACHE = (600, 3600)
 STORAGE_KEY = "sdxl-request"
+# For what takes its time: the strip above the pictures says how it goes.
+IN_THE_STRIP: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         drawing.for_page,
         list(parts.settings),
         parts.shown,
-        show_progress="hidden",
-        api_visibility="private",
+        **IN_THE_STRIP,
     )
     gr.on(
         [each.change for each in (parts.prompt, parts.style, parts.several)],
@@ -220,15 +222,13 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         drawing.for_page,
         list(parts.settings),
         parts.shown,
-        show_progress="hidden",
-        api_visibility="private",
+        **IN_THE_STRIP,
     )
     page.load(
         drawing.again,
         parts.request,
         parts.shown,
-        show_progress="hidden",
-        api_visibility="private",
+        **IN_THE_STRIP,
     )
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 

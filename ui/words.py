@@ -34,7 +34,6 @@ SEED = "Seed"
 SEED_INFO = "The same seed and settings give the same pictures."
 RANDOMISE = "A new seed every time"
 
-
 COPY_SETTINGS = "Copy settings"
 COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
