@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
-from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import picked, restore, status, words
+from ui import link, picked, restore, status, words
 from ui.drawing import Drawing, Shown
+from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, surprise
 from ui.kinds import Kind, kind_of
-from ui.picked import AT_ONCE, Panel
+from ui.picked import Panel
 from ui.restore import Restorer
 from ui.settings import MAX_GUIDANCE
 from ui.styles import NONE, styles_for
@@ -24,8 +24,6 @@ from ui.styles import NONE, styles_for
 # Pictures are deleted an hour after they were made; looked for every ten minutes.
 DELETE_CACHE = (600, 3600)
 STORAGE_KEY = "sdxl-request"
-# For what takes its time: the strip above the pictures says how it goes.
-IN_THE_STRIP: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class Parts:
     surprise: gr.Button
     style: gr.Radio
     several: gr.Checkbox
+    linked: gr.HTML
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
@@ -95,6 +94,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 elem_id="prompt",
             )
             length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
+            linked = link.layout()
             generate = gr.Button(words.GENERATE, variant="primary", size="lg", elem_id="generate")
             stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
         with gr.Column(elem_id="pictures"):
@@ -131,6 +131,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         surprise=surprised,
         style=style,
         several=several,
+        linked=linked,
         generate=generate,
         stop=stop,
         strip=strip,
@@ -191,6 +192,23 @@ def _advanced(
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> None:
+    # What the browser does by itself stands first: Gradio has one event after the other answered.
+    gr.on(
+        [parts.prompt.submit, parts.generate.click],
+        None,
+        None,
+        parts.linked,
+        js="() => ''",
+        **AT_ONCE,
+    )
+    # With one line Enter sends, with more it begins the next: from the very next key on.
+    parts.several.change(
+        None,
+        parts.several,
+        parts.prompt,
+        js="(several) => ({ __type__: 'update', lines: several ? 4 : 1 })",
+        **AT_ONCE,
+    )
     gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
@@ -206,13 +224,6 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         trigger_mode="always_last",
         **AT_ONCE,
     )
-    # With one line Enter sends, with more it begins the next.
-    parts.several.change(
-        lambda several: gr.Textbox(lines=4 if several else 1),
-        parts.several,
-        parts.prompt,
-        **AT_ONCE,
-    )
     parts.surprise.click(lambda: surprise(kind_of(model), Random()), None, parts.prompt, **AT_ONCE)
     restore.connect(parts.restorer, parts.settings, parts.strip, model)
     new_seed = picked.connect(
@@ -224,6 +235,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         parts.shown,
         **IN_THE_STRIP,
     )
+    link.connect(page, parts.linked, parts.settings, model, styles_for(kind_of(model)))
     page.load(
         drawing.again,
         parts.request,
