@@ -36,9 +36,10 @@
   };
 
   document.addEventListener("click", async (event) => {
-    const button = event.target.closest?.("[data-copy]");
+    const button = event.target.closest?.("[data-copy], [data-link]");
     if (!button) return;
-    await copy(button.dataset.copy);
+    const { copy: text, link } = button.dataset;
+    await copy(text ?? location.origin + location.pathname + link);
     const said = button.textContent;
     if (said === button.dataset.copied) return;
     button.textContent = button.dataset.copied;
