@@ -203,7 +203,8 @@ class SDXLPipeline:
         with _Timed("warmed up"):
             colours = _fit_colours(compiled)
             pipe = cls(checkpoint, config, tokenizers, compiled, colours, num_inference_steps)
-            pipe.generate("warm up", num_inference_steps=1)
+            pipe.generate("warm up", num_inference_steps=1, output_type="latent")
+            pipe._flagged(np.zeros((images_per_request, pipe.height, pipe.width, 3), np.uint8))
         return pipe
 
     @failures_explained()
