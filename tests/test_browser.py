@@ -1,8 +1,6 @@
 """The real program with a real model, in a real browser, as a visitor meets it."""
 
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,17 +18,16 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from openai import OpenAI
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from pipeline import BUNDLED, metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
+from tools import page_states
+from tools.page_states import PROMPT
 from ui import words
 
 ROOT = Path(__file__).parent.parent
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
-PROMPT = "a large red star on a blue background"
 READY_WITHIN_S = 180
 DRAWN_WITHIN_MS = 60_000
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
@@ -89,13 +86,8 @@ def _wait_for(url: str, program: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    # Chromium's own sandbox does not work for root, as whom containers often run tests.
-    flags = [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=flags)
-        yield started
-        started.close()
+    with page_states.launched() as browser:
+        yield browser
 
 
 @pytest.fixture
