@@ -1,29 +1,13 @@
 """A browser that meets the page."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
 DRAWN_WITHIN_MS = 60_000
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """A browser without a window."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    # Chromium's own sandbox does not work for root, as whom containers often run tests.
-    flags = [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=flags)
-        yield started
-        started.close()
 
 
 @contextmanager

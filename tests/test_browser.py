@@ -21,15 +21,13 @@ from serving.words import CANCELLED
 from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask,
-    chromium,
     opened,
     wait_for_pictures,
     width_needed,
 )
 from tests.web import served
+from tools.page_states import PROMPT, launched
 from ui import words
-
-PROMPT = "a large red star on a blue background"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as started:
+    with launched() as started:
         yield started
 
 

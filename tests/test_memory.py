@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from benchmarks.processes import stand_in
-from tests.browsing import chromium, opened, wait_for_pictures, width_needed
+from tests.browsing import opened, wait_for_pictures, width_needed
 from tests.web import served
+from tools.page_states import launched
 from ui import words
 
 PROMPT = "a red star"
@@ -24,7 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as started:
+    with launched() as started:
         yield started
 
 

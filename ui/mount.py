@@ -40,6 +40,7 @@ def mount(
         js=SCRIPT.read_text(encoding="utf-8"),
         footer_links=["api"],
         ssr_mode=False,
+        mcp_server=False,  # `serving.http_mcp` has one, which hands pictures out as pictures
         run_history=False,
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
