@@ -2,9 +2,11 @@
 #
 #   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
+#   make run-cluster                the page and two painters under Ray Serve, on port 8000
 #   make test                       the tests; make test ARGS="-k browser" for some of them
 #   make test-reference             the comparison with torch's diffusers, and with its old Flax
 #                                   pipelines, drawn afresh
+#   make test-cluster               the tests of several machines, with Ray Serve on this one
 #   make bench                      measurements, written into benchmarks/
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
@@ -23,7 +25,8 @@ TPU := .venv-tpu
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-reference bench load chaos soak bench-tpu lint clean
+.PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
+  bench-tpu lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,12 +36,18 @@ setup: $(VENV)/.installed-$(ACCELERATOR)
 run: setup
 	$(VENV)/bin/python app.py $(ARGS)
 
+run-cluster: setup $(VENV)/.installed-cluster
+	$(VENV)/bin/serve run serving.ray_app:app $(ARGS)
+
 test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)
+
+test-cluster: $(VENV)/.installed-test
+	$(VENV)/bin/python -m pytest tests/cluster $(ARGS)
 
 bench: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks $(ARGS)
