@@ -3,11 +3,14 @@
 import os
 import re
 import shutil
+import threading
 import urllib.request
 import zipfile
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,9 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from openai import OpenAI
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from benchmarks.processes import stand_in
+from benchmarks.processes import ROOT, stand_in
 from pipeline import BUNDLED, metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
@@ -26,6 +29,7 @@ from ui import words
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
+BLACK = "rgb(0, 0, 0)"
 PROMPT = "a large red star on a blue background"
 DRAWN_WITHIN_MS = 60_000
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
@@ -37,10 +41,24 @@ def checkpoint() -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Another site: its address, and the folder with its pages."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_address[1]}", folder
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def address(
+    checkpoint: Path, elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """Where the program serves its page."""
     log = tmp_path_factory.mktemp("app") / "log"
-    with served(["app.py", "--model", str(checkpoint)], log) as url:
+    program = ["app.py", "--model", str(checkpoint), "--cors-origins", elsewhere[0]]
+    with served(program, log) as url:
         yield url
     assert "Traceback" not in log.read_text()
 
@@ -88,7 +106,7 @@ def _opened(browser: Browser, address: str, width: int, height: int) -> Iterator
     errors: list[str] = []
     opened.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
     opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.on("console", lambda said: errors.append(said.text) if _is_error(said) else None)
     opened.goto(address)
     expect(opened.locator("#prompt textarea")).to_be_visible()
     yield opened
@@ -98,7 +116,12 @@ def _opened(browser: Browser, address: str, width: int, height: int) -> Iterator
 
 
 def _is_far(url: str) -> bool:
-    return not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+    return not url.startswith(("http://127.0.0.1:", "http://localhost:", "data:", "blob:"))
+
+
+def _is_error(said: ConsoleMessage) -> bool:
+    # A frame of another site may not take the focus, which is as it should be.
+    return said.type == "error" and not said.text.startswith("Blocked autofocusing")
 
 
 def ask(page: Page, prompt: str) -> None:
@@ -339,6 +362,29 @@ def test_phone(page: Page):
     wait_for_pictures(page)
     page.get_by_role("button", name=words.ADVANCED).click()
     assert width_needed(page) == 390
+
+
+def test_as_a_part_of_another_sites_page(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    example = (ROOT / "examples" / "embed.html").read_text(encoding="utf-8")
+    (folder / "index.html").write_text(example.replace("http://127.0.0.1:7860", address))
+    with _opened(browser, site, 1280, 800) as page:
+        component, frame = page.locator("gradio-app"), page.frame_locator("iframe").locator("body")
+        for part in (component, frame):
+            part.locator("#prompt textarea").fill(PROMPT)
+            part.locator("#prompt textarea").press("Enter")
+            expect(part.locator("#status")).to_contain_text(
+                "4 pictures in", timeout=DRAWN_WITHIN_MS
+            )
+            pictures = part.locator("#gallery .thumbnail-lg img")
+            expect(pictures).to_have_count(4)
+            assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
+            expect(part.locator("#header")).to_be_hidden()
+        expect(component.locator("#footer")).to_be_visible()
+        expect(frame.locator("#footer")).to_be_hidden()
+        assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == BLACK
 
 
 def test_the_api_beside_the_page(address: str):
