@@ -11,6 +11,8 @@ from serving.generator import Generator
 from serving.http_guard import PatientProtocol
 
 _MAX_CONNECTIONS = 1000
+# Longer than clients keep theirs: one that is closed while it is used again looks like a lost server.
+_KEEP_ALIVE_S = 15
 # For connections that are still open when every request has ended.
 _GOODBYE_S = 2
 
@@ -28,6 +30,7 @@ def config(app: Any, host: str, port: int) -> uvicorn.Config:
         http=PatientProtocol,
         ws="none",
         limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GOODBYE_S,
     )
 
