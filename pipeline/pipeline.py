@@ -203,7 +203,8 @@ class SDXLPipeline:
         with _Timed("warmed up"):
             colours = _fit_colours(compiled)
             pipe = cls(checkpoint, config, tokenizers, compiled, colours, num_inference_steps)
-            pipe.generate("warm up", num_inference_steps=1)
+            pipe.generate("warm up", num_inference_steps=1, output_type="latent")
+            pipe._flagged(np.zeros((images_per_request, pipe.height, pipe.width, 3), np.uint8))
         return pipe
 
     @failures_explained()
@@ -321,14 +322,15 @@ class SDXLPipeline:
         if output_type == "latent":
             return np.asarray(latents), [False] * len(latents)
         as_float, as_bytes = self._compiled.decode(latents)
-        levels = np.array(as_bytes)
+        levels = np.asarray(as_bytes)
         flagged = self._flagged(levels)
-        for i in np.flatnonzero(flagged):
-            levels[i] = safety_images.blur(levels[i])
+        blurred = {i: safety_images.blur(levels[i]) for i in np.flatnonzero(flagged)}
         if output_type == "np":
-            blurred = np.array(flagged)[:, None, None, None]
-            return np.where(blurred, levels / np.float32(255), as_float), flagged
-        images = [Image.fromarray(image) for image in levels]
+            pictures = np.array(as_float)
+            for i, picture in blurred.items():
+                pictures[i] = picture / np.float32(255)
+            return pictures, flagged
+        images = [Image.fromarray(blurred.get(i, picture)) for i, picture in enumerate(levels)]
         for i, image in enumerate(images):
             metadata.attach(image, self._settings(request, i, flagged[i]))
         return images, flagged

@@ -1,6 +1,7 @@
 """Every error over HTTP in one shape, the OpenAI API's: what is wrong, where, of which kind."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -50,6 +51,16 @@ def as_refusal(error: Error) -> RequestError:
     return RequestError(error.message, error.kind)
 
 
+def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """The first thing that pydantic finds wrong, and the field; what was sent is not sent back."""
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        return f"The body is no JSON: {first['ctx']['error']}", None
+    names = [str(part)[:40] for part in first["loc"] if part != "body"]
+    field = names[0] if names else None
+    return f"{field or 'The body'}: {first['msg']}", field
+
+
 def install(app: FastAPI) -> None:
     """Has all errors of an application answered in this shape."""
     app.add_exception_handler(RequestError, _refused)
@@ -69,15 +80,8 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
 
 
 def _not_valid(_: Request, error: Exception) -> JSONResponse:
-    """The first thing that is wrong; what was sent is not sent back."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    names = [str(part)[:40] for part in first["loc"] if part != "body"]
-    if first["type"] == "json_invalid":
-        message, field = f"The body is no JSON: {first['ctx']['error']}", None
-    else:
-        field = names[0] if names else None
-        message = f"{field or 'The body'}: {first['msg']}"
+    message, field = first_fault(error.errors())
     return JSONResponse(error_body(ErrorKind.INVALID, message, field), 400)
 
 

@@ -87,7 +87,7 @@ class PatientBodies:
 _CLOSED = re.compile(
     r"""/gradio_api/(
         file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
-        | dev | mcp | process_recording | run-history | runs | stream | vibe)
+        | dev | mcp/(messages|schema|sse) | process_recording | run-history | runs | stream | vibe)
     ) | /monitoring""",
     re.IGNORECASE | re.VERBOSE,
 )

@@ -8,11 +8,9 @@ from typing import Any
 import uvicorn
 
 from serving.generator import Generator
-from serving.http_guard import PatientProtocol
+from serving.http_guard import HEAD_WITHIN_S, PatientProtocol
 
 _MAX_CONNECTIONS = 1000
-# Longer than clients keep theirs: one that is closed while it is used again looks like a lost server.
-_KEEP_ALIVE_S = 15
 # For connections that are still open when every request has ended.
 _GOODBYE_S = 2
 
@@ -30,7 +28,8 @@ def config(app: Any, host: str, port: int) -> uvicorn.Config:
         http=PatientProtocol,
         ws="none",
         limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        # Longer than clients keep theirs: closed while it is used it looks like a lost server.
+        timeout_keep_alive=int(HEAD_WITHIN_S),
         timeout_graceful_shutdown=_GOODBYE_S,
     )
 

@@ -1,14 +1,11 @@
 """The real program with a real model, in a real browser, as a visitor meets it."""
 
-import os
 import re
-import shutil
 import threading
 import urllib.request
 import zipfile
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,21 +15,24 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from openai import OpenAI
 from PIL import Image
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.processes import ROOT, stand_in
 from pipeline import BUNDLED, metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    ask,
+    opened,
+    wait_for_pictures,
+    width_needed,
+)
 from tests.web import served
+from tools.page_states import PROMPT, launched
 from ui import words
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
 BLACK = "rgb(0, 0, 0)"
-PROMPT = "a large red star on a blue background"
-DRAWN_WITHIN_MS = 60_000
-expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="module")
@@ -60,82 +60,33 @@ def address(
     program = ["app.py", "--model", str(checkpoint), "--cors-origins", elsewhere[0]]
     with served(program, log) as url:
         yield url
-    assert "Traceback" not in log.read_text()
 
 
 @pytest.fixture(scope="module")
 def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where it does over a stand-in for the model, so slow that any browser is faster."""
-    log = tmp_path_factory.mktemp("slow") / "log"
-    with served(stand_in(400), log) as url:
+    with served(stand_in(400), tmp_path_factory.mktemp("slow") / "log") as url:
         yield url
-    assert "Traceback" not in log.read_text()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    # Chromium's own sandbox does not work for root, as whom containers often run tests.
-    flags = [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=flags)
+    with launched() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
 def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
     """The page, opened in a window of the size that is the fixture's parameter."""
     width, height = getattr(request, "param", (1280, 800))
-    with _opened(browser, address, width, height) as opened:
-        yield opened
+    with opened(browser, address, width, height) as found:
+        yield found
 
 
 @pytest.fixture
 def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
-    with _opened(browser, slow_address, 1280, 800) as opened:
-        yield opened
-
-
-@contextmanager
-def _opened(browser: Browser, address: str, width: int, height: int) -> Iterator[Page]:
-    """The page must neither call anywhere else nor write errors to the console."""
-    context = browser.new_context(viewport={"width": width, "height": height})
-    opened = context.new_page()
-    strangers: list[str] = []
-    errors: list[str] = []
-    opened.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("console", lambda said: errors.append(said.text) if _is_error(said) else None)
-    opened.goto(address)
-    expect(opened.locator("#prompt textarea")).to_be_visible()
-    yield opened
-    context.close()
-    assert strangers == []
-    assert errors == []
-
-
-def _is_far(url: str) -> bool:
-    return not url.startswith(("http://127.0.0.1:", "http://localhost:", "data:", "blob:"))
-
-
-def _is_error(said: ConsoleMessage) -> bool:
-    # A frame of another site may not take the focus, which is as it should be.
-    return said.type == "error" and not said.text.startswith("Blocked autofocusing")
-
-
-def ask(page: Page, prompt: str) -> None:
-    page.locator("#prompt textarea").fill(prompt)
-    page.keyboard.press("Enter")
-
-
-def wait_for_pictures(page: Page) -> None:
-    expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
-    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
-
-
-def width_needed(page: Page) -> int:
-    return page.evaluate("document.documentElement.scrollWidth")
+    with opened(browser, slow_address, 1280, 800) as found:
+        yield found
 
 
 def test_from_a_prompt_to_a_saved_picture(page: Page, checkpoint: Path, tmp_path: Path):
@@ -370,7 +321,7 @@ def test_as_a_part_of_another_sites_page(
     site, folder = elsewhere
     example = (ROOT / "examples" / "embed.html").read_text(encoding="utf-8")
     (folder / "index.html").write_text(example.replace("http://127.0.0.1:7860", address))
-    with _opened(browser, site, 1280, 800) as page:
+    with opened(browser, site) as page:
         component, frame = page.locator("gradio-app"), page.frame_locator("iframe").locator("body")
         for part in (component, frame):
             part.locator("#prompt textarea").fill(PROMPT)

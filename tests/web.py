@@ -77,6 +77,7 @@ def served(program: Sequence[str], log: Path) -> Iterator[str]:
         yield instance.url
     finally:
         status = instance.stop(60)
+    assert "Traceback" not in log.read_text()
     assert status == 0
 
 

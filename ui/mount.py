@@ -44,6 +44,7 @@ def mount(
         head_paths=[HEAD],
         footer_links=["api"],
         ssr_mode=False,
+        mcp_server=False,  # `serving.http_mcp` has one, which hands pictures out as pictures
         run_history=False,
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
