@@ -49,6 +49,9 @@ _LOOKS = 2
 LAST_LOOKS = 24
 # A stream says something at least every 15 seconds, if only that it lives.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
+# What httpx raises where an instance is lost; and what anyio, below it, does where a connection is
+# reset in the moment in which it is made.
+_LOST = (httpx.HTTPError, AttributeError)
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
@@ -214,7 +217,11 @@ class RemoteGenerator(Reception):
 
     async def _keep_looking(self, backend: Backend) -> None:
         while backend.stays or backend.silent < LAST_LOOKS:
-            await self._look_at(backend)
+            try:
+                await self._look_at(backend)
+            except Exception as error:  # an instance that is never looked at again would stay lost
+                log.error("%s cannot be looked at", backend.url, exc_info=error)
+                backend.healthy = False
             self._begin_next()
             await asyncio.sleep(HEALTH_S)
         log.info("%s is forgotten", backend.url)
@@ -277,7 +284,7 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     """
     try:
         answer = await client.get(f"{url}/v1/model", headers={HOP_HEADER: "1"}, timeout=ANSWER_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (*_LOST, httpx.InvalidURL) as error:
         raise BackendError(f"cannot be reached: {error!r}", "lost") from error
     if answer.status_code == 508:
         raise LoopError(words.LOOP)
@@ -303,7 +310,7 @@ async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Leng
             timeout=LENGTH_WITHIN_S,
         )
         return TypeAdapter(Length).validate_json(answer.raise_for_status().content)
-    except (httpx.HTTPError, ValidationError):
+    except (*_LOST, ValidationError):
         return None
 
 
@@ -333,7 +340,7 @@ async def stream(
                     yield event
                     if isinstance(event, Done | Error):
                         return
-    except httpx.HTTPError as error:
+    except _LOST as error:
         raise BackendError(f"was lost: {error!r}", "lost") from error
     except ValueError as error:
         raise BackendError(f"answers nonsense: {str(error)[:200]}", "nonsense") from error

@@ -40,10 +40,12 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
+def front_of(
+    *urls: str, transport: httpx.AsyncBaseTransport | None = None, **limits: Any
+) -> Iterator[Site]:
     observer = Observer()
     rates = RateLimits(None, None)
-    client = httpx.AsyncClient()
+    client = httpx.AsyncClient(transport=transport)
     generator = RemoteGenerator(client, urls, MODEL, Limits(**limits), rates, observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         yield site
@@ -280,6 +282,48 @@ def silent_server() -> AbstractContextManager[str]:
         return None if silent else READY
 
     return raw_server(answer)
+
+
+class Stumbling(httpx.AsyncHTTPTransport):
+    """Fails now and then, as where a connection is reset in the moment in which it is made."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method, self.stumbles = method, 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.stumbles and request.method == self.method:
+            self.stumbles -= 1
+            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_connection_reset_while_it_is_made(method: str):
+    transport = Stumbling(method)
+    with serve() as site, front_of(site.url, transport=transport) as front:
+        transport.stumbles = 3
+        if method == "GET":  # the instance is looked at in vain, and then used again
+            wait_until(lambda: not transport.stumbles)
+            wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
+        assert generate(front)[-1][0] == "done"
+        assert transport.stumbles == 0
+
+
+def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.MonkeyPatch):
+    fetch, failed = remote.fetch_model, threading.Event()
+
+    async def fail_once(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("nobody has thought of this")
+        return await fetch(client, url)
+
+    with serve() as site, front_of(site.url) as front:
+        monkeypatch.setattr(remote, "fetch_model", fail_once)
+        assert failed.wait(20)
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
+        assert generate(front)[-1][0] == "done"
 
 
 def test_two_front_ends_pointed_at_each_other():
