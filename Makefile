@@ -33,7 +33,7 @@ setup: $(VENV)/.installed-$(ACCELERATOR)
 run: setup
 	$(VENV)/bin/python app.py $(ARGS)
 
-test: $(VENV)/.installed-test
+test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
@@ -59,7 +59,7 @@ lint: $(VENV)/.installed-test
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
-	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU)
+	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU) tests/node/node_modules
 
 # An environment is made once; its packages are installed again only when a list of them changes.
 $(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/python:
@@ -69,6 +69,11 @@ $(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/py
 
 $(VENV)/.installed-%: requirements-%.txt requirements.txt | $(VENV)/bin/python
 	$(VENV)/bin/python $(PIP) --requirement $<
+	@touch $@
+
+# Node comes with the requirements of the tests: none need be on the machine.
+%/node_modules/.installed: %/package.json %/package-lock.json $(VENV)/.installed-test
+	$(VENV)/bin/npm ci --silent --ignore-scripts --no-audit --no-fund --prefix $*
 	@touch $@
 
 # torch comes first and alone: named exactly, it is not replaced by a build other packages prefer.

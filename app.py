@@ -1,20 +1,17 @@
 """The Space: settings -> generator -> page -> server. `python app.py --help` tells the settings."""
 
 import asyncio
-import atexit
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from serving import logs, options
+from serving import logs, options, scratch
 from serving.desk import Limits
 from serving.generator import Generator, Model
 from serving.limits import RateLimits
@@ -65,9 +62,7 @@ def _prepare_environment() -> None:
     """Nothing calls home, and every picture served lies in a folder that ends with the process."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    folder = tempfile.mkdtemp(prefix="sdxl-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["GRADIO_TEMP_DIR"] = folder
+    os.environ["GRADIO_TEMP_DIR"] = str(scratch.make_folder())
 
 
 def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
@@ -153,7 +148,7 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
         trusted_proxies=chosen.trusted_proxies,
         passes_on=bool(chosen.backend_urls),
     )
-    end_streams = mount(app, generator, chosen.host, chosen.port)
+    end_streams = mount(app, generator, chosen.host, chosen.port, chosen.keep_files)
     host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
     log.info("Open http://%s:%d", host, chosen.port)
     Server(app, generator, chosen.host, chosen.port, chosen.stop_within, end_streams).run()

@@ -8,18 +8,22 @@ https://github.com/AUTOMATIC1111/stable-diffusion-webui/wiki/Features#png-info
 That text does not keep every prompt apart from what follows it, nor its outer spaces. Where it
 would be read back otherwise, the last line also has the prompts as JSON strings, under `Prompt`
 and `Negative prompt`.
+
+In JPEG and WebP files the text is EXIF's user comment, as that program has it, too.
 """
 
+import io
 import json
 import os
 import re
+import struct
 import unicodedata
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
-from PIL import Image
+from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
@@ -37,11 +41,15 @@ SAMPLERS = {
 BLURRED = "blurred"  # what the safety checker did to the picture
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
 PROGRAM = "sdxl-flax"
+QUALITY = 95  # of pictures that are not kept as they are
 MAX_FILE_BYTES = 64 * 2**20
 MAX_PIXELS = 64 * 2**20
 MAX_TEXT = 2**20
 
 NEGATIVE = "Negative prompt:"
+_UNICODE = b"UNICODE\0"  # how EXIF begins a comment in UTF-16; here it is big-endian
+_ASCII = b"ASCII\0\0\0"
+_TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 # Possessive and of limited length, so that no text takes more than linear time.
 _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _PLAIN_VALUE = re.compile(r"\w[\w .\-+/]*(?<! )")
@@ -177,6 +185,35 @@ def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
         part.unlink(missing_ok=True)
 
 
+def converted(png: bytes, kind: Literal["JPEG", "WEBP"]) -> bytes:
+    """A PNG file of this program as a file of another kind, with the same settings inside, if any.
+
+    Raises:
+        MetadataError: a JPEG file, whose EXIF data end at 64 KiB, has no room for them.
+    """
+    file, exif = io.BytesIO(), Image.Exif()
+    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+        if KEY in image.info:
+            comment = _UNICODE + image.info[KEY].encode("utf-16-be", "replace")
+            exif[ExifTags.IFD.Exif] = {ExifTags.Base.UserComment: comment}
+        try:
+            image.convert("RGB").save(file, format=kind, quality=QUALITY, exif=exif)
+        except ValueError as error:
+            raise MetadataError(f"the settings are too long for {kind}: {error}") from error
+    return file.getvalue()
+
+
+def without(png: bytes) -> bytes:
+    """A PNG file without settings or any other text; the pixels stay as they are."""
+    kept, at = [png[:8]], 8
+    while at < len(png):
+        end = at + 12 + int.from_bytes(png[at : at + 4], "big")  # length, kind, data, checksum
+        if png[at + 4 : at + 8] not in _TEXT_CHUNKS:
+            kept.append(png[at:end])
+        at = end
+    return b"".join(kept)
+
+
 def read(path: Path | str) -> Settings | None:
     """The settings in a picture, None if it has none. Pixels are not decoded.
 
@@ -192,19 +229,34 @@ def read(path: Path | str) -> Settings | None:
             raise TooLargeError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
         try:
             with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
-                (width, height), text = image.size, image.info.get(KEY)
+                (width, height), text = image.size, _text_in(image)
         except Image.DecompressionBombError as error:
             raise TooLargeError(f"{path.name}: {error}") from error
         # Pillow has no one error for damaged files.
-        except (OSError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, struct.error) as error:
             raise PictureError(f"{path.name}: not a picture that can be read: {error}") from error
     if width * height > MAX_PIXELS:
         raise TooLargeError(f"{path.name}: {width}x{height} is more than {MAX_PIXELS} pixels")
-    if not isinstance(text, str):
+    if text is None:
         return None
     if len(text) > MAX_TEXT:
         raise TooLargeError(f"{path.name}: its settings are longer than {MAX_TEXT} characters")
     return from_text(text)
+
+
+def _text_in(image: Image.Image) -> str | None:
+    """What stands where settings are to be expected. Asking a PNG for EXIF would decode it."""
+    text = image.info.get(KEY)
+    if isinstance(text, str) or image.format == "PNG":
+        return text
+    comment = image.getexif().get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.UserComment)
+    if not isinstance(comment, bytes):
+        return None
+    if comment.startswith(_UNICODE):
+        text = comment.removeprefix(_UNICODE).decode("utf-16-be", "replace")
+    else:
+        text = comment.removeprefix(_ASCII).decode("utf-8", "replace")
+    return text.strip("\0 ") or None  # cameras leave room for a comment that nobody wrote
 
 
 def _split_prompts(lines: list[str]) -> tuple[str, str]:

@@ -87,7 +87,7 @@ class PatientBodies:
 _CLOSED = re.compile(
     r"""/gradio_api/(
         file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
-        | dev | mcp | process_recording | run-history | runs | stream | vibe)
+        | dev | mcp/(messages|schema|sse) | process_recording | run-history | runs | stream | vibe)
     ) | /monitoring""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -182,7 +182,7 @@ class Keys:
             RequestError: a key is needed, and this request has none or a wrong one.
         """
         if not self._digests:
-            return request.client.host if request.client else ""
+            return address_of(request)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         digest = _digest(key.strip())
         # All are compared, and in constant time.
@@ -191,6 +191,11 @@ class Keys:
             message = "A valid API key is needed, as 'Authorization: Bearer KEY'."
             raise RequestError(message, ErrorKind.UNAUTHORISED)
         return f"key {digest[:8].hex()}"
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from, or ""."""
+    return request.client.host if request.client else ""
 
 
 def _digest(key: str) -> bytes:

@@ -8,9 +8,9 @@ import base64
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.sse import format_sse_event
@@ -31,7 +31,7 @@ from serving.generator import (
     RequestError,
 )
 from serving.http_errors import as_refusal, error_body
-from serving.http_guard import MAX_BODY_BYTES, Keys
+from serving.http_guard import MAX_BODY_BYTES, Keys, address_of
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
             body,
             model,
             visitor=keys.visitor(sender),
-            address=sender.client.host if sender.client else "",
+            address=address_of(sender),
             images=body.n,
             size=wire.parse_size(None if body.size == "auto" else body.size),
             previews=body.stream and body.partial_images > 0,
@@ -72,10 +72,9 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
         return request
 
     @routes.post("/images/generations", response_class=JSONResponse)
-    async def images(
-        body: ImagesBody, sender: HttpRequest, request: Annotated[Request, Depends(submitted)]
-    ) -> Response:
+    async def images(body: ImagesBody, sender: HttpRequest) -> Response:
         """Draws pictures as the OpenAI Images API does."""
+        request = await submitted(body, sender)
         events = generator.events(request.id)
         if body.stream:
             stream = _stream(events, generator.model, body.partial_images)

@@ -27,6 +27,7 @@ class Options:
     grace: int
     keep_results: int
     keep_seconds: int
+    keep_files: int
     stop_within: int
     rate_per_address: int
     rate_per_session: int
@@ -119,6 +120,14 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     number("--grace", "GRACE", "seconds a page that is reloaded has to come back", 0, 3600, 30)
     number("--keep-results", "KEEP_RESULTS", "results that can be found again", 0, 10_000, 32)
     number("--keep-seconds", "KEEP_SECONDS", "and for how many seconds", 0, 86_400, 600)
+    number(
+        "--keep-files",
+        "KEEP_FILES",
+        "seconds a picture of the page's can be fetched",
+        60,
+        86_400,
+        3600,
+    )
     number("--stop-within", "STOP_WITHIN", "seconds to finish in when told to stop", 0, 3600, 60)
     number(
         "--rate-per-address",

@@ -91,7 +91,6 @@ class Reception(ABC):
             self._observer.refused(request, error)
             raise
         self._queue.push(request.visitor, record)
-        self._tell_places()
         self._begin_next()
 
     def events(self, request_id: str) -> AsyncGenerator[Event]:

@@ -344,6 +344,13 @@ def _refusal(status: int, content: bytes) -> Error:
 
 def _same(one: Model, other: Model) -> bool:
     """Whether two instances draw the same pictures of the same request."""
-    fields = ("name", "revision", "height", "width", "images_per_request", "max_inference_steps")
-    fields += ("safety_checker",)
+    fields = (
+        "name",
+        "revision",
+        "height",
+        "width",
+        "images_per_request",
+        "max_inference_steps",
+        "safety_checker",
+    )
     return all(getattr(one, name) == getattr(other, name) for name in fields)

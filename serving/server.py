@@ -15,6 +15,23 @@ _MAX_CONNECTIONS = 1000
 _GOODBYE_S = 2
 
 
+def config(app: Any, host: str, port: int) -> uvicorn.Config:
+    """How every application is served here."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # `serving.http_guard` knows how many proxies to trust
+        server_header=False,
+        http=PatientProtocol,
+        ws="none",
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_graceful_shutdown=_GOODBYE_S,
+    )
+
+
 class Server(uvicorn.Server):
     """Serves until it is told to stop.
 
@@ -32,21 +49,7 @@ class Server(uvicorn.Server):
         stop_within_s: float,
         end_streams: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                host=host,
-                port=port,
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,  # `serving.http_guard` knows how many proxies to trust
-                server_header=False,
-                http=PatientProtocol,
-                ws="none",
-                limit_concurrency=_MAX_CONNECTIONS,
-                timeout_graceful_shutdown=_GOODBYE_S,
-            )
-        )
+        super().__init__(config(app, host, port))
         self._generator = generator
         self._stop_within_s = stop_within_s
         self._end_streams = end_streams

@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,6 +28,7 @@ from serving.generator import (
 )
 
 MAX_IMAGES = 64
+ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
 _EVENTS: dict[str, type[Event]] = {
     "queued": Queued,
     "started": Started,
@@ -67,7 +68,7 @@ class GenerateBody(Body):
     size: str | None = Field(None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", description="WxH")
     id: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9_-]{16,64}$",
+        pattern=ID,
         description="Names the request; whoever knows it may follow and stop it.",
     )
     keep: bool = Field(False, description="Go on for a while when nobody follows any more.")
@@ -117,12 +118,10 @@ def parse_size(size: str | None) -> tuple[int, int] | None:
 
 def from_request(request: Request) -> dict[str, Any]:
     """The JSON body that asks another instance for the same."""
-    size = None if request.size is None else "{}x{}".format(*request.size)
-    fields = asdict(replace(request, size=None))
-    return {
-        **{name: value for name, value in fields.items() if name not in ("visitor", "address")},
-        "size": size,
-    }
+    fields = asdict(request)
+    del fields["visitor"], fields["address"]
+    fields["size"] = None if request.size is None else "{}x{}".format(*request.size)
+    return fields
 
 
 def from_event(event: Event) -> tuple[str, dict[str, Any]]:

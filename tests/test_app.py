@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import free_port
 from serving import options
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +42,7 @@ def test_defaults():
         grace=30,
         keep_results=32,
         keep_seconds=600,
+        keep_files=3600,
         stop_within=60,
         rate_per_address=0,
         rate_per_session=0,
@@ -113,18 +115,19 @@ def test_lists_are_separated_by_commas():
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("", "has no keys")])
-def test_api_keys_file(content: str | None, said: str, tmp_path: Path, unused_port: int):
+def test_api_keys_file(content: str | None, said: str, tmp_path: Path):
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content)
-    ended = run_app("--api-keys-file", str(file), PORT=str(unused_port))
+    ended = run_app("--api-keys-file", str(file), PORT=str(free_port()))
     assert ended.returncode == 2
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
-def test_pointed_at_itself(unused_port: int):
-    ended = run_app(PORT=str(unused_port), BACKEND_URL=f"http://127.0.0.1:{unused_port}")
+def test_pointed_at_itself():
+    port = free_port()
+    ended = run_app(PORT=str(port), BACKEND_URL=f"http://127.0.0.1:{port}")
     assert ended.returncode == 2
     assert ended.stderr.startswith("app.py: --backend-urls: This instance passes requests on")
 
@@ -145,8 +148,8 @@ def test_address_in_use():
 
 
 @pytest.mark.parametrize("model", ["no/such/folder", "tests"])
-def test_no_checkpoint(model: str, unused_port: int):
-    ended = run_app("--model", model, PORT=str(unused_port))
+def test_no_checkpoint(model: str):
+    ended = run_app("--model", model, PORT=str(free_port()))
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert model in ended.stderr

@@ -1,18 +1,10 @@
 """The real program with a real model, in a real browser, as a visitor meets it."""
 
-import os
 import re
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.request
 import zipfile
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,20 +12,22 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from openai import OpenAI
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
+from benchmarks.processes import stand_in
 from pipeline import BUNDLED, metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    ask,
+    opened,
+    wait_for_pictures,
+    width_needed,
+)
+from tests.web import served
+from tools.page_states import PROMPT, launched
 from ui import words
-
-ROOT = Path(__file__).parent.parent
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
-PROMPT = "a large red star on a blue background"
-READY_WITHIN_S = 180
-DRAWN_WITHIN_MS = 60_000
-expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 
 @pytest.fixture(scope="module")
@@ -44,108 +38,36 @@ def checkpoint() -> Path:
 @pytest.fixture(scope="module")
 def address(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the program serves its page."""
-    with _served(["app.py", "--model", str(checkpoint)], tmp_path_factory.mktemp("app")) as url:
+    log = tmp_path_factory.mktemp("app") / "log"
+    with served(["app.py", "--model", str(checkpoint)], log) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where it does over a stand-in for the model, so slow that any browser is faster."""
-    program = ["-m", "benchmarks.stand_in", "--step-ms", "400"]
-    with _served(program, tmp_path_factory.mktemp("slow")) as url:
+    with served(stand_in(400), tmp_path_factory.mktemp("slow") / "log") as url:
         yield url
-
-
-@contextmanager
-def _served(arguments: Sequence[str], folder: Path) -> Iterator[str]:
-    """Runs the program; ended politely, and not without having been well."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    log = folder / "log"
-    with log.open("w") as output:
-        command = [sys.executable, *arguments, "--port", str(port)]
-        program = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_for(url, program, log)
-            yield url
-        finally:
-            program.send_signal(signal.SIGTERM)
-            status = program.wait(timeout=60)
-    assert "Traceback" not in log.read_text()
-    assert status == 0
-
-
-def _wait_for(url: str, program: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < deadline and program.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"the page did not come up:\n{log.read_text()}")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    # Chromium's own sandbox does not work for root, as whom containers often run tests.
-    flags = [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=flags)
+    with launched() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
 def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
     """The page, opened in a window of the size that is the fixture's parameter."""
     width, height = getattr(request, "param", (1280, 800))
-    with _opened(browser, address, width, height) as opened:
-        yield opened
+    with opened(browser, address, width, height) as found:
+        yield found
 
 
 @pytest.fixture
 def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
-    with _opened(browser, slow_address, 1280, 800) as opened:
-        yield opened
-
-
-@contextmanager
-def _opened(browser: Browser, address: str, width: int, height: int) -> Iterator[Page]:
-    """The page must neither call anywhere else nor write errors to the console."""
-    context = browser.new_context(viewport={"width": width, "height": height})
-    opened = context.new_page()
-    strangers: list[str] = []
-    errors: list[str] = []
-    opened.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    opened.goto(address)
-    expect(opened.locator("#prompt textarea")).to_be_visible()
-    yield opened
-    context.close()
-    assert strangers == []
-    assert errors == []
-
-
-def _is_far(url: str) -> bool:
-    return not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
-
-
-def ask(page: Page, prompt: str) -> None:
-    page.locator("#prompt textarea").fill(prompt)
-    page.keyboard.press("Enter")
-
-
-def wait_for_pictures(page: Page) -> None:
-    expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
-    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
-
-
-def width_needed(page: Page) -> int:
-    return page.evaluate("document.documentElement.scrollWidth")
+    with opened(browser, slow_address, 1280, 800) as found:
+        yield found
 
 
 def test_from_a_prompt_to_a_saved_picture(page: Page, checkpoint: Path, tmp_path: Path):

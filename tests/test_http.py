@@ -51,6 +51,22 @@ def generate(site: Site, **changes: Any) -> list[Event]:
         return list(read(sent))
 
 
+class Background:
+    """A request that is made beside the test."""
+
+    def __init__(self, site: Site, **changes: Any) -> None:
+        self.events: list[Event] = []
+        self._thread = threading.Thread(target=self._run, args=(site, changes))
+        self._thread.start()
+
+    def _run(self, site: Site, changes: dict[str, Any]) -> None:
+        self.events.extend(generate(site, **changes))
+
+    def finished(self) -> list[Event]:
+        self._thread.join(30)
+        return self.events
+
+
 def post(site: Site, body: Any, path: str = "/v1/generate", **others: Any) -> httpx.Response:
     return httpx.post(site.url + path, json=body, timeout=30, **others)
 
@@ -306,38 +322,29 @@ def test_other_pages_only_where_they_are_named():
 
 def test_graceful_stop():
     with serve(held=True) as site:
-        ended: list[Event] = []
-        running = threading.Thread(target=lambda: ended.extend(generate(site)))
-        running.start()
+        running = Background(site)
         wait_until(lambda: metric(site, "sdxl_inflight") == 1)
-        waiting: list[Event] = []
-        queued = threading.Thread(target=lambda: waiting.extend(generate(site)))
-        queued.start()
+        queued = Background(site)
         wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
         site.stop()
-        queued.join(20)
-        assert waiting[-1][1]["kind"] == "stopping"
+        assert queued.finished()[-1][1]["kind"] == "stopping"
         refused = post(site, BODY)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "stopping"
         assert httpx.get(f"{site.url}/readyz").status_code == 503
         site.pipe.let_all()
-        running.join(20)
-        assert ended[-1][0] == "done"
+        assert running.finished()[-1][0] == "done"
         site.thread.join(20)
         assert not site.thread.is_alive()
 
 
 def test_stop_has_a_limit():
     with serve(held=True, stop_within_s=0.2) as site:
-        ended: list[Event] = []
-        running = threading.Thread(target=lambda: ended.extend(generate(site)))
-        running.start()
+        running = Background(site)
         wait_until(lambda: metric(site, "sdxl_inflight") == 1)
         began = time.monotonic()
         site.stop()
-        running.join(20)
-        assert ended[-1][1]["kind"] == "stopping"
+        assert running.finished()[-1][1]["kind"] == "stopping"
         site.thread.join(20)
         assert time.monotonic() - began < 10
 

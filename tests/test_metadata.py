@@ -5,12 +5,14 @@ import io
 import random
 import struct
 import time
+import warnings
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from pipeline.errors import MetadataError
 from pipeline.metadata import (
@@ -18,10 +20,12 @@ from pipeline.metadata import (
     SAMPLERS,
     Settings,
     attach,
+    converted,
     from_text,
     read,
     save_png,
     to_text,
+    without,
 )
 from pipeline.scheduler_config import SCHEDULERS
 
@@ -339,3 +343,76 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "picture.png")
+
+
+def saved(settings: Settings | None) -> bytes:
+    image, file = Image.linear_gradient("L").resize((16, 8)).convert("RGB"), io.BytesIO()
+    if settings:
+        attach(image, settings)
+    save_png(image, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+@pytest.mark.parametrize("prompt", [SETTINGS.prompt, "星 😀\n<b>", "nul \x00 \ud800"])
+def test_other_kinds_of_files_have_the_settings_too(
+    tmp_path: Path, kind: Literal["JPEG", "WEBP"], prompt: str
+) -> None:
+    settings, path = replace(SETTINGS, prompt=prompt), tmp_path / "picture"
+    path.write_bytes(converted(saved(settings), kind))
+    assert read(path) == settings
+    with Image.open(path) as image:
+        assert image.format == kind
+        comment = image.getexif().get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.UserComment]
+    assert comment == b"UNICODE\0" + to_text(settings).encode("utf-16-be")
+    path.write_bytes(converted(saved(None), kind))
+    assert read(path) is None
+
+
+def test_settings_too_long_for_a_jpeg(tmp_path: Path) -> None:
+    png = saved(replace(SETTINGS, prompt="x" * 40_000))
+    with pytest.raises(MetadataError, match="too long for JPEG"):
+        converted(png, "JPEG")
+    (tmp_path / "picture").write_bytes(converted(png, "WEBP"))
+    found = read(tmp_path / "picture")
+    assert found is not None
+    assert len(found.prompt) == 40_000
+
+
+def test_without_settings_the_pixels_are_the_same(tmp_path: Path) -> None:
+    with_settings = saved(replace(SETTINGS, prompt="星"))
+    assert without(with_settings) == saved(None)
+    (tmp_path / "picture.png").write_bytes(without(with_settings))
+    assert read(tmp_path / "picture.png") is None
+
+
+@pytest.mark.parametrize(
+    ("comment", "prompt"),
+    [
+        (b"UNICODE\0" + TEXT.encode("utf-16-be"), SETTINGS.prompt),
+        (b"ASCII\0\0\0" + TEXT.encode(), SETTINGS.prompt),
+        (TEXT.encode(), SETTINGS.prompt),
+        (b"ASCII\0\0\0" + b" " * 99, None),
+        (b"UNICODE\0" + bytes(64), None),
+        (b"", None),
+    ],
+)
+def test_comments_of_other_programs(tmp_path: Path, comment: bytes, prompt: str | None) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.IFD.Exif] = {ExifTags.Base.UserComment: comment}
+    png().save(tmp_path / "picture.jpg", exif=exif)
+    found = read(tmp_path / "picture.jpg")
+    assert (found and found.prompt) == prompt
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_damaged_exif_is_refused_or_read(tmp_path: Path, kind: Literal["JPEG", "WEBP"]) -> None:
+    whole, draw, path = converted(saved(SETTINGS), kind), random.Random(0), tmp_path / "picture"
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for _ in range(draw.randint(1, 6)):
+            damaged[draw.randrange(120)] = draw.randrange(256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(MetadataError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read(path)

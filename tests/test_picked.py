@@ -12,7 +12,7 @@ PICTURES = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed 
 
 
 def opened(index: int, pictures: list[Settings]) -> tuple:
-    return picked._open(pictures, gr.SelectData(None, {"index": index, "value": None}))
+    return picked._open(pictures, index, MODEL)
 
 
 def test_the_open_picture_has_its_own_settings():

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.processes import free_port
 from serving import remote, waiting, words
 from serving.desk import Limits
 from serving.generator import Load, Model
@@ -24,8 +24,8 @@ from serving.local import LocalGenerator
 from serving.observer import Observer
 from serving.remote import LoopError, RemoteGenerator
 from tests.fake_pipeline import FakePipeline
-from tests.test_http import Event, generate, metric, post, read
-from tests.web import Site, free_port, serve, wait_until
+from tests.test_http import Background, Event, generate, metric, post, read
+from tests.web import Site, raw_server, serve, wait_until
 
 ROOT = Path(__file__).parent.parent
 MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False)
@@ -45,22 +45,6 @@ def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
     generator = RemoteGenerator(client, urls, MODEL, Limits(**limits), rates, observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         yield site
-
-
-class Background:
-    """A request that is made beside the test."""
-
-    def __init__(self, site: Site, **changes: Any) -> None:
-        self.events: list[Event] = []
-        self._thread = threading.Thread(target=self._run, args=(site, changes))
-        self._thread.start()
-
-    def _run(self, site: Site, changes: dict[str, Any]) -> None:
-        self.events.extend(generate(site, **changes))
-
-    def finished(self) -> list[Event]:
-        self._thread.join(30)
-        return self.events
 
 
 def pictures(events: list[Event]) -> list[str]:
@@ -239,52 +223,30 @@ def test_nonsense_is_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture
     assert url in caplog.text
 
 
-@contextmanager
-def nonsense_server(stream: str) -> Iterator[str]:
+def http_answer(kind: str, body: str) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n{body}".encode()
+
+
+READY = http_answer("application/json", ANSWER)
+
+
+def nonsense_server(stream: str) -> AbstractContextManager[str]:
     """Says that it is ready, and then answers every request with the same bytes."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def answer(connection: socket.socket) -> None:
-        with connection:
-            asked = connection.recv(65_536)
-            body = ANSWER if asked.startswith(b"GET") else stream
-            kind = "application/json" if asked.startswith(b"GET") else "text/event-stream"
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-            connection.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
-
-    def run() -> None:
-        while True:
-            try:
-                answer(server.accept()[0])
-            except OSError:
-                return
-
-    threading.Thread(target=run, daemon=True).start()
-    yield f"http://127.0.0.1:{server.getsockname()[1]}"
-    server.close()
+    nonsense = http_answer("text/event-stream", stream)
+    return raw_server(lambda asked: READY if asked.startswith(b"GET") else nonsense)
 
 
-@contextmanager
-def silent_server() -> Iterator[str]:
+def silent_server() -> AbstractContextManager[str]:
     """Says that it is ready, takes a request, and then says nothing: like a stopped process."""
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(ANSWER)}"
-    with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    silent = False
 
-        def run() -> None:
-            asked = False
-            while True:
-                try:
-                    connection = stack.enter_context(server.accept()[0])
-                except OSError:
-                    return
-                asked = asked or connection.recv(65_536).startswith(b"POST")
-                if not asked:
-                    connection.sendall(f"{head}\r\nConnection: close\r\n\r\n{ANSWER}".encode())
-                    connection.close()
+    def answer(asked: bytes) -> bytes | None:
+        nonlocal silent
+        silent = silent or asked.startswith(b"POST")
+        return None if silent else READY
 
-        threading.Thread(target=run, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    return raw_server(answer)
 
 
 def test_two_front_ends_pointed_at_each_other():

@@ -442,7 +442,6 @@ def test_a_page_loaded_anew_finds_its_request_again():
     updates = asyncio.run(again(request_id))
     assert updates[-1].strip == status.note("4 pictures")
     assert updates[-1].gallery[0][1] == "Seed 7: a red star"
-    assert updates[-1].seed == 7
     for nothing_to_find in (None, "forgotten"):
         (update,) = asyncio.run(again(nothing_to_find))
         assert set(map(str, update)) == {str(gr.skip())}
@@ -577,6 +576,19 @@ def test_a_full_disk_is_said_and_leaves_nothing(
         asyncio.run(program(SENDER, "a red star", seed=7))
     assert list(tmp_path.iterdir()) == []
     assert "No space left on device" in caplog.text
+
+
+def test_folders_whose_pictures_were_deleted_go_too(tmp_path: Path):
+    async def save_and_wait() -> list[Path]:
+        kept, deleted = files.save({"kept.png": b"k"}), files.save({"deleted.png": b"d"})
+        deleted[0].unlink()
+        tidying = asyncio.create_task(files.remove_empty_folders(0.05))
+        while deleted[0].parent.exists():
+            await asyncio.sleep(0.01)
+        tidying.cancel()
+        return kept
+
+    assert asyncio.run(asyncio.wait_for(save_and_wait(), 20))[0].read_bytes() == b"k"
 
 
 def test_model_line():

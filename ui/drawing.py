@@ -220,7 +220,6 @@ class Drawing:
                             _ending(event, images, began),
                             gallery=_gallery(images, caption),
                             pictures=[settings.of_image(image) for image in images],
-                            seed=images[0].seed,
                         )
                     case Error(kind, message):
                         calm = kind is ErrorKind.CANCELLED

@@ -1,11 +1,14 @@
 """Finished pictures as files that Gradio can hand out."""
 
+import asyncio
 import logging
 import re
 import secrets
 import shutil
+import time
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
@@ -35,6 +38,21 @@ def save(pictures: Mapping[str, bytes]) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         raise RequestError(words.NO_ROOM, ErrorKind.FAILED) from error
     return paths
+
+
+async def remove_empty_folders(every_s: float) -> None:
+    """Removes, again and again, the folders whose files Gradio has deleted: it leaves them."""
+    while True:
+        await asyncio.sleep(every_s)
+        await asyncio.to_thread(_remove_empty, time.time() - every_s)
+
+
+def _remove_empty(before: float) -> None:
+    for folder in Path(get_upload_folder()).glob("*/"):
+        # One that was touched just now may be about to be written into.
+        with suppress(OSError):  # it is not empty, as a rule
+            if folder.stat().st_mtime < before:
+                folder.rmdir()
 
 
 def name(prompt: str, seed: int, suffix: str = ".png") -> str:

@@ -62,7 +62,7 @@ def to_request(
     if len(prompts) > model.images_per_request:
         raise RequestError(words.too_many_lines(len(prompts), model.images_per_request))
     if not isinstance(style, str) or style not in styles:
-        raise RequestError(words.unknown_style(style, list(styles)))
+        raise RequestError(words.unknown(words.STYLE, style, list(styles)))
     negative = _text(words.NEGATIVE, negative_prompt)
     styled = [styles[style].apply(each, negative) for each in prompts]
     full_prompts = tuple(prompt for prompt, _ in styled)

@@ -1,5 +1,6 @@
 () => {
-  // What the page does in the browser alone: keys, and copying. Gradio calls this function once.
+  // What the page does in the browser alone: keys, copying, and names for screen readers. Gradio
+  // calls this function once.
   const root = document.documentElement;
   if (root.dataset.sdxl) return;
   root.dataset.sdxl = "ready";
@@ -36,12 +37,24 @@
   };
 
   document.addEventListener("click", async (event) => {
-    const button = event.target.closest?.("[data-copy]");
+    const button = event.target.closest?.("[data-copy], [data-link]");
     if (!button) return;
-    await copy(button.dataset.copy);
+    const { copy: text, link } = button.dataset;
+    await copy(text ?? location.origin + location.pathname + link);
     const said = button.textContent;
     if (said === button.dataset.copied) return;
     button.textContent = button.dataset.copied;
     setTimeout(() => { button.textContent = said; }, 1500);
   });
+
+  // Gradio names these otherwise than they read, or what is only decoration; and says captions twice.
+  const mend = () => {
+    const misnamed = "#gallery .empty, #gallery .thumbnail-lg, .upload-container";
+    for (const part of document.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
+    const captions = "#gallery .thumbnail-lg .caption-label";
+    for (const caption of document.querySelectorAll(captions)) caption.ariaHidden = "true";
+  };
+  const changes = { subtree: true, childList: true, attributeFilter: ["aria-label"] };
+  new MutationObserver(mend).observe(document.body, changes);
+  mend();
 }

@@ -11,17 +11,16 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import picked, restore, status, words
+from ui import link, picked, restore, status, words
 from ui.drawing import Drawing, Shown
+from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, surprise
 from ui.kinds import Kind, kind_of
-from ui.picked import AT_ONCE, Panel
+from ui.picked import Panel
 from ui.restore import Restorer
 from ui.settings import MAX_GUIDANCE
 from ui.styles import NONE, styles_for
 
-# Pictures are deleted an hour after they were made; looked for every ten minutes.
-DELETE_CACHE = (600, 3600)
 STORAGE_KEY = "sdxl-request"
 
 
@@ -34,6 +33,7 @@ class Parts:
     surprise: gr.Button
     style: gr.Radio
     several: gr.Checkbox
+    linked: gr.HTML
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
@@ -63,11 +63,14 @@ class Parts:
         return list(shown)
 
 
-def build_page(generator: Generator) -> gr.Blocks:
-    """The page for one generator, whose queue is the only one: nothing waits in Gradio's."""
+def build_page(generator: Generator, delete_cache: tuple[int, int] = (600, 3600)) -> gr.Blocks:
+    """The page for one generator, whose queue is the only one: nothing waits in Gradio's.
+
+    `delete_cache`: every so many seconds, files of pictures older than so many are deleted.
+    """
     kind = kind_of(generator.model)
     title = words.title(generator.model)
-    with gr.Blocks(title=title, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
+    with gr.Blocks(title=title, delete_cache=delete_cache, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
         _events(page, parts, drawing, generator.model)
@@ -92,6 +95,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 elem_id="prompt",
             )
             length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
+            linked = link.layout()
             generate = gr.Button(words.GENERATE, variant="primary", size="lg", elem_id="generate")
             stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
         with gr.Column(elem_id="pictures"):
@@ -128,6 +132,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         surprise=surprised,
         style=style,
         several=several,
+        linked=linked,
         generate=generate,
         stop=stop,
         strip=strip,
@@ -188,13 +193,29 @@ def _advanced(
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> None:
+    # What the browser does by itself stands first: Gradio has one event after the other answered.
+    gr.on(
+        [parts.prompt.submit, parts.generate.click],
+        None,
+        None,
+        parts.linked,
+        js="() => ''",
+        **AT_ONCE,
+    )
+    # With one line Enter sends, with more it begins the next: from the very next key on.
+    parts.several.change(
+        None,
+        parts.several,
+        parts.prompt,
+        js="(several) => ({ __type__: 'update', lines: several ? 4 : 1 })",
+        **AT_ONCE,
+    )
     gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
         list(parts.settings),
         parts.shown,
-        show_progress="hidden",
-        api_visibility="private",
+        **IN_THE_STRIP,
     )
     gr.on(
         [each.change for each in (parts.prompt, parts.style, parts.several)],
@@ -202,13 +223,6 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         [parts.prompt, parts.style, parts.several],
         parts.length,
         trigger_mode="always_last",
-        **AT_ONCE,
-    )
-    # With one line Enter sends, with more it begins the next.
-    parts.several.change(
-        lambda several: gr.Textbox(lines=4 if several else 1),
-        parts.several,
-        parts.prompt,
         **AT_ONCE,
     )
     parts.surprise.click(lambda: surprise(kind_of(model), Random()), None, parts.prompt, **AT_ONCE)
@@ -220,15 +234,14 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         drawing.for_page,
         list(parts.settings),
         parts.shown,
-        show_progress="hidden",
-        api_visibility="private",
+        **IN_THE_STRIP,
     )
+    link.connect(page, parts.linked, parts.settings, model, styles_for(kind_of(model)))
     page.load(
         drawing.again,
         parts.request,
         parts.shown,
-        show_progress="hidden",
-        api_visibility="private",
+        **IN_THE_STRIP,
     )
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 

@@ -9,14 +9,8 @@ from gradio.components import Component
 
 from pipeline.metadata import Settings
 from serving.generator import Model
-from ui import settings, status, words
-
-# For what answers at once and waits for nothing.
-AT_ONCE: dict[str, Any] = {
-    "queue": False,
-    "show_progress": "hidden",
-    "api_visibility": "private",
-}
+from ui import link, settings, status, words
+from ui.events import AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -49,8 +43,12 @@ def connect(
     model: Model,
 ) -> Any:
     """Has the panel follow the gallery; returns the event after which to draw with a new seed."""
+
+    def follow(pictures: list[Settings], event: gr.SelectData) -> tuple[Any, ...]:
+        return _open(pictures, event.index, model)
+
     shows = [panel.column, panel.text, panel.picture]
-    gallery.select(_open, pictures, shows, **AT_ONCE)
+    gallery.select(follow, pictures, shows, **AT_ONCE)
     gallery.preview_close(_close, None, shows, **AT_ONCE)
     panel.use.click(lambda chosen: apply(chosen, model), panel.picture, [*fields, strip], **AT_ONCE)
     return panel.new_seed.click(
@@ -70,11 +68,13 @@ def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
     return (*values, strip)
 
 
-def _open(pictures: list[Settings], event: gr.SelectData) -> tuple[Any, str, Settings | None]:
-    if not 0 <= event.index < len(pictures):  # what was stopped has no settings
+def _open(pictures: list[Settings], index: int, model: Model) -> tuple[Any, str, Settings | None]:
+    if not 0 <= index < len(pictures):  # what was stopped has no settings
         return _close()
-    chosen = pictures[event.index]
-    return gr.Column(visible=True), settings.as_html(chosen), chosen
+    chosen = pictures[index]
+    fields, _ = settings.as_fields(chosen, model)
+    text = settings.as_html(chosen, link.to_query(fields))
+    return gr.Column(visible=True), text, chosen
 
 
 def _close() -> tuple[Any, str, None]:

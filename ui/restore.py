@@ -13,7 +13,8 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.metadata import Settings
 from serving.generator import Model
 from ui import settings, status, words
-from ui.picked import AT_ONCE, apply
+from ui.events import AT_ONCE
+from ui.picked import apply
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,24 @@ def of_image(image: Image) -> Settings:
     return Settings(**image.settings)  # type: ignore[arg-type]
 
 
-def as_html(settings: Settings) -> str:
-    """A list of what a picture says, and a button that copies it; all of it shown as text."""
+def as_html(settings: Settings, link: str | None = None) -> str:
+    """A list of what a picture says, and buttons that copy it; all of it shown as text.
+
+    A `link` begins at its query; the browser knows the page's address.
+    """
     rows = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
         for name, value in words.described(settings)
     )
-    text, copy, copied = map(
-        escape, (metadata.to_text(settings), words.COPY_SETTINGS, words.COPIED)
-    )
-    button = f'<button type="button" data-copy="{text}" data-copied="{copied}">{copy}</button>'
-    return f"<dl>{rows}</dl>{button}"
+    buttons = _copies("copy", metadata.to_text(settings), words.COPY_SETTINGS)
+    if link is not None:
+        buttons += _copies("link", link, words.COPY_LINK)
+    return f"<dl>{rows}</dl>{buttons}"
+
+
+def _copies(what: str, content: str, label: str) -> str:
+    content, label, copied = map(escape, (content, label, words.COPIED))
+    return f'<button type="button" data-{what}="{content}" data-copied="{copied}">{label}</button>'
 
 
 def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:

@@ -34,12 +34,13 @@ SEED = "Seed"
 SEED_INFO = "The same seed and settings give the same pictures."
 RANDOMISE = "A new seed every time"
 
-
 COPY_SETTINGS = "Copy settings"
+COPY_LINK = "Copy link"
 COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
 NEW_SEED = "Same with a new seed"
 TAKEN_OVER = "The settings are in place. Generate draws with them."
+LINK_NOT_USED = "Not all of the link can be used."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
@@ -198,9 +199,14 @@ def not_whole(field: str, value: object, low: int, high: int) -> str:
     return f"{field}: {_short(value)} is not possible; whole numbers from {low} to {high} are."
 
 
-def unknown_style(value: object, known: list[str]) -> str:
-    """A style the page does not have."""
-    return f"{STYLE}: {_short(value)} is unknown; there are {', '.join(known)}."
+def not_a_number(field: str, value: str) -> str:
+    """A text where a number belongs."""
+    return f"{field}: {_short(value)} is no number that can be used."
+
+
+def unknown(field: str, value: object, known: list[str]) -> str:
+    """One of several that is none of them."""
+    return f"{field}: {_short(value)} is unknown; there are {', '.join(known)}."
 
 
 def _duration(seconds: float) -> str:

@@ -1,0 +1,51 @@
+"""A browser that meets the page."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect
+
+DRAWN_WITHIN_MS = 60_000
+expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
+
+
+@contextmanager
+def opened(
+    browser: Browser, address: str, width: int = 1280, height: int = 800, **options: Any
+) -> Iterator[Page]:
+    """The page must neither call anywhere else nor write errors to the console."""
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    page = context.new_page()
+    strangers: list[str] = []
+    errors: list[str] = []
+    page.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.goto(address)
+    expect(page.locator("#prompt textarea")).to_be_visible()
+    yield page
+    context.close()
+    assert strangers == []
+    assert errors == []
+
+
+def _is_far(url: str) -> bool:
+    return not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+
+
+def ask(page: Page, prompt: str) -> None:
+    """Has the page draw."""
+    page.locator("#prompt textarea").fill(prompt)
+    page.keyboard.press("Enter")
+
+
+def wait_for_pictures(page: Page) -> None:
+    """Until all four are there."""
+    expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
+    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+
+
+def width_needed(page: Page) -> int:
+    """How wide the page is, which should be no wider than the window."""
+    return page.evaluate("document.documentElement.scrollWidth")
