@@ -6,14 +6,17 @@ from pathlib import Path
 import gradio as gr
 from fastapi import FastAPI
 from gradio.routes import App
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
 from ui import theme
+from ui.delivery import Delivery
 from ui.page import build_page
 
 SCRIPT = Path(__file__).with_name("page.js")
+ICON = Path(__file__).with_name("icon.svg")
 
 
 def mount(app: FastAPI, generator: Generator, host: str, port: int) -> Callable[[], None]:
@@ -27,6 +30,8 @@ def mount(app: FastAPI, generator: Generator, host: str, port: int) -> Callable[
         path="/",
         server_name=host,
         server_port=port,
+        favicon_path=str(ICON),
+        pwa=True,
         theme=theme.theme(),
         css_paths=[theme.CSS],
         js=SCRIPT.read_text(encoding="utf-8"),
@@ -39,4 +44,6 @@ def mount(app: FastAPI, generator: Generator, host: str, port: int) -> Callable[
     )
     [page] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(page, App)
+    page.add_middleware(Delivery)
+    page.add_middleware(GZipMiddleware, compresslevel=6)  # of what Gradio itself does not compress
     return page.stop_event.set
