@@ -11,6 +11,7 @@
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
 #   make soak                       an hour of mixed load: nothing may grow
+#   make lighthouse                 the page as Lighthouse judges it, and what it weighs
 #   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
 #   make lint                       style, types, Dockerfile
 
@@ -26,7 +27,7 @@ PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
-  bench-tpu lint clean
+  lighthouse bench-tpu lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,6 +56,10 @@ bench: $(VENV)/.installed-$(ACCELERATOR)
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)
 
+lighthouse: $(VENV)/.installed-test benchmarks/node/node_modules/.installed
+	sh tests/chromium.sh $(VENV)/bin/python
+	$(VENV)/bin/python -m benchmarks.lighthouse
+
 bench-tpu: $(TPU)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
 
@@ -65,7 +70,7 @@ lint: $(VENV)/.installed-test
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
-	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU) tests/node/node_modules
+	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU) */node/node_modules
 
 # An environment is made once; its packages are installed again only when a list of them changes.
 $(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/python:
