@@ -20,6 +20,7 @@ from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 STEPS = 25
 IMAGES = 4
+STEP = ", a step"
 
 
 def main() -> None:
@@ -52,8 +53,9 @@ def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[
         once, step = whole_and_loop(file.read_text(), chip, kernels)
         parts[file.stem] = once
         if step is not None:
-            parts["step"] = step
-    times = {name: STEPS if name == "step" else 1 for name in parts}
+            parts[f"{file.stem}{STEP}"] = step
+    # All steps of a request are guided unless a visitor wants it otherwise.
+    times = {n: STEPS if n.endswith(STEP) else 1 for n in parts if not n.startswith("unguided")}
     request = {
         kind: round(sum(getattr(parts[n], kind) * t for n, t in times.items()) / 1e6, 3)
         for kind in ("least", "compiler")
