@@ -61,11 +61,12 @@ class Result:
     Attributes:
         images: PIL pictures with their settings in `info`; or `[images, H, W, 3]` float32 in 0..1;
             or latents `[images, h, w, C]` float32.
-        seeds: each picture's own.
+        seeds: each picture's own; of variations the one that they share.
         flagged: per picture whether the safety checker found something that is not to be shown,
             so that it was blurred; never for latents.
         truncated: per picture the end of its prompt that did not fit, or "".
         negative_truncated: the same for the negative prompts.
+        variation_seeds: each picture's own, where they are variations of one.
     """
 
     images: Any
@@ -73,6 +74,7 @@ class Result:
     flagged: list[bool]
     truncated: list[str]
     negative_truncated: list[str]
+    variation_seeds: list[int] | None = None
 
 
 class Length(NamedTuple):
@@ -92,6 +94,14 @@ class Request:
     guidance_scale: float
     seeds: list[int]
     num_inference_steps: int
+    guidance_until: float
+    variation_seeds: list[int]
+    variation_strength: float
+
+    @property
+    def guided_steps(self) -> int:
+        """The steps before guidance ends."""
+        return round(self.guidance_until * self.num_inference_steps)
 
 
 class SDXLPipeline:
@@ -220,6 +230,9 @@ class SDXLPipeline:
         on_step: OnStep | None = None,
         cancelled: Event | None = None,
         on_preview: OnPreview | None = None,
+        guidance_until: float = 1.0,
+        variation_seed: int = 0,
+        variation_strength: float = 0.0,
     ) -> Result:
         """Draws `images_per_request` pictures. Nothing in here compiles.
 
@@ -238,6 +251,11 @@ class SDXLPipeline:
             on_preview: called as `on_preview(look)` after every step but the last, following
                 `on_step`. While it runs, `look()` gives `[images, h, w, 3]` uint8: how the
                 pictures look so far, as small as the latents. Who does not look spends nothing.
+            guidance_until: the share of the steps, 0 to 1, after which there is no guidance any
+                more. Such a step takes half the time, unless its halves have devices of their own.
+            variation_seed: with a strength, picture i starts from the noise of `seed`, the same
+                for all, turned towards that of variation_seed + i (modulo 2^32).
+            variation_strength: how far, from 0, not at all, to 1, all the way.
 
         Raises:
             DeviceError: a device fails or has too little memory.
@@ -246,7 +264,19 @@ class SDXLPipeline:
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
         count = self.images_per_request
-        request = check_request(prompt, negative_prompt, guidance_scale, seed, steps, count)
+        request = check_request(
+            prompt,
+            negative_prompt,
+            guidance_scale,
+            seed,
+            steps,
+            count,
+            guidance_until,
+            variation_seed,
+            variation_strength,
+        )
+        if latents is not None and request.variation_strength > 0:
+            raise InputError("latents take the place of the seed's, of which there are variations")
         if output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
         noise = None if latents is None else self._checked_latents(latents)
@@ -261,6 +291,7 @@ class SDXLPipeline:
             flagged=flagged,
             truncated=truncated,
             negative_truncated=negative_truncated,
+            variation_seeds=request.variation_seeds if request.variation_strength > 0 else None,
         )
 
     def measure(self, prompt: str) -> Length:
@@ -284,7 +315,9 @@ class SDXLPipeline:
         conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
         seeds = run.put_seeds(np.array(request.seeds, np.uint32))
         if noise is None:
-            latents = run.initial_latents(seeds, schedule.init_noise_sigma)
+            others = run.put_seeds(np.array(request.variation_seeds, np.uint32))
+            strength = request.variation_strength
+            latents = run.initial_latents(seeds, others, strength, schedule.init_noise_sigma)
         else:
             latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))
         state = run.start(latents)
@@ -294,6 +327,7 @@ class SDXLPipeline:
             seeds=seeds,
             table=run.put_schedule(schedule),
             guidance_scale=request.guidance_scale,
+            guided=schedule.stops[guided - 1] if (guided := request.guided_steps) else 0,
         )
         if on_step is None and cancelled is None and on_preview is None:
             return advance(state, start=0, stop=schedule.stops[-1]).latents
@@ -324,7 +358,7 @@ class SDXLPipeline:
         as_float, as_bytes = self._compiled.decode(latents)
         levels = np.asarray(as_bytes)
         flagged = self._flagged(levels)
-        blurred = {i: safety_images.blur(levels[i]) for i in np.flatnonzero(flagged)}
+        blurred = {i: safety_images.blur(levels[i]) for i in np.flatnonzero(flagged).tolist()}
         if output_type == "np":
             pictures = np.array(as_float)
             for i, picture in blurred.items():
@@ -342,6 +376,7 @@ class SDXLPipeline:
         return self._compiled.check(safety_images.prepare(images, config)).tolist()
 
     def _settings(self, request: Request, i: int, flagged: bool) -> metadata.Settings:
+        varied = request.variation_strength > 0
         return metadata.Settings(
             prompt=request.prompts[i],
             negative_prompt=request.negative_prompts[i],
@@ -355,6 +390,9 @@ class SDXLPipeline:
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
             + (" Karras" if self._config.scheduler.use_karras_sigmas else ""),
             safety_checker=metadata.BLURRED if flagged else None,
+            guidance_until=request.guidance_until if request.guidance_until < 1 else None,
+            variation_seed=request.variation_seeds[i] if varied else None,
+            variation_strength=request.variation_strength if varied else None,
         )
 
     def _checked_latents(self, latents: np.ndarray) -> np.ndarray:
@@ -379,6 +417,9 @@ def check_request(
     seed: int,
     num_inference_steps: int,
     images: int,
+    guidance_until: float = 1.0,
+    variation_seed: int = 0,
+    variation_strength: float = 0.0,
 ) -> Request:
     """The values of a request for `images` pictures; needs no checkpoint.
 
@@ -389,18 +430,26 @@ def check_request(
     prompts = _per_picture("prompt", prompt, images)
     if any(not text.strip() for text in prompts):
         raise InputError("prompt is blank; say what the picture should show")
-    if not _is_number(guidance_scale) or not 0 <= guidance_scale <= MAX_GUIDANCE_SCALE:
-        right = f"a number from 0 to {MAX_GUIDANCE_SCALE:g}"
-        raise InputError(f"guidance_scale is {guidance_scale!r}; expected {right}")
+    _check_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE)
+    _check_number("guidance_until", guidance_until, 1)
+    _check_number("variation_strength", variation_strength, 1)
     check_count("seed", seed, 0, MAX_SEED)
+    check_count("variation_seed", variation_seed, 0, MAX_SEED)
     check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
     return Request(
         prompts=prompts,
         negative_prompts=_per_picture("negative_prompt", negative, images),
         guidance_scale=float(guidance_scale),
-        seeds=[(int(seed) + i) % (MAX_SEED + 1) for i in range(images)],
+        seeds=[int(seed)] * images if variation_strength > 0 else _from(seed, images),
         num_inference_steps=int(num_inference_steps),
+        guidance_until=float(guidance_until),
+        variation_seeds=_from(variation_seed, images),
+        variation_strength=float(variation_strength),
     )
+
+
+def _from(seed: int, count: int) -> list[int]:
+    return [(int(seed) + i) % (MAX_SEED + 1) for i in range(count)]
 
 
 def _per_picture(name: str, value: Any, count: int) -> list[str]:
@@ -416,8 +465,10 @@ def _per_picture(name: str, value: Any, count: int) -> list[str]:
     return texts
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool
+def _check_number(name: str, value: Any, high: float) -> None:
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool) or not 0 <= value <= high:  # nor is NaN
+        raise InputError(f"{name} is {value!r}; expected a number from 0 to {high:g}")
 
 
 def check_count(name: str, value: object, low: int, high: int) -> None:

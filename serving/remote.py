@@ -45,6 +45,8 @@ HEALTH_S = 5.0
 ANSWER_S = 5.0
 # Looks in a row without an answer, until what an instance draws is begun again elsewhere.
 _LOOKS = 2
+# The same, until an instance that was not there from the start is forgotten.
+LAST_LOOKS = 24
 # A stream says something at least every 15 seconds, if only that it lives.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
 # What httpx raises where an instance is lost; and what anyio, below it, does where a connection is
@@ -78,9 +80,11 @@ class Backend:
         drawing: ids of what it is drawing.
         streams: what ends waiting for what it says, by the id of a request.
         silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
+        stays: whether it is looked at for ever, however long it is silent.
     """
 
     url: str
+    stays: bool = True
     healthy: bool = True
     others: int = 0
     drawing: set[str] = field(default_factory=set)
@@ -107,7 +111,7 @@ class RemoteGenerator(Reception):
     ) -> None:
         self._client = client
         self._backends = [Backend(url) for url in urls]
-        self._looking: list[asyncio.Task[None]] = []
+        self._looking: set[asyncio.Task[None]] = set()
         super().__init__(model, limits, rates, observer)
 
     async def close(self, within_s: float) -> None:
@@ -119,7 +123,16 @@ class RemoteGenerator(Reception):
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
-        self._looking = [asyncio.create_task(self._look_forever(b)) for b in self._backends]
+        for backend in self._backends:
+            self._look(backend)
+
+    def add(self, url: str) -> None:
+        """Has one more instance draw, until it is silent for long; one known already is no news."""
+        if all(backend.url != url for backend in self._backends):
+            log.info("%s has come", url)
+            backend = Backend(url, stays=False, healthy=False)  # until it was looked at
+            self._backends.append(backend)
+            self._look(backend)
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
@@ -197,8 +210,13 @@ class RemoteGenerator(Reception):
             backend.drawing.discard(request.id)
             del backend.streams[request.id]
 
-    async def _look_forever(self, backend: Backend) -> None:
-        while True:
+    def _look(self, backend: Backend) -> None:
+        looking = asyncio.create_task(self._keep_looking(backend))
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
+
+    async def _keep_looking(self, backend: Backend) -> None:
+        while backend.stays or backend.silent < LAST_LOOKS:
             try:
                 await self._look_at(backend)
             except Exception as error:  # an instance that is never looked at again would stay lost
@@ -206,6 +224,8 @@ class RemoteGenerator(Reception):
                 backend.healthy = False
             self._begin_next()
             await asyncio.sleep(HEALTH_S)
+        log.info("%s is forgotten", backend.url)
+        self._backends.remove(backend)
 
     async def _look_at(self, backend: Backend) -> None:
         try:

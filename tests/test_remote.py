@@ -1,7 +1,9 @@
 """A front-end and the instances behind it, each a real server; and servers that are none."""
 
 import asyncio
+import base64
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ import pytest
 from benchmarks.processes import free_port
 from serving import remote, waiting, words
 from serving.desk import Limits
-from serving.generator import Load, Model
+from serving.generator import Image, Load, Model, Request, RequestError
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
@@ -165,6 +167,37 @@ def test_an_instance_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPat
         assert [fields["attempt"] for name, fields in events if name == "started"][-1] == 2
         assert pictures(events) == pictures(generate(site))
         assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
+
+
+def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(remote, "LAST_LOOKS", 3)
+    caplog.set_level("INFO", "serving")
+    wanted = [Request("a red star", None, 5.0, 4, 7) for _ in range(2)]
+
+    async def life(site: Site) -> list[str]:
+        none = RateLimits(None, None)
+        generator = RemoteGenerator(httpx.AsyncClient(), [], MODEL, Limits(), none, Observer())
+        await generator.open()
+        with pytest.raises(RequestError, match=re.escape(words.UNAVAILABLE)):
+            await generator.submit(wanted[0])
+        for _ in range(2):  # it says so again and again
+            generator.add(site.url)
+        async with asyncio.timeout(20):
+            while not generator.load.accepting:
+                await asyncio.sleep(0.01)
+            await generator.submit(wanted[1])
+            drawn = [event async for event in generator.events(wanted[1].id)]
+            site.stop()
+            while "is forgotten" not in caplog.text:
+                await asyncio.sleep(0.01)
+        await generator.close(0)
+        return [base64.b64encode(event.png).decode() for event in drawn if isinstance(event, Image)]
+
+    with serve() as site:
+        assert pictures(generate(site)) == asyncio.run(life(site))
+    assert caplog.text.count("has come") == caplog.text.count("is forgotten") == 1
 
 
 def test_what_is_sent_under_one_id_again_is_not_taken_for_a_duplicate():

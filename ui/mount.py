@@ -10,15 +10,18 @@ import gradio as gr
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from gradio.routes import App
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
 from ui import files, theme
+from ui.delivery import Delivery
 from ui.page import build_page
 
 SCRIPT = Path(__file__).with_name("page.js")
 HEAD = Path(__file__).with_name("head.html")
+ICON = Path(__file__).with_name("icon.svg")
 
 
 def mount(
@@ -38,6 +41,8 @@ def mount(
         path="/",
         server_name=host,
         server_port=port,
+        favicon_path=str(ICON),
+        pwa=True,
         theme=theme.theme(),
         css_paths=[theme.CSS],
         js=SCRIPT.read_text(encoding="utf-8"),
@@ -51,6 +56,8 @@ def mount(
     )
     [page] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(page, App)
+    page.add_middleware(Delivery)
+    page.add_middleware(GZipMiddleware, compresslevel=6)  # of what Gradio itself does not compress
     return page.stop_event.set
 
 
