@@ -74,17 +74,20 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     try:
         model, revision = choose_model(chosen.model, chosen.revision)
         log.info("Loading %s", model)
+        width, height = chosen.sizes[0] if chosen.sizes else (None, None)
         pipe = SDXLPipeline.from_pretrained(
             model,
             revision=revision,
-            height=chosen.height,
-            width=chosen.width,
+            height=height,
+            width=width,
             images_per_request=chosen.images,
             num_inference_steps=chosen.steps,
             cache_dir=chosen.cache_dir,
             scheduler=chosen.scheduler,
             safety_checker=chosen.safety_checker,
         )
+        for width, height in chosen.sizes[1:]:
+            pipe.check_size(height, width)
     except (CheckpointError, DeviceError, InputError, OSError) as error:
         _give_up(str(error))
     log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
@@ -95,7 +98,9 @@ def _load_generator(chosen: Options, observer: Observer, load: "Load") -> Genera
     from serving.local import LocalGenerator
 
     pipe, bundled = load(chosen)
-    return LocalGenerator(pipe, *_limits(chosen), observer, bundled=bundled)
+    return LocalGenerator(
+        pipe, *_limits(chosen), observer, bundled=bundled, more_sizes=chosen.sizes[1:]
+    )
 
 
 def _connect(chosen: Options, observer: Observer) -> Generator:
