@@ -2,13 +2,16 @@
 #
 #   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
+#   make run-cluster                the page and two painters under Ray Serve, on port 8000
 #   make test                       the tests; make test ARGS="-k browser" for some of them
-#   make test-reference             the comparison with torch's diffusers, drawn afresh
-#   make test-incumbent             the comparison with diffusers' old Flax pipelines, drawn afresh
+#   make test-reference             the comparison with torch's diffusers, and with its old Flax
+#                                   pipelines, drawn afresh
+#   make test-cluster               the tests of several machines, with Ray Serve on this one
 #   make bench                      measurements, written into benchmarks/
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
 #   make soak                       an hour of mixed load: nothing may grow
+#   make lighthouse                 the page as Lighthouse judges it, and what it weighs
 #   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
 #   make lint                       style, types, Dockerfile
 
@@ -23,7 +26,8 @@ TPU := .venv-tpu
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-reference test-incumbent bench load chaos soak bench-tpu lint clean
+.PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
+  lighthouse bench-tpu lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,21 +37,28 @@ setup: $(VENV)/.installed-$(ACCELERATOR)
 run: setup
 	$(VENV)/bin/python app.py $(ARGS)
 
+run-cluster: setup $(VENV)/.installed-cluster
+	$(VENV)/bin/serve run serving.ray_app:app $(ARGS)
+
 test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
-test-reference: $(REFERENCE)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference/test_reference.py $(ARGS)
+test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
+	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)
 
-test-incumbent: $(REFERENCE)/.installed $(INCUMBENT)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference/test_incumbent.py $(ARGS)
+test-cluster: $(VENV)/.installed-test
+	$(VENV)/bin/python -m pytest tests/cluster $(ARGS)
 
 bench: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks $(ARGS)
 
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)
+
+lighthouse: $(VENV)/.installed-test benchmarks/node/node_modules/.installed
+	sh tests/chromium.sh $(VENV)/bin/python
+	$(VENV)/bin/python -m benchmarks.lighthouse
 
 bench-tpu: $(TPU)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
@@ -59,7 +70,7 @@ lint: $(VENV)/.installed-test
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
-	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU) tests/node/node_modules
+	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU) */node/node_modules
 
 # An environment is made once; its packages are installed again only when a list of them changes.
 $(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/python:

@@ -102,8 +102,8 @@ async def _soaked(
         async def use_the_page() -> None:
             nonlocal pages
             while not over():
-                if await page_request(client, front.url) != "complete":
-                    toll.wrong.append("a request of the page's was not answered")
+                if (ending := await page_request(client, front.url)) != "complete":
+                    toll.wrong.append(f"a request of the page's ended as {ending}")
                 pages += 1
                 await asyncio.sleep(PAGE_EVERY_S)
 

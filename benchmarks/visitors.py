@@ -125,11 +125,14 @@ def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: 
 
 
 async def page_request(client: httpx.AsyncClient, url: str) -> str:
-    """How a request of the page's own API ended: "complete" or "error"."""
+    """How a request of the page's own API ended: "complete", "error" or "broken"."""
     data = ["a red star", "", "(none)", 5, 2, 7]
     route = f"{url}/gradio_api/call/generate"
-    call = await client.post(route, json={"data": data}, timeout=PATIENCE)
-    stream = await client.get(f"{route}/{call.json()['event_id']}", timeout=PATIENCE)
+    try:
+        call = await client.post(route, json={"data": data}, timeout=PATIENCE)
+        stream = await client.get(f"{route}/{call.json()['event_id']}", timeout=PATIENCE)
+    except httpx.HTTPError:
+        return "broken"
     names = [line for line in stream.text.splitlines() if line.startswith("event: ")]
     return names[-1].removeprefix("event: ")
 

@@ -229,6 +229,11 @@ class Generator(Protocol):
         """How busy it is."""
         ...
 
+    @property
+    def stuck(self) -> bool:
+        """Whether the devices have said nothing for far too long, in the midst of a request."""
+        ...
+
     async def open(self) -> None:
         """Gets ready, on the event loop that all else will happen on."""
         ...

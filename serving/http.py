@@ -60,7 +60,7 @@ def build(
         CORSMiddleware,
         allow_origins=cors_origins,
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_headers=["Authorization", "Content-Type", "X-Gradio-User"],
         expose_headers=["X-Request-Id", "Retry-After"],
     )
     app.add_middleware(PatientBodies)

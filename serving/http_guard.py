@@ -83,12 +83,13 @@ class PatientBodies:
 
 
 # Gradio's routes that this page does not need: what fetches from other hosts (URLs as files, the
-# proxy), calls methods of components, keeps the state of sessions, watches the source or visitors.
+# proxy), calls methods of components, keeps the state of sessions, watches the source or visitors,
+# or draws an icon as large as anybody says.
 _CLOSED = re.compile(
     r"""/gradio_api/(
         file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
         | dev | mcp/(messages|schema|sse) | process_recording | run-history | runs | stream | vibe)
-    ) | /monitoring""",
+    ) | /monitoring | /pwa_icon/""",
     re.IGNORECASE | re.VERBOSE,
 )
 

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 Publish = Callable[[Event], object]
 
+# Of the time that a request may be drawn for, what no single step of it should take.
+_STUCK = 1 / 5
+
 
 class LocalGenerator(Reception):
     """A `serving.generator.Generator` over a pipeline in this process.
@@ -66,6 +69,14 @@ class LocalGenerator(Reception):
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         self._stops: dict[str, threading.Event] = {}
         self._adding: asyncio.Task[None] | None = None
+        self._stuck_s = _STUCK * limits.running_s
+        self._heard_at: float | None = None  # of the devices, while they are at work
+
+    @property
+    def stuck(self) -> bool:
+        """See `serving.generator.Generator.stuck`."""
+        heard_at = self._heard_at
+        return heard_at is not None and time.monotonic() - heard_at > self._stuck_s
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
@@ -118,12 +129,18 @@ class LocalGenerator(Reception):
         loop = asyncio.get_running_loop()
 
         def publish(event: Event) -> None:
+            self._heard_at = time.monotonic()
             loop.call_soon_threadsafe(self._desk.publish, record, event)
 
+        def generate() -> Result | Error:
+            self._heard_at = time.monotonic()
+            try:
+                return _generate(self._pipe, request, publish, stop)
+            finally:
+                self._heard_at = None
+
         began = time.monotonic()
-        drawn = await loop.run_in_executor(
-            self._thread, _generate, self._pipe, request, publish, stop
-        )
+        drawn = await loop.run_in_executor(self._thread, generate)
         del self._stops[request.id]
         if isinstance(drawn, Result):
             self._speed.observe(request.num_inference_steps, time.monotonic() - began)

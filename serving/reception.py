@@ -78,6 +78,11 @@ class Reception(ABC):
         accepting = not self._closing and self._parallel > 0
         return Load(len(self._queue), running, self._max_waiting, accepting)
 
+    @property
+    def stuck(self) -> bool:
+        """See `serving.generator.Generator.stuck`."""
+        return False
+
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
         return

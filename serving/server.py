@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 
 from serving.generator import Generator
-from serving.http_guard import PatientProtocol
+from serving.http_guard import HEAD_WITHIN_S, PatientProtocol
 
 _MAX_CONNECTIONS = 1000
 # For connections that are still open when every request has ended.
@@ -28,6 +28,8 @@ def config(app: Any, host: str, port: int) -> uvicorn.Config:
         http=PatientProtocol,
         ws="none",
         limit_concurrency=_MAX_CONNECTIONS,
+        # Longer than clients keep theirs: closed while it is used it looks like a lost server.
+        timeout_keep_alive=int(HEAD_WITHIN_S),
         timeout_graceful_shutdown=_GOODBYE_S,
     )
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -121,7 +122,7 @@ def test_every_size_there_is():
                 assert "{}x{}".format(*drawn.size) == answer["size"]
         answer = post(site, {"prompt": "a star", "size": "9x9"}, "/v1/images/generations")
         assert answer.status_code == 400
-        assert answer.json()["error"]["message"] == "size is 9x9; here it can be 8x8 or 16x8"
+        assert answer.json()["error"]["message"] == "size is 9x9; here it can only be 8x8 or 16x8"
 
 
 def test_previews_for_who_wants_them(site: Site):
@@ -196,6 +197,18 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         for thread in threads:
             thread.join(20)
         assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
+
+
+def test_devices_that_say_nothing_for_long_are_no_good_health():
+    with serve(held=True, limits=Limits(running_s=3.0)) as site, ThreadPoolExecutor() as pool:
+        health = f"{site.url}/healthz"
+        assert httpx.get(health).status_code == 200
+        asked = pool.submit(generate, site)
+        wait_until(lambda: httpx.get(health).json() == {"status": "stuck"})
+        assert httpx.get(health).status_code == 503
+        site.pipe.let_all()
+        assert asked.result()[-1][0] == "done"
+        assert httpx.get(health).status_code == 200
 
 
 # --- what cannot be used ---

@@ -167,7 +167,7 @@ def test_an_error_ends_its_request_and_no_other(prompt: str, said: Error):
         ({"variation_seed": -1}, "variation_seed", "variation_seed is -1; expected 0 to"),
         ({"num_inference_steps": 51}, "num_inference_steps", "expected 1 to 50"),
         ({"seed": 2**32}, "seed", "seed is 4294967296; expected 0 to 4294967295"),
-        ({"size": (1024, 8)}, "size", "size is 1024x8; here it can be 8x8"),
+        ({"size": (1024, 8)}, "size", "size is 1024x8; here it can only be 8x8"),
     ],
 )
 def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str):
@@ -193,7 +193,7 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
     async def test() -> None:
         await generator.open()
         assert generator.model.sizes == ((8, 8),)
-        said = "size is 16x8, not ready yet; here it can be 8x8"
+        said = "size is 16x8, not ready yet; here it can only be 8x8"
         with pytest.raises(RequestError, match=said):
             await generator.submit(request(size=(16, 8)))
         await until(lambda: pipe.calls)  # its first run, on the devices' thread
@@ -204,7 +204,7 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
         *_, image, _ = await draw(generator, request(size=(16, 8)))
         assert isinstance(image, Image)
         assert (image.settings["width"], image.settings["height"]) == (16, 8)
-        with pytest.raises(RequestError, match="size is 13x8; here it can be 8x8 or 16x8 or 8x24"):
+        with pytest.raises(RequestError, match="size is 13x8; here it can only be 8x8 or 16x8 or 8x24"):
             await generator.submit(request(size=(13, 8)))
         await generator.close(PATIENCE_S)
 

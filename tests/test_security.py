@@ -327,6 +327,7 @@ def test_an_uploaded_page_is_not_shown_as_one(site: str, name: str):
         ("GET", "/gradio_api/runs"),
         ("POST", "/gradio_api/run-history/connect"),
         ("POST", "/gradio_api/process_recording"),
+        ("GET", "/pwa_icon/100000"),
         ("GET", "/monitoring"),
         ("GET", "/monitoring/summary"),
         ("GET", "/login/huggingface"),

@@ -74,6 +74,7 @@ class StandIn:
 
     model = MODEL
     load = Load(0, 0, 3, accepting=True)
+    stuck = False
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 from ui import words
 
@@ -19,18 +19,24 @@ _MANY_STEPS = 50  # so that there is time to look
 _MINUTE_MS = 60_000.0
 
 
-def chromium() -> str | None:
-    """Where Chromium is; None: where Playwright keeps its own."""
-    return next(filter(None, map(shutil.which, CHROMIUM)), None)
+def chromium(playwright: Playwright) -> str:
+    """Where Chromium is: in PATH, or where Playwright keeps its own."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    return found or playwright.chromium.executable_path
+
+
+def flags() -> list[str]:
+    """What Chromium is started with."""
+    # Its own sandbox does not work for root, as whom containers often run tests.
+    return [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
 
 
 @contextmanager
 def launched() -> Iterator[Browser]:
     """Chromium, without a window."""
-    # Chromium's own sandbox does not work for root, as whom containers often run tests.
-    flags = [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=flags)
+        executable = chromium(playwright)
+        browser = playwright.chromium.launch(executable_path=executable, args=flags())
         yield browser
         browser.close()
 

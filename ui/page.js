@@ -5,6 +5,10 @@
   if (root.dataset.sdxl) return;
   root.dataset.sdxl = "ready";
 
+  // In a frame of another page, which has a heading and a foot of its own.
+  const compact = new URLSearchParams(location.search).get("embed") === "1";
+  root.classList.toggle("sdxl-compact", compact);
+
   const press = (id) => {
     const button = document.getElementById(id);
     if (!button || !button.offsetParent) return false;

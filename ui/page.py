@@ -164,6 +164,7 @@ class Advanced(NamedTuple):
 def _advanced(model: Model, kind: Kind) -> Advanced:
     with gr.Accordion(words.ADVANCED, open=False, elem_id="advanced"):
         style = gr.Radio(list(styles_for(kind)), value=NONE, label=words.STYLE, elem_id="style")
+        offered = sizes.layout(model)
         negative = gr.Textbox(
             label=words.NEGATIVE,
             info=words.NEGATIVE_INFO,
@@ -228,7 +229,6 @@ def _advanced(model: Model, kind: Kind) -> Advanced:
             info=words.VARIATION_SEED_INFO,
             elem_id="variation-seed",
         )
-        offered = sizes.layout(model)
     chosen = style, negative, guidance, steps, randomise, seed, several, until, strength, variation
     return Advanced(style, seed, several, offered, (*chosen, offered.choice))
 
