@@ -137,7 +137,10 @@ class Painter:
         logs.start(chosen.log_format)
         pipe, bundled = load(chosen)
         observer = Observer(log_prompts=chosen.log_prompts)
-        generator = LocalGenerator(pipe, *start.limits(chosen), observer, bundled=bundled)
+        more = chosen.sizes[1:]
+        generator = LocalGenerator(
+            pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more
+        )
         self._model = generator.model
         self._demand = 0
         self._over = threading.Event()
