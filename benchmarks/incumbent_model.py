@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
+import diffusers.utils.logging
 import jax
 import jax.numpy as jnp
+import transformers.utils.logging
 from transformers import CLIPTextConfig, FlaxCLIPTextModel, FlaxCLIPTextModelWithProjection
 
 TEXT_ENCODERS = {
@@ -19,6 +21,8 @@ def build(configs: Path) -> tuple[Any, dict[str, Any]]:
     """The pipeline in bfloat16 from a folder with a checkpoint's JSON files, and its parameters'
     shapes. It has no tokenizers: `_generate` takes ids.
     """
+    for logging in (diffusers.utils.logging, transformers.utils.logging):
+        logging.set_verbosity_error()
     parts = {
         name: kind(CLIPTextConfig(**_read(configs, name)), dtype=jnp.bfloat16, _do_init=False)
         for name, kind in TEXT_ENCODERS.items()
