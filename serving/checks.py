@@ -2,18 +2,21 @@
 
 import math
 
+from serving import words
+from serving.blocked import BlockedWords
 from serving.generator import (
     MAX_CHARACTERS,
     MAX_GUIDANCE,
     MAX_SEED,
+    ErrorKind,
     Model,
     Request,
     RequestError,
 )
 
 
-def check(request: Request, model: Model) -> None:
-    """Passes what `model` can draw.
+def check(request: Request, model: Model, blocked: BlockedWords) -> None:
+    """Passes what `model` can draw, and what may be drawn.
 
     Raises:
         RequestError: for the first field that cannot be used; it says what would be right.
@@ -29,6 +32,8 @@ def check(request: Request, model: Model) -> None:
     _check_range("guidance_scale", request.guidance_scale, 0, MAX_GUIDANCE)
     _check_range("num_inference_steps", request.num_inference_steps, 1, model.max_inference_steps)
     _check_range("seed", request.seed, 0, MAX_SEED)
+    if found := next(filter(None, map(blocked.find, _texts(request.prompt))), ""):
+        raise RequestError(words.blocked(found), ErrorKind.BLOCKED, field="prompt")
     if request.size not in (None, (model.width, model.height)):
         right = f"{model.width}x{model.height}"
         raise _wrong("size", "is {}x{}; here it can only be {}".format(*request.size, right))
