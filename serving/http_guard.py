@@ -6,6 +6,7 @@ import hmac
 import re
 from collections.abc import Iterable
 
+from anyio import BrokenResourceError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -110,6 +111,20 @@ class GuardedRoutes:
             # host name in it that they had made up.
             scope = {**scope, "query_string": b"page=&" + scope["query_string"]}
         await self._app(scope, receive, send)
+
+
+class Departures:
+    """Makes nothing of it that a visitor walks away while something is being sent."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes everything on; of some streams FastAPI would log a page for each who left."""
+        try:
+            await self._app(scope, receive, send)
+        except* BrokenResourceError:
+            pass
 
 
 class ClientAddress:
