@@ -343,6 +343,8 @@ def test_other_pages_only_where_they_are_named():
             answer = httpx.get(f"{site.url}/healthz", headers={"Origin": origin})
             assert ("access-control-allow-origin" in answer.headers) is allowed
             assert (origin in answer.headers["content-security-policy"]) is allowed
+            assert answer.headers["vary"] == "Origin"
+        assert httpx.get(f"{site.url}/healthz").headers["vary"] == "Origin"
 
 
 # --- stopping ---
