@@ -36,9 +36,9 @@ def check(request: Request, model: Model) -> None:
     for field in ("seed", "variation_seed"):
         _check_range(field, getattr(request, field), 0, MAX_SEED)
     if request.size not in (None, *model.sizes):
+        wanted, *right = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
         soon = ", not ready yet" if request.size in model.coming_sizes else ""
-        right = " or ".join(f"{width}x{height}" for width, height in model.sizes)
-        raise _wrong("size", "is {}x{}{}; here it can only be {}".format(*request.size, soon, right))
+        raise _wrong("size", f"is {wanted}{soon}; here it can only be {' or '.join(right)}")
 
 
 def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
