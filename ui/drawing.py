@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -26,10 +25,11 @@ from serving.generator import (
     Started,
     Step,
 )
-from ui import files, inputs, settings, status, words
+from ui import files, history, inputs, pictures, status, words
 from ui.inputs import Visitor
 from ui.kinds import Kind
 from ui.pace import Pace
+from ui.settings import Fields
 from ui.styles import NONE, styles_for
 
 # The bar moves at most this often. Faster, and the browser would still be moving it after a stop.
@@ -49,10 +49,11 @@ class Shown(NamedTuple):
     strip: Any = _LEAVE
     looks: Any = _LEAVE
     gallery: Any = _LEAVE
-    pictures: Any = _LEAVE  # the settings of those in the gallery
+    pictures: Any = _LEAVE  # those in the gallery, as `ui.pictures` has them
     panel: Any = _LEAVE
     seed: Any = _LEAVE
     request_id: Any = _LEAVE
+    history: Any = _LEAVE
     generate: Any = _LEAVE
     stop: Any = _LEAVE
 
@@ -78,8 +79,12 @@ class Drawing:
         randomise: bool,
         seed: int | None,
         several: bool,
+        files: str | None = None,
     ) -> AsyncGenerator[Shown]:
-        """Draws for a visitor. Whatever goes wrong ends as a message in the strip."""
+        """Draws for a visitor. Whatever goes wrong ends as a message in the strip.
+
+        With `files` as `pictures.BARE` they have no settings inside.
+        """
         began = time.monotonic()
         try:
             request = self._request(
@@ -95,15 +100,26 @@ class Drawing:
                 previews=True,
             )
             await self._generator.submit(request)
+            asked = Fields(
+                prompt=prompt,
+                style=style,
+                negative_prompt=negative_prompt,
+                guidance_scale=request.guidance_scale,
+                steps=request.num_inference_steps,
+                randomise=False,
+                seed=request.seed,
+                several=several,
+            )
             yield _running(
                 status.busy(words.starting()),
                 gallery=gr.Gallery(selected_index=None),
                 panel=gr.Column(visible=False),
                 seed=request.seed,
                 request_id=request.id,
+                history=history.asked(request.id, asked),
             )
             following = self._follow(
-                request.id, caption="" if several else prompt.strip(), began=began
+                request.id, files, caption="" if several else prompt.strip(), began=began
             )
             async with aclosing(following) as updates:
                 async for update in updates:
@@ -114,16 +130,18 @@ class Drawing:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(words.FAILED))
 
-    async def again(self, request_id: str | None) -> AsyncGenerator[Shown]:
-        """Finds the request again that the page was about before it was loaded anew."""
+    async def again(
+        self, request_id: str | None, files: str | None = None
+    ) -> AsyncGenerator[Shown]:
+        """Finds a request again that the page was about before, and is about from now on."""
         # From a generator that ends without a word Gradio clears everything it could have changed.
         yield _UNCHANGED
         if not request_id:
             return
         with suppress(RequestError):  # it is forgotten, which is nothing the visitor must know
-            async with aclosing(self._follow(request_id)) as updates:
+            async with aclosing(self._follow(request_id, files)) as updates:
                 async for update in updates:
-                    yield update
+                    yield update._replace(request_id=request_id)
 
     async def length(self, prompt: str, style: str, several: bool) -> str:
         """How long the longest of the prompts is for the model, with its style."""
@@ -175,7 +193,7 @@ class Drawing:
             )
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
-            paths = _saved(images, [prompt] * len(images))
+            paths = [each.path for each in pictures.save(images, prompt, embed=True)]
         except RequestError as error:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception as error:
@@ -190,7 +208,7 @@ class Drawing:
         return inputs.to_request(model, self._styles, steps=steps, **values)
 
     async def _follow(
-        self, request_id: str, *, caption: str = "", began: float | None = None
+        self, request_id: str, files: str | None, *, caption: str = "", began: float | None = None
     ) -> AsyncGenerator[Shown]:
         """What the page shows of a request; without a `caption` the pictures' own prompts."""
         images: list[Image] = []
@@ -216,10 +234,12 @@ class Drawing:
                     case Image():
                         images.append(event)
                     case Done():
+                        saved = pictures.save(images, caption, files != pictures.BARE)
                         yield _ended(
                             _ending(event, images, began),
-                            gallery=_gallery(images, caption),
-                            pictures=[settings.of_image(image) for image in images],
+                            gallery=pictures.for_gallery(saved),
+                            pictures=saved,
+                            history=history.drawn(request_id),
                         )
                     case Error(kind, message):
                         calm = kind is ErrorKind.CANCELLED
@@ -281,20 +301,6 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
     if done.truncated:
         ending += status.warning(words.truncated(done.truncated))
     return ending
-
-
-def _gallery(images: list[Image], caption: str) -> list[tuple[str, str]]:
-    prompts = [caption or str(image.settings["prompt"]) for image in images]
-    paths = _saved(images, prompts)
-    return [
-        (str(path), words.caption(prompt, image.seed, bool(image.settings.get("safety_checker"))))
-        for path, prompt, image in zip(paths, prompts, images, strict=True)
-    ]
-
-
-def _saved(images: list[Image], prompts: list[str]) -> list[Path]:
-    named = zip(images, prompts, strict=True)
-    return files.save({files.name(prompt, image.seed): image.png for image, prompt in named})
 
 
 def _unfinished(looks: Sequence[bytes], step: Step) -> dict[str, Any]:

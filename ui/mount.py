@@ -10,7 +10,7 @@ from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
-from ui import theme
+from ui import downloads, theme
 from ui.page import build_page
 
 SCRIPT = Path(__file__).with_name("page.js")
@@ -21,6 +21,7 @@ def mount(app: FastAPI, generator: Generator, host: str, port: int) -> Callable[
 
     Returns what ends the streams by which open pages stay in touch.
     """
+    downloads.connect(app)
     gr.mount_gradio_app(
         app,
         build_page(generator),

@@ -11,8 +11,9 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import link, picked, restore, status, words
+from ui import embedding, history, link, picked, restore, status, words
 from ui.drawing import Drawing, Shown
+from ui.embedding import Embedding
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, surprise
 from ui.kinds import Kind, kind_of
@@ -41,9 +42,11 @@ class Parts:
     strip: gr.HTML
     looks: gr.HTML
     gallery: gr.Gallery
-    pictures: gr.State  # the `Settings` of what the gallery shows
+    pictures: gr.State  # `ui.pictures.Picture`s, those that the gallery shows
     panel: Panel
     restorer: Restorer
+    history: gr.HTML
+    embedding: Embedding
     seed: gr.Number
     settings: Sequence[Component]  # as `Drawing.for_page` takes them
     request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
@@ -59,6 +62,7 @@ class Parts:
             panel=self.panel.column,
             seed=self.seed,
             request_id=self.request,
+            history=self.history,
             generate=self.generate,
             stop=self.stop,
         )
@@ -122,7 +126,9 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 elem_id="examples",
             )
             surprised = gr.Button(words.SURPRISE, size="sm", elem_id="surprise")
-            style, *_, seed, several = settings = _advanced(model, kind)
+            settings, embed = _advanced(model, kind)
+            style, *_, seed, several = settings
+            requests = history.layout()
             restorer = restore.layout()
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
     return Parts(
@@ -140,6 +146,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
         pictures=gr.State([]),
         panel=panel,
         restorer=restorer,
+        history=requests,
+        embedding=Embedding(embed, embedding.kept()),
         seed=seed,
         settings=[prompt, *settings],
         request=gr.BrowserState(storage_key=STORAGE_KEY),
@@ -148,7 +156,10 @@ def _layout(model: Model, kind: Kind) -> Parts:
 
 def _advanced(
     model: Model, kind: Kind
-) -> tuple[gr.Radio, gr.Textbox, gr.Slider, gr.Slider, gr.Checkbox, gr.Number, gr.Checkbox]:
+) -> tuple[
+    tuple[gr.Radio, gr.Textbox, gr.Slider, gr.Slider, gr.Checkbox, gr.Number, gr.Checkbox],
+    gr.Checkbox,
+]:
     with gr.Accordion(words.ADVANCED, open=False, elem_id="advanced"):
         style = gr.Radio(list(styles_for(kind)), value=NONE, label=words.STYLE, elem_id="style")
         negative = gr.Textbox(
@@ -188,11 +199,13 @@ def _advanced(
         several = gr.Checkbox(
             False, label=words.SEVERAL, info=words.SEVERAL_INFO, elem_id="several"
         )
-    return style, negative, guidance, steps, randomise, seed, several
+        embed = embedding.layout()
+    return (style, negative, guidance, steps, randomise, seed, several), embed
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> None:
     # What the browser does by itself stands first: Gradio has one event after the other answered.
+    embedding.connect(page, parts.embedding, parts.gallery, parts.pictures, parts.panel.column)
     gr.on(
         [parts.prompt.submit, parts.generate.click],
         None,
@@ -212,7 +225,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
     gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
-        list(parts.settings),
+        [*parts.settings, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
@@ -231,14 +244,27 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
     )
     new_seed.then(
         drawing.for_page,
-        list(parts.settings),
+        [*parts.settings, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
-    link.connect(page, parts.linked, parts.settings, model, styles_for(kind_of(model)))
+    styles = styles_for(kind_of(model))
+    link.connect(page, parts.linked, parts.settings, model, styles)
+    history.connect(
+        parts.history,
+        parts.gallery,
+        parts.panel.column,
+        parts.strip,
+        parts.settings,
+        drawing.again,
+        parts.embedding.kept,
+        parts.shown,
+        model,
+        styles,
+    )
     page.load(
         drawing.again,
-        parts.request,
+        [parts.request, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
