@@ -2,14 +2,18 @@
 #
 #   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
+#   make run-cluster                the page and two painters under Ray Serve, on port 8000
 #   make test                       the tests; make test ARGS="-k browser" for some of them
-#   make test-reference             the comparison with torch's diffusers, drawn afresh
-#   make test-incumbent             the comparison with diffusers' old Flax pipelines, drawn afresh
+#   make test-reference             the comparison with torch's diffusers, and with its old Flax
+#                                   pipelines, drawn afresh
+#   make test-cluster               the tests of several machines, with Ray Serve on this one
 #   make bench                      measurements, written into benchmarks/
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
 #   make soak                       an hour of mixed load: nothing may grow
+#   make lighthouse                 the page as Lighthouse judges it, and what it weighs
 #   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
+#   make screenshots                the page in each of its states, into out/screenshots
 #   make lint                       style, types, Dockerfile
 
 ACCELERATOR ?= cpu
@@ -23,7 +27,8 @@ TPU := .venv-tpu
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-reference test-incumbent bench load chaos soak bench-tpu lint clean
+.PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
+  lighthouse bench-tpu screenshots lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,15 +38,18 @@ setup: $(VENV)/.installed-$(ACCELERATOR)
 run: setup
 	$(VENV)/bin/python app.py $(ARGS)
 
-test: $(VENV)/.installed-test
+run-cluster: setup $(VENV)/.installed-cluster
+	$(VENV)/bin/serve run serving.ray_app:app $(ARGS)
+
+test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
-test-reference: $(REFERENCE)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference/test_reference.py $(ARGS)
+test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
+	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)
 
-test-incumbent: $(REFERENCE)/.installed $(INCUMBENT)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference/test_incumbent.py $(ARGS)
+test-cluster: $(VENV)/.installed-test
+	$(VENV)/bin/python -m pytest tests/cluster $(ARGS)
 
 bench: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks $(ARGS)
@@ -49,8 +57,16 @@ bench: $(VENV)/.installed-$(ACCELERATOR)
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)
 
+lighthouse: $(VENV)/.installed-test benchmarks/node/node_modules/.installed
+	sh tests/chromium.sh $(VENV)/bin/python
+	$(VENV)/bin/python -m benchmarks.lighthouse
+
 bench-tpu: $(TPU)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
+
+screenshots: $(VENV)/.installed-test
+	sh tests/chromium.sh $(VENV)/bin/python
+	$(VENV)/bin/python -m tools.screenshots $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
@@ -59,7 +75,7 @@ lint: $(VENV)/.installed-test
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
-	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU)
+	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU) */node/node_modules
 
 # An environment is made once; its packages are installed again only when a list of them changes.
 $(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/python:
@@ -69,6 +85,11 @@ $(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/py
 
 $(VENV)/.installed-%: requirements-%.txt requirements.txt | $(VENV)/bin/python
 	$(VENV)/bin/python $(PIP) --requirement $<
+	@touch $@
+
+# Node comes with the requirements of the tests: none need be on the machine.
+%/node_modules/.installed: %/package.json %/package-lock.json $(VENV)/.installed-test
+	$(VENV)/bin/npm ci --silent --ignore-scripts --no-audit --no-fund --prefix $*
 	@touch $@
 
 # torch comes first and alone: named exactly, it is not replaced by a build other packages prefer.

@@ -1,23 +1,18 @@
 """The Space: settings -> generator -> page -> server. `python app.py --help` tells the settings."""
 
 import asyncio
-import atexit
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from serving import logs, options
-from serving.desk import Limits
+from serving import logs, options, start
 from serving.generator import Generator, Model
-from serving.limits import RateLimits
 from serving.observer import Observer
 from serving.options import Options
 
@@ -36,7 +31,7 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)
     _check_address(chosen.host, chosen.port)
-    _prepare_environment()
+    start.prepare_environment()
 
     keys = _read_keys("--api-keys-file", chosen.api_keys_file)
     observer = Observer(log_prompts=chosen.log_prompts)
@@ -61,46 +56,25 @@ def _check_address(host: str, port: int) -> None:
         _give_up(f"cannot listen on {host}, port {port}: {error.strerror}")
 
 
-def _prepare_environment() -> None:
-    """Nothing calls home, and every picture served lies in a folder that ends with the process."""
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    folder = tempfile.mkdtemp(prefix="sdxl-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["GRADIO_TEMP_DIR"] = folder
-
-
 def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     # Here and below, JAX and Gradio are imported once the options are known to be good.
-    from pipeline import BUNDLED, CheckpointError, DeviceError, InputError, SDXLPipeline
-    from pipeline.default_model import choose_model
+    from pipeline import CheckpointError, DeviceError, InputError
 
     started = time.monotonic()
     try:
-        model, revision = choose_model(chosen.model, chosen.revision)
-        log.info("Loading %s", model)
-        pipe = SDXLPipeline.from_pretrained(
-            model,
-            revision=revision,
-            height=chosen.height,
-            width=chosen.width,
-            images_per_request=chosen.images,
-            num_inference_steps=chosen.steps,
-            cache_dir=chosen.cache_dir,
-            scheduler=chosen.scheduler,
-            safety_checker=chosen.safety_checker,
-        )
+        pipe, bundled = start.load_pipeline(chosen)
     except (CheckpointError, DeviceError, InputError, OSError) as error:
         _give_up(str(error))
     log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
-    return pipe, Path(model).resolve() == BUNDLED.resolve()
+    return pipe, bundled
 
 
 def _load_generator(chosen: Options, observer: Observer, load: "Load") -> Generator:
     from serving.local import LocalGenerator
 
     pipe, bundled = load(chosen)
-    return LocalGenerator(pipe, *_limits(chosen), observer, bundled=bundled)
+    more = chosen.sizes[1:]
+    return LocalGenerator(pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more)
 
 
 def _connect(chosen: Options, observer: Observer) -> Generator:
@@ -125,19 +99,7 @@ def _connect(chosen: Options, observer: Observer) -> Generator:
         _give_up(f"--backend-urls: {error}")
     log.info("%s draws at %s", model.name, ", ".join(urls))
     client = httpx.AsyncClient(headers=headers)
-    return RemoteGenerator(client, urls, model, *_limits(chosen), observer)
-
-
-def _limits(chosen: Options) -> tuple[Limits, RateLimits]:
-    limits = Limits(
-        max_waiting=chosen.max_waiting,
-        waiting_s=chosen.max_wait,
-        running_s=chosen.max_run,
-        grace_s=chosen.grace,
-        kept=chosen.keep_results,
-        kept_s=chosen.keep_seconds,
-    )
-    return limits, RateLimits(chosen.rate_per_address or None, chosen.rate_per_session or None)
+    return RemoteGenerator(client, urls, model, *start.limits(chosen), observer)
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
@@ -153,20 +115,17 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
         trusted_proxies=chosen.trusted_proxies,
         passes_on=bool(chosen.backend_urls),
     )
-    end_streams = mount(app, generator, chosen.host, chosen.port)
+    end_streams = mount(app, generator, chosen.host, chosen.port, chosen.keep_files)
     host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
     log.info("Open http://%s:%d", host, chosen.port)
     Server(app, generator, chosen.host, chosen.port, chosen.stop_within, end_streams).run()
 
 
 def _read_keys(flag: str, file: Path | None) -> list[str]:
-    if file is None:
-        return []
     try:
-        keys = file.read_text(encoding="utf-8").split()
-    except (OSError, ValueError) as error:
-        _give_up(f"{flag}: {file} cannot be read: {error}")
-    return keys or _give_up(f"{flag}: {file} has no keys; one a line is needed")
+        return start.read_keys(flag, file)
+    except ValueError as error:
+        _give_up(str(error))
 
 
 def _give_up(message: str) -> NoReturn:

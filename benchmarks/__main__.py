@@ -5,19 +5,15 @@ and prints the same.
 """
 
 import argparse
-import datetime
 import json
 import platform
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page
-
-RESULTS = Path(__file__).parent / "results"
+from benchmarks import page, record
 
 
 def main() -> None:
@@ -30,8 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         request = [*model, "--repeats", str(options.repeats)]
         report = {
-            "date": datetime.date.today().isoformat(),
-            "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+            **record.head("benchmarks"),
             "python": platform.python_version(),
             **_measure("benchmarks.requests", [*request, "--cache-dir", f"{cache}/c"]),
             "start_seconds_cached": _measure(
@@ -39,10 +34,7 @@ def main() -> None:
             )["start_seconds"],
             "page_ready_seconds": page.seconds_until_ready(model),
         }
-    device = re.sub(r"\W+", "-", report["device"]).strip("-").lower()
-    RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{report['date']}-{device}-{Path(report['model']).name}.json"
-    file.write_text(json.dumps(report, indent=2) + "\n")
+    file = record.save(f"{report['device']}-{Path(report['model']).name}", report)
     print(json.dumps(report, indent=2), file, sep="\n")
 
 

@@ -3,8 +3,8 @@
 A front-end, two instances that draw with the stand-in, each behind a proxy of ours: real processes.
 Instances are killed at random moments and started again, stopped and let go on; the proxies break
 connections off, cut answers short and hold them back. Meanwhile visitors wait for pictures, stop
-their requests or walk away, at every phase. Then the front-end is restarted under load, and an
-instance has no room left on its disk.
+their requests or walk away, at every phase. Then the front-end is restarted under load, and killed,
+and no process has room left on its disk.
 
 Nothing may be lost, nothing may come twice, and what was drawn must be what an undisturbed instance
 draws, bit for bit. Writes `benchmarks/results/<date>-chaos.json`; ends with status 1 otherwise.
@@ -12,6 +12,7 @@ draws, bit for bit. Writes `benchmarks/results/<date>-chaos.json`; ends with sta
 
 import argparse
 import asyncio
+import itertools
 import random
 import resource
 import signal
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import httpx
 from benchmarks import record
 from benchmarks.processes import Instance, front_end, stand_in
 from benchmarks.proxy import Proxy
-from benchmarks.visitors import Visit, percentiles, visit
+from benchmarks.visitors import Visit, many_connections, page_request, percentiles, visit
 
 STEP_MS, STEPS = 20, 20
 EVENTS = STEPS + 6  # of a request: begun, steps, four pictures, done
@@ -47,7 +48,7 @@ class Plan:
 
     requests: int
     kills: int
-    stops_s: tuple[float, ...]  # how long an instance may be stopped
+    stops_s: tuple[float, ...]  # how long an instance is stopped, the one after the other
     seed: int = 7
 
 
@@ -74,6 +75,9 @@ class Toll:
         return {
             "requests": len(self.visits),
             "outcomes": dict(sorted(outcomes.items())),
+            "stopped_or_left_at": dict(
+                Counter(m.changed_at for _, m in self.visits if m.changed_at)
+            ),
             "refused_and_asked_again": self.asked_again,
             "mishaps": dict(sorted(self.mishaps.items())),
             "restart_ms": percentiles(self.restart_s),
@@ -90,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--requests", type=int, default=1000, help="at least")
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--stop-seconds", type=float, nargs="+", default=[3, 20, 60])
+    parser.add_argument("--stop-seconds", type=float, nargs="+", default=[60, 3, 20])
     options = parser.parse_args()
     plan = Plan(options.requests, options.kills, tuple(options.stop_seconds))
     with tempfile.TemporaryDirectory() as folder:
@@ -125,8 +129,8 @@ async def _disturbed(
     plan: Plan, instances: list[Instance], proxies: list[Proxy], front: Instance
 ) -> Toll:
     toll, rng = Toll(), random.Random(plan.seed)
-    everything = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(limits=everything) as client:
+    stops_s = itertools.cycle(plan.stops_s)
+    async with many_connections() as client:
         bodies = [{"prompt": f"prompt {i}", "seed": 100 * i} for i in range(PROMPTS)]
         undisturbed = [await visit(client, instances[0].url, body) for body in bodies]
         right = [made.pictures for made in undisturbed]
@@ -134,30 +138,38 @@ async def _disturbed(
         def over() -> bool:
             return len(toll.visits) >= plan.requests and toll.mishaps["killed"] >= plan.kills
 
-        async def come() -> None:
-            while not over():
-                which, meant, at = rng.randrange(PROMPTS), meant_by(rng), rng.randrange(EVENTS)
-                made = await ask(client, front.url, bodies[which], meant, at, toll)
-                toll.visits.append((meant, made))
-                judge(meant, made, right[which], toll)
-
         mishaps = [
-            _mishaps(plan, instance, proxy, toll, rng, over)
+            _mishaps(plan, instance, proxy, stops_s, toll, rng, over)
             for instance, proxy in zip(instances, proxies, strict=True)
         ]
-        await asyncio.gather(*mishaps, *(come() for _ in range(VISITORS)))
+        wanted = list(zip(bodies, right, strict=True))
+        visitors = [come(client, front.url, wanted, toll, rng, over) for _ in range(VISITORS)]
+        await asyncio.gather(*mishaps, *visitors)
         await _restarted(client, front, bodies, right, toll)
+        await _front_end_killed(client, front, bodies, right, toll)
         await _disk_full(client, instances, front, bodies, right, toll)
         await settled(client, front, toll)
     return toll
 
 
-def meant_by(rng: random.Random) -> str:
-    """What the next visitor is going to do."""
-    return rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
+async def come(
+    client: httpx.AsyncClient,
+    url: str,
+    wanted: Sequence[tuple[dict[str, Any], dict[int, str]]],
+    toll: Toll,
+    rng: random.Random,
+    over: Callable[[], bool],
+) -> None:
+    """Visitors, one after the other; `wanted`: what they ask, and the pictures to be given."""
+    while not over():
+        body, right = rng.choice(wanted)
+        meant = rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
+        made = await _ask(client, url, body, meant, rng.randrange(EVENTS), toll)
+        toll.visits.append((meant, made))
+        judge(meant, made, right, toll)
 
 
-async def ask(
+async def _ask(
     client: httpx.AsyncClient, url: str, body: dict[str, Any], meant: str, at: int, toll: Toll
 ) -> Visit:
     """One request; a refusal says when to ask again."""
@@ -195,6 +207,7 @@ async def _mishaps(
     plan: Plan,
     instance: Instance,
     proxy: Proxy,
+    stops_s: Iterator[float],
     toll: Toll,
     rng: random.Random,
     over: Callable[[], bool],
@@ -202,15 +215,11 @@ async def _mishaps(
     """One after the other to one instance, until it is over; in the end it is well."""
 
     async def killed() -> None:
-        began = time.monotonic()
-        instance.kill()
-        instance.start()
-        await asyncio.to_thread(instance.wait_until_ready)
-        toll.restart_s.append(time.monotonic() - began)
+        await kill(instance, toll)
 
     async def stopped() -> None:
         instance.signal(signal.SIGSTOP)
-        await asyncio.sleep(rng.choice(plan.stops_s))
+        await asyncio.sleep(next(stops_s))
         instance.signal(signal.SIGCONT)
 
     async def delayed() -> None:
@@ -238,6 +247,15 @@ async def _mishaps(
         await what()
 
 
+async def kill(instance: Instance, toll: Toll) -> None:
+    """Kills an instance, and starts it again."""
+    began = time.monotonic()
+    instance.kill()
+    instance.start()
+    await asyncio.to_thread(instance.wait_until_ready)
+    toll.restart_s.append(time.monotonic() - began)
+
+
 async def _restarted(
     client: httpx.AsyncClient,
     front: Instance,
@@ -260,6 +278,28 @@ async def _restarted(
     judge("stays", made, right[0], toll)
 
 
+async def _front_end_killed(
+    client: httpx.AsyncClient,
+    front: Instance,
+    bodies: list[dict[str, Any]],
+    right: list[dict[int, str]],
+    toll: Toll,
+) -> None:
+    """What it had taken in ends with it; asked again of the next one, all of it is drawn."""
+    asked = [asyncio.create_task(visit(client, front.url, body)) for body in bodies]
+    await asyncio.sleep(STEP_MS * STEPS / 2000)
+    front.kill()
+    told = Counter(made.outcome for made in await asyncio.gather(*asked))
+    if told.keys() - {"done", "broken"}:
+        toll.wrong.append(f"when the front-end was killed: {dict(told)}")
+    front.start()
+    await asyncio.to_thread(front.wait_until_ready)
+    toll.mishaps["front-end killed"] += 1
+    made = await asyncio.gather(*(visit(client, front.url, body) for body in bodies))
+    for one, pictures in zip(made, right, strict=True):
+        judge("stays", one, pictures, toll)
+
+
 async def _disk_full(
     client: httpx.AsyncClient,
     instances: list[Instance],
@@ -268,14 +308,25 @@ async def _disk_full(
     right: list[dict[int, str]],
     toll: Toll,
 ) -> None:
-    """No process can write a byte into a file any more."""
-    for each in [*instances, front]:
-        _, hard = resource.prlimit(each.process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(each.process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    """No process can write a byte into a file any more; the page, which has to, says so."""
+    before = [_may_write(each, 0) for each in (*instances, front)]
     toll.mishaps["disk full"] += 1
     made = await asyncio.gather(*(visit(client, front.url, body) for body in bodies))
     for one, pictures in zip(made, right, strict=True):
         judge("stays", one, pictures, toll)
+    told = [await page_request(client, front.url)]
+    for each, limit in zip((*instances, front), before, strict=True):
+        _may_write(each, limit)
+    told.append(await page_request(client, front.url))
+    if told != ["error", "complete"]:
+        toll.wrong.append(f"the page, with a full disk and with room again: {told}")
+
+
+def _may_write(instance: Instance, size: int) -> int:
+    """Sets how large a file may become, in bytes; what it was before."""
+    soft, hard = resource.prlimit(instance.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(instance.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+    return soft
 
 
 async def settled(client: httpx.AsyncClient, front: Instance, toll: Toll) -> None:

@@ -10,14 +10,14 @@ Writes benchmarks/results/<date>-<device>-dropin.json.
 """
 
 import argparse
-import datetime
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks import record
 
 ROOT = Path(__file__).parents[1]
 PROVIDERS = {
@@ -43,8 +43,7 @@ def main() -> None:
     ]
     before, after = ([one[provider] for one in rounds] for provider in PROVIDERS)
     report = {
-        "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python -m benchmarks.dropin", *sys.argv[1:]]),
+        **record.head("benchmarks.dropin"),
         "before": before,
         "after": after,
         "speed_up": {
@@ -52,9 +51,7 @@ def main() -> None:
             for name in ("first_call_seconds", "call_seconds_median")
         },
     }
-    device = re.sub(r"\W+", "-", after[0]["device"]).strip("-").lower()
-    file = ROOT / f"benchmarks/results/{report['date']}-{device}-dropin.json"
-    file.write_text(json.dumps(report, indent=2) + "\n")
+    file = record.save(f"{after[0]['device']}-dropin", report)
     print(json.dumps(report, indent=2), file, sep="\n")
 
 

@@ -23,7 +23,7 @@ import httpx
 
 from benchmarks import record
 from benchmarks.processes import Instance, stand_in
-from benchmarks.visitors import PATIENCE, Visit, percentiles, visit
+from benchmarks.visitors import PATIENCE, Visit, many_connections, percentiles, visit
 from pipeline import BUNDLED
 
 STEP_MS, STEPS, PLACES = 20, 25, 32
@@ -78,7 +78,7 @@ async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
         await asyncio.sleep(began + at - time.monotonic())
         return await visit(client, url, {"prompt": "a", "seed": number}, due=began + at)
 
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         visits = await asyncio.gather(*(arrive(client, i, at) for i, at in enumerate(arrivals)))
     done = [(at, made) for at, made in zip(arrivals, visits, strict=True) if made.done_s]
     finished = [at + (made.done_s or 0.0) for at, made in done]
@@ -109,9 +109,7 @@ async def with_open_pages(instance: Instance, seconds: float) -> dict[str, Any]:
     """What it costs that `PAGES` pages are open: each was fetched, and holds its heartbeat."""
     before = await _idle(instance, seconds)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(
-            httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
-        )
+        client = await stack.enter_async_context(many_connections())
         for number in range(PAGES):
             (await client.get(instance.url, timeout=PATIENCE)).raise_for_status()
             beats = f"{instance.url}/gradio_api/heartbeat/page{number}"
@@ -142,7 +140,7 @@ async def drawn_together(url: str, count: int) -> dict[str, Any]:
         {"prompt": prompts[i % len(prompts)], "seed": 1000 * i, "num_inference_steps": 5 + i % 3}
         for i in range(count)
     ]
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         together = await asyncio.gather(*(visit(client, url, body) for body in bodies))
         alone = [await visit(client, url, body) for body in bodies]
     return {

@@ -1,20 +1,19 @@
 """How long `python app.py` takes from a cold start until its page answers."""
 
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 
+from benchmarks.processes import free_port
+
 LIMIT_SECONDS = 1800
 
 
 def seconds_until_ready(arguments: list[str]) -> float:
     """Starts the app on a free port, waits for its page, stops it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     begin = time.perf_counter()
     command = [sys.executable, "app.py", "--port", str(port), *arguments]
     app = subprocess.Popen(command, stdout=subprocess.DEVNULL)

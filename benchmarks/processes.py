@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-READY_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,9 @@ class Instance:
             return False
         return True
 
-    def wait_until_ready(self) -> None:
-        """Waits, at most `READY_WITHIN_S`."""
-        deadline = time.monotonic() + READY_WITHIN_S
+    def wait_until_ready(self, within_s: float = 600) -> None:
+        """Waits; raises `RuntimeError` if it ends, or takes longer."""
+        deadline = time.monotonic() + within_s
         while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"it did not come up:\n{self.log.read_text()}")
@@ -91,12 +90,12 @@ class Instance:
         self.process.kill()
         self.process.wait()
 
-    def stop(self) -> int:
+    def stop(self, within_s: float = 30) -> int:
         """Ends it politely, and says with which status."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
+            return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise

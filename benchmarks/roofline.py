@@ -24,17 +24,16 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip: bf16 FLOP/s of its matrix units, HBM bytes/s, HBM bytes, clock in Hz."""
+    """One chip: bf16 FLOP/s of its matrix units, HBM bytes/s, clock in Hz."""
 
     flops: float
     bandwidth: float
-    memory: float
     clock: float
 
 
 CHIPS = {
-    "v5e": Chip(flops=197e12, bandwidth=819e9, memory=16e9, clock=1.5e9),
-    "v6e": Chip(flops=918e12, bandwidth=1640e9, memory=32e9, clock=1.75e9),
+    "v5e": Chip(flops=197e12, bandwidth=819e9, clock=1.5e9),
+    "v6e": Chip(flops=918e12, bandwidth=1640e9, clock=1.75e9),
 }
 
 
@@ -67,12 +66,11 @@ class Row:
 class Estimate:
     """Of one run of a program, or of one turn of its loop. Microseconds.
 
-    `copies` is what transfers that run beside other operations take of the bandwidth; `exposed`
-    is the part of it that does not fit into the time in which the others leave it unused.
+    `exposed` is the part of the transfers that run beside other operations which does not fit into
+    the time in which these leave bandwidth unused.
     """
 
     rows: dict[str, Row]
-    copies: float
     exposed: float
 
     @property
@@ -110,7 +108,7 @@ def estimate(
         before = row.least
         row.add(cost, times, chip, kernels.get(cost.flops, 0.0))
         unused += row.least - before - transfer
-    return Estimate(rows, copied, max(0.0, copied - unused))
+    return Estimate(rows, max(0.0, copied - unused))
 
 
 def kind(scope: str) -> str:

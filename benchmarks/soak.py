@@ -3,9 +3,10 @@
 A front-end and two instances that draw with the stand-in, in processes of their own. Visitors wait
 for pictures, stop their requests or walk away; others use the page's own API, which writes files;
 one instance is killed now and then and started again. The memory, threads and open files of the
-front-end and of the other instance are looked at all the while, and compared: the last quarter of
-the time with the second. Writes `benchmarks/results/<date>-soak.json`; ends with status 1 if
-something grew, or if a request was not answered rightly.
+front-end and of the other instance, and everybody's temporary files, are looked at all the while,
+and compared: the last quarter of the time with the second. Writes
+`benchmarks/results/<date>-soak.json`; ends with status 1 if something grew, or if a request was not
+answered rightly.
 """
 
 import argparse
@@ -16,23 +17,21 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks import record
-from benchmarks.chaos import EVENTS, STEP_MS, STEPS, Toll, ask, judge, meant_by, settled
+from benchmarks.chaos import STEP_MS, STEPS, Toll, come, kill, settled
 from benchmarks.processes import Instance, Usage, front_end, stand_in
-from benchmarks.visitors import PATIENCE, visit
+from benchmarks.visitors import many_connections, page_request, visit
 
 VISITORS = 4
 # What an allocator may keep, and pools of threads and connections may fill up to.
-MAY_GROW = {"memory_mb": 16.0, "threads": 4.0, "open_files": 10.0}
+MAY_GROW = {"memory_mb": 16.0, "threads": 4.0, "open_files": 10.0, "temporary_files": 25.0}
+PAGE_EVERY_S = 5.0  # five entries each, a folder and four pictures, until they are deleted
 BODY = {"prompt": "a red star", "seed": 7}
-PAGE_DATA = ["a red star", "", "(none)", 5, STEPS, 7]
 
 
 @dataclass
@@ -42,13 +41,12 @@ class Watched:
     instance: Instance
     samples: list[Usage] = field(default_factory=list)
 
-    def growth(self, name: str) -> tuple[float, float]:
-        """Medians in the second and in the last quarter."""
-        values = [getattr(sample, name) for sample in self.samples]
-        quarter = max(1, len(values) // 4)
-        return statistics.median(values[quarter : 2 * quarter]), statistics.median(
-            values[-quarter:]
-        )
+
+def quarters(values: Sequence[float]) -> list[float]:
+    """Medians in the second and in the last quarter."""
+    quarter = max(1, len(values) // 4)
+    parts = values[quarter : 2 * quarter], values[-quarter:]
+    return [round(statistics.median(part), 1) for part in parts]
 
 
 def main() -> None:
@@ -70,7 +68,10 @@ async def run(seconds: float, kill_every_s: float, folder: Path) -> dict[str, An
     os.environ["TMPDIR"] = str(temporary)  # of the processes started from here
     program = stand_in(STEP_MS, "--steps", str(STEPS))
     spared, killed = (Instance(program, folder / f"instance-{i}.log") for i in range(2))
-    front = Instance(front_end([spared.url, killed.url]), folder / "front-end.log")
+    # Deleted so soon that as many go as come, from the second quarter on.
+    keep = str(max(60, round(seconds / 12)))
+    backends = [spared.url, killed.url]
+    front = Instance(front_end(backends, "--keep-files", keep), folder / "front-end.log")
     started = [spared, killed, front]
     try:
         for each in started:
@@ -89,51 +90,52 @@ async def _soaked(
     seconds: float, kill_every_s: float, watched: list[Watched], killed: Instance, temporary: Path
 ) -> dict[str, Any]:
     toll, rng, pages = Toll(), random.Random(7), 0
+    files: list[int] = []
     front, deadline = watched[0].instance, time.monotonic() + seconds
 
     def over() -> bool:
         return time.monotonic() > deadline
 
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         right = (await visit(client, watched[1].instance.url, BODY)).pictures
-
-        async def come() -> None:
-            while not over():
-                meant, at = meant_by(rng), rng.randrange(EVENTS)
-                made = await ask(client, front.url, BODY, meant, at, toll)
-                toll.visits.append((meant, made))
-                judge(meant, made, right, toll)
 
         async def use_the_page() -> None:
             nonlocal pages
             while not over():
-                if await _page_request(client, front.url) != "complete":
-                    toll.wrong.append("a request of the page's was not answered")
+                if (ending := await page_request(client, front.url)) != "complete":
+                    toll.wrong.append(f"a request of the page's ended as {ending}")
                 pages += 1
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(PAGE_EVERY_S)
+
+        async def watch() -> None:
+            while not over():
+                for each in watched:
+                    each.samples.append(each.instance.usage())
+                files.append(sum(1 for _ in temporary.rglob("*")))
+                await asyncio.sleep(seconds / 60)
 
         await asyncio.gather(
             use_the_page(),
             _kill_now_and_then(killed, kill_every_s, toll, over),
-            _watch(watched, seconds / 60, over),
-            *(come() for _ in range(VISITORS)),
+            watch(),
+            *(come(client, front.url, [(BODY, right)], toll, rng, over) for _ in range(VISITORS)),
         )
         await settled(client, front, toll)
-    files = sum(path.is_file() for path in temporary.rglob("*"))
-    if files > 4 * pages:
-        toll.wrong.append(f"{files} temporary files of {pages} requests of the page's")
-    grown = {each.instance.log.stem: _growth(each, toll) for each in watched}
-    counts = {"seconds": seconds, "page_requests": pages, "temporary_files": files}
-    return {**counts, "from_second_to_last_quarter": grown, **toll.report()}
+    found = {each.instance.log.stem: _used(each) for each in watched}
+    found["all"] = {"temporary_files": quarters(files)}
+    for name, used in found.items():
+        for what, (before, after) in used.items():
+            if after - before > MAY_GROW[what]:
+                toll.wrong.append(f"{name}: {what} grew, {before} to {after}")
+    if (left := len(list(temporary.glob("sdxl-page-*")))) > len(watched) + 1:
+        toll.wrong.append(f"{left} folders of {len(watched) + 1} processes")
+    counts = {"seconds": seconds, "page_requests": pages}
+    return {**counts, "from_second_to_last_quarter": found, **toll.report()}
 
 
-async def _page_request(client: httpx.AsyncClient, url: str) -> str:
-    """How one request of the page's own API ended."""
-    route = f"{url}/gradio_api/call/generate"
-    call = await client.post(route, json={"data": PAGE_DATA}, timeout=PATIENCE)
-    stream = await client.get(f"{route}/{call.json()['event_id']}", timeout=PATIENCE)
-    names = [line for line in stream.text.splitlines() if line.startswith("event: ")]
-    return names[-1].removeprefix("event: ")
+def _used(watched: Watched) -> dict[str, list[float]]:
+    names = ("memory_mb", "threads", "open_files")
+    return {name: quarters([getattr(sample, name) for sample in watched.samples]) for name in names}
 
 
 async def _kill_now_and_then(
@@ -144,29 +146,9 @@ async def _kill_now_and_then(
         await asyncio.sleep(0.2)
         if time.monotonic() < due:
             continue
-        began, due = time.monotonic(), time.monotonic() + every_s
-        instance.kill()
-        instance.start()
-        await asyncio.to_thread(instance.wait_until_ready)
-        toll.restart_s.append(time.monotonic() - began)
+        due = time.monotonic() + every_s
+        await kill(instance, toll)
         toll.mishaps["killed"] += 1
-
-
-async def _watch(watched: list[Watched], every_s: float, over: Callable[[], bool]) -> None:
-    while not over():
-        for each in watched:
-            each.samples.append(each.instance.usage())
-        await asyncio.sleep(every_s)
-
-
-def _growth(watched: Watched, toll: Toll) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for name, allowed in MAY_GROW.items():
-        before, after = watched.growth(name)
-        found[name] = [round(before, 1), round(after, 1)]
-        if after - before > allowed:
-            toll.wrong.append(f"{watched.instance.log.stem}: {name} grew, {before} to {after}")
-    return found
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import zlib
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -50,6 +51,7 @@ class StandIn:
         on_step: Any,
         cancelled: threading.Event,
         on_preview: OnPreview | None = None,
+        **_unused: float,
     ) -> Result:
         """See `SDXLPipeline.generate`."""
         began = time.monotonic()
@@ -92,17 +94,17 @@ class StandIn:
         return Image.fromarray(pixels)
 
 
+def load(step_ms: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
+    """What `serving.start.load_pipeline` gives, but a stand-in whose steps take so long."""
+    return cast(SDXLPipeline, StandIn(step_ms / 1000, chosen.images, chosen.steps)), False
+
+
 def main() -> None:
     """Serves until told to stop."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stand_in", allow_abbrev=False)
     parser.add_argument("--step-ms", type=float, required=True, help="what a step takes")
     own, arguments = parser.parse_known_args()
-
-    def load(chosen: Options) -> tuple[SDXLPipeline, bool]:
-        pipe = StandIn(own.step_ms / 1000, chosen.images, chosen.steps)
-        return cast(SDXLPipeline, pipe), False
-
-    app.main(arguments, load)
+    app.main(arguments, partial(load, own.step_ms))
 
 
 if __name__ == "__main__":

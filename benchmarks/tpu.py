@@ -6,7 +6,6 @@ prints the same as tables; benchmarks/README.md explains the method.
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -15,9 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import record
 from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
 
-RESULTS = Path(__file__).parent / "results"
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 STEPS = 25
 IMAGES = 4
@@ -30,10 +29,7 @@ def main() -> None:
     for topology in parser.parse_args().topologies:
         with tempfile.TemporaryDirectory() as folder:
             report = measure(topology, Path(folder))
-        RESULTS.mkdir(exist_ok=True)
-        name = topology.replace(":", "-")
-        file = RESULTS / f"{report['date']}-tpu-{name}.json"
-        file.write_text(json.dumps(report, indent=2) + "\n")
+        file = record.save(f"tpu-{topology}", report)
         print(table(report), file, sep="\n", flush=True)
 
 
@@ -42,8 +38,7 @@ def measure(topology: str, folder: Path) -> dict[str, Any]:
     compiled = _run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(folder)])
     kernels = _kernels(topology, compiled["layout"], folder)
     return {
-        "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python -m benchmarks.tpu", *sys.argv[1:]]),
+        **record.head("benchmarks.tpu"),
         **compiled,
         **estimates(topology, folder, kernels),
     }

@@ -8,13 +8,10 @@ seen here first. Attention kernels, of which the compiler says nothing, are not 
 """
 
 import argparse
-import datetime
 import importlib.metadata
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks.tpu_compile import PACKAGES, describe  # first: it sets the environment
@@ -26,12 +23,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import SingleDeviceSharding
 
+from benchmarks import record
 from benchmarks.roofline import CHIPS, whole_and_loop
 from pipeline.layers import ResnetBlock, Upsample, folded
 from pipeline.unet import TransformerBlock
 from pipeline.weights import shape_rngs
 
-RESULTS = Path(__file__).parent / "results"
 BATCH = 2  # both halves of guidance
 TOKENS, PROMPT, TIME = 77, 2048, 1280
 Sizes = tuple[tuple[int, ...], ...]
@@ -76,15 +73,11 @@ def main() -> None:
         layers[name] = found.as_json()
         print(name, json.dumps(layers[name], indent=2), flush=True)
     report = {
-        "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python -m benchmarks.tpu_blocks", *map(repr, sys.argv[1:])]),
+        **record.head("benchmarks.tpu_blocks"),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "microseconds": layers,
     }
-    topology = options.topology.replace(":", "-")
-    file = RESULTS / f"{report['date']}-tpu-{topology}-layers.json"
-    file.write_text(json.dumps(report, indent=2) + "\n")
-    print(file)
+    print(record.save(f"tpu-{options.topology}-layers", report))
 
 
 def program(make: Callable[..., nnx.Module], sizes: Sizes, place: SingleDeviceSharding) -> str:

@@ -25,6 +25,7 @@ class Visit:
         recovery_s: from the last word of an attempt that failed to the start of the next.
         pictures: by index, a digest of each file.
         duplicates: pictures that came again, and endings after the first.
+        changed_at: the name of the event at which the visitor stopped it or walked away.
     """
 
     outcome: str = "broken"
@@ -34,6 +35,12 @@ class Visit:
     pictures: dict[int, str] = field(default_factory=dict)
     duplicates: int = 0
     retry_after_s: float = 0.0
+    changed_at: str = ""
+
+
+def many_connections() -> httpx.AsyncClient:
+    """A client for as many visitors as there are."""
+    return httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
 
 
 async def visit(
@@ -89,6 +96,8 @@ async def _follow(
         now = time.monotonic()
         _heard(made, name, json.loads(value), now - due, now - last)
         last = now
+        if count in (cancel_at, leave_at):
+            made.changed_at = name
         if count == cancel_at:
             request_id = answer.headers["X-Request-Id"]
             await client.delete(f"{url}/v1/requests/{request_id}", timeout=PATIENCE)
@@ -113,6 +122,19 @@ def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: 
         made.outcome, made.done_s = "done", at_s
     elif name == "error":
         made.outcome = event["kind"]
+
+
+async def page_request(client: httpx.AsyncClient, url: str) -> str:
+    """How a request of the page's own API ended: "complete", "error" or "broken"."""
+    data = ["a red star", "", "(none)", 5, 2, 7]
+    route = f"{url}/gradio_api/call/generate"
+    try:
+        call = await client.post(route, json={"data": data}, timeout=PATIENCE)
+        stream = await client.get(f"{route}/{call.json()['event_id']}", timeout=PATIENCE)
+    except httpx.HTTPError:
+        return "broken"
+    names = [line for line in stream.text.splitlines() if line.startswith("event: ")]
+    return names[-1].removeprefix("event: ")
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:

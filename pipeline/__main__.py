@@ -46,8 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     add("prompt", nargs="+", help="one prompt for all pictures, or one for each picture")
     add("--negative", default=None, metavar="TEXT", help="what the pictures should not show")
     add("--guidance", type=float, default=5.0, metavar="SCALE", help="default 5; 1 or less: none")
+    add("--guidance-until", type=float, default=1.0, metavar="SHARE", help="of the steps, after"
+        " which there is no guidance: quicker, and less obedient; default 1")  # fmt: skip
     add("--steps", type=int, default=25, help="1 to 50, default 25")
     add("--seed", type=int, default=0, help="picture i is drawn from seed + i; default 0")
+    add("--variation-strength", type=float, default=0.0, metavar="SHARE", help="draw variations of"
+        " the picture of --seed: how far from it, 0 to 1; default 0, not at all")  # fmt: skip
+    add("--variation-seed", type=int, default=0, metavar="SEED", help="variation i leans towards"
+        " the picture of this seed + i; default 0")  # fmt: skip
     add("--out", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
     add("--model", help="folder or Hub id; default: SDXL base 1.0 on an accelerator, else the"
         " bundled miniature")  # fmt: skip
@@ -84,7 +90,15 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     prompt = options.prompt if len(options.prompt) > 1 else options.prompt[0]
     # Before anything slow, so that what cannot be is known at once.
     check_request(
-        prompt, options.negative, options.guidance, options.seed, options.steps, options.images
+        prompt,
+        options.negative,
+        options.guidance,
+        options.seed,
+        options.steps,
+        options.images,
+        options.guidance_until,
+        options.variation_seed,
+        options.variation_strength,
     )
     _make_folder(options.out)
     model, revision = choose_model(options.model, options.revision)
@@ -107,15 +121,21 @@ def _draw(options: argparse.Namespace) -> list[Path]:
             prompt,
             options.negative,
             guidance_scale=options.guidance,
+            guidance_until=options.guidance_until,
+            variation_seed=options.variation_seed,
+            variation_strength=options.variation_strength,
             seed=options.seed,
             on_step=lambda *_: bar.update(),
         )
     for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
         print(f"cut off, too long: {cut}", file=sys.stderr)
-    for seed, flagged in zip(result.seeds, result.flagged, strict=True):
+    names = [f"{seed}.png" for seed in result.seeds]
+    if result.variation_seeds is not None:
+        names = [f"{options.seed}-{seed}.png" for seed in result.variation_seeds]
+    for name, flagged in zip(names, result.flagged, strict=True):
         if flagged:
-            print(f"blurred by the safety checker: {seed}.png", file=sys.stderr)
-    named = {f"{seed}.png": image for seed, image in zip(result.seeds, result.images, strict=True)}
+            print(f"blurred by the safety checker: {name}", file=sys.stderr)
+    named = dict(zip(names, result.images, strict=True))
     grid = make_image_grid(result.images, *_grid(len(result.images)))
     grid.info.update(result.images[0].info)
     for name, image in {**named, "grid.png": grid}.items():

@@ -8,20 +8,23 @@ programs in examples/ use it.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from diffusers.utils import pil_utils
+from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 from PIL import Image
 
-from pipeline import parameters, sampler
-from pipeline.config import Config, names_safety_checker, read_config
+from pipeline import parameters, safety_images, sampler
+from pipeline.config import Config, read_config
 from pipeline.errors import CheckpointError, InputError
 from pipeline.hub import fetch
 from pipeline.pipeline import (
@@ -32,6 +35,7 @@ from pipeline.pipeline import (
     load_tokenizers,
     network_dtype,
 )
+from pipeline.safety_checker import SafetyChecker
 from pipeline.scheduler import REMEMBERED, State, make_schedule
 from pipeline.tokenizer import Tokenizers
 
@@ -48,22 +52,26 @@ log = logging.getLogger(__name__)
 class Output(NamedTuple):
     """What a call gives: `images` `[batch, H, W, 3]` float32 in 0..1, or the latents asked for.
 
-    With `jit` there is an axis of devices in front.
+    With `jit` there is an axis of devices in front. `nsfw_content_detected` says of each picture,
+    those of all devices in a row, whether the safety checker flagged it; None where none looks.
     """
 
-    images: Array
+    images: Array | np.ndarray
+    nsfw_content_detected: list[bool] | None = None
 
 
 class FlaxDiffusionPipeline:
     """What the pipelines share. Made by `from_pretrained`, which returns the checkpoint's own kind.
 
-    It holds no parameters: every call is given them.
+    It holds no parameters but the safety checker's: every call is given them.
     """
 
-    def __init__(self, config: Config, tokenizers: Tokenizers):
+    def __init__(self, config: Config, tokenizers: Tokenizers, checker: SafetyChecker | None):
         self._config = config
         self._tokenizers = tokenizers
         self._blueprints = blueprints(config)
+        self._blueprints.pop("safety_checker", None)
+        self._check = None if checker is None else _on_first_device(checker)
         self._xl = config.text_encoder_2 is not None
         self._on_one_device = jax.jit(self._generate, static_argnums=STATIC)
         self._on_each_device = jax.pmap(self._generate, static_broadcasted_argnums=STATIC)
@@ -79,7 +87,7 @@ class FlaxDiffusionPipeline:
         from_pt: bool = False,
         split_head_dim: bool = False,
         use_memory_efficient_attention: bool = False,
-        safety_checker: None = None,
+        safety_checker: EllipsisType | None = ...,
     ) -> tuple[Self, dict[str, Any]]:
         """Loads a checkpoint; nothing is compiled yet.
 
@@ -94,7 +102,7 @@ class FlaxDiffusionPipeline:
             from_pt: without effect.
             split_head_dim: without effect.
             use_memory_efficient_attention: without effect.
-            safety_checker: None; the checkpoint's own is not run here.
+            safety_checker: None does without the checkpoint's own.
 
         Returns:
             The pipeline, and its parameters: a nested dict of NumPy arrays, for each network
@@ -105,17 +113,16 @@ class FlaxDiffusionPipeline:
             CheckpointError: the checkpoint is missing, damaged, not supported or of another kind.
             InputError: dtype or safety_checker is not supported.
         """
-        if safety_checker is not None:
-            raise InputError("safety_checker is given; expected None, none is run here")
+        if safety_checker not in (None, ...):
+            raise InputError("safety_checker is given; expected None, or nothing")
+        checked = safety_checker is ...
         if revision in FLAX_BRANCHES:
             log.warning("%s: the main branch is read in place of %r", model, revision)
             revision = None
         dtype = network_dtype(jnp.float32 if dtype is None else dtype, jax.devices())
         half = dtype.itemsize == 2
-        checkpoint = fetch(str(model), revision, prefer_fp16=half, safety_checker=False)
-        config = read_config(checkpoint.folder, safety_checker=False)
-        if names_safety_checker(checkpoint.folder):
-            log.warning("%s: its safety checker is not run, no picture is checked", model)
+        checkpoint = fetch(str(model), revision, prefer_fp16=half, safety_checker=checked)
+        config = read_config(checkpoint.folder, safety_checker=checked)
         xl = config.text_encoder_2 is not None
         kind = FlaxStableDiffusionXLPipeline if xl else FlaxStableDiffusionPipeline
         if not issubclass(kind, cls):
@@ -125,7 +132,7 @@ class FlaxDiffusionPipeline:
         networks = dict(zip(config.text_encoders, loaded.text_encoders, strict=True))
         networks |= {"unet": loaded.unet, "vae": loaded.vae}
         params = {name: parameters.to_dict(network) for name, network in networks.items()}
-        return kind(config, tokenizers), {**params, "scheduler": {}}
+        return kind(config, tokenizers, loaded.safety_checker), {**params, "scheduler": {}}
 
     def __call__(self, *arguments: Any, **options: Any) -> Output:
         """Draws a picture for each prompt; the arguments are those of the checkpoint's kind."""
@@ -233,6 +240,18 @@ class FlaxDiffusionPipeline:
         images, _ = sampler.decode(networks["vae"], drawn)
         return images
 
+    def _checked(self, images: Array) -> Output:
+        """Pictures `[..., H, W, 3]`; those that a safety checker flags are blurred."""
+        config = self._config.safety_checker
+        if self._check is None or config is None:
+            return Output(images)
+        checked = np.array(images).reshape(-1, *images.shape[-3:])  # a copy, to write to
+        levels = np.rint(checked * 255).astype(np.uint8)
+        flagged = np.asarray(self._check(safety_images.prepare(levels, config)))
+        for i in np.flatnonzero(flagged):
+            checked[i] = safety_images.blur(levels[i]) / np.float32(255)
+        return Output(checked.reshape(images.shape), flagged.tolist())
+
     def _networks(self, params: Params) -> dict[str, Any]:
         missing = [name for name in self._blueprints if name not in params]
         if missing:
@@ -305,9 +324,10 @@ class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
     ) -> Output:
         """As FlaxStableDiffusionXLPipeline's, but for the order of the arguments.
 
-        Ids are `[B, L]`. Without `neg_prompt_ids` the negative prompt is blank.
+        Ids are `[B, L]`. Without `neg_prompt_ids` the negative prompt is blank. A picture that the
+        safety checker flags is blurred.
         """
-        return Output(
+        return self._checked(
             self._draw(
                 jit,
                 prompt_ids,
@@ -383,6 +403,14 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
 def _keep(array: np.ndarray) -> Any:
     """Leaves parameters on the host, where they take no room that `replicate` will need."""
     return array
+
+
+def _on_first_device(checker: SafetyChecker) -> Callable[[np.ndarray], Array]:
+    """The checker, compiled for each number of pictures that comes: `[B, S, S, 3]` to `[B]`."""
+    graphdef, state = nnx.split(checker)
+    weights = jax.device_put(state, jax.local_devices()[0])
+    run = jax.jit(lambda weights, pixels: nnx.merge(graphdef, weights)(pixels))
+    return partial(run, weights)
 
 
 def _scalar(name: str, value: ArrayLike) -> Array:

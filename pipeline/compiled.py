@@ -7,7 +7,8 @@ nothing compiles after startup.
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -83,12 +84,12 @@ def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
 
 
 class CompiledSampler:
-    """encode, denoise, decode and check for one set of shapes; a call only runs an executable.
+    """encode, denoise, decode and check for one set of shapes; a call only runs executables.
 
     Attributes:
         executables: by name; `seconds`: how long each took to compile, or to load.
-        compile_seconds: what getting the executables took: those that were in the cache ("hit"),
-            and those that were compiled ("miss").
+        compile_seconds: what getting the executables took, added up: those that were in the cache
+            ("hit"), and those that were compiled ("miss").
     """
 
     def __init__(
@@ -108,23 +109,32 @@ class CompiledSampler:
             config.unet.in_channels,
         )
         self._config = config
+        self._networks = networks
         # The scheduler is no part of any executable: with another one they are still the same.
         self._networks_config = (config.text_encoders, config.unet, config.vae)
         self._cache = cache
         self.executables: dict[str, jax.stages.Compiled] = {}
         self.seconds: dict[str, float] = {}
-        self.compile_seconds = {"hit": 0.0, "miss": 0.0}
+        self._from_cache: set[str] = set()
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
         parts = {name: nnx.split(network) for name, network in vars(networks).items() if network}
         self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
-        self._encode = self._compile_encode()
-        self._denoise = self._compile_denoise()
-        self._decode = self._compile_decode()
-        if config.safety_checker is not None:
-            self._check = self._compile_check(config.safety_checker)
+        made = self._compile_all()
+        self._noise, self._encode = made["noise"], made["encode"]
+        self._denoise, self._decode = made["denoise"], made["decode"]
+        self._unguided, self._check = made.get("unguided", self._denoise), made.get("check")
+        self.compile_seconds = {
+            kind: sum(self.seconds[name] for name in made if (name in self._from_cache) == hit)
+            for kind, hit in (("hit", True), ("miss", False))
+        }
+
+    def resized(self, height: int, width: int) -> "CompiledSampler":
+        """The same networks and devices, compiled for pictures of other sides, in pixels."""
+        shapes = replace(self.shapes, height=height, width=width)
+        return CompiledSampler(self._config, self._networks, self.mesh, shapes, self._cache)
 
     # --- running
 
@@ -138,9 +148,16 @@ class CompiledSampler:
         """Seeds `[B]` uint32, one per picture, from the host."""
         return jax.device_put(seeds, self._by_image)
 
-    def initial_latents(self, seeds: Array, init_noise_sigma: float) -> Array:
-        """From seeds `[B]` uint32, `[B, h, w, C]` float32 of the schedule's first variance."""
-        return self._noise(seeds, jax.device_put(np.float32(init_noise_sigma), self._whole))
+    def initial_latents(
+        self,
+        seeds: Array,
+        variation_seeds: Array,
+        variation_strength: float,
+        init_noise_sigma: float,
+    ) -> Array:
+        """From both seeds `[B]` uint32, `[B, h, w, C]` float32 of the schedule's first variance."""
+        scalars = np.float32(variation_strength), np.float32(init_noise_sigma)
+        return self._noise(seeds, variation_seeds, *jax.device_put(scalars, self._whole))
 
     def put_latents(self, latents: np.ndarray) -> Array:
         """Latents `[B, h, w, C]` float32 from the host."""
@@ -171,14 +188,21 @@ class CompiledSampler:
         seeds: Array,
         table: Table[Array],
         guidance_scale: float,
+        guided: int,
         start: int,
         stop: int,
     ) -> State:
-        """Evaluations `start` to `stop` of the UNet."""
-        scalars = np.float32(guidance_scale), np.int32(start), np.int32(stop)
-        placed = (jax.device_put(value, self._whole) for value in scalars)
-        weights = self._weights["unet"]
-        return self._denoise(weights, state, conditioning, seeds, table, *placed)
+        """Evaluations `start` to `stop` of the UNet, the first `guided` of a run with guidance."""
+        middle = min(max(start, guided), stop)
+        for run, scale, first, last in (
+            (self._denoise, guidance_scale, start, middle),
+            (self._unguided, 1.0, middle, stop),
+        ):
+            if first < last:
+                scalars = np.float32(scale), np.int32(first), np.int32(last)
+                placed = jax.device_put(scalars, self._whole)
+                state = run(self._weights["unet"], state, conditioning, seeds, table, *placed)
+        return state
 
     def decode(self, latents: Array) -> tuple[Array, Array]:
         """Pictures `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
@@ -191,15 +215,38 @@ class CompiledSampler:
 
     # --- compiling
 
+    def _compile_all(self) -> dict[str, Callable[..., Any]]:
+        """The executables by name, compiled side by side, those that take longest first."""
+        jobs = {"denoise": self._compile_denoise}
+        # Halves on different devices take as long together as one alone: no second executable.
+        if self.mesh.shape["guidance"] == 1:
+            jobs["unguided"] = self._compile_unguided
+        jobs |= {
+            "decode": self._compile_decode,
+            "encode": self._compile_encode,
+            "noise": self._compile_noise,
+        }
+        if (checker := self._config.safety_checker) is not None:
+            jobs["check"] = partial(self._compile_check, checker)
+        with ThreadPoolExecutor(len(jobs), thread_name_prefix="compile") as threads:
+            made = threads.map(lambda compile_: compile_(), jobs.values())
+            return dict(zip(jobs, made, strict=True))
+
+    def _compile_noise(self) -> Callable[..., Any]:
+        scalar = _spec((), jnp.float32, self._whole)
+
+        def draw(seeds: Array, variation_seeds: Array, strength: Array, sigma: Array) -> Array:
+            shape = self.latents_shape
+            return sampler.initial_noise(seeds, variation_seeds, strength, shape) * sigma
+
+        args = (self._seeds_spec(), self._seeds_spec(), scalar, scalar)
+        return self._compile("noise", draw, args, self._by_image)
+
     def _compile_encode(self) -> Callable[..., Any]:
         shapes, rebuild = self.shapes, self._rebuild
-        sigma = _spec((), jnp.float32, self._whole)
         ids_shape = (2, shapes.images, len(self._config.text_encoders), shapes.tokens)
         ids = _spec(ids_shape, jnp.int32, self._by_half)
         zero = _spec((shapes.images,), jnp.bool_, self._by_image)
-
-        def draw(seeds: Array, sigma: Array) -> Array:
-            return sampler.noise(seeds, self.latents_shape) * sigma
 
         def encode(texts: list[Array], unet: list[Array], ids: Array, zero: Array) -> Context:
             size = (shapes.height, shapes.width)
@@ -207,7 +254,6 @@ class CompiledSampler:
             conditioning = sampler.encode(encoders, ids, zero, size, self._shard)
             return sampler.prepare(rebuild["unet"](unet), conditioning, self._shard)
 
-        self._noise = self._compile("noise", draw, (self._seeds_spec(), sigma), self._by_image)
         args = (self._weights["text_encoders"], self._weights["unet"], ids, zero)
         return self._compile("encode", encode, args, _shardings(self._context_spec()))
 
@@ -217,20 +263,25 @@ class CompiledSampler:
         def denoise(weights: list[Array], *rest: Any) -> State:
             return sampler.denoise(self._rebuild["unet"](weights), *rest, gather=gather)
 
+        args = self._denoise_spec()
+        return self._compile("denoise", denoise, args, _shardings(args[1]), apart=True)
+
+    def _compile_unguided(self) -> Callable[..., Any]:
+        def denoise(weights: list[Array], state: State, context: Context, *rest: Any) -> State:
+            prompts = jax.tree.map(lambda halves: halves[1:], context)
+            return sampler.denoise(self._rebuild["unet"](weights), state, prompts, *rest)
+
+        args = self._denoise_spec()
+        return self._compile("unguided", denoise, args, _shardings(args[1]), apart=True)
+
+    def _denoise_spec(self) -> tuple[Any, ...]:
         state = State(self._latents_spec(), self._history_spec())
         column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
         values = _spec((MAX_EVALUATIONS, 1 + REMEMBERED), jnp.float32, self._whole)
         table = Table(*[column] * len(Table._fields))._replace(values=values)
         scalars = (_spec((), dtype, self._whole) for dtype in (jnp.float32, jnp.int32, jnp.int32))
-        args = (
-            self._weights["unet"],
-            state,
-            self._context_spec(),
-            self._seeds_spec(),
-            table,
-            *scalars,
-        )
-        return self._compile("denoise", denoise, args, _shardings(state), apart=True)
+        context, seeds = self._context_spec(), self._seeds_spec()
+        return (self._weights["unet"], state, context, seeds, table, *scalars)
 
     def _compile_decode(self) -> Callable[..., Any]:
         def decode(weights: list[Array], latents: Array):
@@ -313,7 +364,8 @@ class CompiledSampler:
         seconds = time.perf_counter() - start
         self.executables[name] = executable
         self.seconds[name] = seconds
-        self.compile_seconds["hit" if found else "miss"] += seconds
+        if found:
+            self._from_cache.add(name)
         log.info("%s %s in %.1f s", "loaded" if found else "compiled", name, seconds)
         return executable
 

@@ -68,6 +68,9 @@ class Settings:
         revision: the commit on the Hub.
         sampler: the scheduler's name in `SAMPLERS`, and " Karras" after it for those noise levels.
         safety_checker: `BLURRED` where a safety checker flagged the picture.
+        guidance_until: the share of the steps after which guidance ended, None where it did not.
+        variation_seed: this picture's own, where it is a variation of the one of `seed`.
+        variation_strength: how far that seed's noise is turned towards the variation seed's, 0..1.
     """
 
     prompt: str
@@ -81,6 +84,9 @@ class Settings:
     revision: str | None
     sampler: str | None = None
     safety_checker: str | None = None
+    guidance_until: float | None = None
+    variation_seed: int | None = None
+    variation_strength: float | None = None
 
 
 def to_text(settings: Settings) -> str:
@@ -90,7 +96,10 @@ def to_text(settings: Settings) -> str:
         "Steps": s.num_inference_steps,
         "Sampler": s.sampler,
         "CFG scale": None if s.guidance_scale is None else float(s.guidance_scale),
+        "Guidance until": s.guidance_until,
         "Seed": s.seed,
+        "Variation seed": s.variation_seed,
+        "Variation seed strength": s.variation_strength,
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
         "Model revision": s.revision,
@@ -139,6 +148,9 @@ def from_text(text: str) -> Settings:
         revision=fields.get("Model revision"),
         sampler=fields.get("Sampler"),
         safety_checker=fields.get("Safety checker"),
+        guidance_until=_number(fields, "Guidance until", float),
+        variation_seed=_number(fields, "Variation seed", int),
+        variation_strength=_number(fields, "Variation seed strength", float),
     )
 
 

@@ -61,11 +61,12 @@ class Result:
     Attributes:
         images: PIL pictures with their settings in `info`; or `[images, H, W, 3]` float32 in 0..1;
             or latents `[images, h, w, C]` float32.
-        seeds: each picture's own.
+        seeds: each picture's own; of variations the one that they share.
         flagged: per picture whether the safety checker found something that is not to be shown,
             so that it was blurred; never for latents.
         truncated: per picture the end of its prompt that did not fit, or "".
         negative_truncated: the same for the negative prompts.
+        variation_seeds: each picture's own, where they are variations of one.
     """
 
     images: Any
@@ -73,6 +74,7 @@ class Result:
     flagged: list[bool]
     truncated: list[str]
     negative_truncated: list[str]
+    variation_seeds: list[int] | None = None
 
 
 class Length(NamedTuple):
@@ -92,10 +94,18 @@ class Request:
     guidance_scale: float
     seeds: list[int]
     num_inference_steps: int
+    guidance_until: float
+    variation_seeds: list[int]
+    variation_strength: float
+
+    @property
+    def guided_steps(self) -> int:
+        """The steps before guidance ends."""
+        return round(self.guidance_until * self.num_inference_steps)
 
 
 class SDXLPipeline:
-    """A checkpoint, compiled for one size and number of pictures. Made by `from_pretrained`.
+    """A checkpoint, compiled for one number of pictures. Made by `from_pretrained` for one size.
 
     One request at a time: callers with several threads keep a lock of their own.
 
@@ -103,7 +113,7 @@ class SDXLPipeline:
         model, revision: what is running: a folder's name or a Hub id, and its commit.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether a safety checker looks at the pictures.
-        height, width: of the pictures, in pixels.
+        height, width: of the pictures, in pixels, unless a request says otherwise.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
         device_kind, num_devices: what it runs on, such as "NVIDIA H200" and 1.
         compile_seconds: what getting the executables took, by "hit" or "miss" of the cache.
@@ -135,6 +145,7 @@ class SDXLPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
+        self._by_size = {(self.height, self.width): compiled}
         self._colours = colours
 
     @classmethod
@@ -203,8 +214,29 @@ class SDXLPipeline:
         with _Timed("warmed up"):
             colours = _fit_colours(compiled)
             pipe = cls(checkpoint, config, tokenizers, compiled, colours, num_inference_steps)
-            pipe.generate("warm up", num_inference_steps=1)
+            pipe.generate("warm up", num_inference_steps=1, output_type="latent")
+            pipe._flagged(
+                compiled, np.zeros((images_per_request, pipe.height, pipe.width, 3), np.uint8)
+            )
         return pipe
+
+    def check_size(self, height: int, width: int) -> None:
+        """Refuses, with an InputError, what `add_size` could not be asked for."""
+        image_size(self._config, height, width)
+
+    @failures_explained()
+    def add_size(self, height: int, width: int) -> None:
+        """Compiles for pictures of another size too, which share the networks' parameters.
+
+        Another thread may draw meanwhile. The first run of an executable is slow, of these too.
+
+        Raises:
+            DeviceError: there is too little memory.
+            InputError: a side cannot be used.
+        """
+        size = image_size(self._config, height, width)
+        if size not in self._by_size:
+            self._by_size[size] = self._compiled.resized(*size)
 
     @failures_explained()
     def generate(
@@ -219,6 +251,11 @@ class SDXLPipeline:
         on_step: OnStep | None = None,
         cancelled: Event | None = None,
         on_preview: OnPreview | None = None,
+        guidance_until: float = 1.0,
+        variation_seed: int = 0,
+        variation_strength: float = 0.0,
+        height: int | None = None,
+        width: int | None = None,
     ) -> Result:
         """Draws `images_per_request` pictures. Nothing in here compiles.
 
@@ -237,6 +274,12 @@ class SDXLPipeline:
             on_preview: called as `on_preview(look)` after every step but the last, following
                 `on_step`. While it runs, `look()` gives `[images, h, w, 3]` uint8: how the
                 pictures look so far, as small as the latents. Who does not look spends nothing.
+            guidance_until: the share of the steps, 0 to 1, after which there is no guidance any
+                more. Such a step takes half the time, unless its halves have devices of their own.
+            variation_seed: with a strength, picture i starts from the noise of `seed`, the same
+                for all, turned towards that of variation_seed + i (modulo 2^32).
+            variation_strength: how far, from 0, not at all, to 1, all the way.
+            height: in pixels, as `width`: of this pipeline, or a size that was added to it.
 
         Raises:
             DeviceError: a device fails or has too little memory.
@@ -245,21 +288,35 @@ class SDXLPipeline:
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
         count = self.images_per_request
-        request = check_request(prompt, negative_prompt, guidance_scale, seed, steps, count)
+        request = check_request(
+            prompt,
+            negative_prompt,
+            guidance_scale,
+            seed,
+            steps,
+            count,
+            guidance_until,
+            variation_seed,
+            variation_strength,
+        )
+        if latents is not None and request.variation_strength > 0:
+            raise InputError("latents take the place of the seed's, of which there are variations")
         if output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
-        noise = None if latents is None else self._checked_latents(latents)
+        run = self._sampler(height, width)
+        noise = None if latents is None else _checked_latents(latents, run)
         ids, truncated = self._tokenizers.tokenize(request.prompts)
         negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
         input_ids = np.stack([negative_ids, ids])
-        drawn = self._sample(request, input_ids, noise, on_step, cancelled, on_preview)
-        images, flagged = self._finish(drawn, request, output_type)
+        drawn = self._sample(run, request, input_ids, noise, on_step, cancelled, on_preview)
+        images, flagged = self._finish(run, drawn, request, output_type)
         return Result(
             images=images,
             seeds=request.seeds,
             flagged=flagged,
             truncated=truncated,
             negative_truncated=negative_truncated,
+            variation_seeds=request.variation_seeds if request.variation_strength > 0 else None,
         )
 
     def measure(self, prompt: str) -> Length:
@@ -267,8 +324,16 @@ class SDXLPipeline:
         tokens = longest([tokenizer.tokenize(prompt) for tokenizer in self._tokenizers.each])
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
 
+    def _sampler(self, height: int | None, width: int | None) -> CompiledSampler:
+        wanted = height or self.height, width or self.width
+        if wanted not in self._by_size:
+            there_are = ", ".join(f"{width}x{height}" for height, width in self._by_size)
+            raise InputError(f"the size is {wanted[1]}x{wanted[0]}; expected one of {there_are}")
+        return self._by_size[wanted]
+
     def _sample(
         self,
+        run: CompiledSampler,
         request: Request,
         input_ids: np.ndarray,
         noise: np.ndarray | None,
@@ -277,13 +342,14 @@ class SDXLPipeline:
         on_preview: OnPreview | None,
     ) -> Array:
         """Final latents `[B, h, w, C]`; input_ids `[2, B, E, L]` for E text encoders."""
-        run = self._compiled
         schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
         blank = np.array([not text.strip() for text in request.negative_prompts])
         conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
         seeds = run.put_seeds(np.array(request.seeds, np.uint32))
         if noise is None:
-            latents = run.initial_latents(seeds, schedule.init_noise_sigma)
+            others = run.put_seeds(np.array(request.variation_seeds, np.uint32))
+            strength = request.variation_strength
+            latents = run.initial_latents(seeds, others, strength, schedule.init_noise_sigma)
         else:
             latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))
         state = run.start(latents)
@@ -293,6 +359,7 @@ class SDXLPipeline:
             seeds=seeds,
             table=run.put_schedule(schedule),
             guidance_scale=request.guidance_scale,
+            guided=schedule.stops[guided - 1] if (guided := request.guided_steps) else 0,
         )
         if on_step is None and cancelled is None and on_preview is None:
             return advance(state, start=0, stop=schedule.stops[-1]).latents
@@ -316,58 +383,54 @@ class SDXLPipeline:
         value = np.asarray(after.history)[0]
         return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
 
-    def _finish(self, latents: Array, request: Request, output_type: str) -> tuple[Any, list[bool]]:
+    def _finish(
+        self, run: CompiledSampler, latents: Array, request: Request, output_type: str
+    ) -> tuple[Any, list[bool]]:
         """What was asked for, and for each picture whether it was flagged and is blurred."""
         if output_type == "latent":
             return np.asarray(latents), [False] * len(latents)
-        as_float, as_bytes = self._compiled.decode(latents)
-        levels = np.array(as_bytes)
-        flagged = self._flagged(levels)
-        for i in np.flatnonzero(flagged):
-            levels[i] = safety_images.blur(levels[i])
+        as_float, as_bytes = run.decode(latents)
+        levels = np.asarray(as_bytes)
+        flagged = self._flagged(run, levels)
+        blurred = {i: safety_images.blur(levels[i]) for i in np.flatnonzero(flagged).tolist()}
         if output_type == "np":
-            blurred = np.array(flagged)[:, None, None, None]
-            return np.where(blurred, levels / np.float32(255), as_float), flagged
-        images = [Image.fromarray(image) for image in levels]
+            pictures = np.array(as_float)
+            for i, picture in blurred.items():
+                pictures[i] = picture / np.float32(255)
+            return pictures, flagged
+        images = [Image.fromarray(blurred.get(i, picture)) for i, picture in enumerate(levels)]
         for i, image in enumerate(images):
-            metadata.attach(image, self._settings(request, i, flagged[i]))
+            settings = self._settings(request, i, image.size, flagged[i])
+            metadata.attach(image, settings)
         return images, flagged
 
-    def _flagged(self, images: np.ndarray) -> list[bool]:
+    def _flagged(self, run: CompiledSampler, images: np.ndarray) -> list[bool]:
         config = self._config.safety_checker
         if config is None:
             return [False] * len(images)
-        return self._compiled.check(safety_images.prepare(images, config)).tolist()
+        return run.check(safety_images.prepare(images, config)).tolist()
 
-    def _settings(self, request: Request, i: int, flagged: bool) -> metadata.Settings:
+    def _settings(
+        self, request: Request, i: int, size: tuple[int, int], flagged: bool
+    ) -> metadata.Settings:
+        varied = request.variation_strength > 0
         return metadata.Settings(
             prompt=request.prompts[i],
             negative_prompt=request.negative_prompts[i],
             seed=request.seeds[i],
             num_inference_steps=request.num_inference_steps,
             guidance_scale=request.guidance_scale,
-            width=self.width,
-            height=self.height,
+            width=size[0],
+            height=size[1],
             model=self.model,
             revision=self.revision,
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
             + (" Karras" if self._config.scheduler.use_karras_sigmas else ""),
             safety_checker=metadata.BLURRED if flagged else None,
+            guidance_until=request.guidance_until if request.guidance_until < 1 else None,
+            variation_seed=request.variation_seeds[i] if varied else None,
+            variation_strength=request.variation_strength if varied else None,
         )
-
-    def _checked_latents(self, latents: np.ndarray) -> np.ndarray:
-        right = (self.images_per_request, *self._compiled.latents_shape)
-        try:
-            array = np.asarray(latents)
-        except ValueError as error:
-            raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
-        if array.shape != right or array.dtype != np.float32:
-            raise InputError(
-                f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
-            )
-        if not np.isfinite(array).all():
-            raise InputError("latents hold NaN or infinity; expected standard normal noise")
-        return array
 
 
 def check_request(
@@ -377,6 +440,9 @@ def check_request(
     seed: int,
     num_inference_steps: int,
     images: int,
+    guidance_until: float = 1.0,
+    variation_seed: int = 0,
+    variation_strength: float = 0.0,
 ) -> Request:
     """The values of a request for `images` pictures; needs no checkpoint.
 
@@ -387,18 +453,41 @@ def check_request(
     prompts = _per_picture("prompt", prompt, images)
     if any(not text.strip() for text in prompts):
         raise InputError("prompt is blank; say what the picture should show")
-    if not _is_number(guidance_scale) or not 0 <= guidance_scale <= MAX_GUIDANCE_SCALE:
-        right = f"a number from 0 to {MAX_GUIDANCE_SCALE:g}"
-        raise InputError(f"guidance_scale is {guidance_scale!r}; expected {right}")
+    _check_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE)
+    _check_number("guidance_until", guidance_until, 1)
+    _check_number("variation_strength", variation_strength, 1)
     check_count("seed", seed, 0, MAX_SEED)
+    check_count("variation_seed", variation_seed, 0, MAX_SEED)
     check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
     return Request(
         prompts=prompts,
         negative_prompts=_per_picture("negative_prompt", negative, images),
         guidance_scale=float(guidance_scale),
-        seeds=[(int(seed) + i) % (MAX_SEED + 1) for i in range(images)],
+        seeds=[int(seed)] * images if variation_strength > 0 else _from(seed, images),
         num_inference_steps=int(num_inference_steps),
+        guidance_until=float(guidance_until),
+        variation_seeds=_from(variation_seed, images),
+        variation_strength=float(variation_strength),
     )
+
+
+def _from(seed: int, count: int) -> list[int]:
+    return [(int(seed) + i) % (MAX_SEED + 1) for i in range(count)]
+
+
+def _checked_latents(latents: np.ndarray, run: CompiledSampler) -> np.ndarray:
+    right = (run.shapes.images, *run.latents_shape)
+    try:
+        array = np.asarray(latents)
+    except ValueError as error:
+        raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
+    if array.shape != right or array.dtype != np.float32:
+        raise InputError(
+            f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
+        )
+    if not np.isfinite(array).all():
+        raise InputError("latents hold NaN or infinity; expected standard normal noise")
+    return array
 
 
 def _per_picture(name: str, value: Any, count: int) -> list[str]:
@@ -414,8 +503,10 @@ def _per_picture(name: str, value: Any, count: int) -> list[str]:
     return texts
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool
+def _check_number(name: str, value: Any, high: float) -> None:
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool) or not 0 <= value <= high:  # nor is NaN
+        raise InputError(f"{name} is {value!r}; expected a number from 0 to {high:g}")
 
 
 def check_count(name: str, value: object, low: int, high: int) -> None:

@@ -73,6 +73,28 @@ def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
     return jax.vmap(lambda seed: jax.random.normal(_key(seed), shape, jnp.float32))(seeds)
 
 
+def initial_noise(
+    seeds: Array, variation_seeds: Array, strength: Array, shape: tuple[int, int, int]
+) -> Array:
+    """As `noise`, turned towards the noise of `variation_seeds` `[B]` uint32.
+
+    strength: float32 scalar, from 0, all of `seeds`, to 1, all of `variation_seeds`. Spherical
+    interpolation (Shoemake 1985, "Animating rotation with quaternion curves"): what lies between
+    two draws of noise has to be as long as they are.
+    """
+    own, other = noise(seeds, shape), noise(variation_seeds, shape)
+    dot, *squares = (
+        jnp.sum(a * b, axis=(1, 2, 3), keepdims=True)
+        for a, b in ((own, other), (own, own), (other, other))
+    )
+    cosine = dot / jnp.sqrt(squares[0] * squares[1])
+    angle = jnp.arccos(jnp.clip(cosine, -1, 1))
+    between = jnp.sin((1 - strength) * angle) * own + jnp.sin(strength * angle) * other
+    # The same seed twice is no angle at all.
+    varied = (strength > 0) & (seeds != variation_seeds)[:, None, None, None]
+    return jnp.where(varied, between / jnp.sin(angle), own)
+
+
 def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
     """As `noise`, for what evaluation `i` adds; from the picture's own seed and `i` alone."""
 
@@ -113,14 +135,15 @@ def denoise(
     Args:
         unet: predicts what the table was made for.
         state: as evaluation `start` expects it.
-        context: of both halves, or of the half that this device has; leaves `[2 or 1, B, ...]`.
+        context: of both halves, or of one of them; leaves `[2 or 1, B, ...]`.
         seeds: `[B]` uint32, of the noise that some schedulers add.
         table: of `N` rows; N may exceed the run's number of evaluations.
-        guidance_scale: float32 scalar; 1 and below means no guidance.
+        guidance_scale: float32 scalar; 1 and below means no guidance, as does a prediction that
+            is of the prompts' half alone.
         start: int32 scalar, the first evaluation.
         stop: int32 scalar, the first evaluation that is not done.
         gather: of predictions `[1, B, ...]` and those of the device with the other half,
-            `[2, B, ...]`; where both halves are here it changes nothing.
+            `[2, B, ...]`; where no other device has one it changes nothing.
 
     Returns the state after evaluation `stop - 1`.
     """
@@ -133,8 +156,8 @@ def denoise(
         scaled = scheduler.scale_model_input(state.latents, row)
         both = _joined(jnp.broadcast_to(scaled, (halves, *shape)))
         times = jnp.broadcast_to(row.timesteps, (len(both),))
-        uncond, cond = gather(_halves(unet(both, times, joined), halves))
-        guided = jnp.where(guidance_scale > 1, uncond + guidance_scale * (cond - uncond), cond)
+        *uncond, cond = gather(_halves(unet(both, times, joined), halves))
+        guided = _guided(uncond[0], cond, guidance_scale) if uncond else cond
         drawn = jax.lax.cond(
             row.noise > 0,
             lambda: step_noise(seeds, i, shape[1:]),
@@ -143,6 +166,10 @@ def denoise(
         return scheduler.step(guided, state, row, drawn)
 
     return jax.lax.fori_loop(start, stop, evaluate, state)
+
+
+def _guided(uncond: Array, cond: Array, scale: Array) -> Array:
+    return jnp.where(scale > 1, uncond + scale * (cond - uncond), cond)
 
 
 def _joined(halves: Array) -> Array:

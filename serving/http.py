@@ -15,6 +15,7 @@ from serving.http_guard import (
     PatientBodies,
     SecurityHeaders,
 )
+from serving.http_mcp import McpServer
 from serving.observer import Observer
 
 
@@ -37,18 +38,21 @@ def build(
         trusted_proxies: how many there are between visitors and this process.
         passes_on: whether the generator has other instances draw.
     """
+    accepted = Keys(keys)
+    mcp = McpServer(generator, accepted)
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
         title=f"{generator.model.family} on JAX",
         docs_url=None,
         redoc_url=None,
         max_body_size=MAX_UPLOAD_BYTES,  # of the page; the APIs take less
+        lifespan=lambda _: mcp.run(),
     )
     http_errors.install(app)
-    accepted = Keys(keys)
     app.include_router(http_generate.router(generator, accepted, passes_on=passes_on))
     app.include_router(http_openai.router(generator, accepted))
     app.include_router(http_operator.router(generator, observer))
+    app.router.routes.extend(mcp.routes())
     # The last one added is the first that a request meets.
     app.add_middleware(GuardedRoutes)
     # Also where no origin is named: without it Gradio would let every page read this one.
@@ -56,7 +60,7 @@ def build(
         CORSMiddleware,
         allow_origins=cors_origins,
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_headers=["Authorization", "Content-Type", "X-Gradio-User"],
         expose_headers=["X-Request-Id", "Retry-After"],
     )
     app.add_middleware(PatientBodies)

@@ -1,6 +1,7 @@
 """Every error over HTTP in one shape, the OpenAI API's: what is wrong, where, of which kind."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from serving.generator import Error, ErrorKind, RequestError
 
-_STATUS = {
+_STATUS: dict[str, int] = {
     ErrorKind.INVALID: 400,
     ErrorKind.UNAUTHORISED: 401,
     ErrorKind.UNKNOWN: 404,
@@ -32,8 +33,7 @@ _RETRY_AFTER_S = 5
 
 def error_body(kind: str, message: str, field: str | None = None) -> dict[str, Any]:
     """What a client reads about an error."""
-    known = kind in ErrorKind.__members__.values()
-    status = _STATUS[ErrorKind(kind)] if known else 400
+    status = _STATUS.get(kind, 400)
     blame = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     kinds = {429: "rate_limit_error", 401: "authentication_error"}
     return {
@@ -49,6 +49,16 @@ def error_body(kind: str, message: str, field: str | None = None) -> dict[str, A
 def as_refusal(error: Error) -> RequestError:
     """The ending of a request as an answer of its own."""
     return RequestError(error.message, error.kind)
+
+
+def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """The first thing that pydantic finds wrong, and the field; what was sent is not sent back."""
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        return f"The body is no JSON: {first['ctx']['error']}", None
+    names = [str(part)[:40] for part in first["loc"] if part != "body"]
+    field = names[0] if names else None
+    return f"{field or 'The body'}: {first['msg']}", field
 
 
 def install(app: FastAPI) -> None:
@@ -70,15 +80,8 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
 
 
 def _not_valid(_: Request, error: Exception) -> JSONResponse:
-    """The first thing that is wrong; what was sent is not sent back."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    names = [str(part)[:40] for part in first["loc"] if part != "body"]
-    if first["type"] == "json_invalid":
-        message, field = f"The body is no JSON: {first['ctx']['error']}", None
-    else:
-        field = names[0] if names else None
-        message = f"{field or 'The body'}: {first['msg']}"
+    message, field = first_fault(error.errors())
     return JSONResponse(error_body(ErrorKind.INVALID, message, field), 400)
 
 

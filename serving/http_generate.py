@@ -12,12 +12,12 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from serving import wire, words
 from serving.generator import ErrorKind, Event, Generator, Request, RequestError
-from serving.http_guard import MAX_BODY_BYTES, Keys
+from serving.http_guard import MAX_BODY_BYTES, Keys, address_of
 
 # Says that another instance passed the request on.
 HOP_HEADER = "X-SDXL-Hop"
 
-RequestId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
+RequestId = Annotated[str, Path(pattern=wire.ID)]
 
 Followed = tuple[str, AsyncGenerator[Event]]  # an id, and what there is to hear of it
 
@@ -38,7 +38,7 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
             body,
             generator.model,
             visitor=keys.visitor(sender),
-            address=sender.client.host if sender.client else "",
+            address=address_of(sender),
             **wire.generate_fields(body),
         )
         await generator.submit(request)

@@ -83,12 +83,13 @@ class PatientBodies:
 
 
 # Gradio's routes that this page does not need: what fetches from other hosts (URLs as files, the
-# proxy), calls methods of components, keeps the state of sessions, watches the source or visitors.
+# proxy), calls methods of components, keeps the state of sessions, watches the source or visitors,
+# or draws an icon as large as anybody says.
 _CLOSED = re.compile(
     r"""/gradio_api/(
         file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
-        | dev | mcp | process_recording | run-history | runs | stream | vibe)
-    ) | /monitoring""",
+        | dev | mcp/(messages|schema|sse) | process_recording | run-history | runs | stream | vibe)
+    ) | /monitoring | /pwa_icon/""",
     re.IGNORECASE | re.VERBOSE,
 )
 
@@ -182,7 +183,7 @@ class Keys:
             RequestError: a key is needed, and this request has none or a wrong one.
         """
         if not self._digests:
-            return request.client.host if request.client else ""
+            return address_of(request)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         digest = _digest(key.strip())
         # All are compared, and in constant time.
@@ -191,6 +192,11 @@ class Keys:
             message = "A valid API key is needed, as 'Authorization: Bearer KEY'."
             raise RequestError(message, ErrorKind.UNAUTHORISED)
         return f"key {digest[:8].hex()}"
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from, or ""."""
+    return request.client.host if request.client else ""
 
 
 def _digest(key: str) -> bytes:

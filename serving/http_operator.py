@@ -9,13 +9,15 @@ from serving.observer import Observer
 
 
 def router(generator: Generator, observer: Observer) -> APIRouter:
-    """Health, readiness and metrics; none of them touches the devices."""
+    """Health, readiness and metrics; none of them touches the devices or waits for them."""
     routes = APIRouter()
 
     @routes.get("/healthz")
-    async def alive() -> dict[str, str]:
-        """The process answers."""
-        return {"status": "alive"}
+    async def alive() -> JSONResponse:
+        """The process answers, and its devices do; if not, it should be started again."""
+        if generator.stuck:
+            return JSONResponse({"status": "stuck"}, 503)
+        return JSONResponse({"status": "alive"})
 
     @routes.get("/readyz")
     async def ready() -> JSONResponse:

@@ -5,9 +5,10 @@ import io
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 from PIL import Image as Pillow
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 Publish = Callable[[Event], object]
 
+# Of the time that a request may be drawn for, what no single step of it should take.
+_STUCK = 1 / 5
+
 
 class LocalGenerator(Reception):
     """A `serving.generator.Generator` over a pipeline in this process.
@@ -44,6 +48,8 @@ class LocalGenerator(Reception):
     A single thread does all the drawing, so requests never meet on the devices, even while one
     that was stopped is still finishing its last step. Pictures become PNG files beside it, while
     the next request is being drawn.
+
+    `more_sizes`, width and height, are compiled one after the other once it is open.
     """
 
     def __init__(
@@ -54,12 +60,27 @@ class LocalGenerator(Reception):
         observer: Observer,
         *,
         bundled: bool = False,
+        more_sizes: Sequence[tuple[int, int]] = (),
     ) -> None:
-        super().__init__(_describe(pipe, bundled), limits, rates, observer)
+        model = replace(_describe(pipe, bundled), coming_sizes=tuple(more_sizes))
+        super().__init__(model, limits, rates, observer)
         observer.compiled(pipe.compile_seconds)
         self._pipe = pipe
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         self._stops: dict[str, threading.Event] = {}
+        self._adding: asyncio.Task[None] | None = None
+        self._stuck_s = _STUCK * limits.running_s
+        self._heard_at: float | None = None  # of the devices, while they are at work
+
+    @property
+    def stuck(self) -> bool:
+        """See `serving.generator.Generator.stuck`."""
+        heard_at = self._heard_at
+        return heard_at is not None and time.monotonic() - heard_at > self._stuck_s
+
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        self._adding = asyncio.create_task(self._add_sizes())
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
@@ -67,6 +88,8 @@ class LocalGenerator(Reception):
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
+        if self._adding is not None:
+            self._adding.cancel()
         await super().close(within_s)
         await asyncio.to_thread(self._thread.shutdown)
 
@@ -78,18 +101,46 @@ class LocalGenerator(Reception):
         if stop := self._stops.get(record.request.id):
             stop.set()
 
+    async def _add_sizes(self) -> None:
+        for size in self.model.coming_sizes:
+            ready = await self._add_size(*size)
+            coming = tuple(each for each in self.model.coming_sizes if each != size)
+            more = (*self.model.more_sizes, size) if ready else self.model.more_sizes
+            self.model = replace(self.model, more_sizes=more, coming_sizes=coming)
+
+    async def _add_size(self, width: int, height: int) -> bool:
+        """Compiles beside the drawing; runs for the first time in between. Says if it worked."""
+        began = time.monotonic()
+        run = partial(
+            self._pipe.generate, "warm up", num_inference_steps=1, height=height, width=width
+        )
+        try:
+            await asyncio.to_thread(self._pipe.add_size, height, width)
+            await asyncio.get_running_loop().run_in_executor(self._thread, run)
+        except Exception as error:  # what there is can still be drawn
+            log.error("Pictures of %dx%d cannot be drawn", width, height, exc_info=error)
+            return False
+        log.info("Ready for %dx%d after %.1f s", width, height, time.monotonic() - began)
+        return True
+
     async def _draw(self, record: Record) -> None:
         request = record.request
         stop = self._stops[request.id] = threading.Event()
         loop = asyncio.get_running_loop()
 
         def publish(event: Event) -> None:
+            self._heard_at = time.monotonic()
             loop.call_soon_threadsafe(self._desk.publish, record, event)
 
+        def generate() -> Result | Error:
+            self._heard_at = time.monotonic()
+            try:
+                return _generate(self._pipe, request, publish, stop)
+            finally:
+                self._heard_at = None
+
         began = time.monotonic()
-        drawn = await loop.run_in_executor(
-            self._thread, _generate, self._pipe, request, publish, stop
-        )
+        drawn = await loop.run_in_executor(self._thread, generate)
         del self._stops[request.id]
         if isinstance(drawn, Result):
             self._speed.observe(request.num_inference_steps, time.monotonic() - began)
@@ -126,6 +177,11 @@ def _generate(
             guidance_scale=request.guidance_scale,
             num_inference_steps=request.num_inference_steps,
             seed=request.seed,
+            guidance_until=request.guidance_until,
+            variation_seed=request.variation_seed,
+            variation_strength=request.variation_strength,
+            width=request.size[0] if request.size else None,
+            height=request.size[1] if request.size else None,
             on_step=on_step,
             cancelled=stop,
             # Nothing is shown that a safety checker has not seen.

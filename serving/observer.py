@@ -6,7 +6,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from serving.generator import Done, Error, Load, Model, Request, RequestError
+from serving.generator import Error, Load, Model, Request, RequestError
 from serving.record import Record
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Observer:
     def ended(self, record: Record) -> None:
         """A request has ended."""
         assert record.ended_at is not None
-        outcome = "done" if isinstance(record.ending, Done) else _kind(record)
+        outcome = str(record.ending.kind) if isinstance(record.ending, Error) else "done"
         total_s = record.ended_at - record.accepted_at
         waited_s = (record.started_at or record.ended_at) - record.accepted_at
         stages = {"wait": waited_s, "total": total_s}
@@ -99,8 +99,3 @@ class Observer:
             fields["prompt"] = request.prompt
             fields["negative_prompt"] = request.negative_prompt
         log.info("request", extra={"fields": fields})
-
-
-def _kind(record: Record) -> str:
-    assert isinstance(record.ending, Error)
-    return str(record.ending.kind)

@@ -78,6 +78,11 @@ class Reception(ABC):
         accepting = not self._closing and self._parallel > 0
         return Load(len(self._queue), running, self._max_waiting, accepting)
 
+    @property
+    def stuck(self) -> bool:
+        """See `serving.generator.Generator.stuck`."""
+        return False
+
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
         return
@@ -91,7 +96,6 @@ class Reception(ABC):
             self._observer.refused(request, error)
             raise
         self._queue.push(request.visitor, record)
-        self._tell_places()
         self._begin_next()
 
     def events(self, request_id: str) -> AsyncGenerator[Event]:

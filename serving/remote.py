@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -45,8 +45,13 @@ HEALTH_S = 5.0
 ANSWER_S = 5.0
 # Looks in a row without an answer, until what an instance draws is begun again elsewhere.
 _LOOKS = 2
+# The same, until an instance that was not there from the start is forgotten.
+LAST_LOOKS = 24
 # A stream says something at least every 15 seconds, if only that it lives.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
+# What httpx raises where an instance is lost; and what anyio, below it, does where a connection is
+# reset in the moment in which it is made.
+_LOST = (httpx.HTTPError, AttributeError)
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
@@ -75,14 +80,22 @@ class Backend:
         drawing: ids of what it is drawing.
         streams: what ends waiting for what it says, by the id of a request.
         silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
+        stays: whether it is looked at for ever, however long it is silent.
+        model: what it said that it draws with, at the last look.
     """
 
     url: str
+    stays: bool = True
     healthy: bool = True
     others: int = 0
     drawing: set[str] = field(default_factory=set)
     streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
     silent: int = 0
+    model: Model | None = None
+
+    def draws(self, size: tuple[int, int] | None) -> bool:
+        """Whether it would do so now; None for the size of who does not ask for one."""
+        return self.healthy and (size is None or (bool(self.model) and size in self.model.sizes))
 
 
 class RemoteGenerator(Reception):
@@ -104,7 +117,7 @@ class RemoteGenerator(Reception):
     ) -> None:
         self._client = client
         self._backends = [Backend(url) for url in urls]
-        self._looking: list[asyncio.Task[None]] = []
+        self._looking: set[asyncio.Task[None]] = set()
         super().__init__(model, limits, rates, observer)
 
     async def close(self, within_s: float) -> None:
@@ -116,7 +129,16 @@ class RemoteGenerator(Reception):
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
-        self._looking = [asyncio.create_task(self._look_forever(b)) for b in self._backends]
+        for backend in self._backends:
+            self._look(backend)
+
+    def add(self, url: str) -> None:
+        """Has one more instance draw, until it is silent for long; one known already is no news."""
+        if all(backend.url != url for backend in self._backends):
+            log.info("%s has come", url)
+            backend = Backend(url, stays=False, healthy=False)  # until it was looked at
+            self._backends.append(backend)
+            self._look(backend)
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
@@ -138,7 +160,7 @@ class RemoteGenerator(Reception):
         tried: list[Backend] = []
         reason = ""
         for attempt in range(1, ATTEMPTS + 1):
-            backend = await self._least_busy(tried)
+            backend = await self._least_busy(record.request.size, tried)
             tried.append(backend)
             if attempt > 1:
                 self._observer.retried(reason)
@@ -151,12 +173,12 @@ class RemoteGenerator(Reception):
                 reason = error.reason
         self._desk.end(record, ErrorKind.UNAVAILABLE, words.UNAVAILABLE)
 
-    async def _least_busy(self, tried: list[Backend]) -> Backend:
-        """A healthy instance, rather not one that was tried before.
+    async def _least_busy(self, size: tuple[int, int] | None, tried: list[Backend]) -> Backend:
+        """A healthy instance that draws this size, rather not one that was tried before.
 
         Where there is none, one may come back: the request's deadline is the end of the wait.
         """
-        while not (healthy := [backend for backend in self._backends if backend.healthy]):
+        while not (healthy := [backend for backend in self._backends if backend.draws(size)]):
             await asyncio.sleep(HEALTH_S / 10)
         return min(healthy, key=lambda one: (tried.count(one), len(one.drawing) + one.others))
 
@@ -194,11 +216,22 @@ class RemoteGenerator(Reception):
             backend.drawing.discard(request.id)
             del backend.streams[request.id]
 
-    async def _look_forever(self, backend: Backend) -> None:
-        while True:
-            await self._look_at(backend)
+    def _look(self, backend: Backend) -> None:
+        looking = asyncio.create_task(self._keep_looking(backend))
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
+
+    async def _keep_looking(self, backend: Backend) -> None:
+        while backend.stays or backend.silent < LAST_LOOKS:
+            try:
+                await self._look_at(backend)
+            except Exception as error:  # an instance that is never looked at again would stay lost
+                log.error("%s cannot be looked at", backend.url, exc_info=error)
+                backend.healthy = False
             self._begin_next()
             await asyncio.sleep(HEALTH_S)
+        log.info("%s is forgotten", backend.url)
+        self._backends.remove(backend)
 
     async def _look_at(self, backend: Backend) -> None:
         try:
@@ -215,8 +248,19 @@ class RemoteGenerator(Reception):
             return
         if not backend.healthy:
             log.info("%s is used again", backend.url)
-        backend.healthy, backend.silent = True, 0
+        backend.healthy, backend.silent, backend.model = True, 0, model
+        self.model = replace(self.model, **self._sizes())
         backend.others = max(0, load.waiting + load.running - len(backend.streams))
+
+    def _sizes(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Those that any instance draws, or will, that can be asked now."""
+        models = [each.model for each in self._backends if each.healthy and each.model]
+        more = dict.fromkeys(size for model in models for size in model.more_sizes)
+        coming = dict.fromkeys(size for model in models for size in model.coming_sizes)
+        return {
+            "more_sizes": tuple(more),
+            "coming_sizes": tuple(size for size in coming if size not in more),
+        }
 
 
 def _give_up(backend: Backend) -> None:
@@ -241,7 +285,7 @@ _ELSEWHERE = {
 _PASSING = {"full", "too_many", "abandoned"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Answer(Model):
     """What an instance says about itself."""
 
@@ -257,7 +301,7 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     """
     try:
         answer = await client.get(f"{url}/v1/model", headers={HOP_HEADER: "1"}, timeout=ANSWER_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (*_LOST, httpx.InvalidURL) as error:
         raise BackendError(f"cannot be reached: {error!r}", "lost") from error
     if answer.status_code == 508:
         raise LoopError(words.LOOP)
@@ -283,7 +327,7 @@ async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Leng
             timeout=LENGTH_WITHIN_S,
         )
         return TypeAdapter(Length).validate_json(answer.raise_for_status().content)
-    except (httpx.HTTPError, ValidationError):
+    except (*_LOST, ValidationError):
         return None
 
 
@@ -313,7 +357,7 @@ async def stream(
                     yield event
                     if isinstance(event, Done | Error):
                         return
-    except httpx.HTTPError as error:
+    except _LOST as error:
         raise BackendError(f"was lost: {error!r}", "lost") from error
     except ValueError as error:
         raise BackendError(f"answers nonsense: {str(error)[:200]}", "nonsense") from error
@@ -344,6 +388,13 @@ def _refusal(status: int, content: bytes) -> Error:
 
 def _same(one: Model, other: Model) -> bool:
     """Whether two instances draw the same pictures of the same request."""
-    fields = ("name", "revision", "height", "width", "images_per_request", "max_inference_steps")
-    fields += ("safety_checker",)
+    fields = (
+        "name",
+        "revision",
+        "height",
+        "width",
+        "images_per_request",
+        "max_inference_steps",
+        "safety_checker",
+    )
     return all(getattr(one, name) == getattr(other, name) for name in fields)

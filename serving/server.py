@@ -8,11 +8,30 @@ from typing import Any
 import uvicorn
 
 from serving.generator import Generator
-from serving.http_guard import PatientProtocol
+from serving.http_guard import HEAD_WITHIN_S, PatientProtocol
 
 _MAX_CONNECTIONS = 1000
 # For connections that are still open when every request has ended.
 _GOODBYE_S = 2
+
+
+def config(app: Any, host: str, port: int) -> uvicorn.Config:
+    """How every application is served here."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # `serving.http_guard` knows how many proxies to trust
+        server_header=False,
+        http=PatientProtocol,
+        ws="none",
+        limit_concurrency=_MAX_CONNECTIONS,
+        # Longer than clients keep theirs: closed while it is used it looks like a lost server.
+        timeout_keep_alive=int(HEAD_WITHIN_S),
+        timeout_graceful_shutdown=_GOODBYE_S,
+    )
 
 
 class Server(uvicorn.Server):
@@ -32,21 +51,7 @@ class Server(uvicorn.Server):
         stop_within_s: float,
         end_streams: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                host=host,
-                port=port,
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,  # `serving.http_guard` knows how many proxies to trust
-                server_header=False,
-                http=PatientProtocol,
-                ws="none",
-                limit_concurrency=_MAX_CONNECTIONS,
-                timeout_graceful_shutdown=_GOODBYE_S,
-            )
-        )
+        super().__init__(config(app, host, port))
         self._generator = generator
         self._stop_within_s = stop_within_s
         self._end_streams = end_streams

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import httpx
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
-from serving import http_errors, words
+from serving import http_errors, server, words
 from serving.generator import ErrorKind, Model, RequestError
 from serving.http_generate import HOP_HEADER
-from serving.http_guard import PatientProtocol
 from serving.remote import BackendError, fetch_model
 
 log = logging.getLogger(__name__)
@@ -29,8 +28,8 @@ async def wait_for_model(
         LoopError: an instance passes requests on itself, perhaps to this one.
         SystemExit: told to stop meanwhile.
     """
-    server = uvicorn.Server(at)
-    serving = asyncio.create_task(server.serve())
+    waiting = uvicorn.Server(at)
+    serving = asyncio.create_task(waiting.serve())
     said: dict[str, float] = {}
     try:
         while not serving.done():
@@ -42,7 +41,7 @@ async def wait_for_model(
             await asyncio.wait([serving], timeout=_LOOK_S)
         raise SystemExit(0)
     finally:
-        server.should_exit = True
+        waiting.should_exit = True
         await serving
 
 
@@ -56,14 +55,12 @@ def config(host: str, port: int) -> uvicorn.Config:
         return {"status": "alive"}
 
     @app.api_route("/{path:path}", methods=["GET", "POST", "DELETE"])
-    async def later(path: str, request: http_errors.Request) -> None:
+    async def later(path: str, request: Request) -> None:
         if HOP_HEADER in request.headers:
             raise RequestError(words.LOOP, ErrorKind.LOOP)
         raise RequestError(words.UNAVAILABLE, ErrorKind.UNAVAILABLE)
 
-    return uvicorn.Config(
-        app, host=host, port=port, log_config=None, http=PatientProtocol, ws="none", lifespan="off"
-    )
+    return server.config(app, host, port)
 
 
 def _say(said: dict[str, float], message: str) -> None:

@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,6 +28,7 @@ from serving.generator import (
 )
 
 MAX_IMAGES = 64
+ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
 _EVENTS: dict[str, type[Event]] = {
     "queued": Queued,
     "started": Started,
@@ -58,6 +59,18 @@ class Body(BaseModel):
     seed: int | None = Field(
         None, ge=0, le=MAX_SEED, description="Picture i is drawn from seed + i. Random if None."
     )
+    guidance_until: float = Field(
+        1.0, ge=0, le=1, description="The share of the steps with guidance; less is quicker."
+    )
+    variation_strength: float = Field(
+        0.0, ge=0, le=1, description="Above 0: variations of the picture of `seed`, so far from it."
+    )
+    variation_seed: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_SEED,
+        description="Variation i leans to variation_seed + i. Random if None.",
+    )
 
 
 class GenerateBody(Body):
@@ -67,7 +80,7 @@ class GenerateBody(Body):
     size: str | None = Field(None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", description="WxH")
     id: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9_-]{16,64}$",
+        pattern=ID,
         description="Names the request; whoever knows it may follow and stop it.",
     )
     keep: bool = Field(False, description="Go on for a while when nobody follows any more.")
@@ -90,6 +103,9 @@ def to_request(body: Body, model: Model, *, visitor: str, address: str, **others
         guidance_scale=body.guidance_scale,
         num_inference_steps=body.num_inference_steps or model.num_inference_steps,
         seed=random_seed() if body.seed is None else body.seed,
+        guidance_until=body.guidance_until,
+        variation_strength=body.variation_strength,
+        variation_seed=random_seed() if body.variation_seed is None else body.variation_seed,
         visitor=visitor,
         address=address,
         **others,
@@ -117,12 +133,10 @@ def parse_size(size: str | None) -> tuple[int, int] | None:
 
 def from_request(request: Request) -> dict[str, Any]:
     """The JSON body that asks another instance for the same."""
-    size = None if request.size is None else "{}x{}".format(*request.size)
-    fields = asdict(replace(request, size=None))
-    return {
-        **{name: value for name, value in fields.items() if name not in ("visitor", "address")},
-        "size": size,
-    }
+    fields = asdict(request)
+    del fields["visitor"], fields["address"]
+    fields["size"] = None if request.size is None else "{}x{}".format(*request.size)
+    return fields
 
 
 def from_event(event: Event) -> tuple[str, dict[str, Any]]:

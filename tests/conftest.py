@@ -1,9 +1,6 @@
 """Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
 
 import os
-import socket
-
-import pytest
 
 # Nothing in the tests may need the network; a test of the Hub client sets its own endpoint.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -18,10 +15,3 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import free_port
 from serving import options
 
 ROOT = Path(__file__).parent.parent
@@ -31,8 +32,7 @@ def test_defaults():
         revision=None,
         host="127.0.0.1",
         port=7860,
-        height=None,
-        width=None,
+        sizes=(),
         images=4,
         steps=25,
         max_waiting=32,
@@ -41,6 +41,7 @@ def test_defaults():
         grace=30,
         keep_results=32,
         keep_seconds=600,
+        keep_files=3600,
         stop_within=60,
         rate_per_address=0,
         rate_per_session=0,
@@ -58,12 +59,17 @@ def test_defaults():
 
 
 def test_flag_wins_over_variable_and_empty_variable_counts_as_unset():
-    variables = {"PORT": "8000", "STEPS": "10", "HOST": "", "CACHE_DIR": "cache", "WIDTH": "512"}
+    variables = {"PORT": "8000", "STEPS": "10", "HOST": "", "CACHE_DIR": "cache"}
     chosen = options.read(["--steps", "30"], variables)
     assert (chosen.port, chosen.steps, chosen.host) == (8000, 30, "127.0.0.1")
-    assert (chosen.cache_dir, chosen.width) == (Path("cache"), 512)
+    assert chosen.cache_dir == Path("cache")
     assert not options.read([], {"SAFETY_CHECKER": "no"}).safety_checker
     assert options.read(["--safety-checker", "yes"], {"SAFETY_CHECKER": "no"}).safety_checker
+
+
+def test_sizes_are_width_and_height_each_once():
+    chosen = options.read(["--sizes", "1024x1024, 1152x896,1024x1024"], {})
+    assert chosen.sizes == ((1024, 1024), (1152, 896))
 
 
 def test_on_a_space_the_page_is_open_to_all():
@@ -78,7 +84,8 @@ def test_on_a_space_the_page_is_open_to_all():
         ([], {"PORT": "http"}, "--port: 'http' is not possible"),
         ([], {"STEPS": "51"}, "--steps: '51' is not possible; a whole number from 1 to 50"),
         (["--images", "4.5"], {}, "--images: '4.5'"),
-        (["--height", "-8"], {}, "--height"),
+        (["--sizes", "1024"], {}, "--sizes: '1024' is not possible; sizes such as 1024x1024,1152x"),
+        ([], {"SIZES": "64x64,-8x64"}, "--sizes: '-8x64' is not possible"),
         (["--max-waiting", "9" * 5000], {}, "--max-waiting"),
         (["--cors-origins", "example.org"], {}, "'example.org' is not possible; an origin such as"),
         ([], {"BACKEND_URL": "http://a/b"}, "--backend-urls: 'http://a/b' is not possible"),
@@ -113,18 +120,19 @@ def test_lists_are_separated_by_commas():
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("", "has no keys")])
-def test_api_keys_file(content: str | None, said: str, tmp_path: Path, unused_port: int):
+def test_api_keys_file(content: str | None, said: str, tmp_path: Path):
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content)
-    ended = run_app("--api-keys-file", str(file), PORT=str(unused_port))
+    ended = run_app("--api-keys-file", str(file), PORT=str(free_port()))
     assert ended.returncode == 2
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
-def test_pointed_at_itself(unused_port: int):
-    ended = run_app(PORT=str(unused_port), BACKEND_URL=f"http://127.0.0.1:{unused_port}")
+def test_pointed_at_itself():
+    port = free_port()
+    ended = run_app(PORT=str(port), BACKEND_URL=f"http://127.0.0.1:{port}")
     assert ended.returncode == 2
     assert ended.stderr.startswith("app.py: --backend-urls: This instance passes requests on")
 
@@ -145,8 +153,8 @@ def test_address_in_use():
 
 
 @pytest.mark.parametrize("model", ["no/such/folder", "tests"])
-def test_no_checkpoint(model: str, unused_port: int):
-    ended = run_app("--model", model, PORT=str(unused_port))
+def test_no_checkpoint(model: str):
+    ended = run_app("--model", model, PORT=str(free_port()))
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert model in ended.stderr

@@ -1,10 +1,13 @@
 """The real program with a real model, in a real browser, as a visitor meets it."""
 
 import re
+import threading
 import urllib.request
 import zipfile
 from base64 import b64decode
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,21 +17,22 @@ from openai import OpenAI
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
+from benchmarks.processes import ROOT, stand_in
 from pipeline import BUNDLED, metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
 from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask,
-    chromium,
     opened,
-    served,
     wait_for_pictures,
     width_needed,
 )
+from tests.web import served
+from tools.page_states import PROMPT, launched
 from ui import words
 
-PROMPT = "a large red star on a blue background"
+BLACK = "rgb(0, 0, 0)"
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +41,37 @@ def checkpoint() -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Another site: its address, and the folder with its pages."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_address[1]}", folder
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def address(
+    checkpoint: Path, elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """Where the program serves its page."""
-    with served(["app.py", "--model", str(checkpoint)], tmp_path_factory.mktemp("app")) as url:
+    log = tmp_path_factory.mktemp("app") / "log"
+    program = ["app.py", "--model", str(checkpoint), "--cors-origins", elsewhere[0]]
+    with served(program, log) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where it does over a stand-in for the model, so slow that any browser is faster."""
-    program = ["-m", "benchmarks.stand_in", "--step-ms", "400"]
-    with served(program, tmp_path_factory.mktemp("slow")) as url:
+    with served(stand_in(400), tmp_path_factory.mktemp("slow") / "log") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as started:
+    with launched() as started:
         yield started
 
 
@@ -295,6 +313,29 @@ def test_phone(page: Page):
     wait_for_pictures(page)
     page.get_by_role("button", name=words.ADVANCED).click()
     assert width_needed(page) == 390
+
+
+def test_as_a_part_of_another_sites_page(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    example = (ROOT / "examples" / "embed.html").read_text(encoding="utf-8")
+    (folder / "index.html").write_text(example.replace("http://127.0.0.1:7860", address))
+    with opened(browser, site) as page:
+        component, frame = page.locator("gradio-app"), page.frame_locator("iframe").locator("body")
+        for part in (component, frame):
+            part.locator("#prompt textarea").fill(PROMPT)
+            part.locator("#prompt textarea").press("Enter")
+            expect(part.locator("#status")).to_contain_text(
+                "4 pictures in", timeout=DRAWN_WITHIN_MS
+            )
+            pictures = part.locator("#gallery .thumbnail-lg img")
+            expect(pictures).to_have_count(4)
+            assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
+            expect(part.locator("#header")).to_be_hidden()
+        expect(component.locator("#footer")).to_be_visible()
+        expect(frame.locator("#footer")).to_be_hidden()
+        assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == BLACK
 
 
 def test_the_api_beside_the_page(address: str):

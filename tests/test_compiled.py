@@ -109,7 +109,8 @@ def test_every_device_computes_only_its_share(devices: int) -> None:
 
 def test_pictures_are_spread_over_the_devices() -> None:
     run = shared_pipeline(4)._compiled
-    latents = run.initial_latents(run.put_seeds(np.arange(4, dtype=np.uint32)), 1.0)
+    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
+    latents = run.initial_latents(seeds, seeds, 0.0, 1.0)
     held = {shard.device.id: shard.index[0] for shard in latents.addressable_shards}
     assert held == {picture: slice(picture, picture + 1) for picture in range(4)}
     pictures, _ = run.decode(latents)
@@ -124,9 +125,9 @@ def test_weights_are_on_every_device() -> None:
         assert all(leaf.devices() == set(jax.devices()[:4]) for leaf in leaves)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize(("devices", "guided"), [(1, 99), (8, 99), (1, 3), (8, 3)])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_run_in_parts_equals_the_whole(devices: int, scheduler: str) -> None:
+def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: str) -> None:
     run = shared_pipeline(devices)._compiled
     steps = 7
     config = read_config(SMALLEST, scheduler).scheduler
@@ -140,8 +141,9 @@ def test_a_run_in_parts_equals_the_whole(devices: int, scheduler: str) -> None:
         seeds=seeds,
         table=run.put_schedule(schedule),
         guidance_scale=5.0,
+        guided=guided,
     )
-    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
+    first = run.start(run.initial_latents(seeds, seeds, 0.0, schedule.init_noise_sigma))
     end = schedule.stops[-1]
     whole = np.asarray(advance(first, start=0, stop=end).latents)
     for middle in range(1, end):
@@ -154,7 +156,7 @@ def test_a_run_in_parts_equals_the_whole(devices: int, scheduler: str) -> None:
 def test_initial_latents_are_scaled_noise() -> None:
     run = shared_pipeline(1)._compiled
     seeds = run.put_seeds(np.array([5, 6, 2**32 - 1, 0], np.uint32))
-    one, three = (np.asarray(run.initial_latents(seeds, sigma)) for sigma in (1.0, 3.0))
+    one, three = (np.asarray(run.initial_latents(seeds, seeds, 0.0, sigma)) for sigma in (1.0, 3.0))
     np.testing.assert_allclose(three, 3 * one, rtol=1e-6)
     assert len({row.tobytes() for row in one}) == 4
     assert abs(one.mean()) < 0.1

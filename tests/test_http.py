@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -51,6 +52,22 @@ def generate(site: Site, **changes: Any) -> list[Event]:
         return list(read(sent))
 
 
+class Background:
+    """A request that is made beside the test."""
+
+    def __init__(self, site: Site, **changes: Any) -> None:
+        self.events: list[Event] = []
+        self._thread = threading.Thread(target=self._run, args=(site, changes))
+        self._thread.start()
+
+    def _run(self, site: Site, changes: dict[str, Any]) -> None:
+        self.events.extend(generate(site, **changes))
+
+    def finished(self) -> list[Event]:
+        self._thread.join(30)
+        return self.events
+
+
 def post(site: Site, body: Any, path: str = "/v1/generate", **others: Any) -> httpx.Response:
     return httpx.post(site.url + path, json=body, timeout=30, **others)
 
@@ -76,6 +93,36 @@ def test_events_up_to_the_pictures(site: Site):
 
     with httpx.stream("GET", f"{site.url}/v1/requests/0123456789abcdef") as again:
         assert list(read(again))[-3:] == events[-3:]
+
+
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+def test_variations_and_guidance_that_ends(site: Site, path: str):
+    body = {"prompt": "a star", "guidance_until": 0.5, "variation_strength": 0.25}
+    assert post(site, body | {"variation_seed": 9}, path).status_code == 200
+    asked = site.pipe.calls[-1]
+    assert (asked["guidance_until"], asked["variation_strength"]) == (0.5, 0.25)
+    assert asked["variation_seed"] == 9
+    assert post(site, body, path).status_code == 200
+    assert site.pipe.calls[-1]["variation_seed"] != 9
+    assert post(site, body | {"variation_strength": 1.5}, path).status_code == 400
+
+
+def test_every_size_there_is():
+    pipe = FakePipeline().as_pipeline()
+    rates, more = RateLimits(None, None), ((16, 8),)
+    generator = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=more)
+    with serve(generator=generator) as site:
+        wait_until(lambda: not generator.model.coming_sizes)
+        assert httpx.get(f"{site.url}/v1/model").json()["more_sizes"] == [[16, 8]]
+        for size in ("16x8", "8x8", "auto"):
+            body = {"prompt": "a star", "size": size}
+            answer = post(site, body, "/v1/images/generations").json()
+            assert answer["size"] == ("8x8" if size == "auto" else size)
+            with Pillow.open(io.BytesIO(base64.b64decode(answer["data"][0]["b64_json"]))) as drawn:
+                assert "{}x{}".format(*drawn.size) == answer["size"]
+        answer = post(site, {"prompt": "a star", "size": "9x9"}, "/v1/images/generations")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == "size is 9x9; here it can only be 8x8 or 16x8"
 
 
 def test_previews_for_who_wants_them(site: Site):
@@ -150,6 +197,18 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         for thread in threads:
             thread.join(20)
         assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
+
+
+def test_devices_that_say_nothing_for_long_are_no_good_health():
+    with serve(held=True, limits=Limits(running_s=3.0)) as site, ThreadPoolExecutor() as pool:
+        health = f"{site.url}/healthz"
+        assert httpx.get(health).status_code == 200
+        asked = pool.submit(generate, site)
+        wait_until(lambda: httpx.get(health).json() == {"status": "stuck"})
+        assert httpx.get(health).status_code == 503
+        site.pipe.let_all()
+        assert asked.result()[-1][0] == "done"
+        assert httpx.get(health).status_code == 200
 
 
 # --- what cannot be used ---
@@ -306,38 +365,29 @@ def test_other_pages_only_where_they_are_named():
 
 def test_graceful_stop():
     with serve(held=True) as site:
-        ended: list[Event] = []
-        running = threading.Thread(target=lambda: ended.extend(generate(site)))
-        running.start()
+        running = Background(site)
         wait_until(lambda: metric(site, "sdxl_inflight") == 1)
-        waiting: list[Event] = []
-        queued = threading.Thread(target=lambda: waiting.extend(generate(site)))
-        queued.start()
+        queued = Background(site)
         wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
         site.stop()
-        queued.join(20)
-        assert waiting[-1][1]["kind"] == "stopping"
+        assert queued.finished()[-1][1]["kind"] == "stopping"
         refused = post(site, BODY)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "stopping"
         assert httpx.get(f"{site.url}/readyz").status_code == 503
         site.pipe.let_all()
-        running.join(20)
-        assert ended[-1][0] == "done"
+        assert running.finished()[-1][0] == "done"
         site.thread.join(20)
         assert not site.thread.is_alive()
 
 
 def test_stop_has_a_limit():
     with serve(held=True, stop_within_s=0.2) as site:
-        ended: list[Event] = []
-        running = threading.Thread(target=lambda: ended.extend(generate(site)))
-        running.start()
+        running = Background(site)
         wait_until(lambda: metric(site, "sdxl_inflight") == 1)
         began = time.monotonic()
         site.stop()
-        running.join(20)
-        assert ended[-1][1]["kind"] == "stopping"
+        assert running.finished()[-1][1]["kind"] == "stopping"
         site.thread.join(20)
         assert time.monotonic() - began < 10
 

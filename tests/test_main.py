@@ -101,6 +101,18 @@ def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) ->
     assert prompts == ["a star", "a ring", "a square", long.strip()]
 
 
+def test_variations_of_a_picture(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    varied = ("--variation-strength", "0.5", "--variation-seed", "3")
+    status, printed, _ = run("a star", "--seed", "7", "--guidance-until", "0.5", *varied)
+    names = [f"7-{seed}.png" for seed in (3, 4, 5, 6)]
+    assert (status, printed) == (0, [str(tmp_path / "out" / name) for name in (*names, "grid.png")])
+    found = [settings(tmp_path / "out" / name) for name in names]
+    assert [each.variation_seed for each in found] == [3, 4, 5, 6]
+    assert {(each.seed, each.variation_strength, each.guidance_until) for each in found} == {
+        (7, 0.5, 0.5)
+    }
+
+
 @pytest.mark.parametrize("wanted", ["yes", "no"])
 def test_what_the_safety_checker_blurred_is_named(
     run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch, wanted: str
@@ -154,6 +166,7 @@ def test_a_device_that_fails(
         (["a star", "--seed", "-1"], "seed is -1; expected 0 to 4294967295"),
         (["a star", "--seed", str(2**32)], "seed is 4294967296; expected 0 to 4294967295"),
         (["a star", "--guidance", "nan"], "guidance_scale is nan; expected a number from 0"),
+        (["a star", "--guidance-until", "2"], "guidance_until is 2.0; expected a number from 0"),
         (["a star", "--guidance", "inf"], "guidance_scale is inf; expected a number from 0"),
         (["a star", "--images", "0"], "images_per_request is 0; expected 1 to 64"),
         (["a star", "--images", str(10**15)], "images_per_request is 1000000000000000; expected"),

@@ -11,10 +11,13 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
+from benchmarks.processes import stand_in
 from pipeline import metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
-from tests.browsing import chromium, opened, served, wait_for_pictures, width_needed
+from tests.browsing import opened, wait_for_pictures, width_needed
+from tests.web import served
+from tools.page_states import launched
 from ui import words
 
 PROMPT = "a red star"
@@ -22,14 +25,13 @@ PROMPT = "a red star"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = ["-m", "benchmarks.stand_in", "--step-ms", "20"]
-    with served(program, tmp_path_factory.mktemp("memory")) as url:
+    with served(stand_in(20), tmp_path_factory.mktemp("memory") / "log") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as started:
+    with launched() as started:
         yield started
 
 

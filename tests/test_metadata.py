@@ -51,7 +51,7 @@ TEXT = (
 NOT_SAID = dict.fromkeys(
     [
         *("seed", "num_inference_steps", "guidance_scale", "width", "height", "model", "revision"),
-        *("sampler", "safety_checker"),
+        *("sampler", "safety_checker", "guidance_until", "variation_seed", "variation_strength"),
     ]
 )
 HOSTILE = [
@@ -195,6 +195,13 @@ def test_fields_that_are_not_there() -> None:
 def test_that_a_picture_was_blurred_is_said() -> None:
     settings = replace(SETTINGS, safety_checker=BLURRED)
     assert "Safety checker: blurred, " in to_text(settings)
+    assert from_text(to_text(settings)) == settings
+
+
+def test_variations_and_guidance_that_ended() -> None:
+    settings = replace(SETTINGS, guidance_until=0.5, variation_seed=3, variation_strength=0.1 + 0.2)
+    said = "Guidance until: 0.5, Seed: 4294967295, Variation seed: 3, Variation seed strength: 0.3"
+    assert said in to_text(settings)
     assert from_text(to_text(settings)) == settings
 
 

@@ -20,6 +20,7 @@ from tests.checkpoints import (
     CompilationCount,
     change_json,
     copy_checkpoint,
+    quickly_compiled,
     shared_pipeline,
 )
 
@@ -70,6 +71,9 @@ def test_nothing_compiles_after_startup(devices: int) -> None:
             pipe.generate("a star", negative, cancelled=Event())
         pipe.generate("very long " * 200, "also long " * 200)
         pipe.generate("a star", latents=np.ones((4, 8, 8, 4), np.float32))
+        for share in (0.0, 0.5, 0.9):
+            pipe.generate("a star", guidance_until=share, on_step=lambda *_: None)
+            pipe.generate("a star", variation_seed=9, variation_strength=share)
         cancel_between_steps(pipe)
         with pytest.raises(InputError):
             pipe.generate("")
@@ -92,6 +96,35 @@ def test_picture_i_is_picture_0_of_seed_plus_i(pipe: SDXLPipeline, seed: int) ->
 def test_the_same_request_gives_the_same_pictures(pipe: SDXLPipeline) -> None:
     one, other = (pictures(pipe, PROMPTS, seed=3) for _ in range(2))
     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_variations(devices: int) -> None:
+    pipe = shared_pipeline(devices)
+    varied = pipe.generate(
+        "a star", seed=7, variation_seed=2**32 - 2, variation_strength=0.25, output_type="np"
+    )
+    assert varied.seeds == [7] * 4
+    assert varied.variation_seeds == [2**32 - 2, 2**32 - 1, 0, 1]
+    plain = pictures(pipe, "a star", seed=7)
+    for i, own in enumerate(varied.variation_seeds):
+        options = {"seed": 7, "variation_seed": own}
+        alone = pictures(pipe, "a star", **options, variation_strength=0.25)[0]
+        assert difference(alone, varied.images[i]) <= CLOSE
+        # The further, the less like the picture of the seed.
+        far = pictures(pipe, "a star", **options, variation_strength=0.75)[0]
+        assert 0.01 < np.abs(alone - plain[0]).mean() < np.abs(far - plain[0]).mean()
+    np.testing.assert_array_equal(pictures(pipe, "a star", seed=7, variation_seed=9), plain)
+    whole = pictures(pipe, "a star", seed=3, variation_seed=7, variation_strength=1)
+    assert difference(whole, plain) <= CLOSE
+
+
+def test_a_variation_has_what_it_takes_in_its_settings(pipe: SDXLPipeline) -> None:
+    image = pipe.generate("a star", seed=7, variation_seed=5, variation_strength=0.5).images[2]
+    found = metadata.from_text(image.info[metadata.KEY])
+    assert (found.seed, found.variation_seed, found.variation_strength) == (7, 7, 0.5)
+    found = metadata.from_text(pipe.generate("a star", seed=7).images[2].info[metadata.KEY])
+    assert (found.seed, found.variation_seed, found.variation_strength) == (9, None, None)
 
 
 # --- prompts
@@ -136,6 +169,32 @@ def test_guidance_of_1_and_below_is_none(pipe: SDXLPipeline) -> None:
             np.testing.assert_array_equal(same, unguided)
     assert difference(pictures(pipe, "a star", guidance_scale=1.5), unguided) > 0.001
     assert np.isfinite(pictures(pipe, "a star", guidance_scale=50)).all()
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_guidance_until(devices: int) -> None:
+    pipe = shared_pipeline(devices)
+
+    def draw(**options: Any) -> np.ndarray:
+        return pictures(pipe, "a star", "a ring", num_inference_steps=4, **options)
+
+    guided, unguided = draw(), draw(guidance_scale=1.0)
+    np.testing.assert_array_equal(draw(guidance_until=1), guided)
+    assert difference(draw(guidance_until=0), unguided) <= CLOSE
+    begun = draw(guidance_until=0.25)
+    assert min(difference(begun, guided), difference(begun, unguided)) > 0.001
+    np.testing.assert_array_equal(draw(guidance_until=0.25, on_step=lambda *_: None), begun)
+    # Of 4 steps the first 1.2 are as many as 1.
+    np.testing.assert_array_equal(draw(guidance_until=0.3), begun)
+
+
+def test_guidance_until_is_in_the_settings(pipe: SDXLPipeline) -> None:
+    def settings(share: float) -> metadata.Settings:
+        image = pipe.generate("a star", guidance_until=share, num_inference_steps=1).images[0]
+        return metadata.from_text(image.info[metadata.KEY])
+
+    assert settings(0.25).guidance_until == 0.25
+    assert settings(1).guidance_until is None
 
 
 def test_what_did_not_fit_is_told(pipe: SDXLPipeline) -> None:
@@ -261,6 +320,42 @@ def test_latents_take_the_place_of_the_seed(pipe: SDXLPipeline) -> None:
     np.testing.assert_array_equal(pictures(pipe, "a star", latents=noise, seed=99), given)
 
 
+# --- sizes
+
+
+def test_another_size(pipe: SDXLPipeline) -> None:
+    with pytest.raises(InputError, match=r"the size is 24x16; expected one of 16x16"):
+        pipe.generate("a star", width=24)
+    before = pictures(pipe, "a star")
+    with quickly_compiled():
+        pipe.add_size(16, 24)
+    with CompilationCount() as count:
+        pipe.add_size(16, 24)
+        wide = pipe.generate("a star", width=24, guidance_until=0.5)
+        np.testing.assert_array_equal(pictures(pipe, "a star"), before)
+    assert count.value == 0
+    assert [image.size for image in wide.images] == [(24, 16)] * 4
+    found = metadata.from_text(wide.images[0].info[metadata.KEY])
+    assert (found.width, found.height) == (24, 16)
+    assert (pipe.width, pipe.height) == (16, 16)
+    with pytest.raises(InputError, match=r"the size is 8x16; expected one of 16x16, 24x16"):
+        pipe.generate("a star", width=8)
+
+
+def test_a_size_that_cannot_be(pipe: SDXLPipeline) -> None:
+    for refuse in (pipe.check_size, pipe.add_size):
+        with pytest.raises(InputError, match="width is 17; expected a multiple of 4"):
+            refuse(16, 17)
+
+
+def test_sizes_share_their_parameters(pipe: SDXLPipeline) -> None:
+    with quickly_compiled():
+        pipe.add_size(16, 24)
+    one, other = (pipe._by_size[size]._weights for size in ((16, 16), (16, 24)))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a is b
+
+
 # --- settings inside
 
 
@@ -315,6 +410,17 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any], str]] = [
             *(float("nan"), float("inf"), float("-inf"), 50.1, 1e300, -0.1, -1, 10**400),
             *("5", True, None, [5.0], 5j, np.float32("nan"), np.float64("inf")),
         )
+    ),
+    *(
+        (f"guidance until {value!r}", {"guidance_until": value}, "guidance_until is .*from 0 to 1")
+        for value in (float("nan"), -0.1, 1.1, "1", None, True)
+    ),
+    ("strength", {"variation_strength": 1.5}, "variation_strength is 1.5; expected .* 0 to 1"),
+    ("variation seed", {"variation_seed": -1}, "variation_seed is -1; expected 0 to 4294967295"),
+    (
+        "variations of latents",
+        {"latents": np.zeros((4, 8, 8, 4), np.float32), "variation_strength": 0.5},
+        "latents take the place",
     ),
     *(
         (f"seed {value!r}", {"seed": value}, "seed is .*expected .*0 to 4294967295")
@@ -477,9 +583,10 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
         return count.value, pictures(pipe, "a star", "a ring", seed=3)
 
     compiled, first = start()
-    assert compiled == 4
+    assert compiled == 5
     stored = sorted((tmp_path / "cache").iterdir())
-    assert [file.name.split("-")[0] for file in stored] == ["decode", "denoise", "encode", "noise"]
+    names = ["decode", "denoise", "encode", "noise", "unguided"]
+    assert [file.name.split("-")[0] for file in stored] == names
 
     decode = stored[0]
     content = decode.read_bytes()
@@ -501,8 +608,9 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
 @pytest.fixture
 def mixed_dtypes() -> Iterator[None]:
     """JAX's attention and Flax's norms mix bfloat16 and float32, on purpose."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # in the threads that compile too
+    yield
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
 @pytest.mark.usefixtures("mixed_dtypes")

@@ -1,14 +1,15 @@
 """A front-end and the instances behind it, each a real server; and servers that are none."""
 
 import asyncio
+import base64
 import json
-import socket
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,17 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.processes import free_port
 from serving import remote, waiting, words
 from serving.desk import Limits
-from serving.generator import Load, Model
+from serving.generator import Image, Load, Model, Request, RequestError
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
 from serving.remote import LoopError, RemoteGenerator
 from tests.fake_pipeline import FakePipeline
-from tests.test_http import Event, generate, metric, post, read
-from tests.web import Site, free_port, serve, wait_until
+from tests.test_http import Background, Event, generate, metric, post, read
+from tests.web import Site, raw_server, serve, wait_until
 
 ROOT = Path(__file__).parent.parent
 MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False)
@@ -38,29 +40,15 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
+def front_of(
+    *urls: str, transport: httpx.AsyncBaseTransport | None = None, **limits: Any
+) -> Iterator[Site]:
     observer = Observer()
     rates = RateLimits(None, None)
-    client = httpx.AsyncClient()
+    client = httpx.AsyncClient(transport=transport)
     generator = RemoteGenerator(client, urls, MODEL, Limits(**limits), rates, observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         yield site
-
-
-class Background:
-    """A request that is made beside the test."""
-
-    def __init__(self, site: Site, **changes: Any) -> None:
-        self.events: list[Event] = []
-        self._thread = threading.Thread(target=self._run, args=(site, changes))
-        self._thread.start()
-
-    def _run(self, site: Site, changes: dict[str, Any]) -> None:
-        self.events.extend(generate(site, **changes))
-
-    def finished(self) -> list[Event]:
-        self._thread.join(30)
-        return self.events
 
 
 def pictures(events: list[Event]) -> list[str]:
@@ -181,6 +169,37 @@ def test_an_instance_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPat
         assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
 
 
+def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(remote, "LAST_LOOKS", 3)
+    caplog.set_level("INFO", "serving")
+    wanted = [Request("a red star", None, 5.0, 4, 7) for _ in range(2)]
+
+    async def life(site: Site) -> list[str]:
+        none = RateLimits(None, None)
+        generator = RemoteGenerator(httpx.AsyncClient(), [], MODEL, Limits(), none, Observer())
+        await generator.open()
+        with pytest.raises(RequestError, match=re.escape(words.UNAVAILABLE)):
+            await generator.submit(wanted[0])
+        for _ in range(2):  # it says so again and again
+            generator.add(site.url)
+        async with asyncio.timeout(20):
+            while not generator.load.accepting:
+                await asyncio.sleep(0.01)
+            await generator.submit(wanted[1])
+            drawn = [event async for event in generator.events(wanted[1].id)]
+            site.stop()
+            while "is forgotten" not in caplog.text:
+                await asyncio.sleep(0.01)
+        await generator.close(0)
+        return [base64.b64encode(event.png).decode() for event in drawn if isinstance(event, Image)]
+
+    with serve() as site:
+        assert pictures(generate(site)) == asyncio.run(life(site))
+    assert caplog.text.count("has come") == caplog.text.count("is forgotten") == 1
+
+
 def test_what_is_sent_under_one_id_again_is_not_taken_for_a_duplicate():
     alike = ["0123456789" * 6 + end for end in ("abcd", "abce")]
     with serve(held=True) as site, front_of(site.url) as front:
@@ -208,6 +227,23 @@ def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFix
         with serve(generator=_other(**different)) as other, front_of(other.url) as front:
             wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
     assert "it draws with another" in caplog.text
+
+
+def test_a_size_is_drawn_where_it_can_be():
+    pipe, rates = FakePipeline().as_pipeline(), RateLimits(None, None)
+    wide = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=((16, 8),))
+
+    def offered(front: Site) -> list[list[int]]:
+        return httpx.get(f"{front.url}/v1/model").json()["more_sizes"]
+
+    with serve() as plain, serve(generator=wide) as site, front_of(plain.url, site.url) as front:
+        wait_until(lambda: offered(front) == [[16, 8]])
+        for _ in range(2):
+            assert generate(front, size="16x8")[-1][0] == "done"
+        assert plain.pipe.calls == []
+        site.stop()
+        wait_until(lambda: offered(front) == [])
+        assert post(front, {"prompt": "a", "size": "16x8"}).status_code == 400
 
 
 def _other(**different: Any) -> LocalGenerator:
@@ -239,52 +275,72 @@ def test_nonsense_is_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture
     assert url in caplog.text
 
 
-@contextmanager
-def nonsense_server(stream: str) -> Iterator[str]:
+def http_answer(kind: str, body: str) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n{body}".encode()
+
+
+READY = http_answer("application/json", ANSWER)
+
+
+def nonsense_server(stream: str) -> AbstractContextManager[str]:
     """Says that it is ready, and then answers every request with the same bytes."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def answer(connection: socket.socket) -> None:
-        with connection:
-            asked = connection.recv(65_536)
-            body = ANSWER if asked.startswith(b"GET") else stream
-            kind = "application/json" if asked.startswith(b"GET") else "text/event-stream"
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-            connection.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
-
-    def run() -> None:
-        while True:
-            try:
-                answer(server.accept()[0])
-            except OSError:
-                return
-
-    threading.Thread(target=run, daemon=True).start()
-    yield f"http://127.0.0.1:{server.getsockname()[1]}"
-    server.close()
+    nonsense = http_answer("text/event-stream", stream)
+    return raw_server(lambda asked: READY if asked.startswith(b"GET") else nonsense)
 
 
-@contextmanager
-def silent_server() -> Iterator[str]:
+def silent_server() -> AbstractContextManager[str]:
     """Says that it is ready, takes a request, and then says nothing: like a stopped process."""
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(ANSWER)}"
-    with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    silent = False
 
-        def run() -> None:
-            asked = False
-            while True:
-                try:
-                    connection = stack.enter_context(server.accept()[0])
-                except OSError:
-                    return
-                asked = asked or connection.recv(65_536).startswith(b"POST")
-                if not asked:
-                    connection.sendall(f"{head}\r\nConnection: close\r\n\r\n{ANSWER}".encode())
-                    connection.close()
+    def answer(asked: bytes) -> bytes | None:
+        nonlocal silent
+        silent = silent or asked.startswith(b"POST")
+        return None if silent else READY
 
-        threading.Thread(target=run, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    return raw_server(answer)
+
+
+class Stumbling(httpx.AsyncHTTPTransport):
+    """Fails now and then, as where a connection is reset in the moment in which it is made."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method, self.stumbles = method, 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.stumbles and request.method == self.method:
+            self.stumbles -= 1
+            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_connection_reset_while_it_is_made(method: str):
+    transport = Stumbling(method)
+    with serve() as site, front_of(site.url, transport=transport) as front:
+        transport.stumbles = 3
+        if method == "GET":  # the instance is looked at in vain, and then used again
+            wait_until(lambda: not transport.stumbles)
+            wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
+        assert generate(front)[-1][0] == "done"
+        assert transport.stumbles == 0
+
+
+def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.MonkeyPatch):
+    fetch, failed = remote.fetch_model, threading.Event()
+
+    async def fail_once(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("nobody has thought of this")
+        return await fetch(client, url)
+
+    with serve() as site, front_of(site.url) as front:
+        monkeypatch.setattr(remote, "fetch_model", fail_once)
+        assert failed.wait(20)
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
+        assert generate(front)[-1][0] == "done"
 
 
 def test_two_front_ends_pointed_at_each_other():

@@ -11,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from flax.jax_utils import replicate
 from safetensors.numpy import load_file, save_file
 
 from pipeline import CheckpointError, SDXLPipeline, metadata
+from pipeline.compat import FlaxStableDiffusionPipeline
 from pipeline.config import read_config
 from pipeline.safety_checker import SafetyChecker
 from pipeline.safety_images import blur, prepare
-from tests.checkpoints import GOLDEN, CompilationCount, change_json
+from tests.checkpoints import GOLDEN, CompilationCount, change_json, quickly_compiled
 from tools import agreement
 from tools.agreement import relative_error
 
@@ -112,14 +114,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(model: Path, cache: Path, **options: Any) -> SDXLPipeline:
     """A picture on each of two devices."""
-    return SDXLPipeline.from_pretrained(
-        model,
-        images_per_request=2,
-        num_inference_steps=2,
-        devices=jax.devices()[:2],
-        cache_dir=cache,
-        **options,
-    )
+    with quickly_compiled():
+        return SDXLPipeline.from_pretrained(
+            model,
+            images_per_request=2,
+            num_inference_steps=2,
+            devices=jax.devices()[:2],
+            cache_dir=cache,
+            **options,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +134,14 @@ def unchecked(cache: Path) -> SDXLPipeline:
 def one_flagged(
     unchecked: SDXLPipeline, checker: SafetyChecker, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The checkpoint with a threshold between what the pictures of "a star" score."""
-    images = unchecked.generate("a star").images
-    pixels = prepare(np.stack([np.asarray(image) for image in images]), checker.config)
+    """The checkpoint that flags the second picture of "a star"."""
+    images = np.stack([np.asarray(image) for image in unchecked.generate("a star").images])
+    return flag_the_second(images, checker, tmp_path_factory.mktemp("flagged"))
+
+
+def flag_the_second(images: np.ndarray, checker: SafetyChecker, scratch: Path) -> Path:
+    """A checkpoint with a threshold between what two pictures score, `[2, H, W, 3]` uint8."""
+    pixels = prepare(images, checker.config)
     embeds = np.asarray(nnx.jit(SafetyChecker.embed)(checker, jnp.asarray(pixels)))
     one, other = (
         x / np.linalg.norm(x, axis=-1, keepdims=True)
@@ -144,7 +152,7 @@ def one_flagged(
     assert scores[1, concept] - scores[0, concept] > 0.003
     thresholds = np.ones(17, np.float32)
     thresholds[concept] = scores[:, concept].mean()
-    folder = shutil.copytree(FOLDER, tmp_path_factory.mktemp("flagged") / "checkpoint")
+    folder = shutil.copytree(FOLDER, scratch / "checkpoint")
     file = folder / "safety_checker/model.safetensors"
     changed = {THRESHOLDS[0]: thresholds, THRESHOLDS[1]: np.ones(3, np.float32)}
     save_file(load_file(file) | changed, file)
@@ -174,6 +182,28 @@ def test_what_is_flagged_is_blurred_and_says_so(
         metadata.from_text(image.info[metadata.KEY]).safety_checker for image in result.images
     ]
     assert remarks == [None, metadata.BLURRED]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_the_old_calls_check_too(jit: bool, checker: SafetyChecker, tmp_path: Path) -> None:
+    plain, params = FlaxStableDiffusionPipeline.from_pretrained(FOLDER, safety_checker=None)
+    ids = plain.prepare_inputs(["a star", "night"])
+    key = jax.random.PRNGKey(0)
+    if jit:
+        arguments = ids[:, None], replicate(params, jax.devices()[:2]), jax.random.split(key)
+    else:
+        arguments = ids, params, key
+    drawn, none = plain(*arguments, 1, jit=jit)
+    assert none is None
+    levels = np.rint(np.asarray(drawn).reshape(2, *drawn.shape[-3:]) * 255).astype(np.uint8)
+    folder = flag_the_second(levels, checker, tmp_path)
+    checked, _ = FlaxStableDiffusionPipeline.from_pretrained(folder)
+    images, flagged = checked(*arguments, 1, jit=jit)
+    assert flagged == [False, True]
+    assert images.shape == drawn.shape
+    first, second = images.reshape(levels.shape)
+    np.testing.assert_allclose(first * 255, levels[0], atol=0.51)
+    np.testing.assert_allclose(second * 255, blur(levels[1]), atol=1e-3)
 
 
 def test_a_checkpoint_without_one_has_nothing_checked(tmp_path: Path, cache: Path) -> None:

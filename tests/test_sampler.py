@@ -69,6 +69,27 @@ def test_noise_depends_on_its_own_seed_alone() -> None:
     assert abs(many.std() - 1) < 0.03
 
 
+def test_variations_lie_between_two_draws() -> None:
+    shape = (8, 8, 4)
+    seeds, others = jnp.array([3, 3, 5], jnp.uint32), jnp.array([7, 8, 5], jnp.uint32)
+
+    def draw(strength: float) -> np.ndarray:
+        return np.asarray(sampler.initial_noise(seeds, others, jnp.float32(strength), shape))
+
+    own, whole = (np.asarray(sampler.noise(each, shape)) for each in (seeds, others))
+    np.testing.assert_array_equal(draw(0), own)
+    np.testing.assert_allclose(draw(1), whole, atol=1e-5)
+    half = draw(0.5)
+    np.testing.assert_array_equal(half[2], own[2])  # the same seed twice
+    # About as far from the one as from the other, and as long as they are.
+    for one in range(2):
+        a, b, middle = (each[one].ravel() for each in (own, whole, half))
+        np.testing.assert_allclose(middle @ a / (a @ a), middle @ b / (b @ b), rtol=0.1)
+        assert abs(middle.std() - 1) < 0.1
+    distances = [np.abs(draw(strength)[0] - own[0]).mean() for strength in (0.1, 0.3, 0.6, 1)]
+    assert distances == sorted(distances)
+
+
 def test_noise_does_not_follow_the_default_generator() -> None:
     def draw() -> np.ndarray:
         return np.asarray(sampler.noise(jnp.array([7], jnp.uint32), (2, 2, 4)))

@@ -8,8 +8,6 @@ import http.client
 import io
 import json
 import re
-import socket
-import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -21,8 +19,9 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from benchmarks.processes import ROOT, Instance, stand_in
+from benchmarks.processes import ROOT, stand_in
 from serving.http_guard import MAX_UPLOAD_BYTES
+from tests.web import raw_server, served
 
 SECRET = "a secret that nobody may read"
 
@@ -34,14 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(folder: Path) -> Iterator[str]:
-    instance = Instance(stand_in(1, "--rate-per-address", "1000"), folder / "log")
-    instance.start()
-    try:
-        instance.wait_until_ready()
-        yield instance.url
-    finally:
-        status = instance.stop()
-    assert status == 0
+    with served(stand_in(1, "--rate-per-address", "1000"), folder / "log") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -144,20 +137,13 @@ def test_no_file_named_in_a_form(site: str, secret: Path):
 def bystander() -> Iterator[tuple[str, list[bytes]]]:
     """A server that must not be asked anything, and what it was asked."""
     heard: list[bytes] = []
-    server = socket.create_server(("127.0.0.1", 0))
 
-    def run() -> None:
-        while True:
-            try:
-                with server.accept()[0] as connection:
-                    heard.append(connection.recv(65_536))
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
-            except OSError:
-                return
+    def answer(asked: bytes) -> bytes:
+        heard.append(asked)
+        return b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
-    threading.Thread(target=run, daemon=True).start()
-    yield f"http://127.0.0.1:{server.getsockname()[1]}", heard
-    server.close()
+    with raw_server(answer) as url:
+        yield url, heard
 
 
 def test_no_request_to_elsewhere(site: str):
@@ -341,6 +327,7 @@ def test_an_uploaded_page_is_not_shown_as_one(site: str, name: str):
         ("GET", "/gradio_api/runs"),
         ("POST", "/gradio_api/run-history/connect"),
         ("POST", "/gradio_api/process_recording"),
+        ("GET", "/pwa_icon/100000"),
         ("GET", "/monitoring"),
         ("GET", "/monitoring/summary"),
         ("GET", "/login/huggingface"),

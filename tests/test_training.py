@@ -57,8 +57,8 @@ def trained(small_batches: None, tmp_path_factory: pytest.TempPathFactory) -> tu
     return work, checkpoint
 
 
-def run(folder: Path, save_every: int = 2) -> Run:
-    return Run(folder, save_every)
+def run(folder: Path) -> Run:
+    return Run(folder, save_every=2)
 
 
 def fit_line(folder: Path, steps: int, stop_at: int | None = None) -> Tree:

@@ -1,14 +1,16 @@
-"""A real web server in a thread, over a pipeline whose steps the test controls."""
+"""Real servers: in a thread, over a pipeline whose steps the test controls, or in a process."""
 
 import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import Instance, free_port
 from serving import http
 from serving.desk import Limits
 from serving.generator import Generator
@@ -65,9 +67,39 @@ def serve(
         assert not thread.is_alive()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
+@contextmanager
+def served(program: Sequence[str], log: Path) -> Iterator[str]:
+    """Runs a program of ours in a process of its own; ended politely, and with success."""
+    instance = Instance(program, log)
+    instance.start()
+    try:
+        instance.wait_until_ready(180)
+        yield instance.url
+    finally:
+        status = instance.stop(60)
+    assert "Traceback" not in log.read_text()
+    assert status == 0
+
+
+@contextmanager
+def raw_server(answer: Callable[[bytes], bytes | None]) -> Iterator[str]:
+    """Sends what `answer` makes of a request's bytes and hangs up; for None it stays silent."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def run() -> None:
+            while True:
+                try:
+                    connection = stack.enter_context(server.accept()[0])
+                    said = answer(connection.recv(65_536))
+                    if said is not None:
+                        connection.sendall(said)
+                        connection.close()
+                except OSError:
+                    return
+
+        threading.Thread(target=run, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def wait_until(condition: Any, within_s: float = 20.0) -> None:

@@ -20,7 +20,7 @@ KINDS: dict[str, Kind] = {"png": "PNG", "jpg": "JPEG", "webp": "WEBP"}
 
 # As `ui.files` names them, so that no address leads anywhere else.
 _FOLDER = re.compile(r"[\w-]{22}", re.ASCII)
-_NAME = re.compile(r"([a-z0-9-]{1,80})\.(png|jpg|webp)")
+_NAME = re.compile(r"([a-z0-9-]{1,90})\.(png|jpg|webp)")
 
 
 def links(picture: Path) -> str:

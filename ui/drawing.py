@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from gradio.data_classes import FileData
 
+from pipeline.metadata import Settings
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -24,8 +25,9 @@ from serving.generator import (
     RequestError,
     Started,
     Step,
+    random_seed,
 )
-from ui import files, history, inputs, pictures, status, words
+from ui import files, history, inputs, pictures, settings, sizes, status, words
 from ui.inputs import Visitor
 from ui.kinds import Kind
 from ui.pace import Pace
@@ -79,6 +81,10 @@ class Drawing:
         randomise: bool,
         seed: int | None,
         several: bool,
+        guidance_until: float,
+        variation_strength: float,
+        variation_seed: int | None,
+        size: str,
         files: str | None = None,
     ) -> AsyncGenerator[Shown]:
         """Draws for a visitor. Whatever goes wrong ends as a message in the strip.
@@ -95,6 +101,10 @@ class Drawing:
                 steps=steps,
                 seed=None if randomise else seed,
                 several=several,
+                guidance_until=guidance_until,
+                variation_strength=variation_strength,
+                variation_seed=variation_seed,
+                size=size,
                 visitor=Visitor.behind(sender),
                 keep=True,
                 previews=True,
@@ -109,6 +119,10 @@ class Drawing:
                 randomise=False,
                 seed=request.seed,
                 several=several,
+                guidance_until=guidance_until,
+                variation_strength=variation_strength,
+                variation_seed=int(variation_seed or 0),
+                size=size,
             )
             yield _running(
                 status.busy(words.starting()),
@@ -129,6 +143,23 @@ class Drawing:
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(words.FAILED))
+
+    async def variations(
+        self,
+        sender: gr.Request,
+        chosen: Settings | None,
+        strength: float,
+        files: str | None = None,
+    ) -> AsyncGenerator[Shown]:
+        """Draws variations of the picture with these settings; the page's fields stay."""
+        yield _UNCHANGED
+        if chosen is None:  # its panel is closed
+            return
+        fields, _ = settings.as_fields(chosen, self._generator.model)
+        fields = fields._replace(variation_strength=strength, variation_seed=random_seed())
+        async with aclosing(self.for_page(sender, *fields, files)) as updates:
+            async for update in updates:
+                yield update
 
     async def again(
         self, request_id: str | None, files: str | None = None
@@ -166,6 +197,10 @@ class Drawing:
         guidance_scale: float = 5.0,
         steps: int | None = None,
         seed: int | None = None,
+        guidance_until: float = 1.0,
+        variation_strength: float = 0.0,
+        variation_seed: int | None = None,
+        size: str = sizes.USUAL,
     ) -> tuple[list[dict[str, Any]], list[int], str]:
         """Draws pictures from a description.
 
@@ -176,6 +211,13 @@ class Drawing:
             guidance_scale: how closely to follow the prompt, 0 to 50; 1 and below: no guidance.
             steps: denoising steps, 1 to 50; the page's own number if left out.
             seed: 0 to 4294967295; picture i uses seed + i. A random one if left out.
+            guidance_until: the share of the steps with guidance, 0 to 1; less is quicker.
+            variation_strength: above 0 and up to 1, the pictures are variations of the one that
+                `seed` alone gives, and so far from it.
+            variation_seed: what variations lean towards; picture i uses variation_seed + i. A
+                random one if left out.
+            size: width and height such as "1024x1024", of those that the page offers; the page's
+                own if left out.
 
         Returns:
             The PNG files with their settings inside; the seed of each; and the part of the
@@ -189,6 +231,10 @@ class Drawing:
                 guidance_scale=guidance_scale,
                 steps=steps,
                 seed=seed,
+                guidance_until=guidance_until,
+                variation_strength=variation_strength,
+                variation_seed=variation_seed,
+                size=size,
                 visitor=Visitor.behind(sender),
             )
             await self._generator.submit(request)

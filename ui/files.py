@@ -1,11 +1,14 @@
 """Finished pictures as files that Gradio can hand out."""
 
+import asyncio
 import logging
 import re
 import secrets
 import shutil
+import time
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
@@ -37,9 +40,24 @@ def save(pictures: Mapping[str, bytes]) -> list[Path]:
     return paths
 
 
-def name(prompt: str, seed: int, suffix: str = ".png") -> str:
-    """A harmless name that tells pictures apart."""
-    return f"{_slug(prompt)}-{seed}{suffix}"
+async def remove_empty_folders(every_s: float) -> None:
+    """Removes, again and again, the folders whose files Gradio has deleted: it leaves them."""
+    while True:
+        await asyncio.sleep(every_s)
+        await asyncio.to_thread(_remove_empty, time.time() - every_s)
+
+
+def _remove_empty(before: float) -> None:
+    for folder in Path(get_upload_folder()).glob("*/"):
+        # One that was touched just now may be about to be written into.
+        with suppress(OSError):  # it is not empty, as a rule
+            if folder.stat().st_mtime < before:
+                folder.rmdir()
+
+
+def name(prompt: str, seed: int, variation: int | None = None) -> str:
+    """A harmless name that tells pictures apart, and variations of one."""
+    return f"{_slug(prompt)}-{seed}{'' if variation is None else f'-{variation}'}.png"
 
 
 def _slug(prompt: str, length: int = 60) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import gradio as gr
 from gradio.components import Component
 
-from serving.generator import Model
+from serving.generator import Generator
 from ui import link, status, words
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.settings import Fields
@@ -59,7 +59,7 @@ def connect(
     again: Callable[..., Any],
     files: gr.BrowserState,
     shown: Sequence[Component],
-    model: Model,
+    generator: Generator,
     styles: Mapping[str, Style],
 ) -> None:
     """Has the list note what is drawn, and bring back settings and, if still kept, pictures."""
@@ -68,7 +68,7 @@ def connect(
 
     def bring_back(event: gr.EventData) -> tuple[Any, ...]:
         query, request_id = _chosen(event._data)
-        found = link.from_query(dict(parse_qsl(query)), model, styles)
+        found = link.from_query(dict(parse_qsl(query)), generator.model, styles)
         if found is None:
             return *((gr.skip(),) * (len(fields) + 3)), ""
         values, notes = found

@@ -1,42 +1,86 @@
 """The page as part of a web application."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI
+from fastapi.responses import FileResponse
 from gradio.routes import App
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
-from ui import downloads, theme
+from ui import downloads, files, theme
+from ui.delivery import Delivery
 from ui.page import build_page
 
 SCRIPT = Path(__file__).with_name("page.js")
+HEAD = Path(__file__).with_name("head.html")
+ICON = Path(__file__).with_name("icon.svg")
 
 
-def mount(app: FastAPI, generator: Generator, host: str, port: int) -> Callable[[], None]:
+def mount(
+    app: FastAPI, generator: Generator, host: str, port: int, keep_files_s: int
+) -> Callable[[], None]:
     """Serves the page of a generator at the application's root; `host` and `port` are its own.
 
-    Returns what ends the streams by which open pages stay in touch.
+    Files of pictures are kept for `keep_files_s` seconds, or a little longer. Returns what ends the
+    streams by which open pages stay in touch.
     """
+    every_s = keep_files_s // 6
+    _tidy_up(app, every_s)
+    _offer_component(app)
     downloads.connect(app)
     gr.mount_gradio_app(
         app,
-        build_page(generator),
+        build_page(generator, (every_s, keep_files_s)),
         path="/",
         server_name=host,
         server_port=port,
+        favicon_path=str(ICON),
+        pwa=True,
         theme=theme.theme(),
         css_paths=[theme.CSS],
         js=SCRIPT.read_text(encoding="utf-8"),
+        head_paths=[HEAD],
         footer_links=["api"],
         ssr_mode=False,
+        mcp_server=False,  # `serving.http_mcp` has one, which hands pictures out as pictures
         run_history=False,
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
     )
     [page] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(page, App)
+    page.add_middleware(Delivery)
+    page.add_middleware(GZipMiddleware, compresslevel=6)  # of what Gradio itself does not compress
     return page.stop_event.set
+
+
+def _offer_component(app: FastAPI) -> None:
+    """Serves the script of the `<gradio-app>` element, which other pages show this one with."""
+    script = Path(gr.__file__).parent / "templates" / "frontend" / "gradio.js"
+
+    # It names the newest scripts, whose own names change with what is in them.
+    @app.get("/gradio.js", include_in_schema=False)
+    async def component() -> FileResponse:
+        return FileResponse(script, headers={"Cache-Control": "no-cache"})
+
+
+def _tidy_up(app: FastAPI, every_s: float) -> None:
+    """Has empty folders removed for as long as the application runs."""
+    inner = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+        async with inner(app) as state:
+            tidying = asyncio.create_task(files.remove_empty_folders(every_s))
+            yield state
+            tidying.cancel()
+
+    app.router.lifespan_context = lifespan

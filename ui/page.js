@@ -1,8 +1,13 @@
 () => {
-  // What the page does in the browser alone: keys, and copying. Gradio calls this function once.
+  // What the page does in the browser alone: keys, copying, and names for screen readers. Gradio
+  // calls this function once.
   const root = document.documentElement;
   if (root.dataset.sdxl) return;
   root.dataset.sdxl = "ready";
+
+  // In a frame of another page, which has a heading and a foot of its own.
+  const compact = new URLSearchParams(location.search).get("embed") === "1";
+  root.classList.toggle("sdxl-compact", compact);
 
   const press = (id) => {
     const button = document.getElementById(id);
@@ -60,4 +65,15 @@
     button.textContent = button.dataset.copied;
     setTimeout(() => { button.textContent = said; }, 1500);
   });
+
+  // Gradio names these otherwise than they read, or what is only decoration; and says captions twice.
+  const mend = () => {
+    const misnamed = "#gallery .empty, #gallery .thumbnail-lg, .upload-container";
+    for (const part of document.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
+    const captions = "#gallery .thumbnail-lg .caption-label";
+    for (const caption of document.querySelectorAll(captions)) caption.ariaHidden = "true";
+  };
+  const changes = { subtree: true, childList: true, attributeFilter: ["aria-label"] };
+  new MutationObserver(mend).observe(document.body, changes);
+  mend();
 }

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
+from typing import NamedTuple
 
 import gradio as gr
 from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import embedding, history, link, picked, restore, status, words
+from ui import embedding, history, link, picked, restore, sizes, status, words
 from ui.drawing import Drawing, Shown
 from ui.embedding import Embedding
 from ui.events import AT_ONCE, IN_THE_STRIP
@@ -20,10 +21,9 @@ from ui.kinds import Kind, kind_of
 from ui.picked import Panel
 from ui.restore import Restorer
 from ui.settings import MAX_GUIDANCE
+from ui.sizes import Sizes
 from ui.styles import NONE, styles_for
 
-# Pictures are deleted an hour after they were made; looked for every ten minutes.
-DELETE_CACHE = (600, 3600)
 STORAGE_KEY = "sdxl-request"
 
 
@@ -48,6 +48,7 @@ class Parts:
     history: gr.HTML
     embedding: Embedding
     seed: gr.Number
+    sizes: Sizes
     settings: Sequence[Component]  # as `Drawing.for_page` takes them
     request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
 
@@ -69,14 +70,17 @@ class Parts:
         return list(shown)
 
 
-def build_page(generator: Generator) -> gr.Blocks:
-    """The page for one generator, whose queue is the only one: nothing waits in Gradio's."""
+def build_page(generator: Generator, delete_cache: tuple[int, int] = (600, 3600)) -> gr.Blocks:
+    """The page for one generator, whose queue is the only one: nothing waits in Gradio's.
+
+    `delete_cache`: every so many seconds, files of pictures older than so many are deleted.
+    """
     kind = kind_of(generator.model)
     title = words.title(generator.model)
-    with gr.Blocks(title=title, delete_cache=DELETE_CACHE, analytics_enabled=False) as page:
+    with gr.Blocks(title=title, delete_cache=delete_cache, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
-        _events(page, parts, drawing, generator.model)
+        _events(page, parts, drawing, generator)
         api(
             drawing.for_programs,
             api_name="generate",
@@ -126,8 +130,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 elem_id="examples",
             )
             surprised = gr.Button(words.SURPRISE, size="sm", elem_id="surprise")
-            settings, embed = _advanced(model, kind)
-            style, *_, seed, several = settings
+            advanced = _advanced(model, kind)
             requests = history.layout()
             restorer = restore.layout()
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
@@ -135,8 +138,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
         prompt=prompt,
         length=length,
         surprise=surprised,
-        style=style,
-        several=several,
+        style=advanced.style,
+        several=advanced.several,
         linked=linked,
         generate=generate,
         stop=stop,
@@ -147,21 +150,29 @@ def _layout(model: Model, kind: Kind) -> Parts:
         panel=panel,
         restorer=restorer,
         history=requests,
-        embedding=Embedding(embed, embedding.kept()),
-        seed=seed,
-        settings=[prompt, *settings],
+        embedding=Embedding(advanced.embed, embedding.kept()),
+        seed=advanced.seed,
+        sizes=advanced.sizes,
+        settings=[prompt, *advanced.settings],
         request=gr.BrowserState(storage_key=STORAGE_KEY),
     )
 
 
-def _advanced(
-    model: Model, kind: Kind
-) -> tuple[
-    tuple[gr.Radio, gr.Textbox, gr.Slider, gr.Slider, gr.Checkbox, gr.Number, gr.Checkbox],
-    gr.Checkbox,
-]:
+class Advanced(NamedTuple):
+    """What can be set but the prompt; `settings` are all of it, as `Drawing.for_page` takes it."""
+
+    style: gr.Radio
+    seed: gr.Number
+    several: gr.Checkbox
+    sizes: Sizes
+    embed: gr.Checkbox
+    settings: Sequence[Component]
+
+
+def _advanced(model: Model, kind: Kind) -> Advanced:
     with gr.Accordion(words.ADVANCED, open=False, elem_id="advanced"):
         style = gr.Radio(list(styles_for(kind)), value=NONE, label=words.STYLE, elem_id="style")
+        offered = sizes.layout(model)
         negative = gr.Textbox(
             label=words.NEGATIVE,
             info=words.NEGATIVE_INFO,
@@ -176,6 +187,15 @@ def _advanced(
             label=words.GUIDANCE,
             info=words.GUIDANCE_INFO,
             elem_id="guidance",
+        )
+        until = gr.Slider(
+            0,
+            1,
+            1,
+            step=0.05,
+            label=words.GUIDANCE_UNTIL,
+            info=words.GUIDANCE_UNTIL_INFO,
+            elem_id="guidance-until",
         )
         steps = gr.Slider(
             1,
@@ -199,11 +219,31 @@ def _advanced(
         several = gr.Checkbox(
             False, label=words.SEVERAL, info=words.SEVERAL_INFO, elem_id="several"
         )
+        strength = gr.Slider(
+            0,
+            1,
+            0,
+            step=0.05,
+            label=words.VARIATION_STRENGTH,
+            info=words.VARIATION_STRENGTH_INFO,
+            elem_id="variation-strength",
+        )
+        variation = gr.Number(
+            0,
+            precision=0,
+            minimum=0,
+            maximum=MAX_SEED,
+            label=words.VARIATION_SEED,
+            info=words.VARIATION_SEED_INFO,
+            elem_id="variation-seed",
+        )
         embed = embedding.layout()
-    return (style, negative, guidance, steps, randomise, seed, several), embed
+    chosen = style, negative, guidance, steps, randomise, seed, several, until, strength, variation
+    return Advanced(style, seed, several, offered, embed, (*chosen, offered.choice))
 
 
-def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> None:
+def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
+    kind = kind_of(generator.model)
     # What the browser does by itself stands first: Gradio has one event after the other answered.
     embedding.connect(page, parts.embedding, parts.gallery, parts.pictures, parts.panel.column)
     gr.on(
@@ -237,10 +277,10 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         trigger_mode="always_last",
         **AT_ONCE,
     )
-    parts.surprise.click(lambda: surprise(kind_of(model), Random()), None, parts.prompt, **AT_ONCE)
-    restore.connect(parts.restorer, parts.settings, parts.strip, model)
+    parts.surprise.click(lambda: surprise(kind, Random()), None, parts.prompt, **AT_ONCE)
+    restore.connect(parts.restorer, parts.settings, parts.strip, generator)
     new_seed = picked.connect(
-        parts.panel, parts.gallery, parts.pictures, parts.settings, parts.strip, model
+        parts.panel, parts.gallery, parts.pictures, parts.settings, parts.strip, generator
     )
     new_seed.then(
         drawing.for_page,
@@ -248,8 +288,13 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         parts.shown,
         **IN_THE_STRIP,
     )
-    styles = styles_for(kind_of(model))
-    link.connect(page, parts.linked, parts.settings, model, styles)
+    parts.panel.variations.click(
+        drawing.variations,
+        [parts.panel.picture, parts.panel.strength, parts.embedding.kept],
+        parts.shown,
+        **IN_THE_STRIP,
+    )
+    link.connect(page, parts.linked, parts.settings, generator, styles_for(kind))
     history.connect(
         parts.history,
         parts.gallery,
@@ -259,9 +304,10 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         drawing.again,
         parts.embedding.kept,
         parts.shown,
-        model,
-        styles,
+        generator,
+        styles_for(kind),
     )
+    sizes.connect(page, parts.sizes, generator)
     page.load(
         drawing.again,
         [parts.request, parts.embedding.kept],

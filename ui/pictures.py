@@ -34,13 +34,20 @@ def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
     said = [settings.of_image(image) for image in images]
     prompts = [caption or each.prompt for each in said]
     named = {
-        files.name(prompt, image.seed): image.png if embed else metadata.rewritten(image.png, None)
-        for image, prompt in zip(images, prompts, strict=True)
+        files.name(prompt, image.seed, each.variation_seed): (
+            image.png if embed else metadata.rewritten(image.png, None)
+        )
+        for prompt, image, each in zip(prompts, images, said, strict=True)
     }
     return [
-        Picture(path, words.caption(prompt, image.seed, bool(each.safety_checker)), each)
-        for path, prompt, image, each in zip(files.save(named), prompts, images, said, strict=True)
+        Picture(path, _caption(prompt, each), each)
+        for path, prompt, each in zip(files.save(named), prompts, said, strict=True)
     ]
+
+
+def _caption(prompt: str, said: Settings) -> str:
+    blurred = said.safety_checker is not None
+    return words.caption(prompt, said.seed or 0, said.variation_seed, blurred)
 
 
 def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:

@@ -238,7 +238,6 @@ def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(-10 * np.log10(np.mean((ours - theirs) ** 2)))
 
 
-@pytest.mark.skipif(not BUNDLED.is_dir(), reason="the miniature is not there yet")
 def test_the_miniature_is_the_same_in_diffusers(request: pytest.FixtureRequest) -> None:
     pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=4, devices=jax.devices()[:1])
     theirs = StableDiffusionXLPipeline.from_pretrained(BUNDLED, local_files_only=True)

@@ -106,9 +106,7 @@ def teach(
     reader = Reader(*encoders, nnx.Rngs(seed))
 
     def objective(params: dict, ids: jax.Array, ends: jax.Array, labels: jax.Array) -> jax.Array:
-        model = with_parameters(reader, params)
-        assert isinstance(model, Reader)
-        pooled, states = model(ids, ends)
+        pooled, states = with_parameters(reader, params)(ids, ends)
         return _loss(pooled, labels) + _loss(states, labels)
 
     def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -121,5 +119,4 @@ def teach(
     state = minimise(run, objective, parameters(reader), batch, steps, warmup=30)
     run.plot({"loss": "cross-entropy, both heads"})
     trained = with_parameters(reader, state["params"])
-    assert isinstance(trained, Reader)
     return TextEncoders(trained.text_encoder, trained.text_encoder_2)

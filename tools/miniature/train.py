@@ -68,10 +68,10 @@ def write_words(checkpoint: Path) -> None:
     write_configs(checkpoint, len(json.loads((checkpoint / "tokenizer/vocab.json").read_text())))
 
 
-def train(work: Work, checkpoint: Path, save_every: int = SAVE_EVERY) -> None:
+def train(work: Work, checkpoint: Path) -> None:
     """Every stage: the weights of a checkpoint that has its tokenizers and configurations."""
     settings, seed = work.settings, work.settings.seed
-    in_vae, in_reader, in_unet = (Run(work.folder / x, save_every, work.tick) for x in STAGES)
+    in_vae, in_reader, in_unet = (Run(work.folder / x, SAVE_EVERY, work.tick) for x in STAGES)
     config = read_config(checkpoint)
     size = config.unet.sample_size[0] * config.vae.scale_factor
     vae = train_vae(config.vae, in_vae, settings, size)

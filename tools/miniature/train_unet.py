@@ -54,7 +54,6 @@ def loss_fn(
         key: of the timesteps and the noise.
     """
     model = with_parameters(unet, params)
-    assert isinstance(model, UNet)
     count = len(latents)
     first, _ = encoders.first(ids[:, 0])
     second, pooled = encoders.second(ids[:, 1])
@@ -116,6 +115,4 @@ def train_unet(
     loss = partial(loss_fn, unet, encoders, config)
     state = minimise(run, loss, parameters(unet), batch, settings.steps)
     run.plot({"loss": "weighted loss"})
-    trained = with_parameters(unet, state["average"])
-    assert isinstance(trained, UNet)
-    return trained
+    return with_parameters(unet, state["average"])

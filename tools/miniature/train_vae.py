@@ -41,7 +41,6 @@ def draw_pool(count: int, seed: int, size: int = 256) -> np.ndarray:
 def loss_fn(vae: VAE, params: dict, images: jax.Array, key: jax.Array) -> jax.Array:
     """Squared error of the reconstruction, and a little of the KL divergence. images: -1..1."""
     model = with_parameters(vae, params)
-    assert isinstance(model, VAE)
     mean, logvar = model.encode(images)
     noise = jax.random.normal(key, mean.shape)
     decoded = model.decode(mean + jnp.exp(0.5 * logvar) * noise)
@@ -88,15 +87,10 @@ def train_vae(config: VAEConfig, run: Run, settings: Settings, size: int) -> VAE
         return crops(pool(), size // part, count, rng), jax.random.fold_in(jax.random.key(seed), i)
 
     def check(average: Tree) -> dict[str, float]:
-        value, rebuilt = psnr(averaged_vae(average), shown)
+        value, rebuilt = psnr(with_parameters(vae, average), shown)
         sheet(np.stack([shown[:8] / 255, rebuilt[:8]]), run.folder / "reconstructions.png")
         return {"psnr": value}
 
-    def averaged_vae(average: Tree) -> VAE:
-        model = with_parameters(vae, average)
-        assert isinstance(model, VAE)
-        return model
-
     state = minimise(run, partial(loss_fn, vae), parameters(vae), batch, steps, check=check)
     run.plot({"loss": "loss", "psnr": "PSNR of whole pictures, dB"})
-    return averaged_vae(state["average"])
+    return with_parameters(vae, state["average"])

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from pipeline.unet import Transformer2D
 from tools.miniature.work import Run, Tree
 
 LOG_EVERY = 50
+M = TypeVar("M", bound=nnx.Module)
 
 
 def parameters(module: nnx.Module) -> Tree:
@@ -25,7 +26,7 @@ def parameters(module: nnx.Module) -> Tree:
     return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
 
-def with_parameters(module: nnx.Module, params: Tree) -> nnx.Module:
+def with_parameters(module: M, params: Tree) -> M:
     """The module with other parameters; the one given is left as it is. May be traced."""
     graphdef, state = nnx.split(module)
     nnx.replace_by_pure_dict(state, params)

@@ -1,0 +1,77 @@
+"""A small Ray cluster on this machine with the fleet on it, to be asked, and painters to kill."""
+
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+from ray import serve
+
+from benchmarks.processes import free_port
+from pipeline import SDXLPipeline
+from serving.options import Options
+from serving.ray_app import Fleet, build
+
+
+class RayCluster:
+    """Where the fleet answers, and its processes.
+
+    Attributes:
+        url: of the front-end.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self._name = name
+
+    def painters(self) -> set[int]:
+        """The process ids of painters that are warm. Reads /proc: on Linux only."""
+        return self._processes("Painter")
+
+    def front_ends(self) -> set[int]:
+        """The front-end's process id."""
+        return self._processes("FrontEnd")
+
+    def _processes(self, deployment: str) -> set[int]:
+        # It has another title until its constructor has ended.
+        title = f"ray::ServeReplica:{self._name}:{deployment}".encode()
+        found = set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if (folder / "cmdline").read_bytes().startswith(title):
+                    found.add(int(folder.name))
+            except OSError:  # it has just ended
+                continue
+        return found
+
+
+@contextmanager
+def fleet_on_this_machine(
+    fleet: Fleet, chosen: Options, load: Callable[[Options], tuple[SDXLPipeline, bool]]
+) -> Iterator[RayCluster]:
+    """The fleet, ready to draw, until the block ends."""
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # or Ray would keep one in a file
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    name, port = f"fleet-{secrets.token_hex(4)}", free_port()
+    ray.init(
+        num_cpus=fleet.max_replicas,
+        include_dashboard=False,
+        object_store_memory=100 * 2**20,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        serve.run(build(fleet, chosen, load), name=name)
+        yield RayCluster(f"http://127.0.0.1:{port}", name)
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def kill(process: int) -> None:
+    """Ends a process at once, without a chance to tidy up."""
+    os.kill(process, signal.SIGKILL)

@@ -1,0 +1,235 @@
+"""Many machines with Ray Serve: `serve run serving.ray_app:app` starts one front-end and painters.
+
+Ray starts the processes, has as many painters as there is work for, and replaces those that end or
+are stuck. Each painter is an instance like any other, with a port of its own, and tells the
+front-end where it is; from there on `serving.remote` does all there is to do. What is set for
+`app.py` by environment variables is set in the same way here.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import httpx
+import ray
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
+from ray.serve.handle import DeploymentHandle
+
+from serving import http, logs, options, start
+from serving.generator import Model
+from serving.observer import Observer
+from serving.options import Options
+from serving.remote import RemoteGenerator
+from serving.server import Server
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
+
+log = logging.getLogger(__name__)
+
+# Between two times that a painter says where it is; a front-end that was replaced learns it so.
+ANNOUNCE_S = 2.0
+# Ray looks so often whether a painter is well, and gives up on one after three times that.
+HEALTH_S = 5.0
+# Every open page holds a connection, so they are many; more wait, and more yet are refused.
+CONNECTIONS, CONNECTIONS_WAITING = 1000, 100
+# For what is left to do when all requests have ended.
+_GOODBYE_S = 10.0
+
+
+Whole = Annotated[int, Field(ge=1)]
+
+
+class Fleet(BaseModel):
+    """What can be said behind `serve run serving.ray_app:app`, as `name=value`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    accelerator: Literal["cpu", "gpu", "tpu"] = "cpu"
+    chips: Whole = 4  # GPUs or TPU chips of a host; a painter takes all of them
+    min_replicas: Whole = 2  # painters that are always there
+    max_replicas: Whole = 2  # painters that there are at most
+    target: Annotated[float, Field(gt=0)] = 2.0  # requests, drawn or waiting, for each painter
+
+
+def app(fleet: Fleet) -> Application:
+    """The application, with the settings of this process's environment."""
+    return build(fleet, options.read([], os.environ), start.load_pipeline)
+
+
+def build(
+    fleet: Fleet, chosen: Options, load: "Callable[[Options], tuple[SDXLPipeline, bool]]"
+) -> Application:
+    """A front-end and its painters, whose pipelines `load` gets: it runs where they draw."""
+    key = secrets.token_urlsafe()  # which only this front-end and these painters know
+    ends_within_s = chosen.stop_within + _GOODBYE_S
+    painters = serve.deployment(
+        ray_actor_options=_host(fleet),
+        health_check_period_s=HEALTH_S,
+        health_check_timeout_s=2 * HEALTH_S,
+        graceful_shutdown_timeout_s=ends_within_s,
+        **_scaling(fleet),
+    )(Painter)
+    front_end = serve.deployment(
+        max_ongoing_requests=CONNECTIONS,
+        max_queued_requests=CONNECTIONS_WAITING,
+        # On the head's host, which stays when hosts of painters come and go.
+        ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
+        logging_config={"enable_access_log": False},  # whoever knows an id may stop the request
+        graceful_shutdown_timeout_s=ends_within_s,
+    )(serve.ingress()(FrontEnd))
+    return front_end.bind(chosen, key, painters.bind(chosen, key, load))
+
+
+def _host(fleet: Fleet) -> dict[str, Any]:
+    """What one painter takes of a cluster: the accelerators of one host, all of them."""
+    platforms = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}[fleet.accelerator]
+    chips = {"gpu": {"num_gpus": fleet.chips}, "tpu": {"resources": {"TPU": fleet.chips}}}
+    return {
+        "num_cpus": 1,
+        # A painter whose accelerator is not there does not start, rather than draw on the CPU.
+        "runtime_env": {"env_vars": {"JAX_PLATFORMS": platforms}},
+        **chips.get(fleet.accelerator, {}),
+    }
+
+
+def _scaling(fleet: Fleet) -> dict[str, Any]:
+    """How many painters there are."""
+    if fleet.min_replicas == fleet.max_replicas:
+        return {"num_replicas": fleet.min_replicas}
+
+    # Ray's controller need not have this program: what is defined in here goes there whole.
+    target = fleet.target
+
+    def by_demand(seen: AutoscalingContext) -> tuple[float, dict[str, object]]:
+        said = (seen.aggregated_metrics or {}).get("demand", {})
+        return max(said.values(), default=0.0) / target, {}
+
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=fleet.min_replicas,
+            max_replicas=fleet.max_replicas,
+            policy=AutoscalingPolicy(policy_function=by_demand),
+        )
+    }
+
+
+class Painter:
+    """An instance without a page, on a port of its own; compiled and warm once it is there."""
+
+    def __init__(
+        self,
+        chosen: Options,
+        key: str,
+        load: "Callable[[Options], tuple[SDXLPipeline, bool]]",
+    ) -> None:
+        from serving.local import LocalGenerator  # which needs JAX
+
+        logs.start(chosen.log_format)
+        pipe, bundled = load(chosen)
+        observer = Observer(log_prompts=chosen.log_prompts)
+        more = chosen.sizes[1:]
+        generator = LocalGenerator(
+            pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more
+        )
+        self._model = generator.model
+        self._demand = 0
+        self._over = threading.Event()
+        # Ray's event loop shall not wait for pictures, nor they for Ray's.
+        web = http.build(generator, observer, keys=[key])
+        host = ray.util.get_node_ip_address()
+        door = socket.create_server((host, 0))
+        port = door.getsockname()[1]
+        self._url = f"http://{host}:{port}"
+        self._server = Server(web, generator, host, port, chosen.stop_within)
+        self._client = httpx.AsyncClient()
+        self._threads = [
+            threading.Thread(target=lambda: asyncio.run(self._server.serve([door]))),
+            threading.Thread(target=self._announce),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def model(self) -> Model:
+        """The model that it draws with."""
+        return self._model
+
+    async def check_health(self) -> None:
+        """Called by Ray.
+
+        Raises:
+            httpx.HTTPError: it does not answer, or says that its devices do not.
+        """
+        answer = await self._client.get(f"{self._url}/healthz", timeout=HEALTH_S)
+        answer.raise_for_status()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Ray: what the whole fleet has to do, as the front-end said last."""
+        return {"demand": self._demand}
+
+    def _announce(self) -> None:
+        name = serve.get_replica_context().app_name
+        front_end = serve.get_deployment_handle("FrontEnd", app_name=name)
+        while not self._over.wait(ANNOUNCE_S):
+            try:
+                self._demand = front_end.meet.remote(self._url).result(timeout_s=10)
+            except Exception as error:  # it may be there again the next time
+                log.warning("The front-end cannot be told of %s: %r", self._url, error)
+
+    async def __del__(self) -> None:
+        """Called by Ray: what is being drawn is finished."""
+        self._over.set()
+        self._server.should_exit = True
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+
+class FrontEnd:
+    """The page and the APIs, over whichever painters there are. Has no model and no JAX."""
+
+    async def __init__(self, chosen: Options, key: str, painters: DeploymentHandle) -> None:
+        logs.start(chosen.log_format)
+        start.prepare_environment()
+        self._chosen = chosen
+        self._observer = Observer(log_prompts=chosen.log_prompts)
+        self._keys = start.read_keys("API_KEYS_FILE", chosen.api_keys_file)
+        client = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"})
+        model = await painters.model.remote()  # waits until there is one
+        self._generator = RemoteGenerator(client, [], model, *start.limits(chosen), self._observer)
+        await self._generator.open()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Called by Ray, after the constructor."""
+        from ui.mount import mount
+
+        web = http.build(
+            self._generator,
+            self._observer,
+            keys=self._keys,
+            cors_origins=self._chosen.cors_origins,
+            trusted_proxies=self._chosen.trusted_proxies,
+        )
+        chosen = self._chosen
+        at = chosen.host, chosen.port
+        self._end_streams = mount(web, self._generator, *at, chosen.keep_files)
+        return web
+
+    async def meet(self, url: str) -> int:
+        """Called by a painter: has it draw. Returns how many requests there are to be drawn."""
+        self._generator.add(url)
+        load = self._generator.load
+        return load.waiting + load.running
+
+    async def __del__(self) -> None:
+        """Called by Ray."""
+        await self._generator.close(self._chosen.stop_within)
+        self._end_streams()

@@ -1,0 +1,82 @@
+"""What every process of this program that draws, or has a page, begins with."""
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serving import scratch
+from serving.desk import Limits
+from serving.limits import RateLimits
+from serving.options import Options
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
+
+log = logging.getLogger(__name__)
+
+
+def prepare_environment() -> None:
+    """Nothing calls home, and every picture served lies in a folder that ends with the process."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["GRADIO_TEMP_DIR"] = str(scratch.make_folder())
+
+
+def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
+    """The pipeline, compiled for the first size and warm, and whether its model is the bundled one.
+
+    Raises:
+        CheckpointError, DeviceError, InputError, OSError: it cannot be had; the message says why.
+    """
+    # JAX is imported only where something is drawn.
+    from pipeline import BUNDLED, SDXLPipeline
+    from pipeline.default_model import choose_model
+
+    model, revision = choose_model(chosen.model, chosen.revision)
+    log.info("Loading %s", model)
+    width, height = chosen.sizes[0] if chosen.sizes else (None, None)
+    pipe = SDXLPipeline.from_pretrained(
+        model,
+        revision=revision,
+        height=height,
+        width=width,
+        images_per_request=chosen.images,
+        num_inference_steps=chosen.steps,
+        cache_dir=chosen.cache_dir,
+        scheduler=chosen.scheduler,
+        safety_checker=chosen.safety_checker,
+    )
+    for width, height in chosen.sizes[1:]:
+        pipe.check_size(height, width)
+    return pipe, Path(model).resolve() == BUNDLED.resolve()
+
+
+def limits(chosen: Options) -> tuple[Limits, RateLimits]:
+    """How much a generator takes in, and for how long."""
+    how_many = Limits(
+        max_waiting=chosen.max_waiting,
+        waiting_s=chosen.max_wait,
+        running_s=chosen.max_run,
+        grace_s=chosen.grace,
+        kept=chosen.keep_results,
+        kept_s=chosen.keep_seconds,
+    )
+    return how_many, RateLimits(chosen.rate_per_address or None, chosen.rate_per_session or None)
+
+
+def read_keys(flag: str, file: Path | None) -> list[str]:
+    """The keys in a file, one a line; none where no file is named.
+
+    Raises:
+        ValueError: the file cannot be read, or has no keys; the message names `flag`.
+    """
+    if file is None:
+        return []
+    try:
+        keys = file.read_text(encoding="utf-8").split()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{flag}: {file} cannot be read: {error}") from error
+    if not keys:
+        raise ValueError(f"{flag}: {file} has no keys; one a line is needed")
+    return keys

@@ -1,0 +1,106 @@
+"""Real Ray processes on this machine: one front-end and two painters of the miniature."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.processes import Instance
+from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
+from benchmarks.visitors import Visit, visit
+from pipeline import BUNDLED
+from serving import options, start
+from serving.ray_app import Fleet
+
+MODEL = ["--model", str(BUNDLED)]
+BODIES = [
+    {"prompt": "a yellow moon", "seed": 7, "num_inference_steps": 5},
+    {"prompt": "a red star on a blue background", "seed": 2**32 - 2, "num_inference_steps": 40},
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Visit]:
+    """What a lone process draws; its compiled programs are the painters', too."""
+    folder = tmp_path_factory.mktemp("alone")
+    instance = Instance(["app.py", *MODEL, *cache(folder)], folder / "log")
+    instance.start()
+    try:
+        instance.wait_until_ready()
+        return [asyncio.run(ask(instance.url, body)) for body in BODIES]
+    finally:
+        instance.kill()
+
+
+def cache(folder: Path) -> list[str]:
+    return ["--cache-dir", str(folder.parent / "compiled")]
+
+
+@pytest.fixture(scope="module")
+def cluster(alone: list[Visit], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    flags = [*MODEL, *cache(tmp_path_factory.mktemp("cluster")), "--max-waiting", "2"]
+    chosen = options.read(flags, {})
+    with fleet_on_this_machine(Fleet(), chosen, start.load_pipeline) as cluster:
+        yield cluster
+
+
+async def ask(url: str, body: dict[str, object]) -> Visit:
+    async with httpx.AsyncClient() as client:
+        return await visit(client, url, body)
+
+
+async def ask_at_once(url: str, bodies: list[dict[str, object]]) -> list[Visit]:
+    return await asyncio.gather(*(ask(url, body) for body in bodies))
+
+
+def test_the_fleet_draws_what_a_lone_process_draws(cluster: RayCluster, alone: list[Visit]):
+    drawn = asyncio.run(ask_at_once(cluster.url, BODIES))
+    assert [made.outcome for made in drawn] == ["done", "done"]
+    assert [made.pictures for made in drawn] == [made.pictures for made in alone]
+
+
+def test_the_front_end_has_the_page_and_no_jax(cluster: RayCluster):
+    page = httpx.get(cluster.url)
+    assert page.status_code == 200
+    assert "Stable Diffusion XL on JAX" in page.text
+    [front_end] = cluster.front_ends()
+    assert "jaxlib" not in Path(f"/proc/{front_end}/maps").read_text()
+
+
+def test_too_many_are_refused_and_not_kept(cluster: RayCluster):
+    made = asyncio.run(ask_at_once(cluster.url, BODIES[1:] * 7))
+    outcomes = [one.outcome for one in made]
+    # Two are drawn at once, and two wait.
+    assert sorted(outcomes) == ["done"] * 4 + ["refused: full"] * 3
+
+
+def test_a_painter_that_is_killed_loses_nothing(cluster: RayCluster, alone: list[Visit]):
+    before = cluster.painters()
+    assert len(before) == 2
+
+    async def killed_in_the_midst() -> list[Visit]:
+        asked = asyncio.create_task(ask_at_once(cluster.url, BODIES[1:] * 4))
+        while not await drawn_at_once(cluster.url, 2):
+            await asyncio.sleep(0.02)
+        kill(min(before))
+        return await asked
+
+    made = asyncio.run(killed_in_the_midst())
+    assert [one.outcome for one in made] == ["done"] * 4
+    assert all(one.pictures == alone[1].pictures and not one.duplicates for one in made)
+    assert sum(len(one.recovery_s) for one in made) == 1
+    # Ray has another one in its place.
+    deadline = time.monotonic() + 60
+    while len(cluster.painters()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert cluster.painters() != before
+
+
+async def drawn_at_once(url: str, count: int) -> bool:
+    async with httpx.AsyncClient() as client:
+        answer = (await client.get(f"{url}/readyz")).json()
+    return answer["running"] == count

@@ -1,0 +1,42 @@
+"""The page in each of its states, as axe-core judges it: of no severity is there any violation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from benchmarks.processes import stand_in
+from tests.web import served
+from tools import page_states
+
+AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
+STATES = ("empty", "advanced", "restore", "error", "waiting", "running", "stopped", "finished")
+VIOLATIONS = """async () => (await axe.run()).violations.map(
+    (each) => `${each.id} (${each.impact}): ${each.nodes.map((node) => node.html.slice(0, 200))}`
+)"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Slow enough for the page to be looked at while it waits."""
+    with served(stand_in(200), tmp_path_factory.mktemp("accessibility") / "log") as url:
+        yield url
+
+
+@pytest.fixture
+def page(site: str, request: pytest.FixtureRequest) -> Iterator[Page]:
+    with page_states.launched() as browser:
+        page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
+        page.goto(site)
+        yield page
+
+
+@pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
+def test_no_violation_in_any_state(page: Page):
+    if not AXE.exists():
+        pytest.fail("axe-core is missing; make test installs it")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = {state: page.evaluate(VIOLATIONS) for state in page_states.walk(page, steps=1)}
+    assert {state: each for state, each in found.items() if each} == {}
+    assert set(found) >= set(STATES)

@@ -1,0 +1,81 @@
+"""The README's examples for programs, run by the real clients against the whole program."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolResult, ImageContent
+
+from benchmarks.processes import ROOT, stand_in
+from tests.web import served
+
+NODE = ROOT / "tests" / "node"
+URL = "http://127.0.0.1:7860"
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(stand_in(1), tmp_path_factory.mktemp("clients") / "log") as url:
+        yield url
+
+
+def example(language: str, word: str, site: str) -> str:
+    """The one block of the README in this language that has this word, about this site."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (found,) = [block for block in blocks if word in block]
+    assert URL in found
+    return found.replace(URL, site)
+
+
+def output(*command: str, folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_python(site: str, tmp_path: Path):
+    program = example("python", "gradio_client", site)
+    # Each picture as Python shows it: a path between quotes.
+    said = output(sys.executable, "-c", program, folder=tmp_path)
+    pictures = [Path(path) for path in re.findall(r"'([^']+\.png)'", said)]
+    assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 4
+    assert "[7, 8, 9, 10]" in said
+
+
+def test_javascript(site: str):
+    if not (NODE / "node_modules").exists():
+        pytest.fail("@gradio/client is missing; make test installs it")
+    node = str(Path(sys.executable).with_name("node"))
+    said = output(node, "--input-type=module", "-e", example("js", "Client", site), folder=NODE)
+    addresses, seeds, left_out = json.loads(said)
+    assert [httpx.get(address).content[:4] for address in addresses] == [PNG] * 4
+    assert (seeds, left_out) == ([7, 8, 9, 10], "")
+
+
+def test_assistants(site: str):
+    """The address is right; all else that is said there test_mcp.py knows."""
+    url = json.loads(example("json", "mcpServers", site))["mcpServers"]["sdxl"]["url"]
+
+    async def draw() -> CallToolResult:
+        async with (
+            streamable_http_client(url) as (read, write, _),
+            ClientSession(read, write) as session,
+        ):
+            await session.initialize()
+            return await session.call_tool("generate", {"prompt": "a yellow moon", "seed": 7})
+
+    answer = asyncio.run(draw())
+    pictures = [each for each in answer.content if isinstance(each, ImageContent)]
+    assert [b64decode(each.data)[:4] for each in pictures] == [PNG] * 4
+    assert answer.structuredContent == {"seeds": [7, 8, 9, 10], "left_out": ""}

@@ -1,0 +1,103 @@
+"""The page in a browser, brought into each of its states."""
+
+import json
+import os
+import shutil
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+
+from ui import words
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
+PROMPT = "a large red star on a blue background"
+_MANY_STEPS = 50  # so that there is time to look
+_MINUTE_MS = 60_000.0
+
+
+def chromium(playwright: Playwright) -> str:
+    """Where Chromium is: in PATH, or where Playwright keeps its own."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    return found or playwright.chromium.executable_path
+
+
+def flags() -> list[str]:
+    """What Chromium is started with."""
+    # Its own sandbox does not work for root, as whom containers often run tests.
+    return [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """Chromium, without a window."""
+    with sync_playwright() as playwright:
+        executable = chromium(playwright)
+        browser = playwright.chromium.launch(executable_path=executable, args=flags())
+        yield browser
+        browser.close()
+
+
+def walk(page: Page, steps: int) -> Iterator[str]:
+    """Yields the name of each state while the page is in it; it ends with pictures of `steps`."""
+    prompt, status = page.locator("#prompt textarea"), page.locator("#status")
+    expect(prompt).to_be_visible()
+    expect(page.locator("html[data-sdxl]")).to_be_attached()
+    expect(page.get_by_text("Loading...")).to_have_count(0)
+    yield "empty"
+    for state, button in (("advanced", words.ADVANCED), ("restore", words.RESTORE)):
+        page.get_by_role("button", name=button).click()
+        expect(page.locator(f"#{state} .form").first).to_be_visible()
+        yield state
+        page.get_by_role("button", name=button).click()
+    page.locator("#generate").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    yield "error"
+    _set_steps(page, _MANY_STEPS)
+    prompt.fill(PROMPT)
+    with _somebody_else_drawing(page.url):
+        prompt.press("Enter")
+        expect(status).to_contain_text("in the queue")
+        yield "waiting"
+    expect(page.locator("#looks img")).to_have_count(4, timeout=_MINUTE_MS)
+    yield "running"
+    page.keyboard.press("Escape")
+    _wait_for_pictures(page)
+    yield "stopped"
+    _set_steps(page, steps)
+    prompt.press("Enter")
+    expect(status).to_contain_text("4 pictures", timeout=_MINUTE_MS)
+    _wait_for_pictures(page)
+    yield "finished"
+    page.locator("#gallery .thumbnail-lg").first.click()
+    expect(page.locator("#picked-settings dd").first).to_be_visible()
+    yield "picture"
+
+
+def _wait_for_pictures(page: Page) -> None:
+    """Until all four are there and have been fetched."""
+    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+    page.wait_for_function(
+        "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
+    )
+
+
+def _set_steps(page: Page, steps: int) -> None:
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill(str(steps))
+    page.get_by_role("button", name=words.ADVANCED).click()
+
+
+@contextmanager
+def _somebody_else_drawing(url: str) -> Iterator[None]:
+    """Another visitor's request, which is given up in the end."""
+    body = {"prompt": "a yellow moon", "num_inference_steps": _MANY_STEPS}
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}v1/generate", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as events:
+        while b"event: started" not in events.readline():
+            time.sleep(0)
+        yield
