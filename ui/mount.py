@@ -15,7 +15,7 @@ from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
-from ui import files, theme
+from ui import downloads, files, theme
 from ui.delivery import Delivery
 from ui.page import build_page
 
@@ -35,6 +35,7 @@ def mount(
     every_s = keep_files_s // 6
     _tidy_up(app, every_s)
     _offer_component(app)
+    downloads.connect(app)
     gr.mount_gradio_app(
         app,
         build_page(generator, (every_s, keep_files_s)),
