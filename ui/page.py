@@ -14,13 +14,20 @@ from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
 from ui import link, picked, restore, status, words
 from ui.drawing import Drawing, Shown
 from ui.events import AT_ONCE, IN_THE_STRIP
-from ui.examples import examples_for, surprise
+from ui.examples import examples_for, hint_for, surprise
 from ui.kinds import Kind, kind_of
 from ui.picked import Panel
 from ui.restore import Restorer
 from ui.settings import MAX_GUIDANCE
 from ui.styles import NONE, styles_for
 
+_LICENCES = {
+    Kind.MINIATURE: ("Apache 2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
+    Kind.SDXL: (
+        "CreativeML Open RAIL++-M",
+        "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/blob/main/LICENSE.md",
+    ),
+}
 STORAGE_KEY = "sdxl-request"
 
 
@@ -88,7 +95,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         with gr.Column(elem_id="ask"):
             prompt = gr.Textbox(
                 label=words.PROMPT_LABEL,
-                placeholder=words.PROMPT_HINT[kind],
+                placeholder=hint_for(kind),
                 max_lines=8,  # and `lines` at 1, so that Enter sends
                 max_length=MAX_CHARACTERS,
                 autofocus=True,
@@ -247,14 +254,19 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
 
 
 def _header(model: Model, kind: Kind) -> str:
-    return f"<h1>{escape(words.title(model))}</h1><p>{escape(words.model_line(model, kind))}</p>"
+    # Browsers are told the language: which one it is they choose themselves.
+    title, line = map(escape, (words.title(model), words.model_line(model, kind)))
+    return f'<h1 lang="{words.LANGUAGE}">{title}</h1><p>{line}</p>'
 
 
 def _footer(kind: Kind) -> str:
-    return "<p>" + " ".join(_sentence(*line) for line in words.footer(kind)) + "</p>"
+    limits = escape(words.MINIATURE_LIMITS if kind is Kind.MINIATURE else words.LIMITS)
+    return f"<p>{limits} {_licence(kind)}</p>"
 
 
-def _sentence(text: str, address: str | None) -> str:
-    if address is None:
-        return escape(text)
-    return f'<a href="{escape(address)}" target="_blank" rel="noopener">{escape(text)}</a>'
+def _licence(kind: Kind) -> str:
+    if kind not in _LICENCES:
+        return escape(words.OWN_LICENCE)
+    name, address = _LICENCES[kind]
+    text = escape(f"{words.LICENCE}: {name}")
+    return f'<a href="{address}" target="_blank" rel="noopener">{text}</a>'

@@ -30,6 +30,14 @@ def of_image(image: Image) -> Settings:
     return Settings(**image.settings)  # type: ignore[arg-type]
 
 
+def described(settings: Settings) -> list[tuple[str, str]]:
+    """What a picture says about itself, name by name."""
+    found = [(name, getattr(settings, field)) for field, name in words.SETTINGS.items()]
+    if settings.width is not None and settings.height is not None:
+        found.insert(-1, (words.SIZE, f"{settings.width} × {settings.height}"))
+    return [(name, str(value)) for name, value in found if value not in (None, "")]
+
+
 def as_html(settings: Settings, link: str | None = None) -> str:
     """A list of what a picture says, and buttons that copy it; all of it shown as text.
 
@@ -37,7 +45,7 @@ def as_html(settings: Settings, link: str | None = None) -> str:
     """
     rows = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
-        for name, value in words.described(settings)
+        for name, value in described(settings)
     )
     buttons = _copies("copy", metadata.to_text(settings), words.COPY_SETTINGS)
     if link is not None:
