@@ -73,7 +73,8 @@ def _load_generator(chosen: Options, observer: Observer, load: "Load") -> Genera
     from serving.local import LocalGenerator
 
     pipe, bundled = load(chosen)
-    return LocalGenerator(pipe, *start.limits(chosen), observer, bundled=bundled)
+    more = chosen.sizes[1:]
+    return LocalGenerator(pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more)
 
 
 def _connect(chosen: Options, observer: Observer) -> Generator:

@@ -42,6 +42,7 @@ SAMPLES: dict[str, Any] = {
     "tokens": 7777,
     "total": 88,
     "used": 2.5,
+    "variation": 20,
     "value": 3333,
     "wait_s": 32.0,
     "width": 2222,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gradio.context import LocalContext
 
 from ui.words import de, en, es, fr
+from ui.words.numbers import size as size
 
 LANGUAGES: dict[str, ModuleType] = {"en": en, "de": de, "es": es, "fr": fr}
 _ENGLISH = "en"

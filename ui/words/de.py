@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, short
+from ui.words.numbers import comma, duration, short, size
 
 LANGUAGE = "de"
 
@@ -36,25 +36,37 @@ NEGATIVE = "Unerwünschtes"
 NEGATIVE_INFO = "Was die Bilder nicht zeigen sollen."
 GUIDANCE = "Texttreue"
 GUIDANCE_INFO = "Wie genau den Worten gefolgt wird."
+GUIDANCE_UNTIL = "Texttreue bis"
+GUIDANCE_UNTIL_INFO = "Für welchen Teil der Schritte. Weniger geht schneller, folgt aber weniger."
 STEPS = "Schritte"
 STEPS_INFO = "Mehr Schritte: mehr Einzelheiten, mehr Zeit."
 SEED = "Startzahl"
 SEED_INFO = "Gleiche Startzahl und Einstellungen ergeben gleiche Bilder."
 RANDOMISE = "Jedes Mal eine neue Startzahl"
+VARIATION_STRENGTH = "Stärke der Abwandlung"
+VARIATION_STRENGTH_INFO = (
+    "Über 0 sind die Bilder Abwandlungen des Bildes der Startzahl: so weit weg."
+)
+VARIATION_SEED = "Startzahl der Abwandlung"
+VARIATION_SEED_INFO = "Wohin abgewandelt wird, wenn es eine Stärke gibt."
 
 COPY_SETTINGS = "Einstellungen kopieren"
 COPY_LINK = "Link kopieren"
 COPIED = "Kopiert"
 USE_SETTINGS = "Einstellungen übernehmen"
 NEW_SEED = "Mit neuer Startzahl"
+VARIATIONS = "Dieses abwandeln"
 TAKEN_OVER = "Die Einstellungen sind übernommen. „Zeichnen“ verwendet sie."
 LINK_NOT_USED = "Nicht alles in diesem Link lässt sich verwenden."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
     "seed": SEED,
+    "variation_seed": VARIATION_SEED,
+    "variation_strength": VARIATION_STRENGTH,
     "num_inference_steps": STEPS,
     "guidance_scale": GUIDANCE,
+    "guidance_until": GUIDANCE_UNTIL,
     "sampler": "Verfahren",
     "model": "Modell",
 }
@@ -101,12 +113,13 @@ def model_line(model: Model, kind: Kind) -> str:
     name = MINIATURE if kind is Kind.MINIATURE else model.name
     device = "CPU" if model.device == "cpu" else model.device
     devices = device if model.num_devices == 1 else f"{model.num_devices} × {device}"
-    return f"{name} · {model.width} × {model.height} Pixel · auf {devices}"
+    return f"{name} · {size(model.sizes[0])} Pixel · auf {devices}"
 
 
-def caption(prompt: str, seed: int, blurred: bool = False) -> str:
+def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
-    remark = ", vom Filter des Modells unscharf gemacht" if blurred else ""
+    remark = "" if variation is None else f", Abwandlung {variation}"
+    remark += ", vom Filter des Modells unscharf gemacht" if blurred else ""
     return f"Startzahl {seed}{remark}: {prompt}"
 
 
@@ -145,7 +158,8 @@ def adjusted(field: str, value: float, used: float) -> str:
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """A picture that was drawn in another size."""
-    return f"Jenes Bild hat {width} × {height} Pixel; hier sind es {model.width} × {model.height}."
+    here = " oder ".join(map(size, model.sizes))
+    return f"Jenes Bild hat {width} × {height} Pixel; hier sind es {here}."
 
 
 def other_model(name: str, model: Model) -> str:

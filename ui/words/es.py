@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, short
+from ui.words.numbers import comma, duration, short, size
 
 LANGUAGE = "es"
 
@@ -36,25 +36,35 @@ NEGATIVE = "Que no aparezca"
 NEGATIVE_INFO = "Lo que las imágenes no deben mostrar."
 GUIDANCE = "Fidelidad al texto"
 GUIDANCE_INFO = "Con qué exactitud se siguen las palabras."
+GUIDANCE_UNTIL = "Fidelidad hasta"
+GUIDANCE_UNTIL_INFO = "La parte de los pasos que sigue el texto. Menos es más rápido y menos fiel."
 STEPS = "Pasos"
 STEPS_INFO = "Más pasos, más detalle, más tiempo."
 SEED = "Semilla"
 SEED_INFO = "La misma semilla y los mismos ajustes dan las mismas imágenes."
 RANDOMISE = "Una semilla nueva cada vez"
+VARIATION_STRENGTH = "Fuerza de la variación"
+VARIATION_STRENGTH_INFO = "Por encima de 0, las imágenes se apartan así de la de la semilla."
+VARIATION_SEED = "Semilla de la variación"
+VARIATION_SEED_INFO = "Hacia dónde van las variaciones, si tienen fuerza."
 
 COPY_SETTINGS = "Copiar los ajustes"
 COPY_LINK = "Copiar el enlace"
 COPIED = "Copiado"
 USE_SETTINGS = "Usar estos ajustes"
 NEW_SEED = "Con una semilla nueva"
+VARIATIONS = "Variaciones de esta"
 TAKEN_OVER = "Los ajustes están puestos. «Dibujar» los utiliza."
 LINK_NOT_USED = "No todo lo que dice el enlace se puede usar."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
     "seed": SEED,
+    "variation_seed": VARIATION_SEED,
+    "variation_strength": VARIATION_STRENGTH,
     "num_inference_steps": STEPS,
     "guidance_scale": GUIDANCE,
+    "guidance_until": GUIDANCE_UNTIL,
     "sampler": "Método",
     "model": "Modelo",
 }
@@ -101,12 +111,13 @@ def model_line(model: Model, kind: Kind) -> str:
     name = MINIATURE if kind is Kind.MINIATURE else model.name
     device = "CPU" if model.device == "cpu" else model.device
     devices = device if model.num_devices == 1 else f"{model.num_devices} × {device}"
-    return f"{name} · {model.width} × {model.height} píxeles · en {devices}"
+    return f"{name} · {size(model.sizes[0])} píxeles · en {devices}"
 
 
-def caption(prompt: str, seed: int, blurred: bool = False) -> str:
+def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
-    remark = ", desenfocada por el filtro del modelo" if blurred else ""
+    remark = "" if variation is None else f", variación {variation}"
+    remark += ", desenfocada por el filtro del modelo" if blurred else ""
     return f"Semilla {seed}{remark}: {prompt}"
 
 
@@ -145,7 +156,7 @@ def adjusted(field: str, value: float, used: float) -> str:
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """A picture that was drawn in another size."""
-    here = f"{model.width} × {model.height}"
+    here = " o ".join(map(size, model.sizes))
     return f"Aquella imagen tiene {width} × {height} píxeles; aquí son {here}."
 
 

@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, short
+from ui.words.numbers import comma, duration, short, size
 
 LANGUAGE = "fr"
 
@@ -36,25 +36,37 @@ NEGATIVE = "À éviter"
 NEGATIVE_INFO = "Ce que les images ne doivent pas montrer."
 GUIDANCE = "Fidélité au texte"
 GUIDANCE_INFO = "À quel point suivre les mots."
+GUIDANCE_UNTIL = "Fidélité jusqu’à"
+GUIDANCE_UNTIL_INFO = (
+    "La part des étapes qui suivent le texte. Moins, c’est plus rapide et moins fidèle."
+)
 STEPS = "Étapes"
 STEPS_INFO = "Plus d’étapes, plus de détails, plus de temps."
 SEED = "Graine"
 SEED_INFO = "La même graine et les mêmes réglages donnent les mêmes images."
 RANDOMISE = "Une nouvelle graine à chaque fois"
+VARIATION_STRENGTH = "Force des variations"
+VARIATION_STRENGTH_INFO = "Au-dessus de 0, les images s’écartent d’autant de celle de la graine."
+VARIATION_SEED = "Graine des variations"
+VARIATION_SEED_INFO = "Vers quoi tendent les variations, si elles ont une force."
 
 COPY_SETTINGS = "Copier les réglages"
 COPY_LINK = "Copier le lien"
 COPIED = "Copié"
 USE_SETTINGS = "Reprendre ces réglages"
 NEW_SEED = "Avec une nouvelle graine"
+VARIATIONS = "Variations de celle-ci"
 TAKEN_OVER = "Les réglages sont en place. « Dessiner » les utilise."
 LINK_NOT_USED = "Tout n’est pas utilisable dans ce lien."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
     "seed": SEED,
+    "variation_seed": VARIATION_SEED,
+    "variation_strength": VARIATION_STRENGTH,
     "num_inference_steps": STEPS,
     "guidance_scale": GUIDANCE,
+    "guidance_until": GUIDANCE_UNTIL,
     "sampler": "Méthode",
     "model": "Modèle",
 }
@@ -101,12 +113,13 @@ def model_line(model: Model, kind: Kind) -> str:
     name = MINIATURE if kind is Kind.MINIATURE else model.name
     device = "CPU" if model.device == "cpu" else model.device
     devices = device if model.num_devices == 1 else f"{model.num_devices} × {device}"
-    return f"{name} · {model.width} × {model.height} pixels · sur {devices}"
+    return f"{name} · {size(model.sizes[0])} pixels · sur {devices}"
 
 
-def caption(prompt: str, seed: int, blurred: bool = False) -> str:
+def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
-    remark = ", floutée par le filtre du modèle" if blurred else ""
+    remark = "" if variation is None else f", variation {variation}"
+    remark += ", floutée par le filtre du modèle" if blurred else ""
     return f"Graine {seed}{remark} : {prompt}"
 
 
@@ -145,7 +158,7 @@ def adjusted(field: str, value: float, used: float) -> str:
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """A picture that was drawn in another size."""
-    here = f"{model.width} × {model.height}"
+    here = " ou ".join(map(size, model.sizes))
     return f"Cette image-là fait {width} × {height} pixels ; ici, c’est {here}."
 
 

@@ -13,6 +13,11 @@ def comma(number: str) -> str:
     return number.replace(".", ",")
 
 
+def size(size: tuple[int, int]) -> str:
+    """Width and height."""
+    return "{} × {}".format(*size)
+
+
 def short(value: object) -> str:
     """A value that somebody sent, cut where it is too long to be repeated."""
     text = str(value)
