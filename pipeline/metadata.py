@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
 from PIL import ExifTags, Image
-from PIL.PngImagePlugin import PngInfo
+from PIL.PngImagePlugin import PngInfo, putchunk
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 
@@ -49,6 +49,7 @@ MAX_TEXT = 2**20
 NEGATIVE = "Negative prompt:"
 _UNICODE = b"UNICODE\0"  # how EXIF begins a comment in UTF-16; here it is big-endian
 _ASCII = b"ASCII\0\0\0"
+_HEADER_BYTES = 33  # of a PNG: the signature and the first chunk
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 # Possessive and of limited length, so that no text takes more than linear time.
 _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
@@ -203,15 +204,19 @@ def converted(png: bytes, kind: Literal["JPEG", "WEBP"]) -> bytes:
     return file.getvalue()
 
 
-def without(png: bytes) -> bytes:
-    """A PNG file without settings or any other text; the pixels stay as they are."""
-    kept, at = [png[:8]], 8
+def rewritten(png: bytes, settings: Settings | None) -> bytes:
+    """A PNG file of this program with these settings, or none; the pixels stay as they are."""
+    chunks, info, at = io.BytesIO(), PngInfo(), _HEADER_BYTES
+    if settings is not None:
+        info.add_text(KEY, to_text(settings))
+    for kind, data, *_ in info.chunks:
+        putchunk(chunks, kind, data)
     while at < len(png):
         end = at + 12 + int.from_bytes(png[at : at + 4], "big")  # length, kind, data, checksum
         if png[at + 4 : at + 8] not in _TEXT_CHUNKS:
-            kept.append(png[at:end])
+            chunks.write(png[at:end])
         at = end
-    return b"".join(kept)
+    return png[:_HEADER_BYTES] + chunks.getvalue()
 
 
 def read(path: Path | str) -> Settings | None:

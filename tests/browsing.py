@@ -22,7 +22,9 @@ def opened(
     page.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if _is_error(said) else None)
-    page.goto(address)
+    # Nobody acts before what the page asks for when it is opened is answered.
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.goto(address)
     expect(page.locator("#prompt textarea")).to_be_visible()
     yield page
     context.close()

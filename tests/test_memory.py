@@ -3,12 +3,18 @@
 A stand-in draws: what matters here is what becomes of pictures and settings, not the pictures.
 """
 
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from benchmarks.processes import stand_in
+from pipeline import metadata
+from pipeline.metadata import Settings
+from serving.words import CANCELLED
 from tests.browsing import opened, wait_for_pictures, width_needed
 from tests.web import served
 from tools.page_states import launched
@@ -19,7 +25,7 @@ PROMPT = "a red star"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(stand_in(10), tmp_path_factory.mktemp("memory") / "log") as url:
+    with served(stand_in(20), tmp_path_factory.mktemp("memory") / "log") as url:
         yield url
 
 
@@ -38,6 +44,7 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 def draw(page: Page, prompt: str = PROMPT) -> None:
     page.locator("#prompt textarea").fill(prompt)
     page.keyboard.press("ControlOrMeta+Enter")
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(f": {prompt}")
     wait_for_pictures(page)
 
 
@@ -101,3 +108,174 @@ def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
     expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     for request in held:
         request.continue_()
+
+
+# --- history ---
+
+
+def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Page):
+    history = page.locator("#history")
+    expect(history).to_be_hidden()
+    draw(page, "<img src=x onerror=alert(1)> a moon")
+    drawn = page.locator("#gallery .caption-label").all_inner_texts()
+    expect(history).to_be_visible()
+    entries = history.locator("li button")
+    expect(entries.first).to_be_hidden()  # it is closed
+    draw(page, "a star")
+
+    page.reload()
+    expect(page.locator("#gallery .caption-label").first).to_contain_text("a star")
+    history.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(entries).to_have_count(2)
+    expect(entries.locator("img")).to_have_count(2)
+    assert entries.locator("img").first.evaluate("image => image.naturalWidth") == 4 * 96
+    expect(entries.nth(1).locator("span")).to_have_text("<img src=x onerror=alert(1)> a moon")
+    entries.nth(1).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#prompt textarea")).to_have_value("<img src=x onerror=alert(1)> a moon")
+    expect(page.locator("#gallery .caption-label").first).to_have_text(drawn[0])
+    assert page.locator("#gallery .caption-label").all_inner_texts() == drawn
+    advanced(page)
+    expect(page.locator("#seed input")).to_have_value(drawn[0].split()[1].rstrip(":"))
+    expect(page.get_by_label(words.RANDOMISE)).not_to_be_checked()
+
+    history.get_by_role("button", name=words.CLEAR_HISTORY).click()
+    expect(history).to_be_hidden()
+    page.reload()
+    expect(page.locator("#gallery .caption-label").first).to_be_visible()
+    expect(history).to_be_hidden()
+    assert page.evaluate("localStorage.getItem('sdxl-history')") == "[]"
+
+
+def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
+    browser: Browser, address: str
+):
+    link = "?prompt=" + "w" * 300
+    entries = [{"id": f"i{i}", "link": link, "said": "Seed 7", "at": i} for i in range(40)]
+    with opened(browser, address, 390, 844, color_scheme="dark") as page:
+        page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+        draw(page)
+        page.locator("#history summary").click()
+        expect(page.locator("#history li")).to_have_count(30)
+        assert width_needed(page) == 390
+        page.locator("#history li button").nth(1).click()  # its pictures are long forgotten
+        expect(page.locator("#prompt textarea")).to_have_value("w" * 300)
+        expect(page.locator("#status")).to_have_text(words.TAKEN_OVER)
+        expect(page.locator("#gallery .thumbnail-lg")).to_have_count(4)
+    with opened(browser, address) as other:  # somebody else's
+        expect(other.locator("#history")).to_be_hidden()
+
+
+def test_a_browser_whose_storage_holds_nonsense(browser: Browser, address: str):
+    with opened(browser, address) as page:
+        page.evaluate("localStorage.setItem('sdxl-history', '[1, null, {\"link\": 2}, {')")
+        page.reload()
+        draw(page)
+        page.locator("#history summary").click()
+        expect(page.locator("#history li")).to_have_count(1)
+
+
+# --- files ---
+
+
+def saved(page: Page, what: Locator, folder: Path) -> Path:
+    with page.expect_download() as download:
+        what.click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, tmp_path: Path):
+    draw(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    links = [
+        page.locator("#picked").get_by_role("link", name=each) for each in words.KINDS.values()
+    ]
+    files = [saved(page, link, tmp_path) for link in links]
+    for path, kind in zip(files, ("PNG", "JPEG", "WEBP"), strict=True):
+        found = metadata.read(path)
+        assert found is not None
+        assert found.prompt == PROMPT
+        with Image.open(path) as picture:
+            assert picture.format == kind
+    page.get_by_role("button", name=words.RESTORE).click()
+    page.locator("#restore-picture input[type=file]").set_input_files(files[2])
+    expect(page.locator("#restored dd").first).to_have_text(PROMPT)
+
+    advanced(page)
+    page.get_by_label(words.EMBED).uncheck()
+    expect(page.locator("#picked")).to_be_hidden()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    for what in (*links, page.get_by_label("Download", exact=True)):
+        assert metadata.read(saved(page, what, tmp_path)) is None
+    page.reload()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    assert metadata.read(saved(page, links[0], tmp_path)) is None
+    page.get_by_label("Close").first.click()
+    draw(page, "a moon")
+    everything = saved(page, page.get_by_label("Download all"), tmp_path)
+    with zipfile.ZipFile(everything) as files:
+        assert len(files.namelist()) == 4
+        for name in files.namelist():
+            assert metadata.read(Path(files.extract(name, tmp_path))) is None
+    advanced(page)
+    expect(page.get_by_label(words.EMBED)).not_to_be_checked()
+    page.get_by_label(words.EMBED).check()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    assert metadata.read(saved(page, links[0], tmp_path)) is not None
+
+
+def test_hostile_pictures_are_refused_or_shown_as_text(page: Page, tmp_path: Path):
+    hostile = '<img src=x onerror="document.title = 1">'
+    picture = Image.new("RGB", (8, 8))
+    metadata.attach(picture, Settings(hostile, hostile, 1, 2, 3.0, 8, 8, hostile, None))
+    metadata.save_png(picture, tmp_path / "made.png")
+    jpeg = metadata.converted((tmp_path / "made.png").read_bytes(), "JPEG")
+    (tmp_path / "made.jpg").write_bytes(jpeg)
+    Image.new("1", (10_000, 10_000)).save(tmp_path / "huge.png")
+    (tmp_path / "damaged.webp").write_bytes(b"RIFF" + bytes(99))
+    page.get_by_role("button", name=words.RESTORE).click()
+    place = page.locator("#restore-picture input[type=file]")
+    for name, said in (
+        ("huge.png", words.TOO_LARGE_A_PICTURE),
+        ("damaged.webp", words.UNREADABLE_PICTURE),
+    ):
+        place.set_input_files(tmp_path / name)
+        expect(page.locator("#restored")).to_have_text(said)
+    place.set_input_files(tmp_path / "made.jpg")
+    expect(page.locator("#restored dd").first).to_have_text(hostile)
+    assert page.locator("#restored img").count() == 0
+    assert page.title() != "1"
+
+
+# --- haste ---
+
+
+def test_two_hundred_clicks_are_one_request(page: Page):
+    page.locator("#prompt textarea").fill(PROMPT)
+    page.locator("#generate").evaluate(
+        "button => { for (let i = 0; i < 200; i++) button.click(); }"
+    )
+    wait_for_pictures(page)
+    page.locator("#history summary").click()
+    expect(page.locator("#history li")).to_have_count(1)
+    draw(page, "a moon")  # and it goes on
+    expect(page.locator("#history li")).to_have_count(2)
+
+
+def test_a_stop_before_the_start(page: Page, browser: Browser, address: str):
+    with opened(browser, address) as first:
+        for busy in (first, page):
+            advanced(busy)
+            busy.locator("#steps input[type=number]").fill("50")
+        first.locator("#prompt textarea").fill(PROMPT)
+        page.locator("#prompt textarea").fill("a moon")
+        first.keyboard.press("ControlOrMeta+Enter")
+        page.keyboard.press("ControlOrMeta+Enter")
+        page.keyboard.press("Escape")  # whether or not there is anything to stop yet
+        expect(page.locator("#status")).to_have_text(CANCELLED)
+        expect(page.locator("#generate")).to_be_visible()
+        wait_for_pictures(first)
+    draw(page)

@@ -23,9 +23,9 @@ from pipeline.metadata import (
     converted,
     from_text,
     read,
+    rewritten,
     save_png,
     to_text,
-    without,
 )
 from pipeline.scheduler_config import SCHEDULERS
 
@@ -379,11 +379,12 @@ def test_settings_too_long_for_a_jpeg(tmp_path: Path) -> None:
     assert len(found.prompt) == 40_000
 
 
-def test_without_settings_the_pixels_are_the_same(tmp_path: Path) -> None:
-    with_settings = saved(replace(SETTINGS, prompt="星"))
-    assert without(with_settings) == saved(None)
-    (tmp_path / "picture.png").write_bytes(without(with_settings))
-    assert read(tmp_path / "picture.png") is None
+def test_settings_come_and_go_and_the_pixels_stay() -> None:
+    for settings in (SETTINGS, replace(SETTINGS, prompt="星")):
+        with_settings = saved(settings)
+        assert rewritten(with_settings, None) == saved(None)
+        assert rewritten(saved(None), settings) == with_settings
+        assert rewritten(with_settings, SETTINGS) == saved(SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The picture that is open, and what its buttons do."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import gradio as gr
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from pipeline.metadata import Settings
 from serving.generator import Model
 from ui import picked, words
+from ui.pictures import Picture
 
 MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False)
-PICTURES = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed in (7, 8)]
+SETTINGS = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed in (7, 8)]
+PICTURES = [Picture(Path(f"folder/a-star-{s.seed}.png"), "a star", s) for s in SETTINGS]
 
 
-def opened(index: int, pictures: list[Settings]) -> tuple:
+def opened(index: int, pictures: list[Picture]) -> tuple:
     return picked._open(pictures, index, MODEL)
 
 
@@ -21,12 +24,15 @@ def test_the_open_picture_has_its_own_settings():
     column, text, varying, chosen = opened(1, PICTURES)
     assert column.visible
     assert "<dd>8</dd>" in text
-    assert chosen == PICTURES[1]
+    assert chosen == SETTINGS[1]
     assert varying.visible
+    assert 'href="pictures/folder/a-star-8.webp" download' in text
+    assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8" in text
 
 
 def test_of_a_variation_there_are_no_further_ones():
-    *_, varying, _ = opened(0, [replace(PICTURES[0], variation_seed=3, variation_strength=0.5)])
+    variation = replace(SETTINGS[0], variation_seed=3, variation_strength=0.5)
+    *_, varying, _ = opened(0, [replace(PICTURES[0], settings=variation)])
     assert not varying.visible
 
 
@@ -38,14 +44,14 @@ def test_a_picture_without_settings_has_no_panel(index: int):
 
 
 def test_used_settings_are_said_to_be_in_place():
-    *fields, strip = picked.apply(PICTURES[0], MODEL)
+    *fields, strip = picked.apply(SETTINGS[0], MODEL)
     assert fields[5:8] == [False, 7, False]
     assert words.TAKEN_OVER in strip
     assert "It was drawn by m" in strip
 
 
 def test_a_new_seed_is_left_to_chance():
-    *fields, _ = picked.apply(picked._without_seed(PICTURES[0]), MODEL)
+    *fields, _ = picked.apply(picked._without_seed(SETTINGS[0]), MODEL)
     assert fields[0] == "a star"
     assert fields[5]
 

@@ -340,7 +340,7 @@ def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: 
     assert [path.name for path in paths] == [f"a-red-star-{s}.png" for s in (7, 8, 9, 10)]
     assert paths[0].read_bytes() == b"png7"
     assert all(path.is_relative_to(served_folder) for path in paths)
-    assert [settings.seed for settings in updates[-1].pictures] == [7, 8, 9, 10]
+    assert [each.settings.seed for each in updates[-1].pictures] == [7, 8, 9, 10]
 
 
 def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():

@@ -22,6 +22,7 @@ SAMPLES: dict[str, Any] = {
     "blurred": True,
     "done": 13,
     "field": "FIELD",
+    "guidance_scale": 8.0,
     "height": 1111,
     "high": 5555,
     "kind": Kind.OTHER,
@@ -39,6 +40,8 @@ SAMPLES: dict[str, Any] = {
     "prompt": "A STAR",
     "seconds": 19.5,
     "seed": 4711,
+    "steps": 9999,
+    "style": "OIL",
     "tokens": 7777,
     "total": 88,
     "used": 2.5,
@@ -122,6 +125,8 @@ def test_what_becomes_of_a_request_is_said(language: str):
         for kind in (ErrorKind.FULL, ErrorKind.TOO_MANY):
             assert "30 s" in words.problem("MESSAGE", kind, 30)
         assert words.problem("MESSAGE", ErrorKind.DEADLINE, None) != "MESSAGE"
+        blocked = said.blocked('a "WORD" ')
+        assert 'a "WORD" ' in words.problem(blocked, ErrorKind.BLOCKED, None) != blocked
         assert words.problem(words.BLANK_PROMPT, ErrorKind.INVALID, None) == words.BLANK_PROMPT
     assert words.problem(said.CANCELLED, ErrorKind.CANCELLED, None) == said.CANCELLED
 

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -28,10 +27,11 @@ from serving.generator import (
     Step,
     random_seed,
 )
-from ui import files, inputs, settings, sizes, status, words
+from ui import files, history, inputs, pictures, settings, sizes, status, words
 from ui.inputs import Visitor
 from ui.kinds import Kind
 from ui.pace import Pace
+from ui.settings import Fields
 from ui.styles import NONE, styles_for
 
 # The bar moves at most this often. Faster, and the browser would still be moving it after a stop.
@@ -51,10 +51,11 @@ class Shown(NamedTuple):
     strip: Any = _LEAVE
     looks: Any = _LEAVE
     gallery: Any = _LEAVE
-    pictures: Any = _LEAVE  # the settings of those in the gallery
+    pictures: Any = _LEAVE  # those in the gallery, as `ui.pictures` has them
     panel: Any = _LEAVE
     seed: Any = _LEAVE
     request_id: Any = _LEAVE
+    history: Any = _LEAVE
     generate: Any = _LEAVE
     stop: Any = _LEAVE
 
@@ -84,8 +85,12 @@ class Drawing:
         variation_strength: float,
         variation_seed: int | None,
         size: str,
+        files: str | None = None,
     ) -> AsyncGenerator[Shown]:
-        """Draws for a visitor. Whatever goes wrong ends as a message in the strip."""
+        """Draws for a visitor. Whatever goes wrong ends as a message in the strip.
+
+        With `files` as `pictures.BARE` they have no settings inside.
+        """
         began = time.monotonic()
         try:
             request = self._request(
@@ -105,15 +110,30 @@ class Drawing:
                 previews=True,
             )
             await self._generator.submit(request)
+            asked = Fields(
+                prompt=prompt,
+                style=style,
+                negative_prompt=negative_prompt,
+                guidance_scale=request.guidance_scale,
+                steps=request.num_inference_steps,
+                randomise=False,
+                seed=request.seed,
+                several=several,
+                guidance_until=guidance_until,
+                variation_strength=variation_strength,
+                variation_seed=int(variation_seed or 0),
+                size=size,
+            )
             yield _running(
                 status.busy(words.starting()),
                 gallery=gr.Gallery(selected_index=None),
                 panel=gr.Column(visible=False),
                 seed=request.seed,
                 request_id=request.id,
+                history=history.asked(request.id, asked),
             )
             following = self._follow(
-                request.id, caption="" if several else prompt.strip(), began=began
+                request.id, files, caption="" if several else prompt.strip(), began=began
             )
             async with aclosing(following) as updates:
                 async for update in updates:
@@ -125,7 +145,11 @@ class Drawing:
             yield _ended(status.error(words.FAILED))
 
     async def variations(
-        self, sender: gr.Request, chosen: Settings | None, strength: float
+        self,
+        sender: gr.Request,
+        chosen: Settings | None,
+        strength: float,
+        files: str | None = None,
     ) -> AsyncGenerator[Shown]:
         """Draws variations of the picture with these settings; the page's fields stay."""
         yield _UNCHANGED
@@ -133,20 +157,22 @@ class Drawing:
             return
         fields, _ = settings.as_fields(chosen, self._generator.model)
         fields = fields._replace(variation_strength=strength, variation_seed=random_seed())
-        async with aclosing(self.for_page(sender, *fields)) as updates:
+        async with aclosing(self.for_page(sender, *fields, files)) as updates:
             async for update in updates:
                 yield update
 
-    async def again(self, request_id: str | None) -> AsyncGenerator[Shown]:
-        """Finds the request again that the page was about before it was loaded anew."""
+    async def again(
+        self, request_id: str | None, files: str | None = None
+    ) -> AsyncGenerator[Shown]:
+        """Finds a request again that the page was about before, and is about from now on."""
         # From a generator that ends without a word Gradio clears everything it could have changed.
         yield _UNCHANGED
         if not request_id:
             return
         with suppress(RequestError):  # it is forgotten, which is nothing the visitor must know
-            async with aclosing(self._follow(request_id)) as updates:
+            async with aclosing(self._follow(request_id, files)) as updates:
                 async for update in updates:
-                    yield update
+                    yield update._replace(request_id=request_id)
 
     async def length(self, prompt: str, style: str, several: bool) -> str:
         """How long the longest of the prompts is for the model, with its style."""
@@ -213,7 +239,7 @@ class Drawing:
             )
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
-            paths = _saved(images, [prompt] * len(images))
+            paths = [each.path for each in pictures.save(images, prompt, embed=True)]
         except RequestError as error:
             raise gr.Error(_said(error), print_exception=False) from None
         except Exception as error:
@@ -228,7 +254,7 @@ class Drawing:
         return inputs.to_request(model, self._styles, steps=steps, **values)
 
     async def _follow(
-        self, request_id: str, *, caption: str = "", began: float | None = None
+        self, request_id: str, files: str | None, *, caption: str = "", began: float | None = None
     ) -> AsyncGenerator[Shown]:
         """What the page shows of a request; without a `caption` the pictures' own prompts."""
         images: list[Image] = []
@@ -254,10 +280,12 @@ class Drawing:
                     case Image():
                         images.append(event)
                     case Done():
+                        saved = pictures.save(images, caption, files != pictures.BARE)
                         yield _ended(
                             _ending(event, images, began),
-                            gallery=_gallery(images, caption),
-                            pictures=[settings.of_image(image) for image in images],
+                            gallery=pictures.for_gallery(saved),
+                            pictures=saved,
+                            history=history.drawn(request_id),
                         )
                     case Error(kind, message):
                         calm = kind is ErrorKind.CANCELLED
@@ -325,30 +353,6 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
     if done.truncated:
         ending += status.warning(words.truncated(done.truncated))
     return ending
-
-
-def _gallery(images: list[Image], caption: str) -> list[tuple[str, str]]:
-    prompts = [caption or str(image.settings["prompt"]) for image in images]
-    paths = _saved(images, prompts)
-    return [
-        (str(path), words.caption(prompt, image.seed, _variation(image), _is_blurred(image)))
-        for path, prompt, image in zip(paths, prompts, images, strict=True)
-    ]
-
-
-def _saved(images: list[Image], prompts: list[str]) -> list[Path]:
-    named = zip(images, prompts, strict=True)
-    return files.save(
-        {files.name(prompt, image.seed, _variation(image)): image.png for image, prompt in named}
-    )
-
-
-def _variation(image: Image) -> int | None:
-    return settings.of_image(image).variation_seed
-
-
-def _is_blurred(image: Image) -> bool:
-    return settings.of_image(image).safety_checker is not None
 
 
 def _unfinished(looks: Sequence[bytes], step: Step) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
-from ui import files, theme
+from ui import downloads, files, theme
 from ui.delivery import Delivery
 from ui.languages import in_every_language
 from ui.page import build_page
@@ -36,6 +36,7 @@ def mount(
     every_s = keep_files_s // 6
     _tidy_up(app, every_s)
     _offer_component(app)
+    downloads.connect(app)
     page, i18n = in_every_language(lambda: build_page(generator, (every_s, keep_files_s)))
     gr.mount_gradio_app(
         app,

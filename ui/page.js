@@ -25,8 +25,23 @@
     }
   }, true);
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !event.defaultPrevented) press("stop");
+    if (event.key !== "Escape" || event.defaultPrevented || press("stop")) return;
+    // What was sent just now has no Stop yet; unless something else is done, it is waited for.
+    const again = setInterval(() => { if (press("stop")) clearInterval(again); }, 50);
+    const enough = () => clearInterval(again);
+    setTimeout(enough, 2000);
+    for (const other of ["keydown", "pointerdown"]) {
+      document.addEventListener(other, enough, { once: true, capture: true });
+    }
   });
+
+  // Gradio notes a press a moment late. Of several in that moment the first counts.
+  let pressed = -Infinity;
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest?.("#generate, #new-seed")) return;
+    if (event.timeStamp - pressed < 500) event.stopPropagation();
+    else pressed = event.timeStamp;
+  }, true);
 
   const copy = async (text) => {
     try {

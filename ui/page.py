@@ -12,8 +12,9 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import link, picked, restore, sizes, status, words
+from ui import embedding, history, link, picked, restore, sizes, status, words
 from ui.drawing import Drawing, Shown
+from ui.embedding import Embedding
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, hint_for, surprise
 from ui.kinds import Kind, kind_of
@@ -48,9 +49,11 @@ class Parts:
     strip: gr.HTML
     looks: gr.HTML
     gallery: gr.Gallery
-    pictures: gr.State  # the `Settings` of what the gallery shows
+    pictures: gr.State  # `ui.pictures.Picture`s, those that the gallery shows
     panel: Panel
     restorer: Restorer
+    history: gr.HTML
+    embedding: Embedding
     seed: gr.Number
     sizes: Sizes
     settings: Sequence[Component]  # as `Drawing.for_page` takes them
@@ -67,6 +70,7 @@ class Parts:
             panel=self.panel.column,
             seed=self.seed,
             request_id=self.request,
+            history=self.history,
             generate=self.generate,
             stop=self.stop,
         )
@@ -134,6 +138,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             )
             surprised = gr.Button(words.SURPRISE, size="sm", elem_id="surprise")
             advanced = _advanced(model, kind)
+            requests = history.layout()
             restorer = restore.layout()
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
     return Parts(
@@ -151,6 +156,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
         pictures=gr.State([]),
         panel=panel,
         restorer=restorer,
+        history=requests,
+        embedding=Embedding(advanced.embed, embedding.kept()),
         seed=advanced.seed,
         sizes=advanced.sizes,
         settings=[prompt, *advanced.settings],
@@ -165,6 +172,7 @@ class Advanced(NamedTuple):
     seed: gr.Number
     several: gr.Checkbox
     sizes: Sizes
+    embed: gr.Checkbox
     settings: Sequence[Component]
 
 
@@ -236,13 +244,15 @@ def _advanced(model: Model, kind: Kind) -> Advanced:
             info=words.VARIATION_SEED_INFO,
             elem_id="variation-seed",
         )
+        embed = embedding.layout()
     chosen = style, negative, guidance, steps, randomise, seed, several, until, strength, variation
-    return Advanced(style, seed, several, offered, (*chosen, offered.choice))
+    return Advanced(style, seed, several, offered, embed, (*chosen, offered.choice))
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
     kind = kind_of(generator.model)
     # What the browser does by itself stands first: Gradio has one event after the other answered.
+    embedding.connect(page, parts.embedding, parts.gallery, parts.pictures, parts.panel.column)
     gr.on(
         [parts.prompt.submit, parts.generate.click],
         None,
@@ -262,7 +272,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
-        list(parts.settings),
+        [*parts.settings, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
@@ -281,21 +291,33 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     new_seed.then(
         drawing.for_page,
-        list(parts.settings),
+        [*parts.settings, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
     parts.panel.variations.click(
         drawing.variations,
-        [parts.panel.picture, parts.panel.strength],
+        [parts.panel.picture, parts.panel.strength, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
     link.connect(page, parts.linked, parts.settings, generator, styles_for(kind))
+    history.connect(
+        parts.history,
+        parts.gallery,
+        parts.panel.column,
+        parts.strip,
+        parts.settings,
+        drawing.again,
+        parts.embedding.kept,
+        parts.shown,
+        generator,
+        styles_for(kind),
+    )
     sizes.connect(page, parts.sizes, generator)
     page.load(
         drawing.again,
-        parts.request,
+        [parts.request, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )

@@ -9,8 +9,9 @@ from gradio.components import Component
 
 from pipeline.metadata import Settings
 from serving.generator import Generator, Model
-from ui import link, settings, status, words
+from ui import downloads, link, settings, status, words
 from ui.events import AT_ONCE
+from ui.pictures import Picture
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def connect(
 ) -> Any:
     """Has the panel follow the gallery; returns the event after which to draw with a new seed."""
 
-    def follow(pictures: list[Settings], event: gr.SelectData) -> tuple[Any, ...]:
+    def follow(pictures: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
         return _open(pictures, event.index, generator.model)
 
     shows = [panel.column, panel.text, panel.varying, panel.picture]
@@ -77,16 +78,15 @@ def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
     if chosen is None:
         return (gr.skip(),) * (len(settings.Fields._fields) + 1)
     values, notes = settings.as_fields(chosen, model)
-    strip = status.note(words.TAKEN_OVER) + (status.warning(" ".join(notes)) if notes else "")
-    return (*values, strip)
+    return (*values, status.taken_over(notes))
 
 
-def _open(pictures: list[Settings], index: int, model: Model) -> tuple[Any, ...]:
+def _open(pictures: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
     if not 0 <= index < len(pictures):  # what was stopped has no settings
         return _close()
-    chosen = pictures[index]
+    chosen = pictures[index].settings
     fields, _ = settings.as_fields(chosen, model)
-    text = settings.as_html(chosen, link.to_query(fields))
+    text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(pictures[index].path)
     # Of a variation there can be no further ones: its settings have room for one step.
     varying = gr.Row(visible=chosen.variation_seed is None)
     return gr.Column(visible=True), text, varying, chosen

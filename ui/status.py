@@ -54,6 +54,11 @@ def note(text: str) -> str:
     return f'<p class="note" role="status">{escape(text)}</p>'
 
 
+def taken_over(notes: Sequence[str]) -> str:
+    """That settings are in place, and what of them could not be."""
+    return note(words.TAKEN_OVER) + (warning(" ".join(notes)) if notes else EMPTY)
+
+
 def warning(text: str) -> str:
     """Something worth knowing."""
     return f'<p class="warning" role="status">{escape(text)}</p>'

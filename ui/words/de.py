@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, short, size
+from ui.words.numbers import comma, duration, quoted, short, size
 
 LANGUAGE = "de"
 
@@ -27,6 +27,8 @@ EXAMPLES = "Zum Ausprobieren"
 SURPRISE = "Überraschung"
 SEVERAL = "Ein Bild je Zeile"
 SEVERAL_INFO = "Jede Zeile der Beschreibung wird ein eigenes Bild."
+EMBED = "Einstellungen in den Bilddateien"
+EMBED_INFO = "Von dort kann sie jeder wiederherstellen, der die Datei hat."
 GALLERY = "Bilder"
 LOOKS = "Wie die Bilder bis jetzt aussehen"
 
@@ -52,6 +54,12 @@ VARIATION_SEED_INFO = "Wohin abgewandelt wird, wenn es eine Stärke gibt."
 
 COPY_SETTINGS = "Einstellungen kopieren"
 COPY_LINK = "Link kopieren"
+DOWNLOAD = "Herunterladen als"
+KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
+GONE = "Dieses Bild wird nicht mehr aufbewahrt."
+TOO_LONG_FOR_JPEG = (
+    "Die Einstellungen sind zu lang für eine JPEG-Datei. In PNG und WebP passen sie."
+)
 COPIED = "Kopiert"
 USE_SETTINGS = "Einstellungen übernehmen"
 NEW_SEED = "Mit neuer Startzahl"
@@ -71,6 +79,10 @@ SETTINGS = {
     "model": "Modell",
 }
 SIZE = "Größe"
+
+HISTORY = "Verlauf"
+HISTORY_INFO = "Nur in diesem Browser aufbewahrt."
+CLEAR_HISTORY = "Verlauf löschen"
 
 RESTORE = "Aus einem Bild wiederherstellen"
 RESTORE_PICTURE = "Ein Bild von hier oder aus AUTOMATIC1111s Web-UI"
@@ -151,6 +163,13 @@ def finished(pictures: int, seconds: float | None) -> str:
     return f"{pictures} {noun}" + ("" if seconds is None else f" in {comma(f'{seconds:.1f}')} s")
 
 
+def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
+    """The settings of a request in one line; without a style if it has none."""
+    guidance = comma(f"{guidance_scale:g}")
+    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
+    return f"{style} · {numbers}" if style else numbers
+
+
 def adjusted(field: str, value: float, used: float) -> str:
     """A setting that is not possible here."""
     return f"{field}: {_short(value)} ist hier nicht möglich; {comma(f'{used:g}')} gilt."
@@ -229,6 +248,8 @@ def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
         return f"Das waren viele Anfragen. Bitte {_soon(retry_after_s)} noch einmal versuchen."
     if kind is ErrorKind.DEADLINE:
         return "Es hat zu lange gedauert. Bitte später noch einmal versuchen."
+    if kind is ErrorKind.BLOCKED:
+        return f"„{quoted(message)}“ wird hier nicht gezeichnet. Bitte lassen Sie es weg."
     return _SAID.get(message, message)
 
 

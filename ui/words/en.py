@@ -26,6 +26,8 @@ EXAMPLES = "Try one of these"
 SURPRISE = "Surprise me"
 SEVERAL = "A picture for each line"
 SEVERAL_INFO = "Every line of the prompt becomes a picture of its own."
+EMBED = "Settings inside the pictures’ files"
+EMBED_INFO = "They can be restored from there, by everyone who has the file."
 GALLERY = "Pictures"
 LOOKS = "How the pictures look so far"
 
@@ -49,6 +51,10 @@ VARIATION_SEED_INFO = "What the variations lean towards, if they have a strength
 
 COPY_SETTINGS = "Copy settings"
 COPY_LINK = "Copy link"
+DOWNLOAD = "Download as"
+KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
+GONE = "This picture is no longer kept."
+TOO_LONG_FOR_JPEG = "The settings are too long for a JPEG file. PNG and WebP files hold them."
 COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
 NEW_SEED = "Same with a new seed"
@@ -68,6 +74,10 @@ SETTINGS = {
     "model": "Model",
 }
 SIZE = "Size"
+
+HISTORY = "History"
+HISTORY_INFO = "Kept in this browser only."
+CLEAR_HISTORY = "Clear history"
 
 RESTORE = "Restore from a picture"
 RESTORE_PICTURE = "A picture made here, or by AUTOMATIC1111's web UI"
@@ -130,6 +140,12 @@ def finished(pictures: int, seconds: float | None) -> str:
     """How it ended; without the time for pictures that are only shown again."""
     noun = "picture" if pictures == 1 else "pictures"
     return f"{pictures} {noun}" if seconds is None else f"{pictures} {noun} in {seconds:.1f} s"
+
+
+def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
+    """The settings of a request in one line; without a style if it has none."""
+    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance_scale:g}"
+    return f"{style} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, short, size
+from ui.words.numbers import comma, duration, quoted, short, size
 
 LANGUAGE = "es"
 
@@ -27,6 +27,8 @@ EXAMPLES = "Pruebe una de estas"
 SURPRISE = "Sorpréndame"
 SEVERAL = "Una imagen por línea"
 SEVERAL_INFO = "Cada línea de la descripción se convierte en una imagen propia."
+EMBED = "Ajustes dentro de los archivos"
+EMBED_INFO = "Quien tenga el archivo puede recuperarlos de ahí."
 GALLERY = "Imágenes"
 LOOKS = "Cómo son las imágenes por ahora"
 
@@ -50,6 +52,10 @@ VARIATION_SEED_INFO = "Hacia dónde van las variaciones, si tienen fuerza."
 
 COPY_SETTINGS = "Copiar los ajustes"
 COPY_LINK = "Copiar el enlace"
+DOWNLOAD = "Descargar como"
+KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
+GONE = "Esta imagen ya no se conserva."
+TOO_LONG_FOR_JPEG = "Los ajustes son demasiado largos para un archivo JPEG. En PNG y WebP caben."
 COPIED = "Copiado"
 USE_SETTINGS = "Usar estos ajustes"
 NEW_SEED = "Con una semilla nueva"
@@ -69,6 +75,10 @@ SETTINGS = {
     "model": "Modelo",
 }
 SIZE = "Tamaño"
+
+HISTORY = "Historial"
+HISTORY_INFO = "Se guarda solo en este navegador."
+CLEAR_HISTORY = "Borrar el historial"
 
 RESTORE = "Recuperar de una imagen"
 RESTORE_PICTURE = "Una imagen hecha aquí, o por la interfaz web de AUTOMATIC1111"
@@ -149,6 +159,13 @@ def finished(pictures: int, seconds: float | None) -> str:
     return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
 
 
+def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
+    """The settings of a request in one line; without a style if it has none."""
+    guidance = comma(f"{guidance_scale:g}")
+    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
+    return f"{style} · {numbers}" if style else numbers
+
+
 def adjusted(field: str, value: float, used: float) -> str:
     """A setting that is not possible here."""
     return f"{field}: {_short(value)} no es posible aquí; se usa {comma(f'{used:g}')}."
@@ -224,6 +241,8 @@ def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
         return f"Han sido muchas peticiones. Inténtelo de nuevo {_soon(retry_after_s)}."
     if kind is ErrorKind.DEADLINE:
         return "Ha tardado demasiado. Inténtelo de nuevo más tarde."
+    if kind is ErrorKind.BLOCKED:
+        return f"«{quoted(message)}» no se dibuja aquí. Omítalo, por favor."
     return _SAID.get(message, message)
 
 

@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, short, size
+from ui.words.numbers import comma, duration, quoted, short, size
 
 LANGUAGE = "fr"
 
@@ -27,6 +27,8 @@ EXAMPLES = "Essayez l’une de celles-ci"
 SURPRISE = "Surprenez-moi"
 SEVERAL = "Une image par ligne"
 SEVERAL_INFO = "Chaque ligne de la description devient une image à part."
+EMBED = "Réglages dans les fichiers des images"
+EMBED_INFO = "Quiconque a le fichier peut les y retrouver."
 GALLERY = "Images"
 LOOKS = "Les images telles qu’elles sont pour l’instant"
 
@@ -52,6 +54,12 @@ VARIATION_SEED_INFO = "Vers quoi tendent les variations, si elles ont une force.
 
 COPY_SETTINGS = "Copier les réglages"
 COPY_LINK = "Copier le lien"
+DOWNLOAD = "Télécharger en"
+KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
+GONE = "Cette image n’est plus conservée."
+TOO_LONG_FOR_JPEG = (
+    "Les réglages sont trop longs pour un fichier JPEG. Les fichiers PNG et WebP les contiennent."
+)
 COPIED = "Copié"
 USE_SETTINGS = "Reprendre ces réglages"
 NEW_SEED = "Avec une nouvelle graine"
@@ -71,6 +79,10 @@ SETTINGS = {
     "model": "Modèle",
 }
 SIZE = "Taille"
+
+HISTORY = "Historique"
+HISTORY_INFO = "Conservé dans ce navigateur seulement."
+CLEAR_HISTORY = "Effacer l’historique"
 
 RESTORE = "Restaurer à partir d’une image"
 RESTORE_PICTURE = "Une image faite ici, ou par l’interface web d’AUTOMATIC1111"
@@ -151,6 +163,13 @@ def finished(pictures: int, seconds: float | None) -> str:
     return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
 
 
+def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
+    """The settings of a request in one line; without a style if it has none."""
+    guidance = comma(f"{guidance_scale:g}")
+    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
+    return f"{style} · {numbers}" if style else numbers
+
+
 def adjusted(field: str, value: float, used: float) -> str:
     """A setting that is not possible here."""
     return f"{field} : {_short(value)} n’est pas possible ici ; {comma(f'{used:g}')} est utilisé."
@@ -229,6 +248,8 @@ def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
         return f"Cela fait beaucoup de demandes. Veuillez réessayer {_soon(retry_after_s)}."
     if kind is ErrorKind.DEADLINE:
         return "Cela a duré trop longtemps. Veuillez réessayer plus tard."
+    if kind is ErrorKind.BLOCKED:
+        return f"« {quoted(message)} » n’est pas dessiné ici. Veuillez l’omettre."
     return _SAID.get(message, message)
 
 

@@ -22,3 +22,8 @@ def short(value: object) -> str:
     """A value that somebody sent, cut where it is too long to be repeated."""
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def quoted(message: str) -> str:
+    """What stands between the first and the last quotation mark of a message."""
+    return message.partition('"')[2].rpartition('"')[0]

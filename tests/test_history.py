@@ -1,0 +1,27 @@
+"""What the list of a browser's requests is told, and what it may ask for."""
+
+import pytest
+
+from ui import history
+from ui.settings import Fields
+from ui.styles import NONE
+
+
+def test_a_request_is_told_as_a_link_and_a_line():
+    told = history.asked("an id", Fields("a star", NONE, "", 5.0, 25, False, 7))
+    assert told == {
+        "id": "an id",
+        "link": "?prompt=a%20star&guidance_scale=5&steps=25&seed=7",
+        "said": "Seed 7 · Steps 25 · Guidance scale 5",
+    }
+    styled = history.asked("an id", Fields("a star", "Anime", "", 5.0, 25, False, 7))
+    assert styled["said"].startswith("Anime · Seed 7")
+
+
+@pytest.mark.parametrize("data", [None, [], "x", {}, {"link": None, "id": []}, {"id": 0}])
+def test_a_browser_could_say_anything(data: object):
+    assert history._chosen(data) == ("", "")
+
+
+def test_an_entry_is_named_by_its_link_and_its_request():
+    assert history._chosen({"link": "?prompt=x", "id": "y"}) == ("prompt=x", "y")

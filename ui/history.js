@@ -1,0 +1,98 @@
+// This browser's own requests: kept in its storage, shown as a list, and sent nowhere.
+// Gradio runs this once, with `element` and `trigger` of the part of the page it belongs to.
+const KEY = "sdxl-history";
+const MOST = 30;
+const SIDE = 96; // of a thumbnail, in pixels
+
+const read = () => {
+  try {
+    const kept = JSON.parse(localStorage.getItem(KEY));
+    return Array.isArray(kept) ? kept.filter((entry) => typeof entry?.link === "string") : [];
+  } catch {
+    return []; // nothing was kept, or this browser keeps nothing
+  }
+};
+
+// The oldest go when there are too many, or no more room.
+const write = (entries) => {
+  for (let kept = entries.slice(0, MOST); ; kept = kept.slice(0, -1)) {
+    try {
+      localStorage.setItem(KEY, JSON.stringify(kept));
+      break;
+    } catch {
+      if (!kept.length) break;
+    }
+  }
+  show();
+};
+
+const add = (parent, tag, text = "") => {
+  const child = parent.appendChild(document.createElement(tag));
+  child.textContent = text; // and so never as HTML
+  return child;
+};
+
+const row = (entry) => {
+  const item = document.createElement("li");
+  const button = add(item, "button");
+  button.type = "button";
+  if (entry.look?.startsWith("data:image/jpeg;")) {
+    Object.assign(add(button, "img"), { src: entry.look, alt: "" });
+  }
+  add(button, "span", new URLSearchParams(entry.link).get("prompt"));
+  const when = new Date(entry.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  add(button, "small", `${entry.said} · ${when}`);
+  button.addEventListener("click", () => {
+    // While something is drawn, its pictures stay in view.
+    const busy = document.getElementById("stop")?.offsetParent;
+    trigger("select", { link: entry.link, id: busy ? "" : entry.id });
+  });
+  return item;
+};
+
+const show = () => {
+  const entries = read();
+  element.querySelector("details").hidden = !entries.length;
+  element.querySelector("ol").replaceChildren(...entries.map(row));
+};
+
+// All pictures side by side, each cut to a square.
+const look = async (addresses) => {
+  const canvas = document.createElement("canvas");
+  canvas.width = SIDE * addresses.length;
+  canvas.height = SIDE;
+  for (const [i, address] of addresses.entries()) {
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    const { naturalWidth: width, naturalHeight: height } = image;
+    const side = Math.min(width, height);
+    canvas.getContext("2d").drawImage(
+      image, (width - side) / 2, (height - side) / 2, side, side, i * SIDE, 0, SIDE, SIDE);
+  }
+  return canvas.toDataURL("image/jpeg", 0.8);
+};
+
+element.addEventListener("told", async ({ detail: { told, pictures } }) => {
+  const known = (entries) => entries.find((entry) => entry.id === told?.id);
+  if (told?.link && !known(read())) {
+    write([{ id: told.id, link: told.link, said: told.said, at: Date.now() }, ...read()]);
+  }
+  if (told?.drawn && known(read()) && !known(read()).look) {
+    const found = await look(pictures.map((picture) => picture.image.url)).catch(() => null);
+    const entries = read(); // which may have changed, in another window or because it was cleared
+    if (found && known(entries)) {
+      known(entries).look = found;
+      write(entries);
+    }
+  }
+});
+
+element.addEventListener("click", (event) => {
+  if (!event.target.closest("[data-clear]")) return;
+  write([]);
+  document.querySelector("#prompt textarea")?.focus();
+});
+
+addEventListener("storage", show);
+show();

@@ -1,0 +1,92 @@
+"""This browser's own requests. The list lives in the browser; here is what it is told, and asks.
+
+An entry holds its settings as the query of a link, which is read like any other link.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import gradio as gr
+from gradio.components import Component
+
+from serving.generator import Generator
+from ui import link, status, words
+from ui.events import AT_ONCE, IN_THE_STRIP
+from ui.settings import Fields
+from ui.styles import NONE, Style
+
+SCRIPT = Path(__file__).with_name("history.js")
+
+_TELL = """(told, pictures) => {
+  const list = document.querySelector("#history details");
+  list?.dispatchEvent(new CustomEvent("told", { bubbles: true, detail: { told, pictures } }));
+}"""
+
+
+def layout() -> gr.HTML:
+    """The list, closed, which shows itself once there is something in it."""
+    title, info, clear = map(escape, (words.HISTORY, words.HISTORY_INFO, words.CLEAR_HISTORY))
+    return gr.HTML(
+        html_template=f"<details hidden><summary>{title}</summary><p>{info}</p><ol></ol>"
+        f'<button type="button" data-clear>{clear}</button></details>',
+        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        apply_default_css=False,
+        elem_id="history",
+    )
+
+
+def asked(request_id: str, fields: Fields) -> dict[str, Any]:
+    """What the list is told when a request was sent."""
+    style = "" if fields.style == NONE else fields.style
+    said = words.in_short(style, fields.guidance_scale, fields.steps, fields.seed)
+    return {"id": request_id, "link": link.to_query(fields), "said": said}
+
+
+def drawn(request_id: str) -> dict[str, Any]:
+    """What the list is told when the pictures of a request are in the gallery."""
+    return {"id": request_id, "drawn": True}
+
+
+def connect(
+    history: gr.HTML,
+    gallery: gr.Gallery,
+    panel: gr.Column,
+    strip: gr.HTML,
+    fields: Sequence[Component],
+    again: Callable[..., Any],
+    files: gr.BrowserState,
+    shown: Sequence[Component],
+    generator: Generator,
+    styles: Mapping[str, Style],
+) -> None:
+    """Has the list note what is drawn, and bring back settings and, if still kept, pictures."""
+    history.change(None, [history, gallery], None, js=_TELL, **AT_ONCE)
+    request = gr.State("")
+
+    def bring_back(event: gr.EventData) -> tuple[Any, ...]:
+        query, request_id = _chosen(event._data)
+        found = link.from_query(dict(parse_qsl(query)), generator.model, styles)
+        if found is None:
+            return *((gr.skip(),) * (len(fields) + 3)), ""
+        values, notes = found
+        return (
+            *values,
+            gr.Gallery(selected_index=None),
+            gr.Column(visible=False),
+            status.taken_over(notes),
+            request_id,
+        )
+
+    history.select(bring_back, None, [*fields, gallery, panel, strip, request], **AT_ONCE).then(
+        again, [request, files], shown, **IN_THE_STRIP
+    )
+
+
+def _chosen(data: object) -> tuple[str, str]:
+    """The query and the id of an entry, as a browser names them: it could say anything."""
+    named = data if isinstance(data, dict) else {}
+    query, request_id = (str(named.get(name) or "") for name in ("link", "id"))
+    return query.removeprefix("?"), request_id
