@@ -236,6 +236,23 @@ def test_example_fills_the_prompt(page: Page):
     expect(page.locator("#prompt textarea")).to_have_value(example.inner_text())
 
 
+def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser, address: str):
+    page = browser.new_page(locale="de-AT")
+    page.goto(address)
+    expect(page.locator("html")).to_have_attribute("lang", "de")
+    expect(page.locator("#prompt")).to_contain_text("Was möchten Sie sehen?")
+    expect(page.locator("#footer")).to_contain_text("Lizenz des Modells: Apache 2.0")
+    page.get_by_role("button", name="Zeichnen").click()
+    expect(page.get_by_role("alert")).to_have_text("Bitte beschreiben Sie zuerst das Bild.")
+    page.locator("#prompt textarea").fill(PROMPT)
+    expect(page.locator("#length")).to_have_text("10 von 77 Token")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_have_text(
+        re.compile(r"4 Bilder in \d+,\d s"), timeout=DRAWN_WITHIN_MS
+    )
+    page.close()
+
+
 def test_blank_prompt_is_a_message(page: Page):
     ask(page, "   ")
     expect(page.get_by_role("alert")).to_have_text(words.BLANK_PROMPT)

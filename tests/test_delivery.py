@@ -24,7 +24,7 @@ def client() -> TestClient:
     pipe, observer = FakePipeline().as_pipeline(), Observer()
     generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
     app = http.build(generator, observer)
-    mount(app, generator, "127.0.0.1", 7860)
+    mount(app, generator, "127.0.0.1", 7860, 600)
     return TestClient(app, headers={"Accept-Encoding": "gzip, br"})
 
 

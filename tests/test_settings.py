@@ -85,4 +85,4 @@ def test_shown_as_text_and_copied_whole():
 
 def test_nothing_is_shown_that_a_picture_does_not_say():
     silent = Settings("a star", "", None, None, None, None, None, None, None)
-    assert words.described(silent) == [(words.PROMPT, "a star")]
+    assert settings.described(silent) == [(words.PROMPT, "a star")]

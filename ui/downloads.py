@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 from gradio.utils import get_upload_folder
 
@@ -38,14 +38,15 @@ def connect(app: FastAPI) -> None:
     one_at_a_time = CapacityLimiter(1)  # the processors are there for drawing
 
     @app.get("/pictures/{folder}/{name}", include_in_schema=False)
-    async def picture(folder: str, name: str) -> Response:
+    async def picture(folder: str, name: str, sender: Request) -> Response:
         named = _NAME.fullmatch(name)
         if not _FOLDER.fullmatch(folder) or not named:
             raise HTTPException(404)
         path = Path(get_upload_folder()) / folder / f"{named[1]}.png"
-        content = await anyio.to_thread.run_sync(
-            _content, path, KINDS[named[2]], limiter=one_at_a_time
-        )
+        with words.speaking(words.preferred(sender.headers.get("Accept-Language", ""))):
+            content = await anyio.to_thread.run_sync(
+                _content, path, KINDS[named[2]], limiter=one_at_a_time
+            )
         return Response(
             content,
             media_type=f"image/{KINDS[named[2]].lower()}",

@@ -139,7 +139,7 @@ class Drawing:
                 async for update in updates:
                     yield update
         except RequestError as error:
-            yield _ended(status.error(str(error)))
+            yield _ended(status.error(_said(error)))
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(words.FAILED))
@@ -241,7 +241,7 @@ class Drawing:
             images, done = await self._finished(request.id)
             paths = [each.path for each in pictures.save(images, prompt, embed=True)]
         except RequestError as error:
-            raise gr.Error(str(error), print_exception=False) from None
+            raise gr.Error(_said(error), print_exception=False) from None
         except Exception as error:
             log.error("A request could not be answered", exc_info=error)
             raise gr.Error(words.FAILED, print_exception=False) from None
@@ -289,7 +289,9 @@ class Drawing:
                         )
                     case Error(kind, message):
                         calm = kind is ErrorKind.CANCELLED
-                        strip = (status.note if calm else status.error)(message)
+                        strip = (status.note if calm else status.error)(
+                            words.problem(message, kind, None)
+                        )
                         yield _ended(strip, **_unfinished(looks, step))
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
@@ -327,6 +329,10 @@ async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | 
         following.cancel()
         await asyncio.wait([following])
         await events.aclose()
+
+
+def _said(error: RequestError) -> str:
+    return words.problem(str(error), error.kind, error.retry_after_s)
 
 
 def _running(strip: Any = _LEAVE, **others: Any) -> Shown:

@@ -11,6 +11,7 @@ _MINIATURE = (
     "a yellow moon above a green triangle",
     "an outlined orange hexagon on a cyan background",
 )
+_SDXL_HINT = "a lighthouse on a cliff at dusk, long exposure"
 _SDXL = (
     "a lighthouse on a cliff at dusk, mist over the sea",
     "portrait of an old fisherman in a yellow raincoat",
@@ -44,6 +45,11 @@ _VIEWS = ("seen from above", "close up", "wide view", "long exposure", "soft foc
 def examples_for(kind: Kind) -> tuple[str, ...]:
     """Example prompts that suit a model of this kind."""
     return _MINIATURE if kind is Kind.MINIATURE else _SDXL
+
+
+def hint_for(kind: Kind) -> str:
+    """What a prompt could be, before there is one."""
+    return _MINIATURE[0] if kind is Kind.MINIATURE else _SDXL_HINT
 
 
 def surprise(kind: Kind, random: Random) -> str:

@@ -17,6 +17,7 @@ from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
 from ui import downloads, files, theme
 from ui.delivery import Delivery
+from ui.languages import in_every_language
 from ui.page import build_page
 
 SCRIPT = Path(__file__).with_name("page.js")
@@ -36,10 +37,12 @@ def mount(
     _tidy_up(app, every_s)
     _offer_component(app)
     downloads.connect(app)
+    page, i18n = in_every_language(lambda: build_page(generator, (every_s, keep_files_s)))
     gr.mount_gradio_app(
         app,
-        build_page(generator, (every_s, keep_files_s)),
+        page,
         path="/",
+        i18n=i18n,
         server_name=host,
         server_port=port,
         favicon_path=str(ICON),
@@ -55,11 +58,13 @@ def mount(
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
     )
-    [page] = [route.app for route in app.routes if isinstance(route, Mount)]
-    assert isinstance(page, App)
-    page.add_middleware(Delivery)
-    page.add_middleware(GZipMiddleware, compresslevel=6)  # of what Gradio itself does not compress
-    return page.stop_event.set
+    [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
+    assert isinstance(mounted, App)
+    mounted.add_middleware(Delivery)
+    mounted.add_middleware(
+        GZipMiddleware, compresslevel=6
+    )  # of what Gradio itself does not compress
+    return mounted.stop_event.set
 
 
 def _offer_component(app: FastAPI) -> None:

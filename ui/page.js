@@ -67,7 +67,9 @@
   });
 
   // Gradio names these otherwise than they read, or what is only decoration; and says captions twice.
+  // And the page's language is that of its heading.
   const mend = () => {
+    root.lang = document.querySelector("#header [lang]")?.lang || root.lang;
     const misnamed = "#gallery .empty, #gallery .thumbnail-lg, .upload-container";
     for (const part of document.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
     const captions = "#gallery .thumbnail-lg .caption-label";

@@ -16,7 +16,7 @@ from ui import embedding, history, link, picked, restore, sizes, status, words
 from ui.drawing import Drawing, Shown
 from ui.embedding import Embedding
 from ui.events import AT_ONCE, IN_THE_STRIP
-from ui.examples import examples_for, surprise
+from ui.examples import examples_for, hint_for, surprise
 from ui.kinds import Kind, kind_of
 from ui.picked import Panel
 from ui.restore import Restorer
@@ -24,6 +24,13 @@ from ui.settings import MAX_GUIDANCE
 from ui.sizes import Sizes
 from ui.styles import NONE, styles_for
 
+_LICENCES = {
+    Kind.MINIATURE: ("Apache 2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
+    Kind.SDXL: (
+        "CreativeML Open RAIL++-M",
+        "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/blob/main/LICENSE.md",
+    ),
+}
 STORAGE_KEY = "sdxl-request"
 
 
@@ -95,7 +102,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         with gr.Column(elem_id="ask"):
             prompt = gr.Textbox(
                 label=words.PROMPT_LABEL,
-                placeholder=words.PROMPT_HINT[kind],
+                placeholder=hint_for(kind),
                 max_lines=8,  # and `lines` at 1, so that Enter sends
                 max_length=MAX_CHARACTERS,
                 autofocus=True,
@@ -318,14 +325,19 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
 
 
 def _header(model: Model, kind: Kind) -> str:
-    return f"<h1>{escape(words.title(model))}</h1><p>{escape(words.model_line(model, kind))}</p>"
+    # Browsers are told the language: which one it is they choose themselves.
+    title, line = map(escape, (words.title(model), words.model_line(model, kind)))
+    return f'<h1 lang="{words.LANGUAGE}">{title}</h1><p>{line}</p>'
 
 
 def _footer(kind: Kind) -> str:
-    return "<p>" + " ".join(_sentence(*line) for line in words.footer(kind)) + "</p>"
+    limits = escape(words.MINIATURE_LIMITS if kind is Kind.MINIATURE else words.LIMITS)
+    return f"<p>{limits} {_licence(kind)}</p>"
 
 
-def _sentence(text: str, address: str | None) -> str:
-    if address is None:
-        return escape(text)
-    return f'<a href="{escape(address)}" target="_blank" rel="noopener">{escape(text)}</a>'
+def _licence(kind: Kind) -> str:
+    if kind not in _LICENCES:
+        return escape(words.OWN_LICENCE)
+    name, address = _LICENCES[kind]
+    text = escape(f"{words.LICENCE}: {name}")
+    return f'<a href="{address}" target="_blank" rel="noopener">{text}</a>'

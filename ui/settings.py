@@ -34,6 +34,14 @@ def of_image(image: Image) -> Settings:
     return Settings(**image.settings)  # type: ignore[arg-type]
 
 
+def described(settings: Settings) -> list[tuple[str, str]]:
+    """What a picture says about itself, name by name."""
+    found = [(name, getattr(settings, field)) for field, name in words.SETTINGS.items()]
+    if settings.width is not None and settings.height is not None:
+        found.insert(-1, (words.SIZE, words.size((settings.width, settings.height))))
+    return [(name, str(value)) for name, value in found if value not in (None, "")]
+
+
 def as_html(settings: Settings, link: str | None = None) -> str:
     """A list of what a picture says, and buttons that copy it; all of it shown as text.
 
@@ -41,7 +49,7 @@ def as_html(settings: Settings, link: str | None = None) -> str:
     """
     rows = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
-        for name, value in words.described(settings)
+        for name, value in described(settings)
     )
     buttons = _copies("copy", metadata.to_text(settings), words.COPY_SETTINGS)
     if link is not None:
@@ -93,7 +101,7 @@ def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
 def _size(settings: Settings, model: Model) -> str:
     """What the choice of sizes is to hold; the model's own where the picture's cannot be had."""
     size = settings.width, settings.height
-    return sizes.name(size) if size in model.more_sizes else sizes.USUAL
+    return next((sizes.name(each) for each in model.more_sizes if each == size), sizes.USUAL)
 
 
 def _differences(settings: Settings, model: Model) -> list[str]:

@@ -1,18 +1,25 @@
-"""Every word the page says, in one place."""
+"""English."""
 
-from pipeline.metadata import Settings
-from serving.generator import Model
+from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
+from ui.words.numbers import duration, short, size
 
 MINIATURE = "Bundled miniature"
+MINIATURE_LIMITS = (
+    "This miniature draws one or two simple shapes in plain colours, nothing else. "
+    "It can still get a colour, a shape or a place wrong."
+)
+LIMITS = (
+    "The pictures are invented. Faces, hands, lettering, counts and places are often wrong, "
+    "and the model repeats the biases of the pictures it learned from."
+)
+LICENCE = "Model licence"
+OWN_LICENCE = "The model's own card states its licence."
+
+LANGUAGE = "en"
 
 PROMPT = "Prompt"
 PROMPT_LABEL = "What would you like to see?"
-PROMPT_HINT = {
-    Kind.MINIATURE: "a large red star on a blue background",
-    Kind.SDXL: "a lighthouse on a cliff at dusk, long exposure",
-    Kind.OTHER: "a lighthouse on a cliff at dusk, long exposure",
-}
 GENERATE = "Generate"
 STOP = "Stop"
 EXAMPLES = "Try one of these"
@@ -87,11 +94,6 @@ FAILED = "Something went wrong. Please try again."
 NO_ROOM = "The pictures are drawn, but this server has no room to keep them. Please try later."
 
 
-def size(size: tuple[int, int]) -> str:
-    """Width and height."""
-    return "{} × {}".format(*size)
-
-
 def title(model: Model) -> str:
     """The page's title."""
     return f"{model.family} on JAX"
@@ -103,28 +105,6 @@ def model_line(model: Model, kind: Kind) -> str:
     device = "CPU" if model.device == "cpu" else model.device
     devices = device if model.num_devices == 1 else f"{model.num_devices} × {device}"
     return f"{name} · {size(model.sizes[0])} pixels · on {devices}"
-
-
-def footer(kind: Kind) -> list[tuple[str, str | None]]:
-    """The sentences under the page, each with the address it links to, if any."""
-    openrail = (
-        "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/blob/main/LICENSE.md"
-    )
-    apache = "https://www.apache.org/licenses/LICENSE-2.0"
-    if kind is Kind.MINIATURE:
-        return [
-            ("This miniature draws one or two simple shapes in plain colours, nothing else.", None),
-            ("It can still get a colour, a shape or a place wrong.", None),
-            ("Model licence: Apache 2.0", apache),
-        ]
-    limits = (
-        "The pictures are invented. Faces, hands, lettering, counts and places are often wrong, "
-        "and the model repeats the biases of the pictures it learned from.",
-        None,
-    )
-    if kind is Kind.SDXL:
-        return [limits, ("Model licence: CreativeML Open RAIL++-M", openrail)]
-    return [limits, ("The model's own card states its licence.", None)]
 
 
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
@@ -142,13 +122,13 @@ def unfinished(done: int, total: int) -> str:
 def progress(done: int, total: int, left_s: float | None) -> str:
     """How far the drawing is, and how much longer it takes if that is known."""
     step = f"Step {done} of {total}"
-    return f"{step}, about {_duration(left_s)} left" if left_s else step
+    return f"{step}, about {duration(left_s)} left" if left_s else step
 
 
 def waiting(position: int, wait_s: float | None) -> str:
     """The place in the queue, and for how long, if that is known."""
     place = "Next in the queue" if position == 1 else f"Number {position} in the queue"
-    return place if wait_s is None else f"{place}, about {_duration(wait_s)}"
+    return place if wait_s is None else f"{place}, about {duration(wait_s)}"
 
 
 def starting(attempt: int = 1) -> str:
@@ -160,14 +140,6 @@ def finished(pictures: int, seconds: float | None) -> str:
     """How it ended; without the time for pictures that are only shown again."""
     noun = "picture" if pictures == 1 else "pictures"
     return f"{pictures} {noun}" if seconds is None else f"{pictures} {noun} in {seconds:.1f} s"
-
-
-def described(settings: Settings) -> list[tuple[str, str]]:
-    """What a picture says about itself, name by name."""
-    found = [(name, getattr(settings, field)) for field, name in SETTINGS.items()]
-    if settings.width is not None and settings.height is not None:
-        found.insert(-1, (SIZE, size((settings.width, settings.height))))
-    return [(name, str(value)) for name, value in found if value not in (None, "")]
 
 
 def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
@@ -242,10 +214,10 @@ def unknown(field: str, value: object, known: list[str]) -> str:
     return f"{field}: {_short(value)} is unknown; there are {', '.join(known)}."
 
 
-def _duration(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
+    """What became of a request on its way, `message` being what `serving` says of it."""
+    return message
 
 
 def _short(value: object) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return "nothing" if value is None else short(value)

@@ -1,0 +1,152 @@
+"""Every language has every word, and says as much as the others."""
+
+import inspect
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from gradio.context import LocalContext
+
+from serving import words as said
+from serving.generator import ErrorKind, Model
+from ui import words
+from ui.kinds import Kind
+from ui.words import en
+
+MODEL = Model("MODEL", None, False, "DEVICE", 6, 333, 444, 4, 25, 50, "FAMILY", True)
+OTHERS = [language for language in words.LANGUAGES if language != "en"]
+# What is the same in another language, or no word at all.
+ALIKE = {"RESTORE_HINT", "STYLE"}
+SAMPLES: dict[str, Any] = {
+    "attempt": 12,
+    "blurred": True,
+    "done": 13,
+    "field": "FIELD",
+    "guidance_scale": 8.0,
+    "height": 1111,
+    "high": 5555,
+    "kind": Kind.OTHER,
+    "known": ["ONE", "OTHER"],
+    "left_out": "LEFT OUT",
+    "left_s": 21.0,
+    "length": 6666,
+    "limit": 77,
+    "lines": 15,
+    "low": 16,
+    "model": MODEL,
+    "name": "NAME",
+    "pictures": 17,
+    "position": 18,
+    "prompt": "A STAR",
+    "seconds": 19.5,
+    "seed": 4711,
+    "steps": 9999,
+    "style": "OIL",
+    "tokens": 7777,
+    "total": 88,
+    "used": 2.5,
+    "variation": 20,
+    "value": 3333,
+    "wait_s": 32.0,
+    "width": 2222,
+}
+
+
+def names(language: ModuleType) -> dict[str, Any]:
+    """The words themselves: no modules, and nothing that was imported."""
+    return {
+        name: word
+        for name, word in vars(language).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(word)
+        and getattr(word, "__module__", language.__name__) == language.__name__
+    }
+
+
+def sentences(language: ModuleType) -> dict[str, str]:
+    found = {}
+    for name, word in names(language).items():
+        if inspect.isfunction(word) and name != "problem":
+            found[name] = word(
+                **{each: SAMPLES[each] for each in inspect.signature(word).parameters}
+            )
+    return found
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_it_has_every_word(language: str):
+    own, english = names(words.LANGUAGES[language]), names(en)
+    assert own.keys() == english.keys()
+    for name, word in english.items():
+        assert type(own[name]) is type(word), name
+        if inspect.isfunction(word):
+            assert inspect.signature(own[name]) == inspect.signature(word), name
+        elif isinstance(word, dict):
+            assert own[name].keys() == word.keys()
+        elif name not in ALIKE:
+            assert own[name] != word, name
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_it_says_as_much(language: str):
+    own = sentences(words.LANGUAGES[language])
+    for name, english in sentences(en).items():
+        sample = [SAMPLES[each] for each in inspect.signature(getattr(en, name)).parameters]
+        values = [str(each) for each in sample if isinstance(each, str | int)]
+        values += ["MODEL", "DEVICE", "333", "444", "FAMILY", "ONE, OTHER", "21 s", "32 s"]
+        for value in values:
+            assert (value in own[name]) == (value in english), (name, value)
+        assert own[name] != english, name
+
+
+@pytest.mark.parametrize(
+    ("language", "finished"),
+    [
+        ("en", "17 pictures in 19.5 s"),
+        ("de", "17 Bilder in 19,5 s"),
+        ("es", "17 imágenes en 19,5 s"),
+        ("fr", "17 images en 19,5 s"),
+    ],
+)
+def test_numbers_are_written_as_there(language: str, finished: str):
+    with words.speaking(language):
+        assert words.finished(17, 19.5) == finished
+        assert words.finished(1, None).startswith("1 ")
+        assert ("19.5" in words.adjusted("FIELD", 40, 19.5)) == (language == "en")
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_what_becomes_of_a_request_is_said(language: str):
+    meant_for_operators = {said.LOOP}
+    messages = {word for name, word in vars(said).items() if name.isupper()} - meant_for_operators
+    with words.speaking(language):
+        for message in messages:
+            assert words.problem(message, ErrorKind.FAILED, None) != message
+        for kind in (ErrorKind.FULL, ErrorKind.TOO_MANY):
+            assert "30 s" in words.problem("MESSAGE", kind, 30)
+        assert words.problem("MESSAGE", ErrorKind.DEADLINE, None) != "MESSAGE"
+        blocked = said.blocked('a "WORD" ')
+        assert 'a "WORD" ' in words.problem(blocked, ErrorKind.BLOCKED, None) != blocked
+        assert words.problem(words.BLANK_PROMPT, ErrorKind.INVALID, None) == words.BLANK_PROMPT
+    assert words.problem(said.CANCELLED, ErrorKind.CANCELLED, None) == said.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("asked", "language"),
+    [
+        ("de", "de"),
+        ("fr-CH, de;q=0.9, en;q=0.8", "fr"),
+        ("ES-419;q=1", "es"),
+        ("ja, de", "en"),
+        ("", "en"),
+        ("*", "en"),
+        (",;q=de-", "en"),
+    ],
+)
+def test_the_first_language_asked_for_counts(asked: str, language: str):
+    assert words.preferred(asked) == language
+    visitor: Any = SimpleNamespace(headers={"accept-language": asked})
+    token = LocalContext.request.set(visitor)
+    assert language == words.LANGUAGE
+    LocalContext.request.reset(token)
+    assert words.LANGUAGE == "en"

@@ -1,0 +1,29 @@
+"""Numbers and other values, as they stand in the sentences of all languages."""
+
+LONGEST = 40
+
+
+def duration(seconds: float) -> str:
+    """Roughly how long."""
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def comma(number: str) -> str:
+    """A number with a decimal comma."""
+    return number.replace(".", ",")
+
+
+def size(size: tuple[int, int]) -> str:
+    """Width and height."""
+    return "{} × {}".format(*size)
+
+
+def short(value: object) -> str:
+    """A value that somebody sent, cut where it is too long to be repeated."""
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def quoted(message: str) -> str:
+    """What stands between the first and the last quotation mark of a message."""
+    return message.partition('"')[2].rpartition('"')[0]
