@@ -13,6 +13,7 @@
 #   make soak                       an hour of mixed load: nothing may grow
 #   make lighthouse                 the page as Lighthouse judges it, and what it weighs
 #   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
+#   make bench-gpu                  SDXL at full size on an NVIDIA GPU, beside diffusers' pipelines
 #   make screenshots                the page in each of its states, into out/screenshots
 #   make lint                       style, types, Dockerfile
 
@@ -28,7 +29,7 @@ PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
-  lighthouse bench-tpu screenshots lint clean
+  lighthouse bench-tpu bench-gpu screenshots lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -61,8 +62,17 @@ lighthouse: $(VENV)/.installed-test benchmarks/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m benchmarks.lighthouse
 
-bench-tpu: $(TPU)/.installed
+bench-tpu: $(TPU)/.installed $(INCUMBENT)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
+
+# Gigabytes are installed only where there is a GPU to measure.
+bench-gpu:
+	@if ! command -v nvidia-smi >/dev/null; then \
+	  echo "There is no NVIDIA GPU here (no nvidia-smi): nothing is measured."; \
+	else \
+	  $(MAKE) --no-print-directory $(VENV)/.installed-bench-gpu $(REFERENCE)/.installed \
+	    $(INCUMBENT)/.installed-cuda13 && $(VENV)/bin/python -m benchmarks.gpu $(ARGS); \
+	fi
 
 screenshots: $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
@@ -100,6 +110,10 @@ $(REFERENCE)/.installed: requirements-reference.txt requirements.txt | $(REFEREN
 
 $(INCUMBENT)/.installed: requirements-incumbent.txt | $(INCUMBENT)/bin/python
 	$(INCUMBENT)/bin/python $(PIP) --requirement $<
+	@touch $@
+
+$(INCUMBENT)/.installed-cuda13: $(INCUMBENT)/.installed
+	$(INCUMBENT)/bin/python $(PIP) "jax[cuda13]$$(sed -n 's/^jax==/==/p' requirements-incumbent.txt)"
 	@touch $@
 
 $(TPU)/.installed: requirements-bench-tpu.txt requirements.txt | $(TPU)/bin/python

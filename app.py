@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from serving import logs, options, start
+from serving.desk import Limits
 from serving.generator import Generator, Model
+from serving.limits import RateLimits
 from serving.observer import Observer
 from serving.options import Options
 
@@ -34,11 +36,15 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     start.prepare_environment()
 
     keys = _read_keys("--api-keys-file", chosen.api_keys_file)
+    try:
+        limits = start.limits(chosen)
+    except ValueError as error:
+        _give_up(f"--blocked-words: {error}")
     observer = Observer(log_prompts=chosen.log_prompts)
     if chosen.backend_urls:
-        generator = _connect(chosen, observer)
+        generator = _connect(chosen, limits, observer)
     else:
-        generator = _load_generator(chosen, observer, load or _load)
+        generator = _load_generator(chosen, limits, observer, load or _load)
     _serve(generator, observer, keys, chosen)
 
 
@@ -69,15 +75,17 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     return pipe, bundled
 
 
-def _load_generator(chosen: Options, observer: Observer, load: "Load") -> Generator:
+def _load_generator(
+    chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer, load: "Load"
+) -> Generator:
     from serving.local import LocalGenerator
 
     pipe, bundled = load(chosen)
     more = chosen.sizes[1:]
-    return LocalGenerator(pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more)
+    return LocalGenerator(pipe, *limits, observer, bundled=bundled, more_sizes=more)
 
 
-def _connect(chosen: Options, observer: Observer) -> Generator:
+def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:
     """A generator that has other instances draw; waits until one of them can."""
     import httpx
 
@@ -99,7 +107,7 @@ def _connect(chosen: Options, observer: Observer) -> Generator:
         _give_up(f"--backend-urls: {error}")
     log.info("%s draws at %s", model.name, ", ".join(urls))
     client = httpx.AsyncClient(headers=headers)
-    return RemoteGenerator(client, urls, model, *start.limits(chosen), observer)
+    return RemoteGenerator(client, urls, model, *limits, observer)
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:

@@ -11,15 +11,18 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks import record
 from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
 
+INCUMBENT = Path(__file__).parents[1] / ".venv-incumbent/bin/python"
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 STEPS = 25
 IMAGES = 4
+STEP = ", a step"
 
 
 def main() -> None:
@@ -34,14 +37,24 @@ def main() -> None:
 
 
 def measure(topology: str, folder: Path) -> dict[str, Any]:
-    """Everything about one topology; programs are left in the folder."""
-    compiled = _run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(folder)])
+    """Everything about one topology, and the incumbent; programs are left in the folder."""
+    ours, theirs = folder / "ours", folder / "incumbent"
+    compiled = _run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
     kernels = _kernels(topology, compiled["layout"], folder)
-    return {
-        **record.head("benchmarks.tpu"),
-        **compiled,
-        **estimates(topology, folder, kernels),
+    compiled |= estimates(topology, ours, kernels)
+    incumbent = _run(
+        "benchmarks.tpu_incumbent",
+        ["--topology", topology, "--out", str(theirs)],
+        INCUMBENT,
+        TPU_LIBRARY_PATH=import_module("libtpu").get_library_path(),
+    )
+    incumbent |= estimates(topology, theirs, {})
+    times = {
+        kind: round(incumbent["request_seconds"][kind] / seconds, 2)
+        for kind, seconds in compiled["request_seconds"].items()
     }
+    head = record.head("benchmarks.tpu")
+    return {**head, **compiled, "incumbent": incumbent, "incumbent_takes_times": times}
 
 
 def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[str, Any]:
@@ -52,8 +65,9 @@ def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[
         once, step = whole_and_loop(file.read_text(), chip, kernels)
         parts[file.stem] = once
         if step is not None:
-            parts["step"] = step
-    times = {name: STEPS if name == "step" else 1 for name in parts}
+            parts[f"{file.stem}{STEP}"] = step
+    # All steps of a request are guided unless a visitor wants it otherwise.
+    times = {n: STEPS if n.endswith(STEP) else 1 for n in parts if not n.startswith("unguided")}
     request = {
         kind: round(sum(getattr(parts[n], kind) * t for n, t in times.items()) / 1e6, 3)
         for kind in ("least", "compiler")
@@ -73,9 +87,11 @@ def _kernels(topology: str, layout: dict[str, int], folder: Path) -> dict[float,
     return dict(found)
 
 
-def _run(module: str, arguments: list[str], **environment: str) -> Any:
+def _run(
+    module: str, arguments: list[str], python: Path = Path(sys.executable), **environment: str
+) -> Any:
     """What a program of this project prints as JSON."""
-    command = [sys.executable, "-m", module, *arguments]
+    command = [python, "-m", module, *arguments]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment}
     )
@@ -93,6 +109,8 @@ def table(report: dict[str, Any]) -> str:
         lines.append(f"  {name}: at least {part['least']} us, compiler {part['compiler']} us")
         for kind, row in part["classes"].items():
             lines.append(f"    {kind:28} " + _cells(row))
+    old = report["incumbent"]["request_seconds"]
+    lines.append(f"  the incumbent: at least {old['least']} s, compiler {old['compiler']} s")
     return "\n".join(lines)
 
 

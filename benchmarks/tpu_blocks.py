@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.tpu_compile import PACKAGES, describe  # first: it sets the environment
+from benchmarks.tpu_topology import describe  # first: it sets the environment
 
 # isort: split
 
@@ -29,6 +29,7 @@ from pipeline.layers import ResnetBlock, Upsample, folded
 from pipeline.unet import TransformerBlock
 from pipeline.weights import shape_rngs
 
+PACKAGES = ("flax", "jax", "jaxlib", "libtpu")
 BATCH = 2  # both halves of guidance
 TOKENS, PROMPT, TIME = 77, 2048, 1280
 Sizes = tuple[tuple[int, ...], ...]

@@ -8,30 +8,23 @@ Writes every program's HLO into the folder and prints times and sizes as JSON.
 import argparse
 import importlib.metadata
 import json
-import math
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-# For libtpu, which otherwise asks the machine about the TPU it is part of.
-os.environ |= {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_WORKER_ID": "0",
-}
+from benchmarks.tpu_topology import describe, megabytes  # first: it sets the environment
+
+# isort: split
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
 from pipeline.config import Config, read_config
 from pipeline.pipeline import blueprints
-from tests.published import SDXL_BASE
+from tests.published import SDXL_BASE, write
 
 PACKAGES = ("flax", "jax", "jaxlib", "libtpu")
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
@@ -53,7 +46,7 @@ def main() -> None:
         (options.out / f"{name}.hlo").write_text(executable.as_text() or "")
         programs[name] = {
             "compile_seconds": round(compiled.seconds[name], 1),
-            **_megabytes(executable.memory_analysis()),
+            **megabytes(executable),
         }
     report = {
         "topology": options.topology,
@@ -64,23 +57,10 @@ def main() -> None:
     print(json.dumps(report))
 
 
-def describe(topology: str) -> list[jax.Device]:
-    """The chips of a topology such as v5e:2x2, to compile for."""
-    kind, sides = topology.split(":")
-    chips = math.prod(map(int, sides.split("x")))
-    name = {"v5e": "v5litepod"}.get(kind, kind)
-    os.environ["TPU_ACCELERATOR_TYPE"] = f"{name}-{chips}"
-    return list(topologies.get_topology_desc(topology, platform="tpu").devices)
-
-
 def sdxl_base() -> Config:
     """Of the published checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, values in SDXL_BASE.items():
-            file = Path(folder, name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(values))
-        return read_config(Path(folder))
+        return read_config(write(Path(folder), SDXL_BASE))
 
 
 def abstract_networks(config: Config, mesh: Mesh) -> Networks:
@@ -97,17 +77,6 @@ def abstract_networks(config: Config, mesh: Mesh) -> Networks:
     make = blueprints(config)
     encoders = tuple(shapes_alone(name) for name in config.text_encoders)
     return Networks(encoders, shapes_alone("unet"), shapes_alone("vae"), safety_checker=None)
-
-
-def _megabytes(memory: Any) -> dict[str, float]:
-    """Of one chip's HBM."""
-    sizes = {
-        "code": memory.generated_code_size_in_bytes,
-        "arguments": memory.argument_size_in_bytes,
-        "outputs": memory.output_size_in_bytes,
-        "temporaries": memory.temp_size_in_bytes,
-    }
-    return {f"{name}_mb": round(size / 1e6, 1) for name, size in sizes.items()}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from benchmarks.tpu_compile import describe  # first: it sets the environment
+from benchmarks.tpu_topology import describe  # first: it sets the environment
 
 # isort: split
 

@@ -2,18 +2,21 @@
 
 import math
 
+from serving import words
+from serving.blocked import BlockedWords
 from serving.generator import (
     MAX_CHARACTERS,
     MAX_GUIDANCE,
     MAX_SEED,
+    ErrorKind,
     Model,
     Request,
     RequestError,
 )
 
 
-def check(request: Request, model: Model) -> None:
-    """Passes what `model` can draw.
+def check(request: Request, model: Model, blocked: BlockedWords) -> None:
+    """Passes what `model` can draw, and what may be drawn.
 
     Raises:
         RequestError: for the first field that cannot be used; it says what would be right.
@@ -36,11 +39,11 @@ def check(request: Request, model: Model) -> None:
     for field in ("seed", "variation_seed"):
         _check_range(field, getattr(request, field), 0, MAX_SEED)
     if request.size not in (None, *model.sizes):
+        wanted, *right = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
         soon = ", not ready yet" if request.size in model.coming_sizes else ""
-        right = " or ".join(f"{width}x{height}" for width, height in model.sizes)
-        raise _wrong(
-            "size", "is {}x{}{}; here it can only be {}".format(*request.size, soon, right)
-        )
+        raise _wrong("size", f"is {wanted}{soon}; here it can only be {' or '.join(right)}")
+    if found := next(filter(None, map(blocked.find, _texts(request.prompt))), ""):
+        raise RequestError(words.blocked(found), ErrorKind.BLOCKED, field="prompt")
 
 
 def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:

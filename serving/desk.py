@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serving import words
+from serving.blocked import BlockedWords
 from serving.generator import Error, ErrorKind, Event, Request, RequestError, Started
 from serving.record import Record
 
@@ -14,7 +15,7 @@ _FIRST_FOLLOWER_S = 10.0
 
 @dataclass(frozen=True)
 class Limits:
-    """How many, and how long."""
+    """How many, how long, and what not."""
 
     max_waiting: int = 32
     waiting_s: float = 600.0  # until a request must have begun
@@ -22,6 +23,7 @@ class Limits:
     grace_s: float = 30.0  # that a request to be kept goes on with nobody following it
     kept: int = 32  # results that can be found again
     kept_s: float = 600.0
+    blocked: BlockedWords = field(default_factory=BlockedWords)  # in prompts
 
 
 class Desk:

@@ -89,6 +89,7 @@ class ErrorKind(StrEnum):
     """Why a request was refused, or ended without pictures."""
 
     INVALID = "invalid"  # a value that cannot be used
+    BLOCKED = "blocked"  # a word that the operator does not want drawn
     FULL = "full"  # no room in the queue
     TOO_MANY = "too_many"  # one visitor asks too often
     CANCELLED = "cancelled"

@@ -10,6 +10,7 @@ from serving.generator import Generator
 from serving.http_guard import (
     MAX_UPLOAD_BYTES,
     ClientAddress,
+    Departures,
     GuardedRoutes,
     Keys,
     PatientBodies,
@@ -54,6 +55,7 @@ def build(
     app.include_router(http_operator.router(generator, observer))
     app.router.routes.extend(mcp.routes())
     # The last one added is the first that a request meets.
+    app.add_middleware(Departures)
     app.add_middleware(GuardedRoutes)
     # Also where no origin is named: without it Gradio would let every page read this one.
     app.add_middleware(

@@ -13,6 +13,7 @@ from serving.generator import Error, ErrorKind, RequestError
 
 _STATUS: dict[str, int] = {
     ErrorKind.INVALID: 400,
+    ErrorKind.BLOCKED: 400,
     ErrorKind.UNAUTHORISED: 401,
     ErrorKind.UNKNOWN: 404,
     ErrorKind.DUPLICATE: 409,

@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from anyio import BrokenResourceError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -112,6 +113,20 @@ class GuardedRoutes:
         await self._app(scope, receive, send)
 
 
+class Departures:
+    """Makes nothing of it that a visitor walks away while something is being sent."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes everything on; of some streams FastAPI would log a page for each who left."""
+        try:
+            await self._app(scope, receive, send)
+        except* BrokenResourceError:
+            pass
+
+
 class ClientAddress:
     """Puts the visitor's own address where the nearest of so many trusted proxies was.
 
@@ -136,8 +151,9 @@ class ClientAddress:
 class SecurityHeaders:
     """Tells browsers what this page never does, so that nobody makes it."""
 
-    def __init__(self, app: ASGIApp, may_embed: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, may_embed: Sequence[str]) -> None:
         self._app = app
+        self._is_embedded = bool(may_embed)
         # Gradio's page needs inline scripts and styles, and makes functions out of text.
         policy = {
             "default-src": "'self'",
@@ -164,7 +180,11 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
+                headers = MutableHeaders(scope=message)
+                headers.update(self._headers)
+                # What is kept of an answer to this page would not do for others, which need leave.
+                if self._is_embedded and "Origin" not in headers.get("Vary", ""):
+                    headers.add_vary_header("Origin")
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -32,6 +32,7 @@ class Options:
     rate_per_session: int
     trusted_proxies: int
     api_keys_file: Path | None
+    blocked_words: Path | None
     cors_origins: tuple[str, ...]
     log_format: str
     log_prompts: bool
@@ -162,6 +163,13 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         "API_KEYS_FILE",
         "file with one key a line, of which /v1 then needs one",
         type=Path,
+    )
+    option(
+        "--blocked-words",
+        "BLOCKED_WORDS",
+        "file with what no prompt may contain: a word or several a line, or a /pattern/",
+        type=Path,
+        metavar="FILE",
     )
     option(
         "--cors-origins",

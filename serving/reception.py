@@ -40,6 +40,7 @@ class Reception(ABC):
     def __init__(self, model: Model, limits: Limits, rates: RateLimits, observer: Observer) -> None:
         self.model = model
         self._max_waiting = limits.max_waiting
+        self._blocked = limits.blocked
         self._rates = rates
         self._observer = observer
         self._desk = Desk(limits, self._ended)
@@ -125,7 +126,7 @@ class Reception(ABC):
             raise RequestError(words.STOPPING, ErrorKind.STOPPING)
         if self._parallel == 0:
             raise RequestError(words.UNAVAILABLE, ErrorKind.UNAVAILABLE)
-        check(request, self.model)
+        check(request, self.model, self._blocked)
         waiting = len(self._queue)
         if waiting >= self._max_waiting:
             wait_s = self._until_free_s()

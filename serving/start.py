@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving import scratch
+from serving import blocked, scratch
+from serving.blocked import BlockedWords
 from serving.desk import Limits
 from serving.limits import RateLimits
 from serving.options import Options
@@ -53,7 +54,11 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 
 
 def limits(chosen: Options) -> tuple[Limits, RateLimits]:
-    """How much a generator takes in, and for how long."""
+    """How much a generator takes in, for how long, and what not.
+
+    Raises:
+        ValueError: the file with the blocked words cannot be used; the message says why.
+    """
     how_many = Limits(
         max_waiting=chosen.max_waiting,
         waiting_s=chosen.max_wait,
@@ -61,6 +66,9 @@ def limits(chosen: Options) -> tuple[Limits, RateLimits]:
         grace_s=chosen.grace,
         kept=chosen.keep_results,
         kept_s=chosen.keep_seconds,
+        blocked=BlockedWords()
+        if chosen.blocked_words is None
+        else blocked.read(chosen.blocked_words),
     )
     return how_many, RateLimits(chosen.rate_per_address or None, chosen.rate_per_session or None)
 

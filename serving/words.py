@@ -11,6 +11,11 @@ UNKNOWN = "There is no request of this id, or no longer."
 DUPLICATE = "There is a request of this id already."
 
 
+def blocked(found: str) -> str:
+    """A word that is not to be drawn."""
+    return f'"{found}" is not drawn here. Please leave it out.'
+
+
 def full(places: int, wait_s: float | None) -> str:
     """No room in the queue, and when there will be some."""
     taken = "The only place" if places == 1 else f"All {places} places"

@@ -1,5 +1,7 @@
 """Configuration files of published checkpoints, every key of them."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 Files = dict[str, dict[str, Any]]
@@ -366,3 +368,12 @@ SD_2: Files = {
         "prediction_type": "v_prediction",
     },
 }
+
+
+def write(folder: Path, files: Files) -> Path:
+    """Writes the files into a folder, which is returned."""
+    for name, values in files.items():
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(values))
+    return folder

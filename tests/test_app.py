@@ -47,6 +47,7 @@ def test_defaults():
         rate_per_session=0,
         trusted_proxies=0,
         api_keys_file=None,
+        blocked_words=None,
         cors_origins=(),
         log_format="text",
         log_prompts=False,
@@ -127,6 +128,15 @@ def test_api_keys_file(content: str | None, said: str, tmp_path: Path):
     ended = run_app("--api-keys-file", str(file), PORT=str(free_port()))
     assert ended.returncode == 2
     assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_blocked_words_that_cannot_be_used(tmp_path: Path):
+    file = tmp_path / "words"
+    file.write_text("fine\n/(/\n")
+    ended = run_app("--blocked-words", str(file), PORT=str(free_port()))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"app.py: --blocked-words: {file} cannot be used: line 2: ")
     assert ended.stderr.count("\n") == 1
 
 

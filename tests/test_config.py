@@ -1,6 +1,5 @@
 """Published files are read, and whatever is not supported is refused by file, key and value."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from pipeline.clip_config import SafetyCheckerConfig, TextEncoderConfig, VisionE
 from pipeline.config import Config, SchedulerConfig, VAEConfig, read_config
 from pipeline.errors import CheckpointError
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
-from tests.published import SD_1, SD_2, SDXL_BASE
+from tests.published import SD_1, SD_2, SDXL_BASE, write
 
 UNET = "unet/config.json"
 VAE = "vae/config.json"
@@ -20,14 +19,6 @@ SCHEDULER = "scheduler/scheduler_config.json"
 INDEX = "model_index.json"
 CHECKER = "safety_checker/config.json"
 PREPROCESSOR = "feature_extractor/preprocessor_config.json"
-
-
-def write(folder: Path, files: dict[str, dict[str, Any]]) -> Path:
-    for name, values in files.items():
-        file = folder / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(values))
-    return folder
 
 
 @pytest.fixture

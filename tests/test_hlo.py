@@ -140,7 +140,7 @@ def test_class_of_an_operation(scope: str, right: str) -> None:
 
 
 def test_estimate() -> None:
-    chip = Chip(flops=1e9, bandwidth=1e9, memory=1e9, clock=1.5e9)
+    chip = Chip(flops=1e9, bandwidth=1e9, clock=1.5e9)
     step = estimate(Program(PROGRAM).costs("body"), chip, {5000.0: 3000})
     convolution, kernel = step.rows["ResNet convolutions"], step.rows["attention kernel"]
     assert convolution.least == pytest.approx(CONV_FLOPS / 1e3)
@@ -151,8 +151,8 @@ def test_estimate() -> None:
 
 
 def test_transfers_count_where_the_bandwidth_is_taken() -> None:
-    chip = Chip(flops=1e15, bandwidth=1e9, memory=1e9, clock=1.5e9)
+    chip = Chip(flops=1e15, bandwidth=1e9, clock=1.5e9)
     once = estimate(Program(PROGRAM).costs("main"), chip, {})
     assert once.exposed == pytest.approx(640 * 128 * 2 / 1e3)
-    slow = Chip(flops=1e9, bandwidth=1e9, memory=1e9, clock=1.5e9)
+    slow = Chip(flops=1e9, bandwidth=1e9, clock=1.5e9)
     assert estimate(Program(PROGRAM).costs("main"), slow, {}).exposed == 0

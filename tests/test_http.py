@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from anyio import BrokenResourceError
 from PIL import Image as Pillow
 
 from serving import http_guard, words
@@ -291,6 +292,20 @@ def test_slow_body(site: Site, monkeypatch: pytest.MonkeyPatch):
         assert not answer or b" 400 " in answer or b" 408 " in answer
 
 
+def test_only_of_those_who_left_nothing_is_made():
+    def raising(error: Exception) -> http_guard.Departures:
+        async def app(*_: Any) -> None:
+            raise error
+
+        return http_guard.Departures(app)
+
+    nothing: Any = None
+    for gone in (BrokenResourceError(), ExceptionGroup("", [BrokenResourceError()])):
+        asyncio.run(raising(gone)(nothing, nothing, nothing))
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(raising(ExceptionGroup("", [OSError()]))(nothing, nothing, nothing))
+
+
 # --- who asks ---
 
 
@@ -358,6 +373,8 @@ def test_other_pages_only_where_they_are_named():
             answer = httpx.get(f"{site.url}/healthz", headers={"Origin": origin})
             assert ("access-control-allow-origin" in answer.headers) is allowed
             assert (origin in answer.headers["content-security-policy"]) is allowed
+            assert answer.headers["vary"] == "Origin"
+        assert httpx.get(f"{site.url}/healthz").headers["vary"] == "Origin"
 
 
 # --- stopping ---

@@ -1,0 +1,131 @@
+"""`make bench-gpu`: SDXL at full size with random weights on one NVIDIA GPU, by three libraries.
+
+Four 1024x1024 pictures, 25 steps, guidance 5, bfloat16: this project's sampler, the Flax pipeline
+of diffusers 0.39 and torch's diffusers with `torch.compile`, each in a process and an environment
+of its own; a library whose environment is not there is left out, and that is said. Then this one's
+again with each of `SWEEP`'s XLA flags. Writes results/<date>-<device>-gpu.json, and draws the
+history of all such files.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record
+from benchmarks.gpu_job import IMAGES, REQUEST_TFLOP, STEPS
+from tests.published import SDXL_BASE, write
+
+ROOT = Path(__file__).parents[1]
+HISTORY = record.RESULTS / "gpu-history.png"
+ENVIRONMENTS = {
+    "ours": Path(sys.executable),
+    "flax": ROOT / ".venv-incumbent/bin/python",
+    "torch": ROOT / ".venv-reference/bin/python",
+}
+# XLA flags that might be worth being defaults; nothing is one until it was measured to be.
+SWEEP = (
+    "--xla_gpu_autotune_level=4",
+    "--xla_gpu_triton_gemm_any=true",
+    "--xla_gpu_enable_command_buffer=",
+    "--xla_gpu_enable_latency_hiding_scheduler=true",
+)
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--pixels", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--no-sweep", dest="sweep", action="store_false")
+    for name, python in ENVIRONMENTS.items():
+        parser.add_argument(f"--{name}", type=Path, default=python, help="a Python, or 'none'")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(options, write(Path(folder), SDXL_BASE))
+    file = record.save(f"{report['device']}-gpu", report)
+    print(json.dumps(report, indent=2), file, sep="\n")
+    plot(HISTORY)
+
+
+def measure(options: argparse.Namespace, configs: Path) -> dict[str, Any]:
+    """Every library in turn, then the sweep."""
+    common = [str(configs), "--pixels", str(options.pixels), "--repeats", str(options.repeats)]
+    found: dict[str, Any] = {}
+    for name in ENVIRONMENTS:
+        python = getattr(options, name)
+        if not python.exists():
+            found[name] = {"left_out": f"{python} is not there"}
+            continue
+        extra = ["--fidelity", "--profile", str(configs / "profile")] if name == "ours" else []
+        found[name] = run(python, f"benchmarks.gpu_{name}", [*common, *extra])
+    ours = found["ours"]
+    for each in found.values():
+        if seconds := each.get("request_seconds"):
+            each |= compared(seconds, ours, options.pixels)
+    sweep = {
+        flag: run(options.ours, "benchmarks.gpu_ours", common, XLA_FLAGS=flag).get(
+            "request_seconds"
+        )
+        for flag in (SWEEP if options.sweep else ())
+    }
+    return {
+        **record.head("benchmarks.gpu"),
+        "device": ours.get("device", "unknown"),
+        "job": f"{IMAGES} x {options.pixels}x{options.pixels}, {STEPS} steps",
+        **found,
+        "request_seconds_with_flag": sweep,
+    }
+
+
+def compared(seconds: float, ours: dict[str, Any], pixels: int) -> dict[str, float]:
+    """Rates, where the work is known, and how many times longer it takes than ours."""
+    if "failed" in ours or "left_out" in ours:
+        return {}
+    ratio = {"times_ours": round(seconds / ours["request_seconds"], 3)}
+    if pixels != 1024:
+        return ratio
+    rate = REQUEST_TFLOP / seconds
+    share = rate / ours["matmul_tflops"]
+    return {"tflops": round(rate, 1), "share_of_matmul_rate": round(share, 3), **ratio}
+
+
+def run(python: Path, module: str, arguments: list[str], **environment: str) -> dict[str, Any]:
+    """What a program prints as JSON; or how it failed, which must not cost the other figures."""
+    done = subprocess.run(
+        [python, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+    if done.returncode:
+        return {"failed": f"{module} ended with status {done.returncode}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def plot(file: Path) -> None:
+    """Seconds per request in every file that this command has left, one line for each library."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    reports = [json.loads(path.read_text()) for path in sorted(record.RESULTS.glob("*-gpu.json"))]
+    figure, axes = pyplot.subplots(figsize=(8, 4))
+    for name in ENVIRONMENTS:
+        points = [(r["date"], r[name].get("request_seconds")) for r in reports if name in r]
+        shown = [(date, value) for date, value in points if value is not None]
+        if shown:
+            axes.plot(*zip(*shown, strict=True), marker="o", label=name)
+    axes.set(ylabel="seconds for four pictures", ylim=(0, None))
+    axes.legend()
+    figure.savefig(file, dpi=120, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""One process: diffusers 0.39's Flax pipeline on a GPU, with random weights made on the device.
+
+    .venv-incumbent/bin/python -m benchmarks.gpu_flax CONFIGS
+
+Prints what it took as JSON.
+"""
+
+import importlib.metadata
+import json
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import gpu_job
+from benchmarks.incumbent_model import build
+
+PACKAGES = ("diffusers", "flax", "jax", "jaxlib", "transformers")
+
+
+def main() -> None:
+    """Measures and prints."""
+    options = gpu_job.read_arguments("gpu_flax")
+    pipeline, shapes = build(options.configs)
+    params = random_parameters(shapes)
+    params["scheduler"] = pipeline.scheduler.create_state()
+    words = gpu_job.config(options.configs, "text_encoder/config.json")["vocab_size"]
+    shape = (gpu_job.IMAGES, 2, 77)
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, words, shape, np.int32))
+
+    # As its own pmap has it, for one device.
+    @partial(jax.jit, static_argnums=0)
+    def generate(latent: bool, params: Any, key: jax.Array) -> jax.Array:
+        size = (options.pixels, options.pixels)
+        scale = gpu_job.GUIDANCE_SCALE
+        arguments = (ids, params, key, gpu_job.STEPS, *size, scale, None, ids)
+        return pipeline._generate(*arguments, return_latents=latent)
+
+    def pictures() -> np.ndarray:
+        return np.asarray(generate(False, params, jax.random.PRNGKey(0)))
+
+    begin = time.perf_counter()
+    pictures()
+    first = time.perf_counter() - begin
+    request = gpu_job.seconds(pictures, options.repeats)
+    without_decode = gpu_job.seconds(
+        lambda: generate(True, params, jax.random.PRNGKey(0)).block_until_ready(), options.repeats
+    )
+    device = jax.devices()[0]
+    report = {
+        "provider": "diffusers 0.39, Flax",
+        "device": device.device_kind,
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "first_request_seconds": first,
+        "request_seconds": request,
+        "step_seconds": without_decode / gpu_job.STEPS,
+        "decode_seconds": request - without_decode,
+        "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
+    }
+    print(json.dumps(report))
+
+
+def random_parameters(shapes: Any) -> Any:
+    """Values near what keeps activations at unit size, made on the device one by one."""
+    leaves, structure = jax.tree.flatten(shapes)
+    keys = jax.random.split(jax.random.PRNGKey(0), len(leaves))
+    filled = [_draw(leaf.shape, key) for leaf, key in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, filled)
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
+    scale = float(np.prod(shape[:-1])) ** -0.5 if len(shape) > 1 else 0.1
+    return (jax.random.normal(key, shape) * scale).astype(jnp.bfloat16)
+
+
+if __name__ == "__main__":
+    main()

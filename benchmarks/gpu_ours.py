@@ -1,0 +1,145 @@
+"""One process: this project's sampler on a GPU, with random weights made on the device.
+
+    .venv/bin/python -m benchmarks.gpu_ours CONFIGS
+
+Prints what it took as JSON. With `--fidelity` the same pictures are drawn in float32 too, from the
+same latents and weights.
+"""
+
+import importlib.metadata
+import json
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from benchmarks import gpu_job, gpu_profile
+from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
+from pipeline.config import Config, read_config
+from pipeline.pipeline import blueprints
+from pipeline.scheduler import make_schedule
+
+PACKAGES = ("flax", "jax", "jaxlib")
+TOKENS = 77
+
+
+def main() -> None:
+    """Measures and prints."""
+    options = gpu_job.read_arguments("gpu_ours")
+    config = read_config(options.configs)
+    begin = time.perf_counter()
+    job = Job(config, options.pixels, jnp.bfloat16)
+    started = time.perf_counter() - begin
+    context = job.encode()
+    latents = job.denoise(context)
+    timed = partial(gpu_job.seconds, repeats=options.repeats)
+    device = jax.devices()[0]
+    report: dict[str, Any] = {
+        "provider": "this project",
+        "device": device.device_kind,
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "start_seconds": started,
+        "compile_seconds": job.compiled.seconds,
+        "request_seconds": timed(lambda: job.pictures()),
+        "encode_seconds": timed(lambda: jax.block_until_ready(job.encode())),
+        "step_seconds": timed(lambda: job.denoise(context).block_until_ready()) / gpu_job.STEPS,
+        "decode_seconds": timed(lambda: np.asarray(job.compiled.decode(latents)[1])),
+        "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
+        "matmul_tflops": matmul_tflops(),
+    }
+    if options.profile:
+        with jax.profiler.trace(str(options.profile)):
+            job.pictures()
+        report["milliseconds_by_kernel_class"] = gpu_profile.by_class(options.profile)
+    if options.fidelity:
+        pictures = job.pictures()
+        del job
+        exact = Job(config, options.pixels, jnp.float32).pictures()
+        report["psnr_db_against_float32"] = psnr(pictures, exact)
+    print(json.dumps(report))
+
+
+class Job:
+    """A sampler with random weights, which are the same in either dtype, and one request for it."""
+
+    def __init__(self, config: Config, pixels: int, dtype: Any) -> None:
+        mesh = make_mesh(jax.devices()[:1], gpu_job.IMAGES)
+        shapes = Shapes(gpu_job.IMAGES, pixels, pixels, TOKENS)
+        networks = random_networks(config, dtype, NamedSharding(mesh, P()))
+        self.compiled = CompiledSampler(config, networks, mesh, shapes, None)
+        self._schedule = make_schedule(config.scheduler, gpu_job.STEPS)
+        self._table = self.compiled.put_schedule(self._schedule)
+        words = min(encoder.vocab_size for encoder in config.text_encoders.values())
+        shape = (2, gpu_job.IMAGES, len(config.text_encoders), TOKENS)
+        self._ids = np.random.default_rng(0).integers(0, words, shape, np.int32)
+        self._seeds = self.compiled.put_seeds(np.arange(gpu_job.IMAGES, dtype=np.uint32))
+
+    def pictures(self) -> np.ndarray:
+        """A whole request: `[4, H, W, 3]` uint8 on the host."""
+        return np.asarray(self.compiled.decode(self.denoise(self.encode()))[1])
+
+    def encode(self) -> Any:
+        """The prompts' part."""
+        return self.compiled.encode(self._ids, np.zeros(gpu_job.IMAGES, np.bool_))
+
+    def denoise(self, context: Any) -> jax.Array:
+        """All steps."""
+        run, schedule = self.compiled, self._schedule
+        latents = run.initial_latents(self._seeds, self._seeds, 0.0, schedule.init_noise_sigma)
+        stop = schedule.stops[-1]
+        scale = gpu_job.GUIDANCE_SCALE
+        state = run.start(latents)
+        return run.denoise(state, context, self._seeds, self._table, scale, stop, 0, stop).latents
+
+
+def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Networks:
+    """Networks whose activations stay near unit size; values of bfloat16 in any dtype."""
+    made = {
+        name: random_network(jax.random.key(i), lambda make=make: make(dtype), place)
+        for i, (name, make) in enumerate(blueprints(config).items())
+    }
+    encoders = tuple(made[name] for name in config.text_encoders)
+    return Networks(encoders, made["unet"], made["vae"], safety_checker=None)
+
+
+def random_network(key: jax.Array, make: Any, place: NamedSharding) -> Any:
+    """A network with random parameters, made on the device one by one."""
+    graphdef, state = nnx.split(nnx.eval_shape(make))
+    leaves, structure = jax.tree.flatten(state)
+    keys = jax.random.split(key, len(leaves))
+    drawn = (_draw(leaf.shape, leaf.dtype, key) for leaf, key in zip(leaves, keys, strict=True))
+    filled = [jax.device_put(values, place) for values in drawn]
+    return nnx.merge(graphdef, jax.tree.unflatten(structure, filled))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _draw(shape: tuple[int, ...], dtype: Any, key: jax.Array) -> jax.Array:
+    values = jax.random.normal(key, shape, jnp.float32)
+    # Kernels end with their outputs; what has one axis is a bias, or a norm's scale less one.
+    values *= float(np.prod(shape[:-1])) ** -0.5 if len(shape) > 1 else 0.1
+    return values.astype(jnp.bfloat16).astype(dtype)
+
+
+def matmul_tflops() -> float:
+    """The device's own rate in bfloat16, on random values."""
+    shape = (gpu_job.MATMUL, gpu_job.MATMUL)
+    one, other = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(2))
+    product = jax.jit(jnp.matmul)
+    return gpu_job.matmul_tflops(lambda: product(one, other).block_until_ready())
+
+
+def psnr(pictures: np.ndarray, exact: np.ndarray) -> list[float]:
+    """Of each picture `[B, H, W, 3]` uint8, in dB."""
+    squares = (pictures.astype(np.float64) - exact) ** 2
+    with np.errstate(divide="ignore"):
+        return (10 * np.log10(255**2 / squares.mean((1, 2, 3)))).round(2).tolist()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""One process: torch's diffusers on a GPU, with random weights made on the device.
+
+    .venv-reference/bin/python -m benchmarks.gpu_torch CONFIGS
+
+bfloat16, scaled dot-product attention, channels last, fused projections and `torch.compile` with
+`max-autotune`. It is given the prompts' embeddings: text encoding, 0.06 % of the work, is not in
+its time. Prints what it took as JSON.
+"""
+
+import importlib.metadata
+import json
+import time
+from functools import partial
+
+import numpy as np
+import torch
+from diffusers import (
+    AutoencoderKL,
+    EulerDiscreteScheduler,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+
+from benchmarks import gpu_job
+
+PACKAGES = ("diffusers", "torch")
+
+
+def main() -> None:
+    """Measures and prints."""
+    options = gpu_job.read_arguments("gpu_torch")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    with torch.device(device):
+        unet = UNet2DConditionModel.from_config(gpu_job.config(options.configs, "unet/config.json"))
+        vae = AutoencoderKL.from_config(gpu_job.config(options.configs, "vae/config.json"))
+    for network in (unet, vae):
+        network.to(dtype=torch.bfloat16, memory_format=torch.channels_last).eval()
+    scheduler = EulerDiscreteScheduler.from_config(
+        gpu_job.config(options.configs, "scheduler/scheduler_config.json")
+    )
+    pipe = StableDiffusionXLPipeline(
+        vae=vae,
+        unet=unet,
+        scheduler=scheduler,
+        text_encoder=None,
+        text_encoder_2=None,
+        tokenizer=None,
+        tokenizer_2=None,
+        add_watermarker=False,
+    )
+    vae.config.force_upcast = False  # bfloat16 does not overflow
+    pipe.set_progress_bar_config(disable=True)
+    pipe.fuse_qkv_projections()
+    unet.forward = torch.compile(unet.forward, mode="max-autotune", fullgraph=True)
+    vae.decode = torch.compile(vae.decode, mode="max-autotune", fullgraph=True)
+    pooled = gpu_job.config(options.configs, "text_encoder_2/config.json")["projection_dim"]
+    make = partial(torch.randn, device=device, dtype=torch.bfloat16)
+    embeds = {
+        f"{negative}{name}prompt_embeds": make(gpu_job.IMAGES, *size)
+        for negative in ("", "negative_")
+        for name, size in (("", (77, unet.config.cross_attention_dim)), ("pooled_", (pooled,)))
+    }
+
+    def draw(output_type: str) -> object:
+        images = pipe(
+            height=options.pixels,
+            width=options.pixels,
+            num_inference_steps=gpu_job.STEPS,
+            guidance_scale=gpu_job.GUIDANCE_SCALE,
+            output_type=output_type,
+            **embeds,
+        ).images
+        return images.cpu() if isinstance(images, torch.Tensor) else np.asarray(images)
+
+    begin = time.perf_counter()
+    draw("np")
+    first = time.perf_counter() - begin
+    request = gpu_job.seconds(lambda: draw("np"), options.repeats)
+    without_decode = gpu_job.seconds(lambda: draw("latent"), options.repeats)
+    cuda = device == "cuda"
+    report = {
+        "provider": "diffusers, torch.compile",
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "first_request_seconds": first,
+        "request_seconds": request,
+        "step_seconds": without_decode / gpu_job.STEPS,
+        "decode_seconds": request - without_decode,
+        "peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if cuda else 0,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

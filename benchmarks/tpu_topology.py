@@ -1,0 +1,37 @@
+"""TPUs that are not there, to compile for. Import this before JAX: it sets the environment."""
+
+import math
+import os
+
+# For libtpu, which otherwise asks the machine about the TPU it is part of.
+os.environ |= {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}
+
+import jax
+from jax.experimental import topologies
+
+
+def describe(topology: str) -> list[jax.Device]:
+    """The chips of a topology such as v5e:2x2."""
+    kind, sides = topology.split(":")
+    chips = math.prod(map(int, sides.split("x")))
+    name = {"v5e": "v5litepod"}.get(kind, kind)
+    os.environ["TPU_ACCELERATOR_TYPE"] = f"{name}-{chips}"
+    return list(topologies.get_topology_desc(topology, platform="tpu").devices)
+
+
+def megabytes(executable: jax.stages.Compiled) -> dict[str, float]:
+    """What a program takes of one chip's HBM."""
+    memory = executable.memory_analysis()
+    assert memory is not None
+    sizes = {
+        "code": memory.generated_code_size_in_bytes,
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+    }
+    return {f"{name}_mb": round(size / 1e6, 1) for name, size in sizes.items()}
