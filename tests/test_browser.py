@@ -218,6 +218,17 @@ def test_keys_run_and_stop(slow_page: Page):
     expect(page.locator("#status")).to_have_text(CANCELLED)
 
 
+def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Browser):
+    with opened(browser, slow_address) as other:  # which has to wait
+        for page in (slow_page, other):
+            page.locator("#prompt textarea").fill(PROMPT)
+            page.keyboard.press("ControlOrMeta+Enter")
+        for page in (other, slow_page):
+            page.keyboard.press("Escape")
+            expect(page.locator("#status")).to_have_text(CANCELLED)
+            expect(page.locator("#generate")).to_be_visible()
+
+
 def test_opening_the_page_clears_nothing(page: Page):
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.reload()

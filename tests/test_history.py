@@ -1,5 +1,7 @@
 """What the list of a browser's requests is told, and what it may ask for."""
 
+from pathlib import Path
+
 import pytest
 
 from ui import history
@@ -16,6 +18,11 @@ def test_a_request_is_told_as_a_link_and_a_line():
     }
     styled = history.asked("an id", Fields("a star", "Anime", "", 5.0, 25, False, 7))
     assert styled["said"].startswith("Anime · Seed 7")
+
+
+def test_pictures_are_told_by_their_files():
+    told = history.drawn("an id", [Path("/somewhere/token/a-star-7.png")])
+    assert told == {"id": "an id", "drawn": ["token/a-star-7.png"]}
 
 
 @pytest.mark.parametrize("data", [None, [], "x", {}, {"link": None, "id": []}, {"id": 0}])

@@ -285,7 +285,7 @@ class Drawing:
                             _ending(event, images, began),
                             gallery=pictures.for_gallery(saved),
                             pictures=saved,
-                            history=history.drawn(request_id),
+                            history=history.drawn(request_id, [each.path for each in saved]),
                         )
                     case Error(kind, message):
                         calm = kind is ErrorKind.CANCELLED

@@ -73,13 +73,24 @@ const look = async (addresses) => {
   return canvas.toDataURL("image/jpeg", 0.8);
 };
 
-element.addEventListener("told", async ({ detail: { told, pictures } }) => {
+// Where the gallery has these files from, once it shows them all.
+const shown = async (files) => {
+  for (let tries = 0; tries < 100; tries++) {
+    const addresses = [...document.querySelectorAll("#gallery img")].map((image) => image.src);
+    const found = files.map((file) => addresses.find((address) => address.endsWith(file)));
+    if (found.every(Boolean)) return found;
+    await new Promise((wake) => setTimeout(wake, 100));
+  }
+  throw new Error("other pictures are shown");
+};
+
+element.addEventListener("told", async ({ detail: told }) => {
   const known = (entries) => entries.find((entry) => entry.id === told?.id);
   if (told?.link && !known(read())) {
     write([{ id: told.id, link: told.link, said: told.said, at: Date.now() }, ...read()]);
   }
   if (told?.drawn && known(read()) && !known(read()).look) {
-    const found = await look(pictures.map((picture) => picture.image.url)).catch(() => null);
+    const found = await shown(told.drawn).then(look).catch(() => null);
     const entries = read(); // which may have changed, in another window or because it was cleared
     if (found && known(entries)) {
       known(entries).look = found;

@@ -20,9 +20,9 @@ from ui.styles import NONE, Style
 
 SCRIPT = Path(__file__).with_name("history.js")
 
-_TELL = """(told, pictures) => {
+_TELL = """(told) => {
   const list = document.querySelector("#history details");
-  list?.dispatchEvent(new CustomEvent("told", { bubbles: true, detail: { told, pictures } }));
+  list?.dispatchEvent(new CustomEvent("told", { bubbles: true, detail: told }));
 }"""
 
 
@@ -45,9 +45,9 @@ def asked(request_id: str, fields: Fields) -> dict[str, Any]:
     return {"id": request_id, "link": link.to_query(fields), "said": said}
 
 
-def drawn(request_id: str) -> dict[str, Any]:
-    """What the list is told when the pictures of a request are in the gallery."""
-    return {"id": request_id, "drawn": True}
+def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
+    """What the list is told when the pictures of a request, in these files, are to be seen."""
+    return {"id": request_id, "drawn": [f"{file.parent.name}/{file.name}" for file in files]}
 
 
 def connect(
@@ -63,7 +63,7 @@ def connect(
     styles: Mapping[str, Style],
 ) -> None:
     """Has the list note what is drawn, and bring back settings and, if still kept, pictures."""
-    history.change(None, [history, gallery], None, js=_TELL, **AT_ONCE)
+    history.change(None, history, None, js=_TELL, **AT_ONCE)
     request = gr.State("")
 
     def bring_back(event: gr.EventData) -> tuple[Any, ...]:
