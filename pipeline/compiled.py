@@ -123,7 +123,7 @@ class CompiledSampler:
         self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
         made = self._compile_all()
-        self._noise, self._encode = made["noise"], made["encode"]
+        self._noise, self._vary, self._encode = made["noise"], made["vary"], made["encode"]
         self._denoise, self._decode = made["denoise"], made["decode"]
         self._unguided, self._check = made.get("unguided", self._denoise), made.get("check")
         self.compile_seconds = {
@@ -148,16 +148,13 @@ class CompiledSampler:
         """Seeds `[B]` uint32, one per picture, from the host."""
         return jax.device_put(seeds, self._by_image)
 
-    def initial_latents(
-        self,
-        seeds: Array,
-        variation_seeds: Array,
-        variation_strength: float,
-        init_noise_sigma: float,
-    ) -> Array:
-        """From both seeds `[B]` uint32, `[B, h, w, C]` float32 of the schedule's first variance."""
-        scalars = np.float32(variation_strength), np.float32(init_noise_sigma)
-        return self._noise(seeds, variation_seeds, *jax.device_put(scalars, self._whole))
+    def initial_latents(self, seeds: Array, init_noise_sigma: float) -> Array:
+        """From seeds `[B]` uint32, `[B, h, w, C]` float32 of the schedule's first variance."""
+        return self._noise(seeds, jax.device_put(np.float32(init_noise_sigma), self._whole))
+
+    def vary(self, own: Array, other: Array, strength: float) -> Array:
+        """Initial latents, turned towards others by a strength of 0..1."""
+        return self._vary(own, other, jax.device_put(np.float32(strength), self._whole))
 
     def put_latents(self, latents: np.ndarray) -> Array:
         """Latents `[B, h, w, C]` float32 from the host."""
@@ -225,6 +222,7 @@ class CompiledSampler:
             "decode": self._compile_decode,
             "encode": self._compile_encode,
             "noise": self._compile_noise,
+            "vary": self._compile_vary,
         }
         if (checker := self._config.safety_checker) is not None:
             jobs["check"] = partial(self._compile_check, checker)
@@ -233,14 +231,15 @@ class CompiledSampler:
             return dict(zip(jobs, made, strict=True))
 
     def _compile_noise(self) -> Callable[..., Any]:
-        scalar = _spec((), jnp.float32, self._whole)
+        def draw(seeds: Array, sigma: Array) -> Array:
+            return sampler.noise(seeds, self.latents_shape) * sigma
 
-        def draw(seeds: Array, variation_seeds: Array, strength: Array, sigma: Array) -> Array:
-            shape = self.latents_shape
-            return sampler.initial_noise(seeds, variation_seeds, strength, shape) * sigma
-
-        args = (self._seeds_spec(), self._seeds_spec(), scalar, scalar)
+        args = (self._seeds_spec(), _spec((), jnp.float32, self._whole))
         return self._compile("noise", draw, args, self._by_image)
+
+    def _compile_vary(self) -> Callable[..., Any]:
+        args = (self._latents_spec(), self._latents_spec(), _spec((), jnp.float32, self._whole))
+        return self._compile("vary", sampler.vary, args, self._by_image)
 
     def _compile_encode(self) -> Callable[..., Any]:
         shapes, rebuild = self.shapes, self._rebuild

@@ -347,9 +347,11 @@ class SDXLPipeline:
         conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
         seeds = run.put_seeds(np.array(request.seeds, np.uint32))
         if noise is None:
-            others = run.put_seeds(np.array(request.variation_seeds, np.uint32))
-            strength = request.variation_strength
-            latents = run.initial_latents(seeds, others, strength, schedule.init_noise_sigma)
+            latents = run.initial_latents(seeds, schedule.init_noise_sigma)
+            if (strength := request.variation_strength) > 0:
+                others = run.put_seeds(np.array(request.variation_seeds, np.uint32))
+                other = run.initial_latents(others, schedule.init_noise_sigma)
+                latents = run.vary(latents, other, strength)
         else:
             latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))
         state = run.start(latents)

@@ -73,26 +73,21 @@ def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
     return jax.vmap(lambda seed: jax.random.normal(_key(seed), shape, jnp.float32))(seeds)
 
 
-def initial_noise(
-    seeds: Array, variation_seeds: Array, strength: Array, shape: tuple[int, int, int]
-) -> Array:
-    """As `noise`, turned towards the noise of `variation_seeds` `[B]` uint32.
+def vary(own: Array, other: Array, strength: Array) -> Array:
+    """Noise `[B, h, w, C]` turned towards other noise of the same deviation.
 
-    strength: float32 scalar, from 0, all of `seeds`, to 1, all of `variation_seeds`. Spherical
-    interpolation (Shoemake 1985, "Animating rotation with quaternion curves"): what lies between
-    two draws of noise has to be as long as they are.
+    strength: float32 scalar, from 0, all of `own`, to 1, all of `other`. Spherical interpolation
+    (Shoemake 1985, "Animating rotation with quaternion curves"): what lies between two draws of
+    noise has to be as long as they are.
     """
-    own, other = noise(seeds, shape), noise(variation_seeds, shape)
     dot, *squares = (
         jnp.sum(a * b, axis=(1, 2, 3), keepdims=True)
         for a, b in ((own, other), (own, own), (other, other))
     )
-    cosine = dot / jnp.sqrt(squares[0] * squares[1])
-    angle = jnp.arccos(jnp.clip(cosine, -1, 1))
+    angle = jnp.arccos(jnp.clip(dot / jnp.sqrt(squares[0] * squares[1]), -1, 1))
     between = jnp.sin((1 - strength) * angle) * own + jnp.sin(strength * angle) * other
-    # The same seed twice is no angle at all.
-    varied = (strength > 0) & (seeds != variation_seeds)[:, None, None, None]
-    return jnp.where(varied, between / jnp.sin(angle), own)
+    # The same noise twice is no angle at all.
+    return jnp.where(angle > 0, between / jnp.sin(angle), own)
 
 
 def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:

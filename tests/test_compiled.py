@@ -110,7 +110,7 @@ def test_every_device_computes_only_its_share(devices: int) -> None:
 def test_pictures_are_spread_over_the_devices() -> None:
     run = shared_pipeline(4)._compiled
     seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
-    latents = run.initial_latents(seeds, seeds, 0.0, 1.0)
+    latents = run.initial_latents(seeds, 1.0)
     held = {shard.device.id: shard.index[0] for shard in latents.addressable_shards}
     assert held == {picture: slice(picture, picture + 1) for picture in range(4)}
     pictures, _ = run.decode(latents)
@@ -143,7 +143,7 @@ def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: s
         guidance_scale=5.0,
         guided=guided,
     )
-    first = run.start(run.initial_latents(seeds, seeds, 0.0, schedule.init_noise_sigma))
+    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
     end = schedule.stops[-1]
     whole = np.asarray(advance(first, start=0, stop=end).latents)
     for middle in range(1, end):

@@ -583,9 +583,9 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
         return count.value, pictures(pipe, "a star", "a ring", seed=3)
 
     compiled, first = start()
-    assert compiled == 5
+    assert compiled == 6
     stored = sorted((tmp_path / "cache").iterdir())
-    names = ["decode", "denoise", "encode", "noise", "unguided"]
+    names = ["decode", "denoise", "encode", "noise", "unguided", "vary"]
     assert [file.name.split("-")[0] for file in stored] == names
 
     decode = stored[0]
