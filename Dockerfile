@@ -4,11 +4,14 @@
 FROM python:3.11-slim
 
 ARG ACCELERATOR=cpu
+# Not empty: with Ray, for deploy/kuberay.yaml.
+ARG CLUSTER=
 
 RUN useradd --create-home --uid 1000 user
 USER 1000
 WORKDIR /home/user/app
 ENV PATH=/home/user/.local/bin:$PATH \
+    PYTHONPATH=/home/user/app \
     PYTHONUNBUFFERED=1 \
     HOST=0.0.0.0 \
     PORT=7860 \
@@ -18,7 +21,8 @@ RUN mkdir --parents /home/user/.cache/huggingface /home/user/.cache/sdxl-jax && 
     chmod 700 /home/user/.cache/sdxl-jax
 
 COPY --chown=user requirements*.txt ./
-RUN pip install --no-cache-dir --user --requirement "requirements-$ACCELERATOR.txt"
+RUN pip install --no-cache-dir --user --requirement "requirements-$ACCELERATOR.txt" \
+    ${CLUSTER:+--requirement requirements-cluster.txt}
 COPY --chown=user . .
 
 EXPOSE 7860

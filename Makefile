@@ -13,6 +13,7 @@
 #   make soak                       an hour of mixed load: nothing may grow
 #   make lighthouse                 the page as Lighthouse judges it, and what it weighs
 #   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
+#   make screenshots                the page in each of its states, into out/screenshots
 #   make lint                       style, types, Dockerfile
 
 ACCELERATOR ?= cpu
@@ -27,7 +28,7 @@ PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
-  lighthouse bench-tpu lint clean
+  lighthouse bench-tpu screenshots lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +63,10 @@ lighthouse: $(VENV)/.installed-test benchmarks/node/node_modules/.installed
 
 bench-tpu: $(TPU)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
+
+screenshots: $(VENV)/.installed-test
+	sh tests/chromium.sh $(VENV)/bin/python
+	$(VENV)/bin/python -m tools.screenshots $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .

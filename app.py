@@ -81,7 +81,8 @@ def _load_generator(
     from serving.local import LocalGenerator
 
     pipe, bundled = load(chosen)
-    return LocalGenerator(pipe, *limits, observer, bundled=bundled)
+    more = chosen.sizes[1:]
+    return LocalGenerator(pipe, *limits, observer, bundled=bundled, more_sizes=more)
 
 
 def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:

@@ -28,7 +28,7 @@ class RayCluster:
         self._name = name
 
     def painters(self) -> set[int]:
-        """The painters' process ids, oldest first. Reads /proc: on Linux only."""
+        """The process ids of painters that are warm. Reads /proc: on Linux only."""
         return self._processes("Painter")
 
     def front_ends(self) -> set[int]:
@@ -36,6 +36,7 @@ class RayCluster:
         return self._processes("FrontEnd")
 
     def _processes(self, deployment: str) -> set[int]:
+        # It has another title until its constructor has ended.
         title = f"ray::ServeReplica:{self._name}:{deployment}".encode()
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):

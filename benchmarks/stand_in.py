@@ -51,6 +51,7 @@ class StandIn:
         on_step: Any,
         cancelled: threading.Event,
         on_preview: OnPreview | None = None,
+        **_unused: float,
     ) -> Result:
         """See `SDXLPipeline.generate`."""
         began = time.monotonic()

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -109,6 +109,7 @@ class CompiledSampler:
             config.unet.in_channels,
         )
         self._config = config
+        self._networks = networks
         # The scheduler is no part of any executable: with another one they are still the same.
         self._networks_config = (config.text_encoders, config.unet, config.vae)
         self._cache = cache
@@ -129,6 +130,11 @@ class CompiledSampler:
             kind: sum(self.seconds[name] for name in made if (name in self._from_cache) == hit)
             for kind, hit in (("hit", True), ("miss", False))
         }
+
+    def resized(self, height: int, width: int) -> "CompiledSampler":
+        """The same networks and devices, compiled for pictures of other sides, in pixels."""
+        shapes = replace(self.shapes, height=height, width=width)
+        return CompiledSampler(self._config, self._networks, self.mesh, shapes, self._cache)
 
     # --- running
 

@@ -105,7 +105,7 @@ class Request:
 
 
 class SDXLPipeline:
-    """A checkpoint, compiled for one size and number of pictures. Made by `from_pretrained`.
+    """A checkpoint, compiled for one number of pictures. Made by `from_pretrained` for one size.
 
     One request at a time: callers with several threads keep a lock of their own.
 
@@ -113,7 +113,7 @@ class SDXLPipeline:
         model, revision: what is running: a folder's name or a Hub id, and its commit.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether a safety checker looks at the pictures.
-        height, width: of the pictures, in pixels.
+        height, width: of the pictures, in pixels, unless a request says otherwise.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
         device_kind, num_devices: what it runs on, such as "NVIDIA H200" and 1.
         compile_seconds: what getting the executables took, by "hit" or "miss" of the cache.
@@ -145,6 +145,7 @@ class SDXLPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
+        self._by_size = {(self.height, self.width): compiled}
         self._colours = colours
 
     @classmethod
@@ -214,8 +215,28 @@ class SDXLPipeline:
             colours = _fit_colours(compiled)
             pipe = cls(checkpoint, config, tokenizers, compiled, colours, num_inference_steps)
             pipe.generate("warm up", num_inference_steps=1, output_type="latent")
-            pipe._flagged(np.zeros((images_per_request, pipe.height, pipe.width, 3), np.uint8))
+            pipe._flagged(
+                compiled, np.zeros((images_per_request, pipe.height, pipe.width, 3), np.uint8)
+            )
         return pipe
+
+    def check_size(self, height: int, width: int) -> None:
+        """Refuses, with an InputError, what `add_size` could not be asked for."""
+        image_size(self._config, height, width)
+
+    @failures_explained()
+    def add_size(self, height: int, width: int) -> None:
+        """Compiles for pictures of another size too, which share the networks' parameters.
+
+        Another thread may draw meanwhile. The first run of an executable is slow, of these too.
+
+        Raises:
+            DeviceError: there is too little memory.
+            InputError: a side cannot be used.
+        """
+        size = image_size(self._config, height, width)
+        if size not in self._by_size:
+            self._by_size[size] = self._compiled.resized(*size)
 
     @failures_explained()
     def generate(
@@ -233,6 +254,8 @@ class SDXLPipeline:
         guidance_until: float = 1.0,
         variation_seed: int = 0,
         variation_strength: float = 0.0,
+        height: int | None = None,
+        width: int | None = None,
     ) -> Result:
         """Draws `images_per_request` pictures. Nothing in here compiles.
 
@@ -256,6 +279,7 @@ class SDXLPipeline:
             variation_seed: with a strength, picture i starts from the noise of `seed`, the same
                 for all, turned towards that of variation_seed + i (modulo 2^32).
             variation_strength: how far, from 0, not at all, to 1, all the way.
+            height: in pixels, as `width`: of this pipeline, or a size that was added to it.
 
         Raises:
             DeviceError: a device fails or has too little memory.
@@ -279,12 +303,13 @@ class SDXLPipeline:
             raise InputError("latents take the place of the seed's, of which there are variations")
         if output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
-        noise = None if latents is None else self._checked_latents(latents)
+        run = self._sampler(height, width)
+        noise = None if latents is None else _checked_latents(latents, run)
         ids, truncated = self._tokenizers.tokenize(request.prompts)
         negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
         input_ids = np.stack([negative_ids, ids])
-        drawn = self._sample(request, input_ids, noise, on_step, cancelled, on_preview)
-        images, flagged = self._finish(drawn, request, output_type)
+        drawn = self._sample(run, request, input_ids, noise, on_step, cancelled, on_preview)
+        images, flagged = self._finish(run, drawn, request, output_type)
         return Result(
             images=images,
             seeds=request.seeds,
@@ -299,8 +324,16 @@ class SDXLPipeline:
         tokens = longest([tokenizer.tokenize(prompt) for tokenizer in self._tokenizers.each])
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
 
+    def _sampler(self, height: int | None, width: int | None) -> CompiledSampler:
+        wanted = height or self.height, width or self.width
+        if wanted not in self._by_size:
+            there_are = ", ".join(f"{width}x{height}" for height, width in self._by_size)
+            raise InputError(f"the size is {wanted[1]}x{wanted[0]}; expected one of {there_are}")
+        return self._by_size[wanted]
+
     def _sample(
         self,
+        run: CompiledSampler,
         request: Request,
         input_ids: np.ndarray,
         noise: np.ndarray | None,
@@ -309,7 +342,6 @@ class SDXLPipeline:
         on_preview: OnPreview | None,
     ) -> Array:
         """Final latents `[B, h, w, C]`; input_ids `[2, B, E, L]` for E text encoders."""
-        run = self._compiled
         schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
         blank = np.array([not text.strip() for text in request.negative_prompts])
         conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
@@ -351,13 +383,15 @@ class SDXLPipeline:
         value = np.asarray(after.history)[0]
         return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
 
-    def _finish(self, latents: Array, request: Request, output_type: str) -> tuple[Any, list[bool]]:
+    def _finish(
+        self, run: CompiledSampler, latents: Array, request: Request, output_type: str
+    ) -> tuple[Any, list[bool]]:
         """What was asked for, and for each picture whether it was flagged and is blurred."""
         if output_type == "latent":
             return np.asarray(latents), [False] * len(latents)
-        as_float, as_bytes = self._compiled.decode(latents)
+        as_float, as_bytes = run.decode(latents)
         levels = np.asarray(as_bytes)
-        flagged = self._flagged(levels)
+        flagged = self._flagged(run, levels)
         blurred = {i: safety_images.blur(levels[i]) for i in np.flatnonzero(flagged).tolist()}
         if output_type == "np":
             pictures = np.array(as_float)
@@ -366,16 +400,19 @@ class SDXLPipeline:
             return pictures, flagged
         images = [Image.fromarray(blurred.get(i, picture)) for i, picture in enumerate(levels)]
         for i, image in enumerate(images):
-            metadata.attach(image, self._settings(request, i, flagged[i]))
+            settings = self._settings(request, i, image.size, flagged[i])
+            metadata.attach(image, settings)
         return images, flagged
 
-    def _flagged(self, images: np.ndarray) -> list[bool]:
+    def _flagged(self, run: CompiledSampler, images: np.ndarray) -> list[bool]:
         config = self._config.safety_checker
         if config is None:
             return [False] * len(images)
-        return self._compiled.check(safety_images.prepare(images, config)).tolist()
+        return run.check(safety_images.prepare(images, config)).tolist()
 
-    def _settings(self, request: Request, i: int, flagged: bool) -> metadata.Settings:
+    def _settings(
+        self, request: Request, i: int, size: tuple[int, int], flagged: bool
+    ) -> metadata.Settings:
         varied = request.variation_strength > 0
         return metadata.Settings(
             prompt=request.prompts[i],
@@ -383,8 +420,8 @@ class SDXLPipeline:
             seed=request.seeds[i],
             num_inference_steps=request.num_inference_steps,
             guidance_scale=request.guidance_scale,
-            width=self.width,
-            height=self.height,
+            width=size[0],
+            height=size[1],
             model=self.model,
             revision=self.revision,
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
@@ -394,20 +431,6 @@ class SDXLPipeline:
             variation_seed=request.variation_seeds[i] if varied else None,
             variation_strength=request.variation_strength if varied else None,
         )
-
-    def _checked_latents(self, latents: np.ndarray) -> np.ndarray:
-        right = (self.images_per_request, *self._compiled.latents_shape)
-        try:
-            array = np.asarray(latents)
-        except ValueError as error:
-            raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
-        if array.shape != right or array.dtype != np.float32:
-            raise InputError(
-                f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
-            )
-        if not np.isfinite(array).all():
-            raise InputError("latents hold NaN or infinity; expected standard normal noise")
-        return array
 
 
 def check_request(
@@ -450,6 +473,21 @@ def check_request(
 
 def _from(seed: int, count: int) -> list[int]:
     return [(int(seed) + i) % (MAX_SEED + 1) for i in range(count)]
+
+
+def _checked_latents(latents: np.ndarray, run: CompiledSampler) -> np.ndarray:
+    right = (run.shapes.images, *run.latents_shape)
+    try:
+        array = np.asarray(latents)
+    except ValueError as error:
+        raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
+    if array.shape != right or array.dtype != np.float32:
+        raise InputError(
+            f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
+        )
+    if not np.isfinite(array).all():
+        raise InputError("latents hold NaN or infinity; expected standard normal noise")
+    return array
 
 
 def _per_picture(name: str, value: Any, count: int) -> list[str]:

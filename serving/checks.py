@@ -27,16 +27,24 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
         _check_texts(field, getattr(request, field), images)
     if any(not text.strip() for text in _texts(request.prompt)):
         raise _wrong("prompt", "is blank; say what the picture should show")
-    if not math.isfinite(request.guidance_scale):
-        raise _wrong("guidance_scale", "is not a finite number")
-    _check_range("guidance_scale", request.guidance_scale, 0, MAX_GUIDANCE)
+    for field, high in (
+        ("guidance_scale", MAX_GUIDANCE),
+        ("guidance_until", 1),
+        ("variation_strength", 1),
+    ):
+        if not math.isfinite(value := getattr(request, field)):
+            raise _wrong(field, "is not a finite number")
+        _check_range(field, value, 0, high)
     _check_range("num_inference_steps", request.num_inference_steps, 1, model.max_inference_steps)
-    _check_range("seed", request.seed, 0, MAX_SEED)
+    for field in ("seed", "variation_seed"):
+        _check_range(field, getattr(request, field), 0, MAX_SEED)
+    if request.size not in (None, *model.sizes):
+        soon = ", not ready yet" if request.size in model.coming_sizes else ""
+        right = " or ".join(f"{width}x{height}" for width, height in model.sizes)
+        asked = "{}x{}".format(*request.size)
+        raise _wrong("size", f"is {asked}{soon}; here it can only be {right}")
     if found := next(filter(None, map(blocked.find, _texts(request.prompt))), ""):
         raise RequestError(words.blocked(found), ErrorKind.BLOCKED, field="prompt")
-    if request.size not in (None, (model.width, model.height)):
-        right = f"{model.width}x{model.height}"
-        raise _wrong("size", "is {}x{}; here it can only be {}".format(*request.size, right))
 
 
 def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -30,6 +30,13 @@ class Model:
     max_inference_steps: int
     family: str  # "Stable Diffusion XL" or "Stable Diffusion"
     safety_checker: bool  # one looks at the pictures, and those that it flags are blurred
+    more_sizes: tuple[tuple[int, int], ...] = ()  # width and height, that a request can ask for
+    coming_sizes: tuple[tuple[int, int], ...] = ()  # those it will be able to ask for soon
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """Width and height of the pictures there can be, first the one of who does not ask."""
+        return (self.width, self.height), *self.more_sizes
 
 
 def new_id() -> str:
@@ -55,6 +62,10 @@ class Request:
         address: where the visitor comes from, "" if that is not known.
         keep: whether the request outlives, for a short time, everyone who follows it.
         previews: whether there are to be `Preview` events.
+        guidance_until: the share of the steps, 0 to 1, after which there is no guidance any more.
+        variation_seed: with a strength, picture i is a variation of the picture of `seed`, its
+            noise turned towards that of variation_seed + i.
+        variation_strength: how far, from 0, not at all, to 1, all the way.
     """
 
     prompt: str | tuple[str, ...]
@@ -69,6 +80,9 @@ class Request:
     address: str = ""
     keep: bool = False
     previews: bool = False
+    guidance_until: float = 1.0
+    variation_seed: int = 0
+    variation_strength: float = 0.0
 
 
 class ErrorKind(StrEnum):

@@ -25,7 +25,6 @@ from serving.generator import (
     Event,
     Generator,
     Image,
-    Model,
     Preview,
     Request,
     RequestError,
@@ -76,11 +75,11 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
         """Draws pictures as the OpenAI Images API does."""
         request = await submitted(body, sender)
         events = generator.events(request.id)
+        common = _common(request.size or generator.model.sizes[0])
         if body.stream:
-            stream = _stream(events, generator.model, body.partial_images)
+            stream = _stream(events, common, body.partial_images)
             return StreamingResponse(stream, media_type="text/event-stream")
         found = [_entry(image.png) for image in await _while_connected(sender, _finished(events))]
-        common = _common(generator.model)
         common.pop("quality")  # a word of its own for "auto" is not foreseen here
         return JSONResponse({"created": int(time.time()), "data": found} | common)
 
@@ -117,7 +116,7 @@ async def _hung_up(sender: HttpRequest) -> None:
 
 
 async def _stream(
-    followed: AsyncGenerator[Event], model: Model, partial_images: int
+    followed: AsyncGenerator[Event], common: dict[str, str], partial_images: int
 ) -> AsyncIterator[bytes]:
     previews = 0
     async with aclosing(followed) as events:
@@ -125,18 +124,18 @@ async def _stream(
             if isinstance(event, Preview) and previews < partial_images:
                 kind = "image_generation.partial_image"
                 about = {"output_format": "jpeg", "partial_image_index": previews}
-                yield _sse(kind, event.jpegs[0], model, **about)
+                yield _sse(kind, event.jpegs[0], common, **about)
                 previews += 1
             elif isinstance(event, Image):
-                yield _sse("image_generation.completed", event.png, model, usage=_USAGE)
+                yield _sse("image_generation.completed", event.png, common, usage=_USAGE)
             elif isinstance(event, Error):
                 yield _event("error", error_body(event.kind, event.message))
             elif isinstance(event, Done):
                 yield format_sse_event(data_str="[DONE]")
 
 
-def _sse(kind: str, file: bytes, model: Model, **others: Any) -> bytes:
-    fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **_common(model)}
+def _sse(kind: str, file: bytes, common: dict[str, str], **others: Any) -> bytes:
+    fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **common}
     return _event(kind, fields | others)
 
 
@@ -148,9 +147,9 @@ def _entry(file: bytes) -> dict[str, str]:
     return {"b64_json": base64.b64encode(file).decode()}
 
 
-def _common(model: Model) -> dict[str, str]:
+def _common(size: tuple[int, int]) -> dict[str, str]:
     return {
-        "size": f"{model.width}x{model.height}",
+        "size": "{}x{}".format(*size),
         "output_format": "png",
         "background": "opaque",
         "quality": "auto",

@@ -5,9 +5,10 @@ import io
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 from PIL import Image as Pillow
@@ -47,6 +48,8 @@ class LocalGenerator(Reception):
     A single thread does all the drawing, so requests never meet on the devices, even while one
     that was stopped is still finishing its last step. Pictures become PNG files beside it, while
     the next request is being drawn.
+
+    `more_sizes`, width and height, are compiled one after the other once it is open.
     """
 
     def __init__(
@@ -57,12 +60,15 @@ class LocalGenerator(Reception):
         observer: Observer,
         *,
         bundled: bool = False,
+        more_sizes: Sequence[tuple[int, int]] = (),
     ) -> None:
-        super().__init__(_describe(pipe, bundled), limits, rates, observer)
+        model = replace(_describe(pipe, bundled), coming_sizes=tuple(more_sizes))
+        super().__init__(model, limits, rates, observer)
         observer.compiled(pipe.compile_seconds)
         self._pipe = pipe
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         self._stops: dict[str, threading.Event] = {}
+        self._adding: asyncio.Task[None] | None = None
         self._stuck_s = _STUCK * limits.running_s
         self._heard_at: float | None = None  # of the devices, while they are at work
 
@@ -72,12 +78,18 @@ class LocalGenerator(Reception):
         heard_at = self._heard_at
         return heard_at is not None and time.monotonic() - heard_at > self._stuck_s
 
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        self._adding = asyncio.create_task(self._add_sizes())
+
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
         return Length(*await asyncio.to_thread(self._pipe.measure, prompt))
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
+        if self._adding is not None:
+            self._adding.cancel()
         await super().close(within_s)
         await asyncio.to_thread(self._thread.shutdown)
 
@@ -88,6 +100,28 @@ class LocalGenerator(Reception):
     def _stop(self, record: Record) -> None:
         if stop := self._stops.get(record.request.id):
             stop.set()
+
+    async def _add_sizes(self) -> None:
+        for size in self.model.coming_sizes:
+            ready = await self._add_size(*size)
+            coming = tuple(each for each in self.model.coming_sizes if each != size)
+            more = (*self.model.more_sizes, size) if ready else self.model.more_sizes
+            self.model = replace(self.model, more_sizes=more, coming_sizes=coming)
+
+    async def _add_size(self, width: int, height: int) -> bool:
+        """Compiles beside the drawing; runs for the first time in between. Says if it worked."""
+        began = time.monotonic()
+        run = partial(
+            self._pipe.generate, "warm up", num_inference_steps=1, height=height, width=width
+        )
+        try:
+            await asyncio.to_thread(self._pipe.add_size, height, width)
+            await asyncio.get_running_loop().run_in_executor(self._thread, run)
+        except Exception as error:  # what there is can still be drawn
+            log.error("Pictures of %dx%d cannot be drawn", width, height, exc_info=error)
+            return False
+        log.info("Ready for %dx%d after %.1f s", width, height, time.monotonic() - began)
+        return True
 
     async def _draw(self, record: Record) -> None:
         request = record.request
@@ -143,6 +177,11 @@ def _generate(
             guidance_scale=request.guidance_scale,
             num_inference_steps=request.num_inference_steps,
             seed=request.seed,
+            guidance_until=request.guidance_until,
+            variation_seed=request.variation_seed,
+            variation_strength=request.variation_strength,
+            width=request.size[0] if request.size else None,
+            height=request.size[1] if request.size else None,
             on_step=on_step,
             cancelled=stop,
             # Nothing is shown that a safety checker has not seen.

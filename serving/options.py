@@ -17,8 +17,7 @@ class Options:
     revision: str | None
     host: str
     port: int
-    height: int | None
-    width: int | None
+    sizes: tuple[tuple[int, int], ...]
     images: int
     steps: int
     max_waiting: int
@@ -90,9 +89,14 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         default="0.0.0.0" if "SPACE_ID" in environment else "127.0.0.1",
     )
     option("--port", "PORT", "port to listen on", type=_whole(1, 65535), default="7860")
-    pixels = _whole(8, 8192)
-    option("--height", "HEIGHT", "pixels; by default the checkpoint's own", type=pixels)
-    option("--width", "WIDTH", "pixels; by default the checkpoint's own", type=pixels)
+    option(
+        "--sizes",
+        "SIZES",
+        "width and height of the pictures in pixels, such as 1024x1024,1152x896; the first is "
+        "compiled before the page opens and the others after that; by default the checkpoint's own",
+        type=_sizes,
+        default="",
+    )
     option(
         "--images",
         "IMAGES_PER_REQUEST",
@@ -230,6 +234,19 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _sizes(text: str) -> tuple[tuple[int, int], ...]:
+    sizes = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        width, _, height = part.partition("x")
+        try:
+            sizes[_whole(8, 8192)(width), _whole(8, 8192)(height)] = None  # each of them once
+        except argparse.ArgumentTypeError:
+            raise argparse.ArgumentTypeError(
+                f"{part!r} is not possible; sizes such as 1024x1024,1152x896 are"
+            ) from None
+    return tuple(sizes)
 
 
 def _one_of(*words: str) -> Callable[[str], str]:

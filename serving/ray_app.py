@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import httpx
 import ray
@@ -46,16 +46,19 @@ CONNECTIONS, CONNECTIONS_WAITING = 1000, 100
 _GOODBYE_S = 10.0
 
 
+Whole = Annotated[int, Field(ge=1)]
+
+
 class Fleet(BaseModel):
     """What can be said behind `serve run serving.ray_app:app`, as `name=value`."""
 
     model_config = ConfigDict(extra="forbid")
 
     accelerator: Literal["cpu", "gpu", "tpu"] = "cpu"
-    chips: int = Field(4, ge=1, description="GPUs or TPU chips of a host; a painter takes all.")
-    min_replicas: int = Field(2, ge=1, description="Painters that are always there.")
-    max_replicas: int = Field(2, ge=1, description="Painters that there are at most.")
-    target: float = Field(2, gt=0, description="Requests, drawn or waiting, for each painter.")
+    chips: Whole = 4  # GPUs or TPU chips of a host; a painter takes all of them
+    min_replicas: Whole = 2  # painters that are always there
+    max_replicas: Whole = 2  # painters that there are at most
+    target: Annotated[float, Field(gt=0)] = 2.0  # requests, drawn or waiting, for each painter
 
 
 def app(fleet: Fleet) -> Application:
@@ -79,7 +82,8 @@ def build(
     front_end = serve.deployment(
         max_ongoing_requests=CONNECTIONS,
         max_queued_requests=CONNECTIONS_WAITING,
-        ray_actor_options={"num_cpus": 0},
+        # On the head's host, which stays when hosts of painters come and go.
+        ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
         logging_config={"enable_access_log": False},  # whoever knows an id may stop the request
         graceful_shutdown_timeout_s=ends_within_s,
     )(serve.ingress()(FrontEnd))
@@ -133,7 +137,10 @@ class Painter:
         logs.start(chosen.log_format)
         pipe, bundled = load(chosen)
         observer = Observer(log_prompts=chosen.log_prompts)
-        generator = LocalGenerator(pipe, *start.limits(chosen), observer, bundled=bundled)
+        more = chosen.sizes[1:]
+        generator = LocalGenerator(
+            pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more
+        )
         self._model = generator.model
         self._demand = 0
         self._over = threading.Event()

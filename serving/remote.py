@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -81,6 +81,7 @@ class Backend:
         streams: what ends waiting for what it says, by the id of a request.
         silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
         stays: whether it is looked at for ever, however long it is silent.
+        model: what it said that it draws with, at the last look.
     """
 
     url: str
@@ -90,6 +91,11 @@ class Backend:
     drawing: set[str] = field(default_factory=set)
     streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
     silent: int = 0
+    model: Model | None = None
+
+    def draws(self, size: tuple[int, int] | None) -> bool:
+        """Whether it would do so now; None for the size of who does not ask for one."""
+        return self.healthy and (size is None or (bool(self.model) and size in self.model.sizes))
 
 
 class RemoteGenerator(Reception):
@@ -154,7 +160,7 @@ class RemoteGenerator(Reception):
         tried: list[Backend] = []
         reason = ""
         for attempt in range(1, ATTEMPTS + 1):
-            backend = await self._least_busy(tried)
+            backend = await self._least_busy(record.request.size, tried)
             tried.append(backend)
             if attempt > 1:
                 self._observer.retried(reason)
@@ -167,12 +173,12 @@ class RemoteGenerator(Reception):
                 reason = error.reason
         self._desk.end(record, ErrorKind.UNAVAILABLE, words.UNAVAILABLE)
 
-    async def _least_busy(self, tried: list[Backend]) -> Backend:
-        """A healthy instance, rather not one that was tried before.
+    async def _least_busy(self, size: tuple[int, int] | None, tried: list[Backend]) -> Backend:
+        """A healthy instance that draws this size, rather not one that was tried before.
 
         Where there is none, one may come back: the request's deadline is the end of the wait.
         """
-        while not (healthy := [backend for backend in self._backends if backend.healthy]):
+        while not (healthy := [backend for backend in self._backends if backend.draws(size)]):
             await asyncio.sleep(HEALTH_S / 10)
         return min(healthy, key=lambda one: (tried.count(one), len(one.drawing) + one.others))
 
@@ -242,8 +248,19 @@ class RemoteGenerator(Reception):
             return
         if not backend.healthy:
             log.info("%s is used again", backend.url)
-        backend.healthy, backend.silent = True, 0
+        backend.healthy, backend.silent, backend.model = True, 0, model
+        self.model = replace(self.model, **self._sizes())
         backend.others = max(0, load.waiting + load.running - len(backend.streams))
+
+    def _sizes(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Those that any instance draws, or will, that can be asked now."""
+        models = [each.model for each in self._backends if each.healthy and each.model]
+        more = dict.fromkeys(size for model in models for size in model.more_sizes)
+        coming = dict.fromkeys(size for model in models for size in model.coming_sizes)
+        return {
+            "more_sizes": tuple(more),
+            "coming_sizes": tuple(size for size in coming if size not in more),
+        }
 
 
 def _give_up(backend: Backend) -> None:
@@ -268,7 +285,7 @@ _ELSEWHERE = {
 _PASSING = {"full", "too_many", "abandoned"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Answer(Model):
     """What an instance says about itself."""
 

@@ -25,7 +25,7 @@ def prepare_environment() -> None:
 
 
 def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
-    """The pipeline, compiled and warm, and whether its model is the bundled one.
+    """The pipeline, compiled for the first size and warm, and whether its model is the bundled one.
 
     Raises:
         CheckpointError, DeviceError, InputError, OSError: it cannot be had; the message says why.
@@ -36,17 +36,20 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 
     model, revision = choose_model(chosen.model, chosen.revision)
     log.info("Loading %s", model)
+    width, height = chosen.sizes[0] if chosen.sizes else (None, None)
     pipe = SDXLPipeline.from_pretrained(
         model,
         revision=revision,
-        height=chosen.height,
-        width=chosen.width,
+        height=height,
+        width=width,
         images_per_request=chosen.images,
         num_inference_steps=chosen.steps,
         cache_dir=chosen.cache_dir,
         scheduler=chosen.scheduler,
         safety_checker=chosen.safety_checker,
     )
+    for width, height in chosen.sizes[1:]:
+        pipe.check_size(height, width)
     return pipe, Path(model).resolve() == BUNDLED.resolve()
 
 

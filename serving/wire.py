@@ -59,6 +59,18 @@ class Body(BaseModel):
     seed: int | None = Field(
         None, ge=0, le=MAX_SEED, description="Picture i is drawn from seed + i. Random if None."
     )
+    guidance_until: float = Field(
+        1.0, ge=0, le=1, description="The share of the steps with guidance; less is quicker."
+    )
+    variation_strength: float = Field(
+        0.0, ge=0, le=1, description="Above 0: variations of the picture of `seed`, so far from it."
+    )
+    variation_seed: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_SEED,
+        description="Variation i leans to variation_seed + i. Random if None.",
+    )
 
 
 class GenerateBody(Body):
@@ -91,6 +103,9 @@ def to_request(body: Body, model: Model, *, visitor: str, address: str, **others
         guidance_scale=body.guidance_scale,
         num_inference_steps=body.num_inference_steps or model.num_inference_steps,
         seed=random_seed() if body.seed is None else body.seed,
+        guidance_until=body.guidance_until,
+        variation_strength=body.variation_strength,
+        variation_seed=random_seed() if body.variation_seed is None else body.variation_seed,
         visitor=visitor,
         address=address,
         **others,

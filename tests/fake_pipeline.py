@@ -44,6 +44,10 @@ class FakePipeline:
         words = prompt.split()
         return 2 + len(words), 8, " ".join(words[6:])
 
+    def add_size(self, height: int, width: int) -> None:
+        if width == 13:
+            raise InputError("not this wide")
+
     def generate(self, prompt: Any, **arguments: Any) -> Result:
         assert self._busy.acquire(blocking=False), "two requests met on the devices"
         self.calls.append({"prompt": prompt, **arguments})
@@ -55,13 +59,16 @@ class FakePipeline:
     def _drawn(
         self,
         prompt: Any,
-        negative_prompt: Any,
-        guidance_scale: float,
         num_inference_steps: int,
-        seed: int,
-        on_step: Any,
-        cancelled: threading.Event,
-        on_preview: Any,
+        negative_prompt: Any = None,
+        guidance_scale: float = 5.0,
+        seed: int = 0,
+        on_step: Any = lambda *_: None,
+        cancelled: threading.Event = threading.Event(),  # noqa: B008
+        on_preview: Any = None,
+        width: int | None = None,
+        height: int | None = None,
+        **_unused: float,
     ) -> Result:
         if prompt == "refuse":
             raise InputError("not this")
@@ -80,11 +87,12 @@ class FakePipeline:
             if on_preview and step + 1 < num_inference_steps:
                 on_preview(lambda: np.full((self.images_per_request, 1, 1, 3), 99, np.uint8))
         seeds = [(seed + i) % 2**32 for i in range(self.images_per_request)]
-        images = [Image.new("RGB", (8, 8), (one % 256, 0, 0)) for one in seeds]
+        size = width or self.width, height or self.height
+        images = [Image.new("RGB", size, (one % 256, 0, 0)) for one in seeds]
         for one, image in zip(seeds, images, strict=True):
             text = prompt if isinstance(prompt, str) else prompt[seeds.index(one)]
             settings = metadata.Settings(
-                text, "", one, num_inference_steps, guidance_scale, 8, 8, self.model, None
+                text, "", one, num_inference_steps, guidance_scale, *size, self.model, None
             )
             metadata.attach(image, settings)
         return Result(images, seeds, [False, False], ["the end", ""], ["the end", ""])

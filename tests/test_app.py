@@ -32,8 +32,7 @@ def test_defaults():
         revision=None,
         host="127.0.0.1",
         port=7860,
-        height=None,
-        width=None,
+        sizes=(),
         images=4,
         steps=25,
         max_waiting=32,
@@ -61,12 +60,17 @@ def test_defaults():
 
 
 def test_flag_wins_over_variable_and_empty_variable_counts_as_unset():
-    variables = {"PORT": "8000", "STEPS": "10", "HOST": "", "CACHE_DIR": "cache", "WIDTH": "512"}
+    variables = {"PORT": "8000", "STEPS": "10", "HOST": "", "CACHE_DIR": "cache"}
     chosen = options.read(["--steps", "30"], variables)
     assert (chosen.port, chosen.steps, chosen.host) == (8000, 30, "127.0.0.1")
-    assert (chosen.cache_dir, chosen.width) == (Path("cache"), 512)
+    assert chosen.cache_dir == Path("cache")
     assert not options.read([], {"SAFETY_CHECKER": "no"}).safety_checker
     assert options.read(["--safety-checker", "yes"], {"SAFETY_CHECKER": "no"}).safety_checker
+
+
+def test_sizes_are_width_and_height_each_once():
+    chosen = options.read(["--sizes", "1024x1024, 1152x896,1024x1024"], {})
+    assert chosen.sizes == ((1024, 1024), (1152, 896))
 
 
 def test_on_a_space_the_page_is_open_to_all():
@@ -81,7 +85,8 @@ def test_on_a_space_the_page_is_open_to_all():
         ([], {"PORT": "http"}, "--port: 'http' is not possible"),
         ([], {"STEPS": "51"}, "--steps: '51' is not possible; a whole number from 1 to 50"),
         (["--images", "4.5"], {}, "--images: '4.5'"),
-        (["--height", "-8"], {}, "--height"),
+        (["--sizes", "1024"], {}, "--sizes: '1024' is not possible; sizes such as 1024x1024,1152x"),
+        ([], {"SIZES": "64x64,-8x64"}, "--sizes: '-8x64' is not possible"),
         (["--max-waiting", "9" * 5000], {}, "--max-waiting"),
         (["--cors-origins", "example.org"], {}, "'example.org' is not possible; an origin such as"),
         ([], {"BACKEND_URL": "http://a/b"}, "--backend-urls: 'http://a/b' is not possible"),

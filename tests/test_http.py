@@ -96,6 +96,36 @@ def test_events_up_to_the_pictures(site: Site):
         assert list(read(again))[-3:] == events[-3:]
 
 
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+def test_variations_and_guidance_that_ends(site: Site, path: str):
+    body = {"prompt": "a star", "guidance_until": 0.5, "variation_strength": 0.25}
+    assert post(site, body | {"variation_seed": 9}, path).status_code == 200
+    asked = site.pipe.calls[-1]
+    assert (asked["guidance_until"], asked["variation_strength"]) == (0.5, 0.25)
+    assert asked["variation_seed"] == 9
+    assert post(site, body, path).status_code == 200
+    assert site.pipe.calls[-1]["variation_seed"] != 9
+    assert post(site, body | {"variation_strength": 1.5}, path).status_code == 400
+
+
+def test_every_size_there_is():
+    pipe = FakePipeline().as_pipeline()
+    rates, more = RateLimits(None, None), ((16, 8),)
+    generator = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=more)
+    with serve(generator=generator) as site:
+        wait_until(lambda: not generator.model.coming_sizes)
+        assert httpx.get(f"{site.url}/v1/model").json()["more_sizes"] == [[16, 8]]
+        for size in ("16x8", "8x8", "auto"):
+            body = {"prompt": "a star", "size": size}
+            answer = post(site, body, "/v1/images/generations").json()
+            assert answer["size"] == ("8x8" if size == "auto" else size)
+            with Pillow.open(io.BytesIO(base64.b64decode(answer["data"][0]["b64_json"]))) as drawn:
+                assert "{}x{}".format(*drawn.size) == answer["size"]
+        answer = post(site, {"prompt": "a star", "size": "9x9"}, "/v1/images/generations")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == "size is 9x9; here it can only be 8x8 or 16x8"
+
+
 def test_previews_for_who_wants_them(site: Site):
     assert "preview" not in dict(generate(site))
     (jpeg,) = dict(generate(site, previews=True, images=1))["preview"]["jpegs"]

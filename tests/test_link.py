@@ -1,5 +1,6 @@
 """Settings in the query of a link, as the page writes them and as others may."""
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -26,6 +27,7 @@ def read(query: str) -> tuple[Fields, list[str]]:
     "fields",
     [
         Fields("a star", "Watercolour", "dull & grey", 7.25, 30, False, 2**32 - 1),
+        Fields("a", NONE, "", 5.0, 25, False, 7, False, 0.5, 0.25, 9),
         Fields("one\ntwo", NONE, "", 0.0, 1, False, 0, several=True),
         Fields('<b>"100 %" = 星 + 😀?#&amp;', NONE, "", 1 / 3, 50, True, 0),
     ],
@@ -55,6 +57,8 @@ def test_other_parameters_are_not_the_pages():
         ("steps=99", {"steps": 50}, "Steps: 99 is not possible here; 50 is used"),
         ("guidance_scale=nan", {}, "Guidance scale: nan is no number"),
         ("guidance_scale=1e999", {"guidance_scale": 20.0}, "Guidance scale: inf"),
+        ("variation_strength=2", {"variation_strength": 1.0}, "Variation strength: 2.0"),
+        ("size=8x8", {}, "Size: 8x8 is unknown; there are 256x256."),
         ("seed=-1", {"seed": 0, "randomise": False}, "Seed: -1"),
         ("seed=" + "9" * 9999, {}, "Seed: 999"),
         ("style=<b>", {}, "Style: <b> is unknown; there are (none), Photograph"),
@@ -73,3 +77,14 @@ def test_what_is_said_is_text():
     assert "<b>" not in link._said(["Style: <b>"])
     assert words.LINK_NOT_USED in link._said(["Style: x"])
     assert words.TAKEN_OVER in link._said([])
+
+
+def test_a_size_in_a_link():
+    wide = replace(MODEL, more_sizes=((384, 256),))
+    query = link.to_query(USUAL._replace(prompt="a", size="384x256"))
+    assert query.endswith("&size=384x256")
+    assert link.from_query({"size": "384x256"}, wide, STYLES) == (
+        USUAL._replace(size="384x256"),
+        [],
+    )
+    assert link.from_query({"size": "256x256"}, wide, STYLES) == (USUAL, [])

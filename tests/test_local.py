@@ -162,6 +162,9 @@ def test_an_error_ends_its_request_and_no_other(prompt: str, said: Error):
         ({"images": 0}, "images", "images is 0"),
         ({"guidance_scale": float("nan")}, "guidance_scale", "not a finite number"),
         ({"guidance_scale": 51.0}, "guidance_scale", "guidance_scale is 51.0; expected 0 to 50"),
+        ({"guidance_until": 1.1}, "guidance_until", "guidance_until is 1.1; expected 0 to 1"),
+        ({"variation_strength": float("inf")}, "variation_strength", "not a finite number"),
+        ({"variation_seed": -1}, "variation_seed", "variation_seed is -1; expected 0 to"),
         ({"num_inference_steps": 51}, "num_inference_steps", "expected 1 to 50"),
         ({"seed": 2**32}, "seed", "seed is 4294967296; expected 0 to 4294967295"),
         ({"size": (1024, 8)}, "size", "size is 1024x8; here it can only be 8x8"),
@@ -176,6 +179,38 @@ def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str)
         assert generator.load.waiting == 0
 
     run(test)
+
+
+# --- sizes ---
+
+
+def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
+    pipe = FakePipeline(held=True)
+    limits, rates = Limits(), RateLimits(None, None)
+    more = ((16, 8), (13, 8), (8, 24))
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=more)
+
+    async def test() -> None:
+        await generator.open()
+        assert generator.model.sizes == ((8, 8),)
+        said = "size is 16x8, not ready yet; here it can only be 8x8"
+        with pytest.raises(RequestError, match=said):
+            await generator.submit(request(size=(16, 8)))
+        await until(lambda: pipe.calls)  # its first run, on the devices' thread
+        assert generator.model.coming_sizes == more
+        pipe.let_all()
+        await until(lambda: not generator.model.coming_sizes)
+        assert generator.model.sizes == ((8, 8), (16, 8), (8, 24))
+        *_, image, _ = await draw(generator, request(size=(16, 8)))
+        assert isinstance(image, Image)
+        assert (image.settings["width"], image.settings["height"]) == (16, 8)
+        said = "size is 13x8; here it can only be 8x8 or 16x8 or 8x24"
+        with pytest.raises(RequestError, match=said):
+            await generator.submit(request(size=(13, 8)))
+        await generator.close(PATIENCE_S)
+
+    asyncio.run(test())
+    assert "Pictures of 13x8 cannot be drawn" in caplog.text
 
 
 # --- waiting ---

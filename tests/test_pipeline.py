@@ -20,6 +20,7 @@ from tests.checkpoints import (
     CompilationCount,
     change_json,
     copy_checkpoint,
+    quickly_compiled,
     shared_pipeline,
 )
 
@@ -317,6 +318,42 @@ def test_latents_take_the_place_of_the_seed(pipe: SDXLPipeline) -> None:
     given = pictures(pipe, "a star", latents=noise)
     assert difference(given, pictures(pipe, "a star", seed=7)) <= CLOSE
     np.testing.assert_array_equal(pictures(pipe, "a star", latents=noise, seed=99), given)
+
+
+# --- sizes
+
+
+def test_another_size(pipe: SDXLPipeline) -> None:
+    with pytest.raises(InputError, match=r"the size is 24x16; expected one of 16x16"):
+        pipe.generate("a star", width=24)
+    before = pictures(pipe, "a star")
+    with quickly_compiled():
+        pipe.add_size(16, 24)
+    with CompilationCount() as count:
+        pipe.add_size(16, 24)
+        wide = pipe.generate("a star", width=24, guidance_until=0.5)
+        np.testing.assert_array_equal(pictures(pipe, "a star"), before)
+    assert count.value == 0
+    assert [image.size for image in wide.images] == [(24, 16)] * 4
+    found = metadata.from_text(wide.images[0].info[metadata.KEY])
+    assert (found.width, found.height) == (24, 16)
+    assert (pipe.width, pipe.height) == (16, 16)
+    with pytest.raises(InputError, match=r"the size is 8x16; expected one of 16x16, 24x16"):
+        pipe.generate("a star", width=8)
+
+
+def test_a_size_that_cannot_be(pipe: SDXLPipeline) -> None:
+    for refuse in (pipe.check_size, pipe.add_size):
+        with pytest.raises(InputError, match="width is 17; expected a multiple of 4"):
+            refuse(16, 17)
+
+
+def test_sizes_share_their_parameters(pipe: SDXLPipeline) -> None:
+    with quickly_compiled():
+        pipe.add_size(16, 24)
+    one, other = (pipe._by_size[size]._weights for size in ((16, 16), (16, 24)))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a is b
 
 
 # --- settings inside

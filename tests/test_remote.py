@@ -229,6 +229,23 @@ def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFix
     assert "it draws with another" in caplog.text
 
 
+def test_a_size_is_drawn_where_it_can_be():
+    pipe, rates = FakePipeline().as_pipeline(), RateLimits(None, None)
+    wide = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=((16, 8),))
+
+    def offered(front: Site) -> list[list[int]]:
+        return httpx.get(f"{front.url}/v1/model").json()["more_sizes"]
+
+    with serve() as plain, serve(generator=wide) as site, front_of(plain.url, site.url) as front:
+        wait_until(lambda: offered(front) == [[16, 8]])
+        for _ in range(2):
+            assert generate(front, size="16x8")[-1][0] == "done"
+        assert plain.pipe.calls == []
+        site.stop()
+        wait_until(lambda: offered(front) == [])
+        assert post(front, {"prompt": "a", "size": "16x8"}).status_code == 400
+
+
 def _other(**different: Any) -> LocalGenerator:
     pipe = FakePipeline()
     vars(pipe).update(different)

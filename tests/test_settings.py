@@ -16,15 +16,31 @@ MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 256, 256, "org/model", None, 
 
 def test_what_was_made_here_goes_back_as_it_was():
     fields, notes = settings.as_fields(MADE_HERE, MODEL)
-    assert fields == ("a star", NONE, "dull", 6.5, 30, False, 7, False)
+    assert fields == ("a star", NONE, "dull", 6.5, 30, False, 7, False, 1.0, 0.0, 0, "")
+    assert notes == []
+
+
+def test_a_variation_goes_back_as_it_was():
+    varied = replace(MADE_HERE, guidance_until=0.4, variation_strength=0.3, variation_seed=9)
+    fields, notes = settings.as_fields(varied, MODEL)
+    assert fields[-4:] == (0.4, 0.3, 9, "")
     assert notes == []
 
 
 def test_what_a_picture_does_not_say_is_the_pages_own():
     silent = Settings("a star", "", None, None, None, None, None, None, None)
     fields, notes = settings.as_fields(silent, MODEL)
-    assert fields == ("a star", NONE, "", 5.0, 25, True, 0, False)
+    assert fields == ("a star", NONE, "", 5.0, 25, True, 0, False, 1.0, 0.0, 0, "")
     assert notes == []
+
+
+def test_a_size_that_there_is_goes_back_as_it_was():
+    model = replace(MODEL, more_sizes=((384, 256),))
+    wide = replace(MADE_HERE, width=384)
+    fields, notes = settings.as_fields(wide, model)
+    assert (fields.size, notes) == ("384x256", [])
+    _, (note,) = settings.as_fields(replace(wide, width=512), model)
+    assert "512 × 256 pixels; here it is 256 × 256 or 384 × 256." in note
 
 
 @pytest.mark.parametrize(
@@ -35,6 +51,9 @@ def test_what_a_picture_does_not_say_is_the_pages_own():
         ({"guidance_scale": 50.0}, "guidance_scale", 20.0, "Guidance scale: 50.0"),
         ({"guidance_scale": float("inf")}, "guidance_scale", 20.0, "Guidance scale: inf"),
         ({"seed": -1}, "seed", 0, "Seed: -1"),
+        ({"guidance_until": 2.0}, "guidance_until", 1.0, "Guidance until: 2.0 is not possible"),
+        ({"variation_strength": -1.0}, "variation_strength", 0.0, "Variation strength: -1.0"),
+        ({"variation_seed": 2**32}, "variation_seed", 2**32 - 1, "Variation seed: 4294967296"),
         ({"seed": 10**400}, "seed", 2**32 - 1, "Seed: 1000"),
         ({"prompt": "x" * 3000}, "prompt", "x" * 2000, "the first 2000 characters"),
         ({"width": 512, "height": 768}, "prompt", "a star", "512 × 768 pixels; here it is 256"),

@@ -54,6 +54,14 @@ VALUES: dict[str, Any] = {
     "seed": 7,
 }
 
+OTHERS: dict[str, Any] = {
+    "several": False,
+    "guidance_until": 1,
+    "variation_strength": 0,
+    "variation_seed": 0,
+    "size": "",
+}
+
 
 def said_of(request: Request, seed: int) -> dict[str, str | int | float | None]:
     steps, guidance = request.num_inference_steps, request.guidance_scale
@@ -145,7 +153,7 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
 
     async def collect() -> list[Shown]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
-        values: dict[str, Any] = {"several": False, "randomise": randomise} | VALUES | changes
+        values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
         return [update async for update in page(SENDER, **values)]
 
     return asyncio.run(collect())
@@ -156,7 +164,8 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
 
 def test_plain_request():
     request = to_request(prompt="  a red star \n")
-    assert request == Request(
+    assert 0 <= request.variation_seed < 2**32
+    assert replace(request, variation_seed=0) == Request(
         "a red star", None, 5.0, 25, 7, id=request.id, visitor="a session", address="::1", keep=True
     )
 
@@ -184,6 +193,11 @@ def test_plain_request():
         ({"steps": True}, "Steps: True"),
         ({"steps": float("nan")}, "Steps: nan"),
         ({"steps": None}, "Steps: nothing"),
+        ({"guidance_until": 1.5}, "Guidance until: 1.5 is not possible; it goes from 0 to 1"),
+        ({"variation_strength": None}, "Variation strength: nothing"),
+        ({"variation_seed": 2.5}, "Variation seed: 2.5"),
+        ({"size": "384x256"}, "Size: 384x256 is unknown; there are 256x256."),
+        ({"size": 256}, "Size: text is needed"),
         ({"seed": -1}, "Seed: -1"),
         ({"seed": 2**32}, "from 0 to 4294967295"),
         ({"seed": "seven"}, "Seed: seven"),
@@ -468,7 +482,7 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
 
     async def leave() -> None:
         updates = Drawing(stand_in, Kind.MINIATURE).for_page(
-            SENDER, **VALUES, randomise=False, several=False
+            SENDER, **VALUES, **OTHERS, randomise=False
         )
         await anext(updates)
         await anext(updates)
@@ -501,7 +515,7 @@ def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPat
 
     async def leave() -> None:
         updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
-            SENDER, **VALUES, randomise=False, several=False
+            SENDER, **VALUES, **OTHERS, randomise=False
         )
         told = [await anext(updates) for _ in range(5)]  # sent, queued, and then pauses
         assert told[-1] == Shown()
@@ -538,9 +552,65 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
     generate = info["named_endpoints"]["/generate"]
     assert "0 to 4294967295" in generate["description"]
     names = [each["parameter_name"] for each in generate["parameters"]]
-    assert names == ["prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed"]
+    assert names == [
+        *("prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed"),
+        *("guidance_until", "variation_strength", "variation_seed", "size"),
+    ]
     assert page._queue.default_concurrency_limit is None
     assert {fn.concurrency_limit for fn in page.fns.values()} == {"default"}
+
+
+# --- sizes ---
+
+
+def test_sizes_by_name():
+    wide = replace(MODEL, more_sizes=((384, 256),))
+    values = VALUES | {"visitor": Visitor("", "")}
+    asked = [
+        inputs.to_request(wide, styles_for(Kind.SDXL), **values, size=size).size
+        for size in ("", "384x256", "256x256")
+    ]
+    assert asked == [None, (384, 256), (256, 256)]
+
+
+# --- variations ---
+
+
+def test_variations_of_a_picture():
+    stand_in = StandIn()
+    made = Settings("a star", "dull", 7, 10, 4.0, 256, 256, "org/model", None)
+
+    async def collect(chosen: Settings | None) -> list[Shown]:
+        drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, chosen, 0.3)
+        return [update async for update in drawn]
+
+    assert len(asyncio.run(collect(None))) == 1
+    assert stand_in.asked == []
+    asyncio.run(collect(made))
+    asyncio.run(collect(made))
+    one, other = stand_in.asked
+    assert (one.prompt, one.negative_prompt, one.seed) == ("a star", "dull", 7)
+    assert (one.num_inference_steps, one.variation_strength) == (10, 0.3)
+    assert one.variation_seed != other.variation_seed
+
+
+def test_variations_are_told_apart():
+    class Varied(StandIn):
+        async def events(self, request_id: str) -> AsyncGenerator[Event]:
+            for i in range(2):
+                about = {"variation_seed": 3 + i, "variation_strength": 0.5}
+                yield Image(i, b"png", 7, said_of(self.asked[-1], 7) | about)
+            yield Done()
+
+    (*_, ended) = shown(Varied())
+    assert [caption for _, caption in ended.gallery] == [
+        "Seed 7, variation 3: a red star",
+        "Seed 7, variation 4: a red star",
+    ]
+    assert [Path(path).name for path, _ in ended.gallery] == [
+        "a-red-star-7-3.png",
+        "a-red-star-7-4.png",
+    ]
 
 
 # --- odds and ends ---

@@ -65,15 +65,24 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("#looks img")).to_have_count(4, timeout=_MINUTE_MS)
     yield "running"
     page.keyboard.press("Escape")
-    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+    _wait_for_pictures(page)
     yield "stopped"
     _set_steps(page, steps)
     prompt.press("Enter")
     expect(status).to_contain_text("4 pictures", timeout=_MINUTE_MS)
+    _wait_for_pictures(page)
     yield "finished"
     page.locator("#gallery .thumbnail-lg").first.click()
     expect(page.locator("#picked-settings dd").first).to_be_visible()
     yield "picture"
+
+
+def _wait_for_pictures(page: Page) -> None:
+    """Until all four are there and have been fetched."""
+    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+    page.wait_for_function(
+        "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
+    )
 
 
 def _set_steps(page: Page, steps: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from gradio.data_classes import FileData
 
+from pipeline.metadata import Settings
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -25,8 +26,9 @@ from serving.generator import (
     RequestError,
     Started,
     Step,
+    random_seed,
 )
-from ui import files, inputs, settings, status, words
+from ui import files, inputs, settings, sizes, status, words
 from ui.inputs import Visitor
 from ui.kinds import Kind
 from ui.pace import Pace
@@ -78,6 +80,10 @@ class Drawing:
         randomise: bool,
         seed: int | None,
         several: bool,
+        guidance_until: float,
+        variation_strength: float,
+        variation_seed: int | None,
+        size: str,
     ) -> AsyncGenerator[Shown]:
         """Draws for a visitor. Whatever goes wrong ends as a message in the strip."""
         began = time.monotonic()
@@ -90,6 +96,10 @@ class Drawing:
                 steps=steps,
                 seed=None if randomise else seed,
                 several=several,
+                guidance_until=guidance_until,
+                variation_strength=variation_strength,
+                variation_seed=variation_seed,
+                size=size,
                 visitor=Visitor.behind(sender),
                 keep=True,
                 previews=True,
@@ -113,6 +123,19 @@ class Drawing:
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(words.FAILED))
+
+    async def variations(
+        self, sender: gr.Request, chosen: Settings | None, strength: float
+    ) -> AsyncGenerator[Shown]:
+        """Draws variations of the picture with these settings; the page's fields stay."""
+        yield _UNCHANGED
+        if chosen is None:  # its panel is closed
+            return
+        fields, _ = settings.as_fields(chosen, self._generator.model)
+        fields = fields._replace(variation_strength=strength, variation_seed=random_seed())
+        async with aclosing(self.for_page(sender, *fields)) as updates:
+            async for update in updates:
+                yield update
 
     async def again(self, request_id: str | None) -> AsyncGenerator[Shown]:
         """Finds the request again that the page was about before it was loaded anew."""
@@ -148,6 +171,10 @@ class Drawing:
         guidance_scale: float = 5.0,
         steps: int | None = None,
         seed: int | None = None,
+        guidance_until: float = 1.0,
+        variation_strength: float = 0.0,
+        variation_seed: int | None = None,
+        size: str = sizes.USUAL,
     ) -> tuple[list[dict[str, Any]], list[int], str]:
         """Draws pictures from a description.
 
@@ -158,6 +185,13 @@ class Drawing:
             guidance_scale: how closely to follow the prompt, 0 to 50; 1 and below: no guidance.
             steps: denoising steps, 1 to 50; the page's own number if left out.
             seed: 0 to 4294967295; picture i uses seed + i. A random one if left out.
+            guidance_until: the share of the steps with guidance, 0 to 1; less is quicker.
+            variation_strength: above 0 and up to 1, the pictures are variations of the one that
+                `seed` alone gives, and so far from it.
+            variation_seed: what variations lean towards; picture i uses variation_seed + i. A
+                random one if left out.
+            size: width and height such as "1024x1024", of those that the page offers; the page's
+                own if left out.
 
         Returns:
             The PNG files with their settings inside; the seed of each; and the part of the
@@ -171,6 +205,10 @@ class Drawing:
                 guidance_scale=guidance_scale,
                 steps=steps,
                 seed=seed,
+                guidance_until=guidance_until,
+                variation_strength=variation_strength,
+                variation_seed=variation_seed,
+                size=size,
                 visitor=Visitor.behind(sender),
             )
             await self._generator.submit(request)
@@ -287,14 +325,24 @@ def _gallery(images: list[Image], caption: str) -> list[tuple[str, str]]:
     prompts = [caption or str(image.settings["prompt"]) for image in images]
     paths = _saved(images, prompts)
     return [
-        (str(path), words.caption(prompt, image.seed, bool(image.settings.get("safety_checker"))))
+        (str(path), words.caption(prompt, image.seed, _variation(image), _is_blurred(image)))
         for path, prompt, image in zip(paths, prompts, images, strict=True)
     ]
 
 
 def _saved(images: list[Image], prompts: list[str]) -> list[Path]:
     named = zip(images, prompts, strict=True)
-    return files.save({files.name(prompt, image.seed): image.png for image, prompt in named})
+    return files.save(
+        {files.name(prompt, image.seed, _variation(image)): image.png for image, prompt in named}
+    )
+
+
+def _variation(image: Image) -> int | None:
+    return settings.of_image(image).variation_seed
+
+
+def _is_blurred(image: Image) -> bool:
+    return settings.of_image(image).safety_checker is not None
 
 
 def _unfinished(looks: Sequence[bytes], step: Step) -> dict[str, Any]:

@@ -55,9 +55,9 @@ def _remove_empty(before: float) -> None:
                 folder.rmdir()
 
 
-def name(prompt: str, seed: int, suffix: str = ".png") -> str:
-    """A harmless name that tells pictures apart."""
-    return f"{_slug(prompt)}-{seed}{suffix}"
+def name(prompt: str, seed: int, variation: int | None = None) -> str:
+    """A harmless name that tells pictures apart, and variations of one."""
+    return f"{_slug(prompt)}-{seed}{'' if variation is None else f'-{variation}'}.png"
 
 
 def _slug(prompt: str, length: int = 60) -> str:

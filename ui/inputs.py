@@ -17,7 +17,7 @@ from serving.generator import (
     RequestError,
     random_seed,
 )
-from ui import words
+from ui import sizes, words
 from ui.styles import Style
 
 
@@ -45,11 +45,15 @@ def to_request(
     steps: object,
     seed: object,
     several: object = False,
+    guidance_until: object = 1.0,
+    variation_strength: object = 0.0,
+    variation_seed: object = None,
+    size: object = sizes.USUAL,
     visitor: Visitor,
     keep: bool = False,
     previews: bool = False,
 ) -> Request:
-    """Checks every value and puts the style around the prompt; no `seed` means a random one.
+    """Checks every value and puts the style around the prompt; a seed left open is a random one.
 
     With `several`, every line of the prompt becomes a picture of its own.
 
@@ -72,7 +76,11 @@ def to_request(
         images=len(prompts) if several else None,
         guidance_scale=_number(words.GUIDANCE, guidance_scale, MAX_GUIDANCE),
         num_inference_steps=_whole(words.STEPS, steps, 1, model.max_inference_steps),
-        seed=random_seed() if seed is None else _whole(words.SEED, seed, 0, MAX_SEED),
+        seed=_seed(words.SEED, seed),
+        guidance_until=_number(words.GUIDANCE_UNTIL, guidance_until, 1),
+        variation_strength=_number(words.VARIATION_STRENGTH, variation_strength, 1),
+        variation_seed=_seed(words.VARIATION_SEED, variation_seed),
+        size=_size(model, size),
         visitor=visitor.session,
         address=visitor.address,
         keep=keep,
@@ -106,6 +114,18 @@ def _whole(field: str, value: object, low: int, high: int) -> int:
     if not _is_number(value) or not low <= value <= high or value != int(value):
         raise RequestError(words.not_whole(field, value, low, high))
     return int(value)
+
+
+def _size(model: Model, value: object) -> tuple[int, int] | None:
+    try:
+        return sizes.parse(model, _text(words.SIZE, value))
+    except KeyError:
+        known = [sizes.name(size) for size in model.sizes]
+        raise RequestError(words.unknown(words.SIZE, value, known)) from None
+
+
+def _seed(field: str, value: object) -> int:
+    return random_seed() if value is None else _whole(field, value, 0, MAX_SEED)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -12,8 +12,8 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.metadata import Settings
-from serving.generator import Model
-from ui import settings, status, words
+from serving.generator import Generator, Model
+from ui import settings, sizes, status, words
 from ui.events import AT_ONCE
 from ui.settings import Fields
 from ui.styles import NONE, Style
@@ -21,6 +21,7 @@ from ui.styles import NONE, Style
 Value = TypeVar("Value")
 
 _NAMES = ("prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed", "several")
+_NAMES += ("guidance_until", "variation_strength", "variation_seed", "size")
 
 
 def to_query(fields: Fields) -> str:
@@ -29,13 +30,22 @@ def to_query(fields: Fields) -> str:
         "prompt": fields.prompt,
         "negative_prompt": fields.negative_prompt,
         "style": "" if fields.style == NONE else fields.style,
-        "guidance_scale": repr(float(fields.guidance_scale)).removesuffix(".0"),
+        "guidance_scale": _short(fields.guidance_scale),
         "steps": str(fields.steps),
         "seed": "" if fields.randomise else str(fields.seed),
         "several": "1" if fields.several else "",
+        "guidance_until": "" if fields.guidance_until == 1 else _short(fields.guidance_until),
+        "size": fields.size,
     }
+    if fields.variation_strength > 0:
+        values["variation_strength"] = _short(fields.variation_strength)
+        values["variation_seed"] = str(fields.variation_seed)
     given = {name: value for name, value in values.items() if value}
     return "?" + urlencode(given, quote_via=quote, errors="replace")
+
+
+def _short(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")
 
 
 def from_query(
@@ -81,12 +91,18 @@ def from_query(
             height=None,
             model=None,
             revision=None,
+            guidance_until=number("guidance_until", words.GUIDANCE_UNTIL, float),
+            variation_seed=number("variation_seed", words.VARIATION_SEED, int),
+            variation_strength=number("variation_strength", words.VARIATION_STRENGTH, float),
         ),
         model,
     )
     style = one_of("style", words.STYLE, list(styles))
     several = one_of("several", words.SEVERAL, ["0", "1"]) == "1"
-    return fields._replace(style=style, several=several), notes + differences
+    own, *_ = known = list(map(sizes.name, model.sizes))
+    size = one_of("size", words.SIZE, known)
+    size = sizes.USUAL if size == own else size
+    return fields._replace(style=style, several=several, size=size), notes + differences
 
 
 def layout() -> gr.HTML:
@@ -98,13 +114,13 @@ def connect(
     page: gr.Blocks,
     said: gr.HTML,
     fields: Sequence[Component],
-    model: Model,
+    generator: Generator,
     styles: Mapping[str, Style],
 ) -> None:
     """Fills the page from the query of the address under which it is opened."""
 
     def fill(sender: gr.Request) -> tuple[Any, ...]:
-        found = from_query(sender.query_params, model, styles)
+        found = from_query(sender.query_params, generator.model, styles)
         if found is None:
             return (gr.skip(),) * (len(fields) + 1)
         values, notes = found

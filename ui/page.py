@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
+from typing import NamedTuple
 
 import gradio as gr
 from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import link, picked, restore, status, words
+from ui import link, picked, restore, sizes, status, words
 from ui.drawing import Drawing, Shown
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, surprise
@@ -19,6 +20,7 @@ from ui.kinds import Kind, kind_of
 from ui.picked import Panel
 from ui.restore import Restorer
 from ui.settings import MAX_GUIDANCE
+from ui.sizes import Sizes
 from ui.styles import NONE, styles_for
 
 STORAGE_KEY = "sdxl-request"
@@ -43,6 +45,7 @@ class Parts:
     panel: Panel
     restorer: Restorer
     seed: gr.Number
+    sizes: Sizes
     settings: Sequence[Component]  # as `Drawing.for_page` takes them
     request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
 
@@ -73,7 +76,7 @@ def build_page(generator: Generator, delete_cache: tuple[int, int] = (600, 3600)
     with gr.Blocks(title=title, delete_cache=delete_cache, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
-        _events(page, parts, drawing, generator.model)
+        _events(page, parts, drawing, generator)
         api(
             drawing.for_programs,
             api_name="generate",
@@ -123,15 +126,15 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 elem_id="examples",
             )
             surprised = gr.Button(words.SURPRISE, size="sm", elem_id="surprise")
-            style, *_, seed, several = settings = _advanced(model, kind)
+            advanced = _advanced(model, kind)
             restorer = restore.layout()
     gr.HTML(_footer(kind), elem_id="footer", padding=False)
     return Parts(
         prompt=prompt,
         length=length,
         surprise=surprised,
-        style=style,
-        several=several,
+        style=advanced.style,
+        several=advanced.several,
         linked=linked,
         generate=generate,
         stop=stop,
@@ -141,17 +144,27 @@ def _layout(model: Model, kind: Kind) -> Parts:
         pictures=gr.State([]),
         panel=panel,
         restorer=restorer,
-        seed=seed,
-        settings=[prompt, *settings],
+        seed=advanced.seed,
+        sizes=advanced.sizes,
+        settings=[prompt, *advanced.settings],
         request=gr.BrowserState(storage_key=STORAGE_KEY),
     )
 
 
-def _advanced(
-    model: Model, kind: Kind
-) -> tuple[gr.Radio, gr.Textbox, gr.Slider, gr.Slider, gr.Checkbox, gr.Number, gr.Checkbox]:
+class Advanced(NamedTuple):
+    """What can be set but the prompt; `settings` are all of it, as `Drawing.for_page` takes it."""
+
+    style: gr.Radio
+    seed: gr.Number
+    several: gr.Checkbox
+    sizes: Sizes
+    settings: Sequence[Component]
+
+
+def _advanced(model: Model, kind: Kind) -> Advanced:
     with gr.Accordion(words.ADVANCED, open=False, elem_id="advanced"):
         style = gr.Radio(list(styles_for(kind)), value=NONE, label=words.STYLE, elem_id="style")
+        offered = sizes.layout(model)
         negative = gr.Textbox(
             label=words.NEGATIVE,
             info=words.NEGATIVE_INFO,
@@ -166,6 +179,15 @@ def _advanced(
             label=words.GUIDANCE,
             info=words.GUIDANCE_INFO,
             elem_id="guidance",
+        )
+        until = gr.Slider(
+            0,
+            1,
+            1,
+            step=0.05,
+            label=words.GUIDANCE_UNTIL,
+            info=words.GUIDANCE_UNTIL_INFO,
+            elem_id="guidance-until",
         )
         steps = gr.Slider(
             1,
@@ -189,10 +211,30 @@ def _advanced(
         several = gr.Checkbox(
             False, label=words.SEVERAL, info=words.SEVERAL_INFO, elem_id="several"
         )
-    return style, negative, guidance, steps, randomise, seed, several
+        strength = gr.Slider(
+            0,
+            1,
+            0,
+            step=0.05,
+            label=words.VARIATION_STRENGTH,
+            info=words.VARIATION_STRENGTH_INFO,
+            elem_id="variation-strength",
+        )
+        variation = gr.Number(
+            0,
+            precision=0,
+            minimum=0,
+            maximum=MAX_SEED,
+            label=words.VARIATION_SEED,
+            info=words.VARIATION_SEED_INFO,
+            elem_id="variation-seed",
+        )
+    chosen = style, negative, guidance, steps, randomise, seed, several, until, strength, variation
+    return Advanced(style, seed, several, offered, (*chosen, offered.choice))
 
 
-def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> None:
+def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
+    kind = kind_of(generator.model)
     # What the browser does by itself stands first: Gradio has one event after the other answered.
     gr.on(
         [parts.prompt.submit, parts.generate.click],
@@ -225,10 +267,10 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         trigger_mode="always_last",
         **AT_ONCE,
     )
-    parts.surprise.click(lambda: surprise(kind_of(model), Random()), None, parts.prompt, **AT_ONCE)
-    restore.connect(parts.restorer, parts.settings, parts.strip, model)
+    parts.surprise.click(lambda: surprise(kind, Random()), None, parts.prompt, **AT_ONCE)
+    restore.connect(parts.restorer, parts.settings, parts.strip, generator)
     new_seed = picked.connect(
-        parts.panel, parts.gallery, parts.pictures, parts.settings, parts.strip, model
+        parts.panel, parts.gallery, parts.pictures, parts.settings, parts.strip, generator
     )
     new_seed.then(
         drawing.for_page,
@@ -236,7 +278,14 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, model: Model) -> No
         parts.shown,
         **IN_THE_STRIP,
     )
-    link.connect(page, parts.linked, parts.settings, model, styles_for(kind_of(model)))
+    parts.panel.variations.click(
+        drawing.variations,
+        [parts.panel.picture, parts.panel.strength],
+        parts.shown,
+        **IN_THE_STRIP,
+    )
+    link.connect(page, parts.linked, parts.settings, generator, styles_for(kind))
+    sizes.connect(page, parts.sizes, generator)
     page.load(
         drawing.again,
         parts.request,

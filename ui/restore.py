@@ -11,7 +11,7 @@ from gradio.components import Component
 from pipeline import metadata
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.metadata import Settings
-from serving.generator import Model
+from serving.generator import Generator
 from ui import settings, status, words
 from ui.events import AT_ONCE
 from ui.picked import apply
@@ -88,13 +88,18 @@ def layout() -> Restorer:
     return Restorer(file, text, found, use, gr.State(None))
 
 
-def connect(restorer: Restorer, fields: Sequence[Component], strip: gr.HTML, model: Model) -> None:
+def connect(
+    restorer: Restorer, fields: Sequence[Component], strip: gr.HTML, generator: Generator
+) -> None:
     """Shows what was found at once, and puts it into the page's fields when asked to."""
     shows = [restorer.found, restorer.use, restorer.settings]
     restorer.file.upload(_of_picture, restorer.file, [restorer.file, *shows], **AT_ONCE)
     restorer.text.change(_of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
     restorer.use.click(
-        lambda chosen: apply(chosen, model), restorer.settings, [*fields, strip], **AT_ONCE
+        lambda chosen: apply(chosen, generator.model),
+        restorer.settings,
+        [*fields, strip],
+        **AT_ONCE,
     )
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pipeline import metadata
 from pipeline.metadata import Settings
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Image, Model
-from ui import words
+from ui import sizes, words
 from ui.styles import NONE
 
 MAX_GUIDANCE = 20.0  # of the page's slider
@@ -23,6 +23,10 @@ class Fields(NamedTuple):
     randomise: bool
     seed: int
     several: bool = False
+    guidance_until: float = 1.0
+    variation_strength: float = 0.0
+    variation_seed: int = 0
+    size: str = sizes.USUAL
 
 
 def of_image(image: Image) -> Settings:
@@ -66,6 +70,9 @@ def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
     most, usual = model.max_inference_steps, model.num_inference_steps
     steps = within(words.STEPS, settings.num_inference_steps, 1, most, usual)
     seed = within(words.SEED, settings.seed, 0, MAX_SEED, 0)
+    until = within(words.GUIDANCE_UNTIL, settings.guidance_until, 0, 1, 1.0)
+    strength = within(words.VARIATION_STRENGTH, settings.variation_strength, 0, 1, 0.0)
+    variation = within(words.VARIATION_SEED, settings.variation_seed, 0, MAX_SEED, 0)
     notes += _differences(settings, model)
     fields = Fields(
         prompt=settings.prompt[:MAX_CHARACTERS],
@@ -75,15 +82,25 @@ def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
         steps=int(steps),
         randomise=settings.seed is None,
         seed=int(seed),
+        guidance_until=until,
+        variation_strength=strength,
+        variation_seed=int(variation),
+        size=_size(settings, model),
     )
     return fields, notes
+
+
+def _size(settings: Settings, model: Model) -> str:
+    """What the choice of sizes is to hold; the model's own where the picture's cannot be had."""
+    size = settings.width, settings.height
+    return sizes.name(size) if size in model.more_sizes else sizes.USUAL
 
 
 def _differences(settings: Settings, model: Model) -> list[str]:
     """Why the picture would not come out the same."""
     size = settings.width, settings.height
     notes = []
-    if None not in size and size != (model.width, model.height):
+    if None not in size and size not in model.sizes:
         notes.append(words.other_size(*size, model))
     if settings.model and settings.model != model.name:
         notes.append(words.other_model(settings.model, model))

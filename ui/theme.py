@@ -28,6 +28,8 @@ def theme() -> Base:
         block_border_width="1px",
         body_text_color_subdued="*neutral_600",
         body_text_color_subdued_dark="*neutral_400",
+        block_title_text_color="*body_text_color",
+        block_title_text_color_dark="*body_text_color",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_400",
         input_placeholder_color="*neutral_500",

@@ -28,25 +28,35 @@ NEGATIVE = "Negative prompt"
 NEGATIVE_INFO = "What the pictures should not show."
 GUIDANCE = "Guidance scale"
 GUIDANCE_INFO = "How closely to follow the words."
+GUIDANCE_UNTIL = "Guidance until"
+GUIDANCE_UNTIL_INFO = "The share of the steps with guidance. Less is quicker, and less obedient."
 STEPS = "Steps"
 STEPS_INFO = "More steps, more detail, more time."
 SEED = "Seed"
 SEED_INFO = "The same seed and settings give the same pictures."
 RANDOMISE = "A new seed every time"
+VARIATION_STRENGTH = "Variation strength"
+VARIATION_STRENGTH_INFO = "Above 0, the pictures are variations of the seed’s: so far from it."
+VARIATION_SEED = "Variation seed"
+VARIATION_SEED_INFO = "What the variations lean towards, if they have a strength."
 
 COPY_SETTINGS = "Copy settings"
 COPY_LINK = "Copy link"
 COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
 NEW_SEED = "Same with a new seed"
+VARIATIONS = "Variations of this one"
 TAKEN_OVER = "The settings are in place. Generate draws with them."
 LINK_NOT_USED = "Not all of the link can be used."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
     "seed": SEED,
+    "variation_seed": VARIATION_SEED,
+    "variation_strength": VARIATION_STRENGTH,
     "num_inference_steps": STEPS,
     "guidance_scale": GUIDANCE,
+    "guidance_until": GUIDANCE_UNTIL,
     "sampler": "Sampler",
     "model": "Model",
 }
@@ -67,6 +77,11 @@ FAILED = "Something went wrong. Please try again."
 NO_ROOM = "The pictures are drawn, but this server has no room to keep them. Please try later."
 
 
+def size(size: tuple[int, int]) -> str:
+    """Width and height."""
+    return "{} × {}".format(*size)
+
+
 def title(model: Model) -> str:
     """The page's title."""
     return f"{model.family} on JAX"
@@ -77,7 +92,7 @@ def model_line(model: Model, kind: Kind) -> str:
     name = MINIATURE if kind is Kind.MINIATURE else model.name
     device = "CPU" if model.device == "cpu" else model.device
     devices = device if model.num_devices == 1 else f"{model.num_devices} × {device}"
-    return f"{name} · {model.width} × {model.height} pixels · on {devices}"
+    return f"{name} · {size(model.sizes[0])} pixels · on {devices}"
 
 
 def footer(kind: Kind) -> list[tuple[str, str | None]]:
@@ -102,9 +117,10 @@ def footer(kind: Kind) -> list[tuple[str, str | None]]:
     return [limits, ("The model's own card states its licence.", None)]
 
 
-def caption(prompt: str, seed: int, blurred: bool = False) -> str:
+def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
-    remark = ", blurred by the model’s safety checker" if blurred else ""
+    remark = "" if variation is None else f", variation {variation}"
+    remark += ", blurred by the model’s safety checker" if blurred else ""
     return f"Seed {seed}{remark}: {prompt}"
 
 
@@ -140,7 +156,7 @@ def described(settings: Settings) -> list[tuple[str, str]]:
     """What a picture says about itself, name by name."""
     found = [(name, getattr(settings, field)) for field, name in SETTINGS.items()]
     if settings.width is not None and settings.height is not None:
-        found.insert(-1, (SIZE, f"{settings.width} × {settings.height}"))
+        found.insert(-1, (SIZE, size((settings.width, settings.height))))
     return [(name, str(value)) for name, value in found if value not in (None, "")]
 
 
@@ -151,7 +167,8 @@ def adjusted(field: str, value: float, used: float) -> str:
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """A picture that was drawn in another size."""
-    return f"That picture has {width} × {height} pixels; here it is {model.width} × {model.height}."
+    here = " or ".join(map(size, model.sizes))
+    return f"That picture has {width} × {height} pixels; here it is {here}."
 
 
 def other_model(name: str, model: Model) -> str:

@@ -1,0 +1,194 @@
+"""`python -m benchmarks.cluster`: two painters under Ray Serve, drawing with the stand-in.
+
+How long requests wait at two loads, beside what the model in `tools.fleet` and a simulation of the
+same arrivals say. Then painters are killed and stopped while visitors wait: nothing may be lost,
+nothing may come twice, and every picture must be what a lone process draws. Then a fleet of one
+gets more to do than it can. Writes `benchmarks/results/<date>-cluster.json`; ends with status 1 if
+anything was lost.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks import record
+from benchmarks.chaos import Toll, ask, judge, meant_by
+from benchmarks.processes import Instance, stand_in
+from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
+from benchmarks.stand_in import load
+from benchmarks.visitors import Visit, percentiles, visit
+from serving import options
+from serving.ray_app import Fleet
+from tools import fleet
+
+STEP_MS, STEPS = 20, 25
+EVENTS = STEPS + 6
+PAINTERS = 2
+LOADS = (0.5, 0.8)
+VISITORS = 4
+SEED = 7
+BODIES = [{"prompt": f"prompt {i}", "seed": 100 * i} for i in range(8)]
+FLAGS = ["--steps", str(STEPS), "--max-waiting", "1000"]
+LOAD = partial(load, STEP_MS)
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120, help="of arrivals, at each load")
+    parser.add_argument("--kills", type=int, default=10)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        right = asyncio.run(_drawn_alone(Path(folder)))
+    toll = Toll()
+    began = time.monotonic()
+    with fleet_on_this_machine(Fleet(), options.read(FLAGS, {}), LOAD) as cluster:
+        start_s = time.monotonic() - began
+        waits = {f"{each}x": asyncio.run(_waits(cluster, each, chosen.seconds)) for each in LOADS}
+        asyncio.run(_killed(cluster, chosen.kills, right, toll))
+        stopped = asyncio.run(_stopped(cluster, right, toll))
+    with fleet_on_this_machine(
+        Fleet(min_replicas=1, max_replicas=PAINTERS), options.read(FLAGS, {}), LOAD
+    ) as cluster:
+        grown_s = asyncio.run(_grown(cluster))
+    report = {
+        "painters": PAINTERS,
+        "step_ms": STEP_MS,
+        "steps": STEPS,
+        "start_s": round(start_s, 1),
+        "waits": waits,
+        "killed": toll.report(),
+        "stopped": stopped,
+        "second_painter_after_s": round(grown_s, 1),
+    }
+    record.write("cluster", report)
+    sys.exit(bool(toll.wrong))
+
+
+async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
+    instance = Instance(stand_in(STEP_MS, *FLAGS), folder / "alone.log")
+    instance.start()
+    try:
+        instance.wait_until_ready()
+        async with httpx.AsyncClient() as client:
+            return [(await visit(client, instance.url, body)).pictures for body in BODIES]
+    finally:
+        instance.stop()
+
+
+async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str, Any]:
+    """Arrivals at so many times the capacity: waits, and those of the model and a simulation."""
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+        alone = [await visit(client, cluster.url, BODIES[0]) for _ in range(9)]
+        service_s = statistics.median(made.done_s or 0.0 for made in alone[1:])
+        asked = fleet.Fleet(times * PAINTERS / service_s, service_s, 0.0, PAINTERS)
+        count = int(seconds * asked.arrivals)
+        arrivals = fleet.poisson(asked.arrivals, count, random.Random(SEED))
+        began = time.monotonic() + 0.1
+
+        async def arrive(at: float) -> Visit:
+            await asyncio.sleep(began + at - time.monotonic())
+            return await visit(client, cluster.url, BODIES[0], due=began + at)
+
+        made = await asyncio.gather(*(arrive(at) for at in arrivals))
+    marks = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    simulated = fleet.simulated_waits(arrivals, [service_s] * count, PAINTERS)
+    return {
+        "requests": count,
+        "done": sum(one.outcome == "done" for one in made),
+        "alone_ms": round(1000 * service_s),
+        "wait_ms": percentiles([max(0.0, one.done_s - service_s) for one in made if one.done_s]),
+        "wait_ms_simulated": percentiles(simulated),
+        "wait_ms_model": {k: round(1000 * asked.wait_s(part), 1) for k, part in marks.items()},
+    }
+
+
+async def _killed(cluster: RayCluster, kills: int, right: list[dict[int, str]], toll: Toll) -> None:
+    """Visitors wait, stop their requests or leave, while one painter after the other is killed."""
+    rng = random.Random(SEED)
+    over = False
+
+    async def come(client: httpx.AsyncClient) -> None:
+        while not over:
+            which, meant, at = rng.randrange(len(BODIES)), meant_by(rng), rng.randrange(EVENTS)
+            made = await ask(client, cluster.url, BODIES[which], meant, at, toll)
+            toll.visits.append((meant, made))
+            judge(meant, made, right[which], toll)
+
+    async with httpx.AsyncClient() as client:
+        visitors = [asyncio.create_task(come(client)) for _ in range(VISITORS)]
+        for _ in range(kills):
+            before = await _all_there(cluster)
+            await asyncio.sleep(rng.uniform(0.5, 1.5))
+            kill(rng.choice(sorted(before)))
+            began = time.monotonic()
+            toll.mishaps["killed"] += 1
+            await _replaced(cluster, before)
+            toll.restart_s.append(time.monotonic() - began)
+        over = True
+        await asyncio.gather(*visitors)
+
+
+async def _stopped(
+    cluster: RayCluster, right: list[dict[int, str]], toll: Toll
+) -> dict[str, float]:
+    """A painter falls silent in mid-request, without an end: it is begun again, and replaced."""
+    async with httpx.AsyncClient() as client:
+        before = await _all_there(cluster)
+        asked = [asyncio.create_task(visit(client, cluster.url, body)) for body in BODIES[:2]]
+        await asyncio.sleep(STEP_MS * STEPS / 2000)
+        os.kill(min(before), signal.SIGSTOP)
+        began = time.monotonic()
+        made = await asyncio.gather(*asked)
+        for one, pictures in zip(made, right[:2], strict=True):
+            judge("stays", one, pictures, toll)
+        done_s = time.monotonic() - began
+        await _replaced(cluster, before)
+        return {
+            "requests_done_after_s": round(done_s, 1),
+            "replaced_after_s": round(time.monotonic() - began, 1),
+        }
+
+
+async def _grown(cluster: RayCluster) -> float:
+    """Seconds from when one painter has too much to do until Ray starts another."""
+    over = False
+
+    async def come(client: httpx.AsyncClient) -> None:
+        while not over:
+            await visit(client, cluster.url, BODIES[0])
+
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+        began = time.monotonic()
+        visitors = [asyncio.create_task(come(client)) for _ in range(4 * PAINTERS)]
+        await _all_there(cluster)
+        grown_s = time.monotonic() - began
+        over = True
+        await asyncio.gather(*visitors)
+        return grown_s
+
+
+async def _all_there(cluster: RayCluster) -> set[int]:
+    while len(found := cluster.painters()) < PAINTERS:
+        await asyncio.sleep(0.1)
+    return found
+
+
+async def _replaced(cluster: RayCluster, before: set[int]) -> None:
+    while len(cluster.painters()) < PAINTERS or cluster.painters() == before:
+        await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Sizes and variations, as a visitor meets them, over the smallest checkpoint."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browsing import ask, opened, wait_for_pictures
+from tests.checkpoints import SMALLEST
+from tests.web import served
+from tools.page_states import launched
+from ui import words
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """Open from before the second size is ready."""
+    program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,24x16", "--steps", "3"]
+    log = tmp_path_factory.mktemp("app") / "log"
+    with (
+        served(program, log) as address,
+        launched() as browser,
+        opened(browser, address, 1280, 800) as found,
+    ):
+        yield found
+
+
+def shown(page: Page, name: str) -> str:
+    """What the settings of the open picture say."""
+    term = page.locator("#picked-settings dt", has_text=name).first
+    return term.locator("xpath=following-sibling::dd[1]").inner_text()
+
+
+def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
+    page.get_by_role("button", name=words.ADVANCED).click()
+    wide = page.locator("#size").get_by_label(words.size((24, 16)))
+    expect(wide).to_be_visible(timeout=90_000)
+    wide.check()
+    ask(page, "a star")
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    expect(page.locator("#picked-settings")).to_contain_text(words.size((24, 16)))
+
+
+def test_variations_of_the_open_picture(page: Page):
+    seed = shown(page, words.SEED)
+    page.locator("#strength input[type=number]").fill("0.5")
+    page.get_by_role("button", name=words.VARIATIONS).click()
+    expect(page.locator("#picked")).to_be_hidden()
+    wait_for_pictures(page)
+    captions = page.locator("#gallery .caption-label")
+    expect(captions.first).to_contain_text(f"Seed {seed}, variation ")
+    assert len(set(captions.all_inner_texts())) == 4
+
+    page.locator("#gallery .thumbnail-lg").last.click()
+    expect(page.locator("#picked-settings")).to_contain_text(words.VARIATION_SEED)
+    assert shown(page, words.SEED) == seed
+    assert shown(page, words.VARIATION_STRENGTH) == "0.5"
+    variation = shown(page, words.VARIATION_SEED)
+    expect(page.locator("#variations")).to_be_hidden()
+    page.get_by_role("button", name=words.USE_SETTINGS).click()
+    expect(page.locator("#variation-seed input")).to_have_value(variation)
+    expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")
+    expect(page.locator("#seed input")).to_have_value(seed)
+    expect(page.locator("#size").get_by_label(words.size((24, 16)))).to_be_checked()

@@ -1,0 +1,136 @@
+"""How many machines a demand needs: waits and cost from arrivals, drawing time and replicas.
+
+    python -m tools.fleet --pictures-a-day 1000000 --request-seconds 2.9 --price 4.8
+
+Requests arrive as they like (Poisson), wait in one queue, and are drawn by the first replica that
+is free: an M/G/c queue. The probability of a wait is Erlang's C formula, the wait an exponential
+whose mean is scaled for a drawing time that varies little (Allen and Cunneen). Both are in
+A. O. Allen, Probability, Statistics, and Queueing Theory, 2nd edition, 1990, chapter 5.
+"""
+
+import argparse
+import heapq
+import math
+import random
+from dataclasses import dataclass, replace
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Replicas, and what they are asked for.
+
+    Attributes:
+        arrivals: requests a second.
+        service_s: that a replica needs for a request, on average.
+        variation: of that time, its standard deviation over its mean; 0 if all take the same.
+        replicas: that draw one request at a time each.
+    """
+
+    arrivals: float
+    service_s: float
+    variation: float
+    replicas: int
+
+    @property
+    def utilisation(self) -> float:
+        """The part of their time that replicas draw; from 1 on, the queue has no end."""
+        return self.arrivals * self.service_s / self.replicas
+
+    @property
+    def must_wait(self) -> float:
+        """The probability that a request finds all replicas busy: Erlang's C formula."""
+        offered = self.arrivals * self.service_s
+        blocked = 1.0  # Erlang's B formula, from no replica upwards
+        for count in range(1, self.replicas + 1):
+            blocked = offered * blocked / (count + offered * blocked)
+        return blocked / (1 - self.utilisation * (1 - blocked))
+
+    def wait_s(self, part: float) -> float:
+        """Within which so large a part of all requests is begun; infinite if it never ends."""
+        if self.utilisation >= 1:
+            return math.inf
+        if self.must_wait <= 1 - part:
+            return 0.0
+        idle = self.replicas * (1 - self.utilisation)
+        mean_s = (1 + self.variation**2) / 2 * self.service_s / idle  # of those that wait
+        return mean_s * math.log(self.must_wait / (1 - part))
+
+    def enough(self, wait_s: float, part: float) -> "Fleet":
+        """The same with the fewest replicas that begin such a part of all requests in time."""
+        fleet = replace(self, replicas=max(1, math.ceil(self.arrivals * self.service_s)))
+        while fleet.wait_s(part) > wait_s:
+            fleet = replace(fleet, replicas=fleet.replicas + 1)
+        return fleet
+
+
+def simulated_waits(arrivals: list[float], services: list[float], replicas: int) -> list[float]:
+    """Seconds that each request waits: from when each comes, and how long each takes."""
+    free = [0.0] * replicas
+    waits = []
+    for at, service_s in zip(arrivals, services, strict=True):
+        begun = max(at, heapq.heappop(free))
+        heapq.heappush(free, begun + service_s)
+        waits.append(begun - at)
+    return waits
+
+
+def poisson(arrivals: float, count: int, rng: random.Random) -> list[float]:
+    """When so many requests come, in seconds."""
+    at, times = 0.0, []
+    for _ in range(count):
+        at += rng.expovariate(arrivals)
+        times.append(at)
+    return times
+
+
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not possible; a number above 0 is")
+    return value
+
+
+def _a_part(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not possible; a number between 0 and 1 is")
+    return value
+
+
+def main() -> None:
+    """Prints what a demand needs."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fleet")
+    parser.add_argument("--pictures-a-day", type=_above_zero, required=True)
+    parser.add_argument("--pictures", type=_above_zero, default=4, help="of a request")
+    parser.add_argument("--request-seconds", type=_above_zero, required=True, help="for these")
+    parser.add_argument("--variation", type=_above_zero, help="of these seconds")
+    parser.add_argument("--peak", type=_above_zero, default=2.0, help="busiest hour over mean")
+    parser.add_argument("--wait", type=_above_zero, default=10.0, help="seconds, at the peak ...")
+    parser.add_argument("--part", type=_a_part, default=0.95, help="... for this part of requests")
+    parser.add_argument("--price", type=_above_zero, help="of a replica's hour")
+    chosen = parser.parse_args()
+
+    mean = chosen.pictures_a_day / chosen.pictures / DAY_S
+    peak = Fleet(chosen.peak * mean, chosen.request_seconds, chosen.variation or 0.0, replicas=1)
+    fleet = peak.enough(chosen.wait, chosen.part)
+    print(f"{mean:.2f} requests a second, {peak.arrivals:.2f} at the peak")
+    print("replicas  busy at the peak  must wait  half within  95 % within  99 % within")
+    for replicas in range(max(1, fleet.replicas - 2), fleet.replicas + 3):
+        one = replace(fleet, replicas=replicas)
+        waits = "  ".join(f"{one.wait_s(part):9.1f} s" for part in (0.5, 0.95, 0.99))
+        must_wait = 1.0 if one.utilisation >= 1 else one.must_wait
+        print(f"{replicas:8}  {one.utilisation:16.0%}  {must_wait:9.0%}  {waits}")
+    print(
+        f"{fleet.replicas} replicas begin {chosen.part:.0%} within {chosen.wait:g} s at the peak; "
+        f"over the day they are busy {fleet.utilisation / chosen.peak:.0%} of the time"
+    )
+    if chosen.price:
+        a_day = 24 * chosen.price * fleet.replicas
+        each = 1000 * a_day / chosen.pictures_a_day
+        print(f"{a_day:.0f} a day at {chosen.price:g} an hour: {each:.2f} for a thousand pictures")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`make screenshots`: the page in each of its states, light and dark, wide and on a phone.
+
+The bundled miniature draws; a folder is filled with `<state>-<light|dark>-<wide|phone>.png`.
+"""
+
+import argparse
+import tempfile
+from itertools import product
+from pathlib import Path
+
+from benchmarks.processes import ROOT, Instance
+from pipeline import BUNDLED
+from tools import page_states
+
+SIZES = {"wide": (1280, 800), "phone": (390, 844)}
+SCHEMES = ("light", "dark")
+_STEPS = 25
+
+
+def main() -> None:
+    """Fills a folder."""
+    parser = argparse.ArgumentParser(prog="python -m tools.screenshots", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "screenshots")
+    out: Path = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        instance = Instance(["app.py", "--model", str(BUNDLED)], Path(folder) / "log")
+        instance.start()
+        try:
+            instance.wait_until_ready()
+            for scheme, size in product(SCHEMES, SIZES):
+                _take(instance.url, scheme, size, out)
+        finally:
+            instance.stop()
+    print(out)
+
+
+def _take(url: str, scheme: str, size: str, out: Path) -> None:
+    width, height = SIZES[size]
+    with page_states.launched() as browser:
+        page = browser.new_page(
+            color_scheme="dark" if scheme == "dark" else "light",
+            viewport={"width": width, "height": height},
+            device_scale_factor=2,
+        )
+        page.goto(url)
+        for state in page_states.walk(page, _STEPS):
+            page.screenshot(path=out / f"{state}-{scheme}-{size}.png", full_page=True)
+
+
+if __name__ == "__main__":
+    main()
