@@ -17,6 +17,7 @@ from serving.observer import Observer
 from tests.fake_pipeline import FakePipeline
 from tests.test_http import BODY, generate, metric, post
 from tests.web import serve
+from ui import sizes
 from ui.drawing import Drawing
 from ui.kinds import Kind
 from ui.styles import NONE
@@ -93,7 +94,8 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
     async def ask() -> str:
         generator = LocalGenerator(pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
         drawing = Drawing(generator, Kind.MINIATURE)
-        shown = drawing.for_page(sender, "a gun", NONE, "", 5.0, 2, True, 0, False)
+        values = ("a gun", NONE, "", 5.0, 2, True, 0, False, 1.0, 0.0, 0, sizes.USUAL)
+        shown = drawing.for_page(sender, *values)
         strips = [each.strip async for each in shown]
         with pytest.raises(gr.Error) as raised:
             await drawing.for_programs(sender, "a gun", steps=2)
