@@ -38,7 +38,7 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     if chosen.backend_urls:
         generator = _connect(chosen, observer)
     else:
-        generator = _load_generator(chosen, observer, load or _load)
+        generator = start.local_generator(chosen, observer, (load or _load)(chosen))
     _serve(generator, observer, keys, chosen)
 
 
@@ -67,14 +67,6 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         _give_up(str(error))
     log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
     return pipe, bundled
-
-
-def _load_generator(chosen: Options, observer: Observer, load: "Load") -> Generator:
-    from serving.local import LocalGenerator
-
-    pipe, bundled = load(chosen)
-    more = chosen.sizes[1:]
-    return LocalGenerator(pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more)
 
 
 def _connect(chosen: Options, observer: Observer) -> Generator:

@@ -23,17 +23,15 @@ from typing import Any
 import httpx
 
 from benchmarks import record
-from benchmarks.chaos import Toll, ask, judge, meant_by
+from benchmarks.chaos import STEP_MS, STEPS, Toll, come, judge
 from benchmarks.processes import Instance, stand_in
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.stand_in import load
-from benchmarks.visitors import Visit, percentiles, visit
+from benchmarks.visitors import Visit, many_connections, percentiles, visit
 from serving import options
 from serving.ray_app import Fleet
 from tools import fleet
 
-STEP_MS, STEPS = 20, 25
-EVENTS = STEPS + 6
 PAINTERS = 2
 LOADS = (0.5, 0.8)
 VISITORS = 4
@@ -89,7 +87,7 @@ async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
 
 async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str, Any]:
     """Arrivals at so many times the capacity: waits, and those of the model and a simulation."""
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         alone = [await visit(client, cluster.url, BODIES[0]) for _ in range(9)]
         service_s = statistics.median(made.done_s or 0.0 for made in alone[1:])
         asked = fleet.Fleet(times * PAINTERS / service_s, service_s, 0.0, PAINTERS)
@@ -117,26 +115,24 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
 async def _killed(cluster: RayCluster, kills: int, right: list[dict[int, str]], toll: Toll) -> None:
     """Visitors wait, stop their requests or leave, while one painter after the other is killed."""
     rng = random.Random(SEED)
-    over = False
+    wanted = list(zip(BODIES, right, strict=True))
 
-    async def come(client: httpx.AsyncClient) -> None:
-        while not over:
-            which, meant, at = rng.randrange(len(BODIES)), meant_by(rng), rng.randrange(EVENTS)
-            made = await ask(client, cluster.url, BODIES[which], meant, at, toll)
-            toll.visits.append((meant, made))
-            judge(meant, made, right[which], toll)
+    def over() -> bool:
+        return toll.mishaps["killed"] >= kills
 
     async with httpx.AsyncClient() as client:
-        visitors = [asyncio.create_task(come(client)) for _ in range(VISITORS)]
+        visitors = [
+            asyncio.create_task(come(client, cluster.url, wanted, toll, rng, over))
+            for _ in range(VISITORS)
+        ]
         for _ in range(kills):
             before = await _all_there(cluster)
             await asyncio.sleep(rng.uniform(0.5, 1.5))
             kill(rng.choice(sorted(before)))
             began = time.monotonic()
-            toll.mishaps["killed"] += 1
             await _replaced(cluster, before)
             toll.restart_s.append(time.monotonic() - began)
-        over = True
+            toll.mishaps["killed"] += 1
         await asyncio.gather(*visitors)
 
 
@@ -165,13 +161,13 @@ async def _grown(cluster: RayCluster) -> float:
     """Seconds from when one painter has too much to do until Ray starts another."""
     over = False
 
-    async def come(client: httpx.AsyncClient) -> None:
+    async def ask(client: httpx.AsyncClient) -> None:
         while not over:
             await visit(client, cluster.url, BODIES[0])
 
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         began = time.monotonic()
-        visitors = [asyncio.create_task(come(client)) for _ in range(4 * PAINTERS)]
+        visitors = [asyncio.create_task(ask(client)) for _ in range(4 * PAINTERS)]
         await _all_there(cluster)
         grown_s = time.monotonic() - began
         over = True

@@ -38,7 +38,9 @@ def check(request: Request, model: Model) -> None:
     if request.size not in (None, *model.sizes):
         soon = ", not ready yet" if request.size in model.coming_sizes else ""
         right = " or ".join(f"{width}x{height}" for width, height in model.sizes)
-        raise _wrong("size", "is {}x{}{}; here it can only be {}".format(*request.size, soon, right))
+        raise _wrong(
+            "size", "is {}x{}{}; here it can only be {}".format(*request.size, soon, right)
+        )
 
 
 def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -132,15 +132,9 @@ class Painter:
         key: str,
         load: "Callable[[Options], tuple[SDXLPipeline, bool]]",
     ) -> None:
-        from serving.local import LocalGenerator  # which needs JAX
-
         logs.start(chosen.log_format)
-        pipe, bundled = load(chosen)
         observer = Observer(log_prompts=chosen.log_prompts)
-        more = chosen.sizes[1:]
-        generator = LocalGenerator(
-            pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more
-        )
+        generator = start.local_generator(chosen, observer, load(chosen))
         self._model = generator.model
         self._demand = 0
         self._over = threading.Event()

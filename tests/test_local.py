@@ -204,7 +204,9 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
         *_, image, _ = await draw(generator, request(size=(16, 8)))
         assert isinstance(image, Image)
         assert (image.settings["width"], image.settings["height"]) == (16, 8)
-        with pytest.raises(RequestError, match="size is 13x8; here it can only be 8x8 or 16x8 or 8x24"):
+        with pytest.raises(
+            RequestError, match="size is 13x8; here it can only be 8x8 or 16x8 or 8x24"
+        ):
             await generator.submit(request(size=(13, 8)))
         await generator.close(PATIENCE_S)
 
