@@ -49,29 +49,31 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         right = asyncio.run(_drawn_alone(Path(folder)))
-    toll = Toll()
+    toll, report = Toll(), Report()
     began = time.monotonic()
     with fleet_on_this_machine(Fleet(), options.read(FLAGS, {}), LOAD) as cluster:
-        start_s = time.monotonic() - began
-        waits = {f"{each}x": asyncio.run(_waits(cluster, each, chosen.seconds)) for each in LOADS}
+        report.say("start_s", round(time.monotonic() - began, 1))
+        for times in LOADS:
+            waits = asyncio.run(_waits(cluster, times, chosen.seconds))
+            report.say(f"waits_at_{times}x", waits)
         asyncio.run(_killed(cluster, chosen.kills, right, toll))
-        stopped = asyncio.run(_stopped(cluster, right, toll))
+        report.say("stopped", asyncio.run(_stopped(cluster, right, toll)))
+        report.say("killed", toll.report())
     with fleet_on_this_machine(
         Fleet(min_replicas=1, max_replicas=PAINTERS), options.read(FLAGS, {}), LOAD
     ) as cluster:
-        grown_s = asyncio.run(_grown(cluster))
-    report = {
-        "painters": PAINTERS,
-        "step_ms": STEP_MS,
-        "steps": STEPS,
-        "start_s": round(start_s, 1),
-        "waits": waits,
-        "killed": toll.report(),
-        "stopped": stopped,
-        "second_painter_after_s": round(grown_s, 1),
-    }
-    record.write("cluster", report)
+        report.say("second_painter_after_s", round(asyncio.run(_grown(cluster)), 1))
+    record.write("cluster", {"painters": PAINTERS, "step_ms": STEP_MS, "steps": STEPS, **report})
     sys.exit(bool(toll.wrong))
+
+
+class Report(dict[str, Any]):
+    """What was found, said as soon as it was: all of it takes a while."""
+
+    def say(self, name: str, found: Any) -> None:
+        """Adds and prints it."""
+        self[name] = found
+        print(name, found, flush=True)
 
 
 async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
