@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     if chosen.backend_urls:
         generator = _connect(chosen, limits, observer)
     else:
-        generator = _load_generator(chosen, limits, observer, load or _load)
+        generator = start.local_generator(chosen, limits, observer, (load or _load)(chosen))
     _serve(generator, observer, keys, chosen)
 
 
@@ -73,16 +73,6 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         _give_up(str(error))
     log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
     return pipe, bundled
-
-
-def _load_generator(
-    chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer, load: "Load"
-) -> Generator:
-    from serving.local import LocalGenerator
-
-    pipe, bundled = load(chosen)
-    more = chosen.sizes[1:]
-    return LocalGenerator(pipe, *limits, observer, bundled=bundled, more_sizes=more)
 
 
 def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:

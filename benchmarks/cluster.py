@@ -23,17 +23,15 @@ from typing import Any
 import httpx
 
 from benchmarks import record
-from benchmarks.chaos import Toll, ask, judge, meant_by
+from benchmarks.chaos import STEP_MS, STEPS, Toll, come, judge
 from benchmarks.processes import Instance, stand_in
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.stand_in import load
-from benchmarks.visitors import Visit, percentiles, visit
+from benchmarks.visitors import Visit, many_connections, percentiles, visit
 from serving import options
 from serving.ray_app import Fleet
 from tools import fleet
 
-STEP_MS, STEPS = 20, 25
-EVENTS = STEPS + 6
 PAINTERS = 2
 LOADS = (0.5, 0.8)
 VISITORS = 4
@@ -51,29 +49,31 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         right = asyncio.run(_drawn_alone(Path(folder)))
-    toll = Toll()
+    toll, report = Toll(), Report()
     began = time.monotonic()
     with fleet_on_this_machine(Fleet(), options.read(FLAGS, {}), LOAD) as cluster:
-        start_s = time.monotonic() - began
-        waits = {f"{each}x": asyncio.run(_waits(cluster, each, chosen.seconds)) for each in LOADS}
+        report.say("start_s", round(time.monotonic() - began, 1))
+        for times in LOADS:
+            waits = asyncio.run(_waits(cluster, times, chosen.seconds))
+            report.say(f"waits_at_{times}x", waits)
         asyncio.run(_killed(cluster, chosen.kills, right, toll))
-        stopped = asyncio.run(_stopped(cluster, right, toll))
+        report.say("stopped", asyncio.run(_stopped(cluster, right, toll)))
+        report.say("killed", toll.report())
     with fleet_on_this_machine(
         Fleet(min_replicas=1, max_replicas=PAINTERS), options.read(FLAGS, {}), LOAD
     ) as cluster:
-        grown_s = asyncio.run(_grown(cluster))
-    report = {
-        "painters": PAINTERS,
-        "step_ms": STEP_MS,
-        "steps": STEPS,
-        "start_s": round(start_s, 1),
-        "waits": waits,
-        "killed": toll.report(),
-        "stopped": stopped,
-        "second_painter_after_s": round(grown_s, 1),
-    }
-    record.write("cluster", report)
+        report.say("second_painter_after_s", round(asyncio.run(_grown(cluster)), 1))
+    record.write("cluster", {"painters": PAINTERS, "step_ms": STEP_MS, "steps": STEPS, **report})
     sys.exit(bool(toll.wrong))
+
+
+class Report(dict[str, Any]):
+    """What was found, said as soon as it was: all of it takes a while."""
+
+    def say(self, name: str, found: Any) -> None:
+        """Adds and prints it."""
+        self[name] = found
+        print(name, found, flush=True)
 
 
 async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
@@ -89,7 +89,7 @@ async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
 
 async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str, Any]:
     """Arrivals at so many times the capacity: waits, and those of the model and a simulation."""
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         alone = [await visit(client, cluster.url, BODIES[0]) for _ in range(9)]
         service_s = statistics.median(made.done_s or 0.0 for made in alone[1:])
         asked = fleet.Fleet(times * PAINTERS / service_s, service_s, 0.0, PAINTERS)
@@ -117,26 +117,24 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
 async def _killed(cluster: RayCluster, kills: int, right: list[dict[int, str]], toll: Toll) -> None:
     """Visitors wait, stop their requests or leave, while one painter after the other is killed."""
     rng = random.Random(SEED)
-    over = False
+    wanted = list(zip(BODIES, right, strict=True))
 
-    async def come(client: httpx.AsyncClient) -> None:
-        while not over:
-            which, meant, at = rng.randrange(len(BODIES)), meant_by(rng), rng.randrange(EVENTS)
-            made = await ask(client, cluster.url, BODIES[which], meant, at, toll)
-            toll.visits.append((meant, made))
-            judge(meant, made, right[which], toll)
+    def over() -> bool:
+        return toll.mishaps["killed"] >= kills
 
     async with httpx.AsyncClient() as client:
-        visitors = [asyncio.create_task(come(client)) for _ in range(VISITORS)]
+        visitors = [
+            asyncio.create_task(come(client, cluster.url, wanted, toll, rng, over))
+            for _ in range(VISITORS)
+        ]
         for _ in range(kills):
             before = await _all_there(cluster)
             await asyncio.sleep(rng.uniform(0.5, 1.5))
             kill(rng.choice(sorted(before)))
             began = time.monotonic()
-            toll.mishaps["killed"] += 1
             await _replaced(cluster, before)
             toll.restart_s.append(time.monotonic() - began)
-        over = True
+            toll.mishaps["killed"] += 1
         await asyncio.gather(*visitors)
 
 
@@ -165,13 +163,13 @@ async def _grown(cluster: RayCluster) -> float:
     """Seconds from when one painter has too much to do until Ray starts another."""
     over = False
 
-    async def come(client: httpx.AsyncClient) -> None:
+    async def ask(client: httpx.AsyncClient) -> None:
         while not over:
             await visit(client, cluster.url, BODIES[0])
 
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with many_connections() as client:
         began = time.monotonic()
-        visitors = [asyncio.create_task(come(client)) for _ in range(4 * PAINTERS)]
+        visitors = [asyncio.create_task(ask(client)) for _ in range(4 * PAINTERS)]
         await _all_there(cluster)
         grown_s = time.monotonic() - began
         over = True

@@ -53,7 +53,8 @@ def fleet_on_this_machine(
     fleet: Fleet, chosen: Options, load: Callable[[Options], tuple[SDXLPipeline, bool]]
 ) -> Iterator[RayCluster]:
     """The fleet, ready to draw, until the block ends."""
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # or Ray would keep one in a file
+    # Or Ray would keep one in a file. It reads it once in a process.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     name, port = f"fleet-{secrets.token_hex(4)}", free_port()
     ray.init(
@@ -61,7 +62,6 @@ def fleet_on_this_machine(
         include_dashboard=False,
         object_store_memory=100 * 2**20,
         log_to_driver=False,
-        _node_ip_address="127.0.0.1",
     )
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})

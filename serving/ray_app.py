@@ -107,20 +107,27 @@ def _scaling(fleet: Fleet) -> dict[str, Any]:
     if fleet.min_replicas == fleet.max_replicas:
         return {"num_replicas": fleet.min_replicas}
 
-    # Ray's controller need not have this program: what is defined in here goes there whole.
-    target = fleet.target
-
-    def by_demand(seen: AutoscalingContext) -> tuple[float, dict[str, object]]:
-        said = (seen.aggregated_metrics or {}).get("demand", {})
-        return max(said.values(), default=0.0) / target, {}
-
     return {
         "autoscaling_config": AutoscalingConfig(
             min_replicas=fleet.min_replicas,
             max_replicas=fleet.max_replicas,
-            policy=AutoscalingPolicy(policy_function=by_demand),
+            policy=AutoscalingPolicy(
+                policy_function=f"{__name__}:ByDemand", policy_kwargs={"target": fleet.target}
+            ),
         )
     }
+
+
+class ByDemand:
+    """As many painters as have `target` requests each, with those in the front-end's queue."""
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+
+    def __call__(self, seen: AutoscalingContext) -> tuple[float, dict[str, object]]:
+        """Called by Ray's controller; every painter says what the front-end told it."""
+        said = (seen.aggregated_metrics or {}).get("demand", {})
+        return max(said.values(), default=0.0) / self._target, {}
 
 
 class Painter:
@@ -132,15 +139,9 @@ class Painter:
         key: str,
         load: "Callable[[Options], tuple[SDXLPipeline, bool]]",
     ) -> None:
-        from serving.local import LocalGenerator  # which needs JAX
-
         logs.start(chosen.log_format)
-        pipe, bundled = load(chosen)
         observer = Observer(log_prompts=chosen.log_prompts)
-        more = chosen.sizes[1:]
-        generator = LocalGenerator(
-            pipe, *start.limits(chosen), observer, bundled=bundled, more_sizes=more
-        )
+        generator = start.local_generator(chosen, start.limits(chosen), observer, load(chosen))
         self._model = generator.model
         self._demand = 0
         self._over = threading.Event()

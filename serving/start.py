@@ -9,10 +9,12 @@ from serving import blocked, scratch
 from serving.blocked import BlockedWords
 from serving.desk import Limits
 from serving.limits import RateLimits
+from serving.observer import Observer
 from serving.options import Options
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
+    from serving.local import LocalGenerator
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,20 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)
     return pipe, Path(model).resolve() == BUNDLED.resolve()
+
+
+def local_generator(
+    chosen: Options,
+    limits: tuple[Limits, RateLimits],
+    observer: Observer,
+    loaded: "tuple[SDXLPipeline, bool]",
+) -> "LocalGenerator":
+    """A generator over what `load_pipeline` gave."""
+    from serving.local import LocalGenerator
+
+    pipe, bundled = loaded
+    more = chosen.sizes[1:]
+    return LocalGenerator(pipe, *limits, observer, bundled=bundled, more_sizes=more)
 
 
 def limits(chosen: Options) -> tuple[Limits, RateLimits]:

@@ -1,13 +1,16 @@
 """What Ray is told in deploy/, in Ray's own words."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from pydantic import ValidationError
+from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
-from serving.ray_app import Fleet
+from serving import options, start
+from serving.ray_app import ByDemand, Fleet, build
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kuberay.yaml"
 
@@ -29,3 +32,14 @@ def test_ray_takes_the_configuration_and_there_are_hosts_for_all_painters():
 def test_what_cannot_be_said_of_a_fleet(wrong: dict[str, str]):
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         Fleet.model_validate(wrong)
+
+
+def test_a_fleet_that_grows_is_one_that_ray_takes():
+    fleet = Fleet(min_replicas=1, max_replicas=3)
+    assert isinstance(build(fleet, options.read([], {}), start.load_pipeline), Application)
+
+
+def test_as_many_painters_as_there_is_work_for():
+    seen = Mock(aggregated_metrics={"demand": {"one": 6.0, "who heard it late": 5.0}})
+    assert ByDemand(target=2)(seen) == (3.0, {})
+    assert ByDemand(target=2)(Mock(aggregated_metrics={})) == (0.0, {})
