@@ -92,7 +92,7 @@ def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
 
 def _size(settings: Settings, model: Model) -> str:
     """What the choice of sizes is to hold; the model's own where the picture's cannot be had."""
-    size = settings.width, settings.height
+    size = settings.width or 0, settings.height or 0
     return sizes.name(size) if size in model.more_sizes else sizes.USUAL
 
 
