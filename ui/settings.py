@@ -93,7 +93,7 @@ def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
 def _size(settings: Settings, model: Model) -> str:
     """What the choice of sizes is to hold; the model's own where the picture's cannot be had."""
     size = settings.width, settings.height
-    return sizes.name(size) if size in model.more_sizes else sizes.USUAL
+    return next((sizes.name(each) for each in model.more_sizes if each == size), sizes.USUAL)
 
 
 def _differences(settings: Settings, model: Model) -> list[str]:
