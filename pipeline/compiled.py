@@ -125,7 +125,9 @@ class CompiledSampler:
         made = self._compile_all()
         self._noise, self._vary, self._encode = made["noise"], made["vary"], made["encode"]
         self._denoise, self._decode = made["denoise"], made["decode"]
-        self._unguided, self._check = made.get("unguided", self._denoise), made.get("check")
+        self._unguided = made.get("unguided", self._denoise)
+        if "check" in made:
+            self._check = made["check"]
         self.compile_seconds = {
             kind: sum(self.seconds[name] for name in made if (name in self._from_cache) == hit)
             for kind, hit in (("hit", True), ("miss", False))

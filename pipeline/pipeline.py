@@ -394,13 +394,14 @@ class SDXLPipeline:
         as_float, as_bytes = run.decode(latents)
         levels = np.asarray(as_bytes)
         flagged = self._flagged(run, levels)
-        blurred = {i: safety_images.blur(levels[i]) for i in np.flatnonzero(flagged).tolist()}
+        pairs = zip(levels, flagged, strict=True)
+        shown = [safety_images.blur(picture) if blurred else picture for picture, blurred in pairs]
         if output_type == "np":
             pictures = np.array(as_float)
-            for i, picture in blurred.items():
-                pictures[i] = picture / np.float32(255)
+            for i in np.flatnonzero(flagged):
+                pictures[i] = shown[i] / np.float32(255)
             return pictures, flagged
-        images = [Image.fromarray(blurred.get(i, picture)) for i, picture in enumerate(levels)]
+        images = [Image.fromarray(picture) for picture in shown]
         for i, image in enumerate(images):
             settings = self._settings(request, i, image.size, flagged[i])
             metadata.attach(image, settings)
