@@ -11,7 +11,17 @@ from tests.web import served
 from tools import page_states
 
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
-STATES = ("empty", "advanced", "restore", "error", "waiting", "running", "stopped", "finished")
+STATES = (
+    "empty",
+    "advanced",
+    "restore",
+    "error",
+    "waiting",
+    "running",
+    "stopped",
+    "finished",
+    "history",
+)
 VIOLATIONS = """async () => (await axe.run()).violations.map(
     (each) => `${each.id} (${each.impact}): ${each.nodes.map((node) => node.html.slice(0, 200))}`
 )"""
