@@ -153,11 +153,13 @@ class Program:
                 current.instructions.append(_instruction(found[2], found[3]))
 
     def loop(self) -> str | None:
-        """The body of the loop whose number of turns is only known when it runs."""
-        for instruction in self.computations[self.entry].instructions:
-            if instruction.opcode == "while" and instruction.trips is None:
-                return instruction.called
-        return None
+        """The body of the loop whose number of turns is not written down; the largest such."""
+        bodies = [
+            instruction.called
+            for instruction in self.computations[self.entry].instructions
+            if instruction.opcode == "while" and instruction.trips is None and instruction.called
+        ]
+        return max(bodies, key=lambda body: len(self.computations[body].instructions), default=None)
 
     def costs(self, computation: str) -> Iterator[tuple[Cost, int]]:
         """Every operation in it and how often it runs; a loop of unknown length is left out."""

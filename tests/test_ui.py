@@ -565,7 +565,7 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
 
 def test_sizes_by_name():
     wide = replace(MODEL, more_sizes=((384, 256),))
-    values = VALUES | {"visitor": Visitor("", "")}
+    values: dict[str, Any] = VALUES | {"visitor": Visitor("", "")}
     asked = [
         inputs.to_request(wide, styles_for(Kind.SDXL), **values, size=size).size
         for size in ("", "384x256", "256x256")
