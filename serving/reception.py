@@ -139,7 +139,9 @@ class Reception(ABC):
             request_id = record.request.id
             self._drawing.add(request_id)
             self._desk.publish(record, Started(1))
-            self._tasks[request_id] = asyncio.create_task(self._run(record))
+            task = self._tasks[request_id] = asyncio.create_task(self._run(record))
+            # Not at the end of `_run`: a task that is cancelled before it begins never runs.
+            task.add_done_callback(lambda _, record=record: self._over(record))
         self._tell_places()
 
     def _has_room(self) -> bool:
@@ -153,9 +155,11 @@ class Reception(ABC):
         except Exception as error:  # one request must not hurt the next
             log.error("A request failed", exc_info=error)
             self._desk.end(record, ErrorKind.FAILED, words.FAILED)
-        finally:
-            del self._tasks[record.request.id]
-            self._free(record)
+
+    def _over(self, record: Record) -> None:
+        """Nothing more is done for a request."""
+        del self._tasks[record.request.id]
+        self._free(record)
 
     def _free(self, record: Record) -> None:
         """A request needs the devices no more."""

@@ -20,7 +20,7 @@ import pytest
 from benchmarks.processes import free_port
 from serving import remote, waiting, words
 from serving.desk import Limits
-from serving.generator import Image, Load, Model, Request, RequestError
+from serving.generator import Done, Image, Load, Model, Request, RequestError
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
@@ -341,6 +341,23 @@ def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.M
         assert failed.wait(20)
         wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
         assert generate(front)[-1][0] == "done"
+
+
+def test_a_request_stopped_before_it_began_leaves_its_place_to_the_next():
+    async def stop_and_draw(url: str) -> list[object]:
+        limits, rates = Limits(), RateLimits(None, None)
+        generator = RemoteGenerator(httpx.AsyncClient(), [url], MODEL, limits, rates, Observer())
+        stopped, drawn = (Request("a red star", None, 5.0, 4, seed=7) for _ in range(2))
+        await generator.submit(stopped)
+        generator.cancel(stopped.id)
+        await generator.submit(drawn)
+        async with asyncio.timeout(20):
+            heard: list[object] = [event async for event in generator.events(drawn.id)]
+        await generator.close(5)
+        return heard
+
+    with serve() as site:
+        assert isinstance(asyncio.run(stop_and_draw(site.url))[-1], Done)
 
 
 def test_two_front_ends_pointed_at_each_other():
