@@ -80,7 +80,7 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
     import httpx
 
     from serving import waiting
-    from serving.remote import CONNECTIONS, LoopError, RemoteGenerator
+    from serving.remote import LIMITLESS, LoopError, RemoteGenerator
 
     key = _read_keys("--backend-key-file", chosen.backend_key_file)
     headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
@@ -96,7 +96,7 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
     except LoopError as error:
         _give_up(f"--backend-urls: {error}")
     log.info("%s draws at %s", model.name, ", ".join(urls))
-    client = httpx.AsyncClient(headers=headers, limits=CONNECTIONS)
+    client = httpx.AsyncClient(headers=headers, limits=LIMITLESS)
     return RemoteGenerator(client, urls, model, *limits, observer)
 
 

@@ -28,7 +28,7 @@ from serving import http, logs, options, start
 from serving.generator import Model
 from serving.observer import Observer
 from serving.options import Options
-from serving.remote import CONNECTIONS, RemoteGenerator
+from serving.remote import LIMITLESS, RemoteGenerator
 from serving.server import Server
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class FrontEnd:
         self._observer = Observer(log_prompts=chosen.log_prompts)
         self._keys = start.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         headers = {"Authorization": f"Bearer {key}"}
-        client = httpx.AsyncClient(headers=headers, limits=CONNECTIONS)
+        client = httpx.AsyncClient(headers=headers, limits=LIMITLESS)
         model = await painters.model.remote()  # waits until there is one
         self._generator = RemoteGenerator(client, [], model, *start.limits(chosen), self._observer)
         await self._generator.open()

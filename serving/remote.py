@@ -52,9 +52,9 @@ _TIMEOUT = httpx.Timeout(10.0, read=40.0)
 # What httpx raises where an instance is lost; and what anyio, below it, does where a connection is
 # reset in the moment in which it is made.
 _LOST = (httpx.HTTPError, AttributeError)
-# httpx counts some connections for ever that were given up before they were made. How many there are
-# at a time is limited here by how many instances can draw.
-CONNECTIONS = httpx.Limits(max_connections=None)
+# httpx counts some connections for ever that were given up before they were made. How many there
+# are at a time is limited here by how many instances can draw.
+LIMITLESS = httpx.Limits(max_connections=None)
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
