@@ -126,10 +126,10 @@ def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: 
 
 async def page_request(client: httpx.AsyncClient, url: str) -> str:
     """How a request of the page's own API ended: "complete", "error" or "broken"."""
-    data = ["a red star", "", "(none)", 5, 2, 7]
-    route = f"{url}/gradio_api/call/generate"
+    values = {"prompt": "a red star", "steps": 2, "seed": 7}
+    route = f"{url}/gradio_api/call/v2/generate"
     try:
-        call = await client.post(route, json={"data": data}, timeout=PATIENCE)
+        call = await client.post(route, json=values, timeout=PATIENCE)
         stream = await client.get(f"{route}/{call.json()['event_id']}", timeout=PATIENCE)
     except httpx.HTTPError:
         return "broken"

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(folder: Path) -> Iterator[str]:
-    with served(stand_in(1, "--rate-per-address", "1000"), folder / "log") as url:
+    with served(stand_in(1, "--rate-per-address", "1000"), folder / "log", attacked=True) as url:
         yield url
 
 
@@ -59,8 +59,8 @@ def ask(site: str, target: str, method: str = "GET", **headers: str) -> tuple[in
 
 def draw(site: str, prompt: Any) -> tuple[str, Any]:
     """What the page's own API says in the end: "complete" or "error", and its data."""
-    data = [prompt, "", "(none)", 5, 2, 7]
-    call = httpx.post(f"{site}/gradio_api/call/generate", json={"data": data})
+    values = {"prompt": prompt, "steps": 2, "seed": 7}
+    call = httpx.post(f"{site}/gradio_api/call/v2/generate", json=values)
     assert call.status_code == 200, call.text
     event_id = call.json()["event_id"]
     text = httpx.get(f"{site}/gradio_api/call/generate/{event_id}", timeout=30).text
