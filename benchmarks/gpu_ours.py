@@ -91,7 +91,7 @@ class Job:
     def denoise(self, context: Any) -> jax.Array:
         """All steps."""
         run, schedule = self.compiled, self._schedule
-        latents = run.initial_latents(self._seeds, self._seeds, 0.0, schedule.init_noise_sigma)
+        latents = run.initial_latents(self._seeds, schedule.init_noise_sigma)
         stop = schedule.stops[-1]
         scale = gpu_job.GUIDANCE_SCALE
         state = run.start(latents)

@@ -156,7 +156,7 @@ def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: s
 def test_initial_latents_are_scaled_noise() -> None:
     run = shared_pipeline(1)._compiled
     seeds = run.put_seeds(np.array([5, 6, 2**32 - 1, 0], np.uint32))
-    one, three = (np.asarray(run.initial_latents(seeds, seeds, 0.0, sigma)) for sigma in (1.0, 3.0))
+    one, three = (np.asarray(run.initial_latents(seeds, sigma)) for sigma in (1.0, 3.0))
     np.testing.assert_allclose(three, 3 * one, rtol=1e-6)
     assert len({row.tobytes() for row in one}) == 4
     assert abs(one.mean()) < 0.1
