@@ -6,7 +6,7 @@
 Run by hand, both on the same devices, in turns. With an accelerator .venv-incumbent needs its part
 of JAX too: `.venv-incumbent/bin/python -m pip install "jax[cuda13]==0.10.2"`. A CPU can do with a
 smaller model, which `tools/dropin_checkpoint.py` makes.
-Writes benchmarks/results/<date>-<device>-dropin.json.
+Writes benchmarks/results/<date>-<device>-dropin-<dtype>.json.
 """
 
 import argparse
@@ -32,8 +32,10 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="folder or Hub id of an SDXL")
     parser.add_argument("--rounds", type=int, default=2, help="processes of each, in turns")
     parser.add_argument("--repeats", type=int, default=5, help="calls, after one that compiles")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     options = parser.parse_args()
     arguments = ["--model", options.model, "--repeats", str(options.repeats)]
+    arguments += ["--dtype", options.dtype]
     rounds = [
         {
             provider: _measure(python, ["--provider", provider, *arguments])
@@ -51,7 +53,7 @@ def main() -> None:
             for name in ("first_call_seconds", "call_seconds_median")
         },
     }
-    file = record.save(f"{after[0]['device']}-dropin", report)
+    file = record.save(f"{after[0]['device']}-dropin-{options.dtype}", report)
     print(json.dumps(report, indent=2), file, sep="\n")
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.jax_utils import replicate
 
@@ -30,6 +29,7 @@ def main() -> None:
     parser.add_argument("--provider", choices=("diffusers", "pipeline.compat"), required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), required=True)
     options = parser.parse_args()
     kind = importlib.import_module(options.provider).FlaxStableDiffusionXLPipeline
     with tempfile.TemporaryDirectory() as scratch:
@@ -41,7 +41,7 @@ def main() -> None:
             convert(Path(options.model), Path(model))
         pipeline, params = kind.from_pretrained(model, split_head_dim=True)
     scheduler_state = params.pop("scheduler")
-    params = jax.tree_util.tree_map(lambda x: x.astype(jnp.bfloat16), params)
+    params = jax.tree_util.tree_map(lambda x: x.astype(options.dtype), params)
     params["scheduler"] = scheduler_state
     params = replicate(params)
     seconds = [_timed(pipeline, params, seed) for seed in range(1 + options.repeats)]
