@@ -44,7 +44,8 @@ run-cluster: setup $(VENV)/.installed-cluster
 
 test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
+	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile \
+	  --no-loadscope-reorder $(ARGS)
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)

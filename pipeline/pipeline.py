@@ -275,7 +275,7 @@ class SDXLPipeline:
                 `on_step`. While it runs, `look()` gives `[images, h, w, 3]` uint8: how the
                 pictures look so far, as small as the latents. Who does not look spends nothing.
             guidance_until: the share of the steps, 0 to 1, after which there is no guidance any
-                more. Such a step takes half the time, unless its halves have devices of their own.
+                more. Such a step is half the work, unless its halves have devices of their own.
             variation_seed: with a strength, picture i starts from the noise of `seed`, the same
                 for all, turned towards that of variation_seed + i (modulo 2^32).
             variation_strength: how far, from 0, not at all, to 1, all the way.

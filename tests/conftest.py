@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 # Nothing in the tests may need the network; a test of the Hub client sets its own endpoint.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -15,3 +17,19 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Begun first, so that no process is left with one of them when the others have nothing more to do.
+LONG = {
+    "test_browser",
+    "test_chaos",
+    "test_compat",
+    "test_examples",
+    "test_golden",
+    "test_memory",
+    "test_training",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come before the others."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
