@@ -27,7 +27,7 @@ from benchmarks.chaos import STEP_MS, STEPS, Toll, come, judge
 from benchmarks.processes import Instance, stand_in
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.stand_in import load
-from benchmarks.visitors import Visit, many_connections, percentiles, visit
+from benchmarks.visitors import MARKS, Visit, many_connections, percentiles, visit
 from serving import options
 from serving.ray_app import Fleet
 from tools import fleet
@@ -102,7 +102,6 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
             return await visit(client, cluster.url, BODIES[0], due=began + at)
 
         made = await asyncio.gather(*(arrive(at) for at in arrivals))
-    marks = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     simulated = fleet.simulated_waits(arrivals, [service_s] * count, PAINTERS)
     return {
         "requests": count,
@@ -110,7 +109,7 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
         "alone_ms": round(1000 * service_s),
         "wait_ms": percentiles([max(0.0, one.done_s - service_s) for one in made if one.done_s]),
         "wait_ms_simulated": percentiles(simulated),
-        "wait_ms_model": {k: round(1000 * asked.wait_s(part), 1) for k, part in marks.items()},
+        "wait_ms_model": {k: round(1000 * asked.wait_s(part), 1) for k, part in MARKS.items()},
     }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks import gpu_job
 from benchmarks.incumbent_model import build
+from benchmarks.random_weights import fill
 
 PACKAGES = ("diffusers", "flax", "jax", "jaxlib", "transformers")
 
@@ -25,7 +26,7 @@ def main() -> None:
     """Measures and prints."""
     options = gpu_job.read_arguments("gpu_flax")
     pipeline, shapes = build(options.configs)
-    params = random_parameters(shapes)
+    params = fill(shapes, jax.random.PRNGKey(0))
     params["scheduler"] = pipeline.scheduler.create_state()
     words = gpu_job.config(options.configs, "text_encoder/config.json")["vocab_size"]
     shape = (gpu_job.IMAGES, 2, 77)
@@ -61,20 +62,6 @@ def main() -> None:
         "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
     }
     print(json.dumps(report))
-
-
-def random_parameters(shapes: Any) -> Any:
-    """Values near what keeps activations at unit size, made on the device one by one."""
-    leaves, structure = jax.tree.flatten(shapes)
-    keys = jax.random.split(jax.random.PRNGKey(0), len(leaves))
-    filled = [_draw(leaf.shape, key) for leaf, key in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(structure, filled)
-
-
-@partial(jax.jit, static_argnums=0)
-def _draw(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
-    scale = float(np.prod(shape[:-1])) ** -0.5 if len(shape) > 1 else 0.1
-    return (jax.random.normal(key, shape) * scale).astype(jnp.bfloat16)
 
 
 if __name__ == "__main__":

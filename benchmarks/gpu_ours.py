@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import gpu_job, gpu_profile
+from benchmarks.random_weights import fill
 from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
 from pipeline.config import Config, read_config
 from pipeline.pipeline import blueprints
@@ -99,31 +100,13 @@ class Job:
 
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Networks:
-    """Networks whose activations stay near unit size; values of bfloat16 in any dtype."""
-    made = {
-        name: random_network(jax.random.key(i), lambda make=make: make(dtype), place)
-        for i, (name, make) in enumerate(blueprints(config).items())
-    }
+    """Networks with the same values in any dtype."""
+    made = {}
+    for i, (name, make) in enumerate(blueprints(config).items()):
+        graphdef, shapes = nnx.split(nnx.eval_shape(lambda make=make: make(dtype)))
+        made[name] = nnx.merge(graphdef, fill(shapes, jax.random.key(i), place))
     encoders = tuple(made[name] for name in config.text_encoders)
     return Networks(encoders, made["unet"], made["vae"], safety_checker=None)
-
-
-def random_network(key: jax.Array, make: Any, place: NamedSharding) -> Any:
-    """A network with random parameters, made on the device one by one."""
-    graphdef, state = nnx.split(nnx.eval_shape(make))
-    leaves, structure = jax.tree.flatten(state)
-    keys = jax.random.split(key, len(leaves))
-    drawn = (_draw(leaf.shape, leaf.dtype, key) for leaf, key in zip(leaves, keys, strict=True))
-    filled = [jax.device_put(values, place) for values in drawn]
-    return nnx.merge(graphdef, jax.tree.unflatten(structure, filled))
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _draw(shape: tuple[int, ...], dtype: Any, key: jax.Array) -> jax.Array:
-    values = jax.random.normal(key, shape, jnp.float32)
-    # Kernels end with their outputs; what has one axis is a bias, or a norm's scale less one.
-    values *= float(np.prod(shape[:-1])) ** -0.5 if len(shape) > 1 else 0.1
-    return values.astype(jnp.bfloat16).astype(dtype)
 
 
 def matmul_tflops() -> float:

@@ -12,6 +12,8 @@ import httpx
 
 # A stream must say something at least every 15 s, if only that it lives.
 PATIENCE = httpx.Timeout(60.0)
+# Percentiles by name.
+MARKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass
@@ -140,9 +142,8 @@ async def page_request(client: httpx.AsyncClient, url: str) -> str:
 def percentiles(seconds: list[float]) -> dict[str, float]:
     """Of seconds, as milliseconds."""
     ordered = sorted(seconds)
-    marks = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     return {
         name: round(1000 * ordered[min(len(ordered) - 1, int(mark * len(ordered)))], 1)
-        for name, mark in marks.items()
+        for name, mark in MARKS.items()
         if ordered
     }

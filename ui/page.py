@@ -195,15 +195,7 @@ def _advanced(model: Model, kind: Kind) -> Advanced:
             info=words.GUIDANCE_INFO,
             elem_id="guidance",
         )
-        until = gr.Slider(
-            0,
-            1,
-            1,
-            step=0.05,
-            label=words.GUIDANCE_UNTIL,
-            info=words.GUIDANCE_UNTIL_INFO,
-            elem_id="guidance-until",
-        )
+        until = _share(1, words.GUIDANCE_UNTIL, words.GUIDANCE_UNTIL_INFO, "guidance-until")
         steps = gr.Slider(
             1,
             model.max_inference_steps,
@@ -213,40 +205,28 @@ def _advanced(model: Model, kind: Kind) -> Advanced:
             info=words.STEPS_INFO,
             elem_id="steps",
         )
-        seed = gr.Number(
-            0,
-            precision=0,
-            minimum=0,
-            maximum=MAX_SEED,
-            label=words.SEED,
-            info=words.SEED_INFO,
-            elem_id="seed",
-        )
+        seed = _seed(words.SEED, words.SEED_INFO, "seed")
         randomise = gr.Checkbox(True, label=words.RANDOMISE, elem_id="randomise")
         several = gr.Checkbox(
             False, label=words.SEVERAL, info=words.SEVERAL_INFO, elem_id="several"
         )
-        strength = gr.Slider(
-            0,
-            1,
-            0,
-            step=0.05,
-            label=words.VARIATION_STRENGTH,
-            info=words.VARIATION_STRENGTH_INFO,
-            elem_id="variation-strength",
+        strength = _share(
+            0, words.VARIATION_STRENGTH, words.VARIATION_STRENGTH_INFO, "variation-strength"
         )
-        variation = gr.Number(
-            0,
-            precision=0,
-            minimum=0,
-            maximum=MAX_SEED,
-            label=words.VARIATION_SEED,
-            info=words.VARIATION_SEED_INFO,
-            elem_id="variation-seed",
-        )
+        variation = _seed(words.VARIATION_SEED, words.VARIATION_SEED_INFO, "variation-seed")
         embed = embedding.layout()
     chosen = style, negative, guidance, steps, randomise, seed, several, until, strength, variation
     return Advanced(style, seed, several, offered, embed, (*chosen, offered.choice))
+
+
+def _share(value: float, label: str, info: str, elem_id: str) -> gr.Slider:
+    return gr.Slider(0, 1, value, step=0.05, label=label, info=info, elem_id=elem_id)
+
+
+def _seed(label: str, info: str, elem_id: str) -> gr.Number:
+    return gr.Number(
+        0, precision=0, minimum=0, maximum=MAX_SEED, label=label, info=info, elem_id=elem_id
+    )
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
