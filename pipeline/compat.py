@@ -106,8 +106,9 @@ class FlaxDiffusionPipeline:
 
         Returns:
             The pipeline, and its parameters: a nested dict of NumPy arrays, for each network
-            under its folder's name. What is drawn is computed in their dtype. "scheduler" is
-            there, and empty: a schedule follows from the checkpoint and the number of steps.
+            under its folder's name. What is drawn is computed in their dtype, on CPUs always in
+            float32. "scheduler" is there, and empty: a schedule follows from the checkpoint and
+            the number of steps.
 
         Raises:
             CheckpointError: the checkpoint is missing, damaged, not supported or of another kind.
@@ -257,7 +258,7 @@ class FlaxDiffusionPipeline:
         if missing:
             raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
         return {
-            name: parameters.fill(name, make, params[name])
+            name: parameters.fill(name, make, _suited(params[name]))
             for name, make in self._blueprints.items()
         }
 
@@ -403,6 +404,15 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
 def _keep(array: np.ndarray) -> Any:
     """Leaves parameters on the host, where they take no room that `replicate` will need."""
     return array
+
+
+def _suited(params: Params) -> Params:
+    """In float32 on CPUs, which are slower in bfloat16; otherwise as they are."""
+    if jax.default_backend() != "cpu":
+        return params
+    return jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf, params
+    )
 
 
 def _on_first_device(checker: SafetyChecker) -> Callable[[np.ndarray], Array]:

@@ -262,3 +262,19 @@ def test_two_hundred_clicks_are_one_request(page: Page):
     expect(page.locator("#history li")).to_have_count(1)
     draw(page, "a moon")  # and it goes on
     expect(page.locator("#history li")).to_have_count(2)
+
+
+def test_a_press_soon_after_the_pictures_counts(page: Page):
+    page.locator("#prompt textarea").fill(PROMPT)
+    page.evaluate(
+        """async () => {
+          const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
+          const said = () => document.getElementById("status").textContent;
+          document.getElementById("generate").click();
+          while (!said().includes("4 pictures in")) await pause(5);
+          await pause(50);
+          document.getElementById("generate").click();
+        }"""
+    )
+    page.locator("#history summary").click()
+    expect(page.locator("#history li")).to_have_count(2)

@@ -10,12 +10,13 @@ import gradio as gr
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from gradio.routes import App
+from gradio.state_holder import StateHolder
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
-from ui import downloads, files, theme
+from ui import downloads, files, sessions, theme
 from ui.delivery import Delivery
 from ui.languages import in_every_language
 from ui.page import build_page
@@ -30,14 +31,14 @@ def mount(
 ) -> Callable[[], None]:
     """Serves the page of a generator at the application's root; `host` and `port` are its own.
 
-    Files of pictures are kept for `keep_files_s` seconds, or a little longer. Returns what ends the
-    streams by which open pages stay in touch.
+    Files of pictures, and what is known of a page that is not used, are kept for `keep_files_s`
+    seconds, or a little longer. Returns what ends the streams by which open pages stay in touch.
     """
     every_s = keep_files_s // 6
-    _tidy_up(app, every_s)
     _offer_component(app)
     downloads.connect(app)
     page, i18n = in_every_language(lambda: build_page(generator, (every_s, keep_files_s)))
+    page.state_session_capacity = sessions.MOST
     gr.mount_gradio_app(
         app,
         page,
@@ -60,6 +61,7 @@ def mount(
     )
     [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(mounted, App)
+    _tidy_up(app, mounted.state_holder, keep_files_s, every_s)
     mounted.add_middleware(Delivery)
     mounted.add_middleware(
         GZipMiddleware, compresslevel=6
@@ -77,15 +79,19 @@ def _offer_component(app: FastAPI) -> None:
         return FileResponse(script, headers={"Cache-Control": "no-cache"})
 
 
-def _tidy_up(app: FastAPI, every_s: float) -> None:
-    """Has empty folders removed for as long as the application runs."""
+def _tidy_up(app: FastAPI, pages: StateHolder, keep_s: float, every_s: float) -> None:
+    """Has what is no longer needed removed for as long as the application runs."""
     inner = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
         async with inner(app) as state:
-            tidying = asyncio.create_task(files.remove_empty_folders(every_s))
+            tidying = [
+                asyncio.create_task(files.remove_empty_folders(every_s)),
+                asyncio.create_task(sessions.forget_unused(pages, keep_s, every_s)),
+            ]
             yield state
-            tidying.cancel()
+            for task in tidying:
+                task.cancel()
 
     app.router.lifespan_context = lifespan

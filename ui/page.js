@@ -35,7 +35,8 @@
     }
   });
 
-  // Gradio notes a press a moment late. Of several in that moment the first counts.
+  // Gradio notes a press a moment late: as soon as there is Stop. Of several till then the first
+  // counts.
   let pressed = -Infinity;
   document.addEventListener("click", (event) => {
     if (!event.target.closest?.("#generate, #new-seed")) return;
@@ -70,6 +71,7 @@
   // And the page's language is that of its heading.
   const mend = () => {
     root.lang = document.querySelector("#header [lang]")?.lang || root.lang;
+    if (document.getElementById("stop")) pressed = -Infinity;
     const misnamed = "#gallery .empty, #gallery .thumbnail-lg, .upload-container";
     for (const part of document.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
     const captions = "#gallery .thumbnail-lg .caption-label";

@@ -1,0 +1,62 @@
+"""What is kept of opened pages goes when nobody uses them."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import gradio as gr
+import pytest
+from fastapi import FastAPI
+from gradio.routes import App
+from gradio.state_holder import StateHolder
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from tests.test_ui import StandIn
+from ui import sessions
+from ui.mount import mount
+
+
+def test_pages_that_nobody_uses_are_forgotten():
+    with gr.Blocks() as page:
+        pictures = gr.State([])
+    holder = StateHolder()
+    holder.set_blocks(page)
+    for name in ("left", "used"):
+        holder[name][pictures._id] = [name]
+    holder.time_last_used["left"] = datetime.now() - timedelta(hours=2)
+
+    async def forget() -> None:
+        forgetting = asyncio.create_task(sessions.forget_unused(holder, 3600, 0.01))
+        while "left" in holder:
+            await asyncio.sleep(0.01)
+        forgetting.cancel()
+
+    asyncio.run(asyncio.wait_for(forget(), 20))
+    assert list(holder.time_last_used) == ["used"]
+    assert holder["used"][pictures._id] == ["used"]
+    assert holder["left"][pictures._id] == []  # it starts afresh
+
+
+def test_an_application_keeps_a_bounded_number_of_pages_and_not_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(sessions, "MOST", 3)
+    app = FastAPI()
+    mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=6)
+    [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
+    assert isinstance(mounted, App)
+    holder = mounted.state_holder
+    with TestClient(app) as client:
+        for _ in range(5):
+            asked = {"prompt": "a red star", "seed": 7}
+            call = client.post("/gradio_api/call/v2/generate", json=asked)
+            event = call.json()["event_id"]
+            assert "event: complete" in client.get(f"/gradio_api/call/v2/generate/{event}").text
+        assert len(holder.session_data) == len(holder.time_last_used) == 3
+        for session in list(holder.time_last_used):
+            holder.time_last_used[session] -= timedelta(hours=1)
+        deadline = datetime.now() + timedelta(seconds=20)
+        while holder.session_data and datetime.now() < deadline:
+            client.get("/")
+        assert not holder.session_data
+        assert not holder.time_last_used
