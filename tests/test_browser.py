@@ -261,6 +261,12 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
     expect(page.locator("#status")).to_have_text(
         re.compile(r"4 Bilder in \d+,\d s"), timeout=DRAWN_WITHIN_MS
     )
+    expect(page.locator("#history summary")).to_have_text("Verlauf")
+    page.get_by_role("button", name="Mehr Einstellungen").click()
+    page.get_by_role("radio", name="Umrissen").check()
+    page.keyboard.press("ControlOrMeta+Enter")
+    page.locator("#history summary").click()
+    expect(page.locator("#history small").first).to_contain_text("Umrissen · Startzahl")
     page.close()
 
 
@@ -361,6 +367,17 @@ def test_as_a_part_of_another_sites_page(
             expect(pictures).to_have_count(4)
             assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
             expect(part.locator("#header")).to_be_hidden()
+        component.locator("#gallery .thumbnail-lg").first.click()
+        with page.expect_download() as download:
+            component.get_by_role("link", name=words.KINDS["jpg"]).click()
+        assert download.value.suggested_filename.endswith(".jpg")
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        component.get_by_role("button", name=words.COPY_LINK).click()
+        expect(component.get_by_role("button", name=words.COPIED)).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()").startswith(f"{address}/?prompt=")
+        component.get_by_role("button", name=words.ADVANCED).click()
+        picture = f'url("{address}/style-pictures/miniature/flat.webp")'
+        expect(component.locator("#style label").nth(1)).to_have_css("--picture", picture)
         expect(component.locator("#footer")).to_be_visible()
         expect(frame.locator("#footer")).to_be_hidden()
         assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == BLACK

@@ -11,6 +11,7 @@ from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui import words
 from ui.kinds import Kind
+from ui.styles import styles_for
 from ui.words import en
 
 MODEL = Model("MODEL", None, False, "DEVICE", 6, 333, 444, 4, 25, 50, "FAMILY", True)
@@ -41,7 +42,7 @@ SAMPLES: dict[str, Any] = {
     "seconds": 19.5,
     "seed": 4711,
     "steps": 9999,
-    "style": "OIL",
+    "style": "Anime",
     "tokens": 7777,
     "total": 88,
     "used": 2.5,
@@ -85,6 +86,11 @@ def test_it_has_every_word(language: str):
             assert own[name].keys() == word.keys()
         elif name not in ALIKE:
             assert own[name] != word, name
+
+
+def test_every_style_has_a_name():
+    assert {style for kind in Kind for style in styles_for(kind)} == en.STYLES.keys()
+    assert all(style == name for style, name in en.STYLES.items())
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -30,8 +30,9 @@ def layout() -> gr.HTML:
     """The list, closed, which shows itself once there is something in it."""
     title, info, clear = map(escape, (words.HISTORY, words.HISTORY_INFO, words.CLEAR_HISTORY))
     return gr.HTML(
-        html_template=f"<details hidden><summary>{title}</summary><p>{info}</p><ol></ol>"
-        f'<button type="button" data-clear>{clear}</button></details>',
+        html_template=f"<details hidden><summary data-named>{title}</summary>"
+        f"<p data-named>{info}</p><ol></ol>"
+        f'<button type="button" data-named data-clear>{clear}</button></details>',
         js_on_load=SCRIPT.read_text(encoding="utf-8"),
         apply_default_css=False,
         elem_id="history",

@@ -16,8 +16,9 @@ from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
-from ui import downloads, files, sessions, theme
+from ui import downloads, files, sessions, style_pictures, theme
 from ui.delivery import Delivery
+from ui.kinds import kind_of
 from ui.languages import in_every_language
 from ui.page import build_page
 
@@ -37,6 +38,7 @@ def mount(
     every_s = keep_files_s // 6
     _offer_component(app)
     downloads.connect(app)
+    style_pictures.connect(app, kind_of(generator.model))
     page, i18n = in_every_language(lambda: build_page(generator, (every_s, keep_files_s)))
     page.state_session_capacity = sessions.MOST
     gr.mount_gradio_app(

@@ -9,6 +9,12 @@
   const compact = new URLSearchParams(location.search).get("embed") === "1";
   root.classList.toggle("sdxl-compact", compact);
 
+  // Where the program is, of which a part is shown: on pages of others it is elsewhere.
+  const home = (part) => {
+    const source = part.closest("gradio-app")?.getAttribute("src");
+    return new URL(source ? source.replace(/\/?$/, "/") : location.pathname, location.href);
+  };
+
   const press = (id) => {
     const button = document.getElementById(id);
     if (!button || !button.offsetParent) return false;
@@ -60,12 +66,29 @@
     const button = event.target.closest?.("[data-copy], [data-link]");
     if (!button) return;
     const { copy: text, link } = button.dataset;
-    await copy(text ?? location.origin + location.pathname + link);
+    await copy(text ?? new URL(link, home(button)).href);
     const said = button.textContent;
     if (said === button.dataset.copied) return;
     button.textContent = button.dataset.copied;
     setTimeout(() => { button.textContent = said; }, 1500);
   });
+
+  // Gradio neither translates everything nor has it pictures for choices; the heading knows both.
+  const dress = () => {
+    const told = document.querySelector("#header [data-page]")?.dataset.page;
+    const { names, pictures } = JSON.parse(told || '{ "names": {}, "pictures": {} }');
+    for (const part of document.querySelectorAll("#style label span, #history [data-named]")) {
+      part.dataset.named ||= part.textContent;
+      const name = names[part.dataset.named] ?? part.dataset.named;
+      if (part.textContent !== name) part.textContent = name;
+    }
+    for (const label of document.querySelectorAll("#style label:not([data-pictured])")) {
+      const picture = pictures[label.querySelector("input").value];
+      if (!picture) continue;
+      label.dataset.pictured = "";
+      label.style.setProperty("--picture", `url("${new URL(picture, home(label))}")`);
+    }
+  };
 
   // Gradio names these otherwise than they read, or what is only decoration; and says captions twice.
   // And the page's language is that of its heading.
@@ -76,6 +99,10 @@
     for (const part of document.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
     const captions = "#gallery .thumbnail-lg .caption-label";
     for (const caption of document.querySelectorAll(captions)) caption.ariaHidden = "true";
+    for (const link of document.querySelectorAll("gradio-app[src] .downloads a")) {
+      link.href = new URL(link.getAttribute("href"), home(link));
+    }
+    dress();
   };
   const changes = { subtree: true, childList: true, attributeFilter: ["aria-label"] };
   new MutationObserver(mend).observe(document.body, changes);

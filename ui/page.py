@@ -1,6 +1,7 @@
 """The page: what is where, and what each press sets off."""
 
 import inspect
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +13,7 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import embedding, history, link, picked, restore, sizes, status, words
+from ui import embedding, history, link, picked, restore, sizes, status, style_pictures, words
 from ui.drawing import Drawing, Shown
 from ui.embedding import Embedding
 from ui.events import AT_ONCE, IN_THE_STRIP
@@ -305,9 +306,13 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
 
 
 def _header(model: Model, kind: Kind) -> str:
-    # Browsers are told the language: which one it is they choose themselves.
-    title, line = map(escape, (words.title(model), words.model_line(model, kind)))
-    return f'<h1 lang="{words.LANGUAGE}">{title}</h1><p>{line}</p>'
+    # Browsers are told the language: which one it is they choose themselves. And what the page's
+    # script puts in place, because Gradio does not: some names, and the pictures of styles.
+    untranslated = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY")
+    names = {getattr(words.en, name): getattr(words, name) for name in untranslated} | words.STYLES
+    told = json.dumps({"names": names, "pictures": style_pictures.addresses(kind)})
+    title, line, told = map(escape, (words.title(model), words.model_line(model, kind), told))
+    return f'<h1 lang="{words.LANGUAGE}" data-page="{told}">{title}</h1><p>{line}</p>'
 
 
 def _footer(kind: Kind) -> str:

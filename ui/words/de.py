@@ -34,6 +34,29 @@ LOOKS = "Wie die Bilder bis jetzt aussehen"
 
 ADVANCED = "Mehr Einstellungen"
 STYLE = "Stil"
+STYLES = {
+    "(none)": "(ohne)",
+    "Photograph": "Fotografie",
+    "Film still": "Filmszene",
+    "Watercolour": "Aquarell",
+    "Oil painting": "Ölgemälde",
+    "Pencil sketch": "Bleistiftskizze",
+    "Ink and wash": "Tusche",
+    "Anime": "Anime",
+    "Pixel art": "Pixelgrafik",
+    "Paper cut-out": "Papierschnitt",
+    "3D render": "3D-Grafik",
+    "Flat": "Flächig",
+    "Outlined": "Umrissen",
+    "Soft": "Weich",
+    "Glossy": "Glänzend",
+    "Sticker": "Aufkleber",
+    "Poster": "Plakat",
+    "Chalkboard": "Tafel",
+    "Sky": "Himmel",
+    "Candy": "Bonbon",
+    "Night": "Nacht",
+}
 NEGATIVE = "Unerwünschtes"
 NEGATIVE_INFO = "Was die Bilder nicht zeigen sollen."
 GUIDANCE = "Texttreue"
@@ -167,7 +190,7 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
     """The settings of a request in one line; without a style if it has none."""
     guidance = comma(f"{guidance_scale:g}")
     numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
-    return f"{style} · {numbers}" if style else numbers
+    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -33,6 +33,29 @@ LOOKS = "How the pictures look so far"
 
 ADVANCED = "Advanced"
 STYLE = "Style"
+STYLES = {
+    "(none)": "(none)",
+    "Photograph": "Photograph",
+    "Film still": "Film still",
+    "Watercolour": "Watercolour",
+    "Oil painting": "Oil painting",
+    "Pencil sketch": "Pencil sketch",
+    "Ink and wash": "Ink and wash",
+    "Anime": "Anime",
+    "Pixel art": "Pixel art",
+    "Paper cut-out": "Paper cut-out",
+    "3D render": "3D render",
+    "Flat": "Flat",
+    "Outlined": "Outlined",
+    "Soft": "Soft",
+    "Glossy": "Glossy",
+    "Sticker": "Sticker",
+    "Poster": "Poster",
+    "Chalkboard": "Chalkboard",
+    "Sky": "Sky",
+    "Candy": "Candy",
+    "Night": "Night",
+}
 NEGATIVE = "Negative prompt"
 NEGATIVE_INFO = "What the pictures should not show."
 GUIDANCE = "Guidance scale"
@@ -145,7 +168,7 @@ def finished(pictures: int, seconds: float | None) -> str:
 def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
     """The settings of a request in one line; without a style if it has none."""
     numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance_scale:g}"
-    return f"{style} · {numbers}" if style else numbers
+    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -34,6 +34,29 @@ LOOKS = "Cómo son las imágenes por ahora"
 
 ADVANCED = "Más ajustes"
 STYLE = "Estilo"
+STYLES = {
+    "(none)": "(ninguno)",
+    "Photograph": "Fotografía",
+    "Film still": "Fotograma",
+    "Watercolour": "Acuarela",
+    "Oil painting": "Óleo",
+    "Pencil sketch": "Boceto a lápiz",
+    "Ink and wash": "Tinta y aguada",
+    "Anime": "Anime",
+    "Pixel art": "Pixel art",
+    "Paper cut-out": "Papel recortado",
+    "3D render": "Render 3D",
+    "Flat": "Plano",
+    "Outlined": "Con contornos",
+    "Soft": "Suave",
+    "Glossy": "Brillante",
+    "Sticker": "Pegatina",
+    "Poster": "Cartel",
+    "Chalkboard": "Pizarra",
+    "Sky": "Cielo",
+    "Candy": "Caramelo",
+    "Night": "Noche",
+}
 NEGATIVE = "Que no aparezca"
 NEGATIVE_INFO = "Lo que las imágenes no deben mostrar."
 GUIDANCE = "Fidelidad al texto"
@@ -163,7 +186,7 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
     """The settings of a request in one line; without a style if it has none."""
     guidance = comma(f"{guidance_scale:g}")
     numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
-    return f"{style} · {numbers}" if style else numbers
+    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

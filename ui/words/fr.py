@@ -34,6 +34,29 @@ LOOKS = "Les images telles qu’elles sont pour l’instant"
 
 ADVANCED = "Plus de réglages"
 STYLE = "Style"
+STYLES = {
+    "(none)": "(aucun)",
+    "Photograph": "Photographie",
+    "Film still": "Image de film",
+    "Watercolour": "Aquarelle",
+    "Oil painting": "Peinture à l’huile",
+    "Pencil sketch": "Dessin au crayon",
+    "Ink and wash": "Encre et lavis",
+    "Anime": "Anime",
+    "Pixel art": "Pixel art",
+    "Paper cut-out": "Papier découpé",
+    "3D render": "Rendu 3D",
+    "Flat": "En aplats",
+    "Outlined": "Avec contours",
+    "Soft": "Doux",
+    "Glossy": "Brillant",
+    "Sticker": "Autocollant",
+    "Poster": "Affiche",
+    "Chalkboard": "Tableau noir",
+    "Sky": "Ciel",
+    "Candy": "Bonbon",
+    "Night": "Nuit",
+}
 NEGATIVE = "À éviter"
 NEGATIVE_INFO = "Ce que les images ne doivent pas montrer."
 GUIDANCE = "Fidélité au texte"
@@ -167,7 +190,7 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
     """The settings of a request in one line; without a style if it has none."""
     guidance = comma(f"{guidance_scale:g}")
     numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
-    return f"{style} · {numbers}" if style else numbers
+    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:
