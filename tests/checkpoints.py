@@ -2,8 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,18 +34,9 @@ def change_json(file: Path, **changes: Any) -> None:
 @cache
 def shared_pipeline(devices: int) -> SDXLPipeline:
     """Four pictures of the smallest checkpoint on the first so many devices."""
-    with quickly_compiled():
-        return SDXLPipeline.from_pretrained(
-            SMALLEST, num_inference_steps=3, devices=jax.devices()[:devices]
-        )
-
-
-@contextmanager
-def quickly_compiled() -> Iterator[None]:
-    """Does without what XLA's compilers do for programs that run often."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    return SDXLPipeline.from_pretrained(
+        SMALLEST, num_inference_steps=3, devices=jax.devices()[:devices]
+    )
 
 
 def random_module(make: Callable[[], M], seed: int = 0) -> M:

@@ -17,6 +17,9 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+# Most of the time is the compiler's, and little of it pays for what runs once. The comparison with
+# torch, in tests/reference, has programs compiled as everywhere else.
+jax.config.update("jax_disable_most_optimizations", True)
 
 # Begun first, so that no process is left with one of them when the others have nothing more to do.
 LONG = {

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import Cancelled, SDXLPipeline, metadata
 from pipeline.scheduler_config import SCHEDULERS
-from tests.checkpoints import GOLDEN, SMALLEST, CompilationCount, quickly_compiled
+from tests.checkpoints import GOLDEN, SMALLEST, CompilationCount
 
 CLOSE = 1e-4  # of pictures in 0..1: what the order of additions may change
 SD_1 = GOLDEN / "sd_1/checkpoint"
@@ -28,15 +28,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipelin
     def make(
         scheduler: str | None = None, model: Path = SD_1, images: int = 2, devices: int = 1
     ) -> SDXLPipeline:
-        with quickly_compiled():
-            return SDXLPipeline.from_pretrained(
-                model,
-                images_per_request=images,
-                num_inference_steps=5,
-                devices=jax.devices()[:devices],
-                cache_dir=folder,
-                scheduler=scheduler,
-            )
+        return SDXLPipeline.from_pretrained(
+            model,
+            images_per_request=images,
+            num_inference_steps=5,
+            devices=jax.devices()[:devices],
+            cache_dir=folder,
+            scheduler=scheduler,
+        )
 
     return make
 

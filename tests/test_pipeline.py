@@ -20,7 +20,6 @@ from tests.checkpoints import (
     CompilationCount,
     change_json,
     copy_checkpoint,
-    quickly_compiled,
     shared_pipeline,
 )
 
@@ -328,8 +327,7 @@ def test_another_size(pipe: SDXLPipeline) -> None:
     with pytest.raises(InputError, match=r"the size is 24x16; expected one of 16x16"):
         pipe.generate("a star", width=24)
     before = pictures(pipe, "a star")
-    with quickly_compiled():
-        pipe.add_size(16, 24)
+    pipe.add_size(16, 24)
     with CompilationCount() as count:
         pipe.add_size(16, 24)
         wide = pipe.generate("a star", width=24, guidance_until=0.5)
@@ -350,8 +348,7 @@ def test_a_size_that_cannot_be(pipe: SDXLPipeline) -> None:
 
 
 def test_sizes_share_their_parameters(pipe: SDXLPipeline) -> None:
-    with quickly_compiled():
-        pipe.add_size(16, 24)
+    pipe.add_size(16, 24)
     one, other = (pipe._by_size[size]._weights for size in ((16, 16), (16, 24)))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert a is b

@@ -19,7 +19,7 @@ from pipeline.compat import FlaxStableDiffusionPipeline
 from pipeline.config import read_config
 from pipeline.safety_checker import SafetyChecker
 from pipeline.safety_images import blur, prepare
-from tests.checkpoints import GOLDEN, CompilationCount, change_json, quickly_compiled
+from tests.checkpoints import GOLDEN, CompilationCount, change_json
 from tools import agreement
 from tools.agreement import relative_error
 
@@ -114,15 +114,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(model: Path, cache: Path, **options: Any) -> SDXLPipeline:
     """A picture on each of two devices."""
-    with quickly_compiled():
-        return SDXLPipeline.from_pretrained(
-            model,
-            images_per_request=2,
-            num_inference_steps=2,
-            devices=jax.devices()[:2],
-            cache_dir=cache,
-            **options,
-        )
+    return SDXLPipeline.from_pretrained(
+        model,
+        images_per_request=2,
+        num_inference_steps=2,
+        devices=jax.devices()[:2],
+        cache_dir=cache,
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,13 @@ make test-reference ARGS="--seed 7 --checkpoints 20"
 import importlib.util
 import secrets
 
+import jax
 import pytest
 
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*"]
+collect_ignore_glob = ["*"]
+if importlib.util.find_spec("torch"):
+    collect_ignore_glob = []
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
