@@ -27,7 +27,7 @@ class StandIn:
     """Draws noise instead of what is asked for; otherwise used as `SDXLPipeline` is."""
 
     model, revision, device_kind, num_devices = "stand-in", None, "none", 1
-    family, safety_checker = "Stable Diffusion XL", False
+    family, safety_checker, screened = "Stable Diffusion XL", False, False
     height = width = 64
     max_inference_steps = 50
     compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import Cancelled, CheckpointError, DeviceError, InputError
+from pipeline.errors import Cancelled, CheckpointError, DeviceError, InputError, ScreenError
 
 if TYPE_CHECKING:
     from pipeline.default_model import BUNDLED
@@ -17,6 +17,7 @@ __all__ = [
     "InputError",
     "Result",
     "SDXLPipeline",
+    "ScreenError",
 ]
 
 # Imported when first asked for: who only reads a picture's settings needs no JAX.

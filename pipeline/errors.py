@@ -19,6 +19,10 @@ class DeviceError(RuntimeError):
     """A device that is not there, has too little memory, or fails."""
 
 
+class ScreenError(RuntimeError):
+    """The operator's screening of finished pictures failed, so that none of them is given."""
+
+
 class MetadataError(ValueError):
     """A picture, or a text that should hold a picture's settings, that cannot be read."""
 

@@ -38,7 +38,7 @@ SAMPLERS = {
     "pndm": "PLMS",
     "dpmsolver++": "DPM++ 2M",
 }
-BLURRED = "blurred"  # what the safety checker did to the picture
+BLURRED = "blurred"  # what was done to a picture that was flagged
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
 PROGRAM = "sdxl-flax"
 QUALITY = 95  # of pictures that are not kept as they are
@@ -67,7 +67,7 @@ class Settings:
         model: a Hub id, or a folder's name.
         revision: the commit on the Hub.
         sampler: the scheduler's name in `SAMPLERS`, and " Karras" after it for those noise levels.
-        safety_checker: `BLURRED` where a safety checker flagged the picture.
+        safety_checker: `BLURRED` where a safety checker, or an operator's screen, flagged it.
         guidance_until: the share of the steps after which guidance ended, None where it did not.
         variation_seed: this picture's own, where it is a variation of the one of `seed`.
         variation_strength: how far that seed's noise is turned towards the variation seed's, 0..1.

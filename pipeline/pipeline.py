@@ -6,7 +6,7 @@ Named after the model it was made for; it draws with Stable Diffusion 1 and 2 as
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -39,6 +39,7 @@ from pipeline.layers import folded
 from pipeline.safety_checker import SafetyChecker
 from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
+from pipeline.screen import Screen, verdicts
 from pipeline.tokenizer import Tokenizers, longest
 from pipeline.unet import UNet
 from pipeline.vae import VAE
@@ -62,11 +63,13 @@ class Result:
         images: PIL pictures with their settings in `info`; or `[images, H, W, 3]` float32 in 0..1;
             or latents `[images, h, w, C]` float32.
         seeds: each picture's own; of variations the one that they share.
-        flagged: per picture whether the safety checker found something that is not to be shown,
-            so that it was blurred; never for latents.
+        flagged: per picture whether the safety checker, or `screen`, found something that is not
+            to be shown, so that it was blurred; never for latents.
         truncated: per picture the end of its prompt that did not fit, or "".
         negative_truncated: the same for the negative prompts.
         variation_seeds: each picture's own, where they are variations of one.
+        unblurred: by their indices, the PIL pictures themselves of those that `screen` flagged and
+            the safety checker did not: for those who ask to see them all the same.
     """
 
     images: Any
@@ -75,6 +78,7 @@ class Result:
     truncated: list[str]
     negative_truncated: list[str]
     variation_seeds: list[int] | None = None
+    unblurred: dict[int, Image.Image] = field(default_factory=dict)
 
 
 class Length(NamedTuple):
@@ -112,7 +116,8 @@ class SDXLPipeline:
     Attributes:
         model, revision: what is running: a folder's name or a Hub id, and its commit.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
-        safety_checker: whether a safety checker looks at the pictures.
+        safety_checker: whether the checkpoint's safety checker looks at the pictures.
+        screened: whether a function of the operator's does.
         height, width: of the pictures, in pixels, unless a request says otherwise.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
         device_kind, num_devices: what it runs on, such as "NVIDIA H200" and 1.
@@ -129,11 +134,13 @@ class SDXLPipeline:
         compiled: CompiledSampler,
         colours: preview.Colours,
         num_inference_steps: int,
+        screen: Screen | None = None,
     ):
         self.model = checkpoint.model
         self.revision = checkpoint.revision
         self.family = "Stable Diffusion" + (" XL" if config.text_encoder_2 else "")
         self.safety_checker = config.safety_checker is not None
+        self.screened = screen is not None
         self.height = compiled.shapes.height
         self.width = compiled.shapes.width
         self.images_per_request = compiled.shapes.images
@@ -147,6 +154,7 @@ class SDXLPipeline:
         self._compiled = compiled
         self._by_size = {(self.height, self.width): compiled}
         self._colours = colours
+        self._screen = screen
 
     @classmethod
     @failures_explained()
@@ -163,6 +171,7 @@ class SDXLPipeline:
         cache_dir: str | Path | None = None,
         scheduler: str | None = None,
         safety_checker: bool = True,
+        screen: Screen | None = None,
     ) -> "SDXLPipeline":
         """Loads a checkpoint, compiles it and warms it up.
 
@@ -180,6 +189,8 @@ class SDXLPipeline:
                 checkpoint's own where None.
             safety_checker: have the checkpoint's safety checker, where it has one, look at every
                 picture, and blur those that it flags.
+            screen: a function that is given the finished pictures of a request, as PIL pictures,
+                and says of each whether to blur it. It comes beside the safety checker.
 
         Raises:
             CheckpointError: the checkpoint is missing, damaged or not supported.
@@ -213,7 +224,9 @@ class SDXLPipeline:
         # The first run of an executable is slow even when it has been compiled.
         with _Timed("warmed up"):
             colours = _fit_colours(compiled)
-            pipe = cls(checkpoint, config, tokenizers, compiled, colours, num_inference_steps)
+            pipe = cls(
+                checkpoint, config, tokenizers, compiled, colours, num_inference_steps, screen
+            )
             pipe.generate("warm up", num_inference_steps=1, output_type="latent")
             pipe._flagged(
                 compiled, np.zeros((images_per_request, pipe.height, pipe.width, 3), np.uint8)
@@ -284,6 +297,7 @@ class SDXLPipeline:
         Raises:
             DeviceError: a device fails or has too little memory.
             InputError: an argument cannot be used.
+            ScreenError: `screen` fails; there are no pictures then.
             Cancelled: `cancelled` was set.
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
@@ -309,7 +323,7 @@ class SDXLPipeline:
         negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
         input_ids = np.stack([negative_ids, ids])
         drawn = self._sample(run, request, input_ids, noise, on_step, cancelled, on_preview)
-        images, flagged = self._finish(run, drawn, request, output_type)
+        images, flagged, unblurred = self._finish(run, drawn, request, output_type)
         return Result(
             images=images,
             seeds=request.seeds,
@@ -317,6 +331,7 @@ class SDXLPipeline:
             truncated=truncated,
             negative_truncated=negative_truncated,
             variation_seeds=request.variation_seeds if request.variation_strength > 0 else None,
+            unblurred=unblurred,
         )
 
     def measure(self, prompt: str) -> Length:
@@ -387,31 +402,45 @@ class SDXLPipeline:
 
     def _finish(
         self, run: CompiledSampler, latents: Array, request: Request, output_type: str
-    ) -> tuple[Any, list[bool]]:
-        """What was asked for, and for each picture whether it was flagged and is blurred."""
+    ) -> tuple[Any, list[bool], dict[int, Image.Image]]:
+        """The `images`, `flagged` and `unblurred` of a `Result`."""
         if output_type == "latent":
-            return np.asarray(latents), [False] * len(latents)
+            return np.asarray(latents), [False] * len(latents), {}
         as_float, as_bytes = run.decode(latents)
         levels = np.asarray(as_bytes)
-        flagged = self._flagged(run, levels)
+        by_checker, by_screen = self._flagged(run, levels), self._screened(levels)
+        flagged = [any(both) for both in zip(by_checker, by_screen, strict=True)]
         pairs = zip(levels, flagged, strict=True)
         shown = [safety_images.blur(picture) if blurred else picture for picture, blurred in pairs]
         if output_type == "np":
             pictures = np.array(as_float)
             for i in np.flatnonzero(flagged):
                 pictures[i] = shown[i] / np.float32(255)
-            return pictures, flagged
-        images = [Image.fromarray(picture) for picture in shown]
-        for i, image in enumerate(images):
-            settings = self._settings(request, i, image.size, flagged[i])
-            metadata.attach(image, settings)
-        return images, flagged
+            return pictures, flagged, {}
+        images = [self._picture(request, i, picture, flagged[i]) for i, picture in enumerate(shown)]
+        unblurred = {
+            i: self._picture(request, i, levels[i], flagged=False)
+            for i in np.flatnonzero(by_screen).tolist()
+            if not by_checker[i]
+        }
+        return images, flagged, unblurred
 
     def _flagged(self, run: CompiledSampler, images: np.ndarray) -> list[bool]:
         config = self._config.safety_checker
         if config is None:
             return [False] * len(images)
         return run.check(safety_images.prepare(images, config)).tolist()
+
+    def _screened(self, images: np.ndarray) -> list[bool]:
+        if self._screen is None:
+            return [False] * len(images)
+        return verdicts(self._screen, images)
+
+    def _picture(self, request: Request, i: int, levels: np.ndarray, flagged: bool) -> Image.Image:
+        """A picture `[H, W, 3]` uint8 with its settings."""
+        image = Image.fromarray(levels)
+        metadata.attach(image, self._settings(request, i, image.size, flagged))
+        return image
 
     def _settings(
         self, request: Request, i: int, size: tuple[int, int], flagged: bool

@@ -32,6 +32,7 @@ class Model:
     safety_checker: bool  # one looks at the pictures, and those that it flags are blurred
     more_sizes: tuple[tuple[int, int], ...] = ()  # width and height, that a request can ask for
     coming_sizes: tuple[tuple[int, int], ...] = ()  # those it will be able to ask for soon
+    screened: bool = False  # the operator's own function looks at the pictures as well
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -62,6 +63,7 @@ class Request:
         address: where the visitor comes from, "" if that is not known.
         keep: whether the request outlives, for a short time, everyone who follows it.
         previews: whether there are to be `Preview` events.
+        unblurred: whether a blurred picture is to come with the picture itself, if it may be shown.
         guidance_until: the share of the steps, 0 to 1, after which there is no guidance any more.
         variation_seed: with a strength, picture i is a variation of the picture of `seed`, its
             noise turned towards that of variation_seed + i.
@@ -80,6 +82,7 @@ class Request:
     address: str = ""
     keep: bool = False
     previews: bool = False
+    unblurred: bool = False
     guidance_until: float = 1.0
     variation_seed: int = 0
     variation_strength: float = 0.0
@@ -137,12 +140,16 @@ class Preview:
 
 @dataclass(frozen=True)
 class Image:
-    """The picture of this index, counted from 0, as a PNG file with its settings inside."""
+    """The picture of this index, counted from 0, as a PNG file with its settings inside.
+
+    Where it is blurred, `unblurred` may have the picture itself, for a visitor who asks to see it.
+    """
 
     index: int
     png: bytes
     seed: int
     settings: dict[str, str | int | float | None]  # what `pipeline.metadata.Settings` holds
+    unblurred: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from PIL import Image as Pillow
 
-from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
+from pipeline import Cancelled, InputError, Result, ScreenError, SDXLPipeline, metadata
 from serving import words
 from serving.desk import Limits
 from serving.generator import (
@@ -49,7 +49,8 @@ class LocalGenerator(Reception):
     that was stopped is still finishing its last step. Pictures become PNG files beside it, while
     the next request is being drawn.
 
-    `more_sizes`, width and height, are compiled one after the other once it is open.
+    `more_sizes`, width and height, are compiled one after the other once it is open. With `reveal`
+    a request can have the pictures themselves of those that the operator's screen had blurred.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class LocalGenerator(Reception):
         *,
         bundled: bool = False,
         more_sizes: Sequence[tuple[int, int]] = (),
+        reveal: bool = True,
     ) -> None:
         model = replace(_describe(pipe, bundled), coming_sizes=tuple(more_sizes))
         super().__init__(model, limits, rates, observer)
         observer.compiled(pipe.compile_seconds)
         self._pipe = pipe
+        self._reveal = reveal
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         self._stops: dict[str, threading.Event] = {}
         self._adding: asyncio.Task[None] | None = None
@@ -151,7 +154,8 @@ class LocalGenerator(Reception):
         """Publishes the pictures, if there are any, and says how that ends."""
         if isinstance(drawn, Error):
             return drawn
-        for image in await _encoded(drawn, record.request.images):
+        request = record.request
+        for image in await _encoded(drawn, request.images, self._reveal and request.unblurred):
             self._desk.publish(record, image)
         cut = drawn.truncated + drawn.negative_truncated
         return Done(" … ".join(dict.fromkeys(filter(None, cut))))
@@ -162,6 +166,8 @@ def _generate(
 ) -> Result | Error:
     """Whatever happens on the devices' thread ends there, as a result or as an error."""
     previews = Previews()
+    # Nothing is shown that has not been looked at.
+    shows_early = request.previews and not (pipe.safety_checker or pipe.screened)
 
     def on_step(done: int, total: int, _latents: object) -> None:
         publish(Step(done, total))
@@ -184,8 +190,7 @@ def _generate(
             height=request.size[1] if request.size else None,
             on_step=on_step,
             cancelled=stop,
-            # Nothing is shown that a safety checker has not seen.
-            on_preview=on_preview if request.previews and not pipe.safety_checker else None,
+            on_preview=on_preview if shows_early else None,
         )
     except Cancelled:
         return Error(ErrorKind.CANCELLED, words.CANCELLED)
@@ -197,6 +202,8 @@ def _generate(
 
 def _failed(error: Exception) -> Error:
     log.error("A request failed", exc_info=error)
+    if isinstance(error, ScreenError):
+        return Error(ErrorKind.FAILED, words.UNSCREENED)
     # What XLA says on every platform; its exception has no type of its own for it.
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return Error(ErrorKind.OUT_OF_MEMORY, words.OUT_OF_MEMORY)
@@ -210,12 +217,15 @@ def _for_all(texts: str | tuple[str, ...], count: int) -> str | list[str]:
     return [*texts, *[texts[-1]] * (count - len(texts))]
 
 
-async def _encoded(drawn: Result, wanted: int | None) -> list[Image]:
-    pngs = [asyncio.to_thread(_png, image) for image in drawn.images[:wanted]]
-    return [
-        Image(index, png, drawn.seeds[index], _settings(drawn.images[index]))
-        for index, png in enumerate(await asyncio.gather(*pngs))
-    ]
+async def _encoded(drawn: Result, wanted: int | None, unblurred: bool) -> list[Image]:
+    def encode(index: int, image: Pillow.Image) -> Image:
+        itself = drawn.unblurred.get(index) if unblurred else None
+        return Image(
+            index, _png(image), drawn.seeds[index], _settings(image), itself and _png(itself)
+        )
+
+    images = enumerate(drawn.images[:wanted])
+    return await asyncio.gather(*(asyncio.to_thread(encode, *each) for each in images))
 
 
 def _png(image: Pillow.Image) -> bytes:
@@ -242,4 +252,5 @@ def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         max_inference_steps=pipe.max_inference_steps,
         family=pipe.family,
         safety_checker=pipe.safety_checker,
+        screened=pipe.screened,
     )

@@ -40,6 +40,8 @@ class Options:
     backend_key_file: Path | None
     scheduler: str | None
     safety_checker: bool
+    screen: str | None
+    reveal: bool
     cache_dir: Path | None
 
 
@@ -216,12 +218,31 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         default="yes",
     )
     option(
+        "--screen",
+        "SCREEN",
+        "package.module:function of your own: given a list of finished pictures (PIL), it says of "
+        "each whether to blur it, as True or False",
+        type=_function,
+        metavar="FUNCTION",
+    )
+    option(
+        "--reveal",
+        "REVEAL",
+        "yes or no: whether who asked for a picture that --screen flagged can see it all the "
+        "same; never one that the checkpoint's safety checker flagged",
+        type=_yes_or_no,
+        default="yes",
+    )
+    option(
         "--cache-dir",
         "CACHE_DIR",
         "private folder to keep compiled programs in, for quicker restarts",
         type=Path,
     )
-    return Options(**vars(parser.parse_args(arguments)))
+    chosen = Options(**vars(parser.parse_args(arguments)))
+    if chosen.screen and chosen.backend_urls:
+        parser.error("--screen: pictures are screened where they are drawn: at --backend-urls")
+    return chosen
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
@@ -260,6 +281,12 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 def _yes_or_no(text: str) -> bool:
     return _one_of("yes", "no")(text) == "yes"
+
+
+def _function(text: str) -> str:
+    if not re.fullmatch(r"[\w.]+:\w+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not possible; package.module:function is")
+    return text
 
 
 def _origins(text: str) -> tuple[str, ...]:

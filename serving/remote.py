@@ -372,12 +372,20 @@ def _check(event: Event, record: Record, model: Model) -> None:
     wanted = record.request.images or model.images_per_request
     if isinstance(event, Image) and not (0 <= event.index < wanted and event.png.startswith(_PNG)):
         raise BackendError(f"sends a picture {event.index} that is none", "nonsense")
+    if isinstance(event, Image) and not _may_be_unblurred(event, record):
+        raise BackendError("sends a picture unblurred that is not to be", "nonsense")
     if isinstance(event, Preview) and not (
         1 <= len(event.jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in event.jpegs)
     ):
         raise BackendError("sends a preview that is none", "nonsense")
     if isinstance(event, Done) and record.images < wanted:
         raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
+
+
+def _may_be_unblurred(image: Image, record: Record) -> bool:
+    """Whether what came with a picture, if anything, is a picture that was asked for."""
+    unblurred = image.unblurred
+    return unblurred is None or (record.request.unblurred and unblurred.startswith(_PNG))
 
 
 def _refusal(status: int, content: bytes) -> Error:
@@ -399,5 +407,6 @@ def _same(one: Model, other: Model) -> bool:
         "images_per_request",
         "max_inference_steps",
         "safety_checker",
+        "screened",
     )
     return all(getattr(one, name) == getattr(other, name) for name in fields)

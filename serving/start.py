@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving import blocked, scratch
+from serving import blocked, scratch, screen
 from serving.blocked import BlockedWords
 from serving.desk import Limits
 from serving.limits import RateLimits
@@ -36,6 +36,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     from pipeline import BUNDLED, SDXLPipeline
     from pipeline.default_model import choose_model
 
+    screening = screen.find(chosen.screen) if chosen.screen else None
     model, revision = choose_model(chosen.model, chosen.revision)
     log.info("Loading %s", model)
     width, height = chosen.sizes[0] if chosen.sizes else (None, None)
@@ -49,6 +50,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         cache_dir=chosen.cache_dir,
         scheduler=chosen.scheduler,
         safety_checker=chosen.safety_checker,
+        screen=screening,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)
@@ -66,7 +68,9 @@ def local_generator(
 
     pipe, bundled = loaded
     more = chosen.sizes[1:]
-    return LocalGenerator(pipe, *limits, observer, bundled=bundled, more_sizes=more)
+    return LocalGenerator(
+        pipe, *limits, observer, bundled=bundled, more_sizes=more, reveal=chosen.reveal
+    )
 
 
 def limits(chosen: Options) -> tuple[Limits, RateLimits]:

@@ -38,7 +38,7 @@ _EVENTS: dict[str, type[Event]] = {
     "done": Done,
     "error": Error,
 }
-_FILES = {"png", "jpegs"}
+_FILES = {"png", "jpegs", "unblurred"}
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
@@ -85,6 +85,9 @@ class GenerateBody(Body):
     )
     keep: bool = Field(False, description="Go on for a while when nobody follows any more.")
     previews: bool = Field(False, description="Send `preview` events as well.")
+    unblurred: bool = Field(
+        False, description="With a blurred picture, send the picture itself if it may be shown."
+    )
 
 
 class LengthBody(BaseModel):
@@ -120,6 +123,7 @@ def generate_fields(body: GenerateBody) -> dict[str, Any]:
         "id": body.id or new_id(),
         "keep": body.keep,
         "previews": body.previews,
+        "unblurred": body.unblurred,
     }
 
 
@@ -164,7 +168,9 @@ def to_event(name: str, data: str) -> Event:
 
 
 def _each(change: Callable[[Any], Any], files: Any) -> Any:
-    """One file, or several, changed."""
+    """One file, or several, changed; None, which is no file, is not."""
+    if files is None:
+        return None
     return [change(file) for file in files] if isinstance(files, list | tuple) else change(files)
 
 

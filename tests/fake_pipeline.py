@@ -19,7 +19,7 @@ class FakePipeline:
     model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
     height = width = 8
     images_per_request = 2
-    family, safety_checker = "Stable Diffusion XL", False
+    family, safety_checker, screened = "Stable Diffusion XL", False, False
     num_inference_steps, max_inference_steps = 4, 50
     compile_seconds: ClassVar = {"hit": 0.5, "miss": 7.0}
 

@@ -55,6 +55,8 @@ def test_defaults():
         backend_key_file=None,
         scheduler=None,
         safety_checker=True,
+        screen=None,
+        reveal=True,
         cache_dir=None,
     )
 
@@ -93,6 +95,8 @@ def test_on_a_space_the_page_is_open_to_all():
         ([], {"LOG_FORMAT": "xml"}, "--log-format: 'xml' is not possible; text or json is"),
         (["--log-prompts", "perhaps"], {}, "yes or no is"),
         ([], {"SAFETY_CHECKER": "off"}, "--safety-checker: 'off' is not possible; yes or no is"),
+        ([], {"SCREEN": "my.screen"}, "--screen: 'my.screen' is not possible; package.module:func"),
+        (["--reveal", "no", "--screen", "a:b", "--backend-urls", "http://a"], {}, "--screen: "),
         (["--trusted-proxies", "-1"], {}, "--trusted-proxies"),
         (["--colour", "red"], {}, "unrecognized arguments: --colour"),
     ],
@@ -138,6 +142,20 @@ def test_blocked_words_that_cannot_be_used(tmp_path: Path):
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"app.py: --blocked-words: {file} cannot be used: line 2: ")
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("nowhere.at_all:look", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("tests.screens:look", "AttributeError: module 'tests.screens' has no attribute 'look'"),
+        ("tests.screens:NOT_A_FUNCTION", "'a text' is no function"),
+    ],
+)
+def test_a_screen_that_cannot_be_used(function: str, said: str):
+    ended = run_app("--screen", function, PORT=str(free_port()))
+    assert ended.returncode == 2
+    assert ended.stderr == f"app.py: --screen: {function} cannot be used: {said}\n"
 
 
 def test_pointed_at_itself():

@@ -21,24 +21,25 @@ def opened(index: int, pictures: list[Picture]) -> tuple:
 
 
 def test_the_open_picture_has_its_own_settings():
-    column, text, varying, chosen = opened(1, PICTURES)
+    column, text, varying, reveal, chosen, index = opened(1, PICTURES)
     assert column.visible
     assert "<dd>8</dd>" in text
-    assert chosen == SETTINGS[1]
+    assert (chosen, index) == (SETTINGS[1], 1)
     assert varying.visible
+    assert not reveal.visible
     assert 'href="pictures/folder/a-star-8.webp" download' in text
     assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8" in text
 
 
 def test_of_a_variation_there_are_no_further_ones():
     variation = replace(SETTINGS[0], variation_seed=3, variation_strength=0.5)
-    *_, varying, _ = opened(0, [replace(PICTURES[0], settings=variation)])
+    _, _, varying, *_ = opened(0, [replace(PICTURES[0], settings=variation)])
     assert not varying.visible
 
 
 @pytest.mark.parametrize("index", [0, 2, -1])
 def test_a_picture_without_settings_has_no_panel(index: int):
-    column, text, _, chosen = opened(index, [] if index == 0 else PICTURES)
+    column, text, _, _, chosen, _ = opened(index, [] if index == 0 else PICTURES)
     assert not column.visible
     assert (text, chosen) == ("", None)
 

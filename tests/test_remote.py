@@ -33,6 +33,12 @@ ROOT = Path(__file__).parent.parent
 MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False)
 ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
+# A picture as it was drawn, that nobody asked for.
+UNASKED = """event: image
+data: {"index": 0, "png": "iVBORw==", "seed": 7, "settings": {}, "unblurred": "iVBORw=="}
+
+"""
+
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +229,7 @@ def test_no_instance_is_a_clear_error():
 
 
 def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFixture):
-    for different in ({"model": "another"}, {"safety_checker": True}):
+    for different in ({"model": "another"}, {"safety_checker": True}, {"screened": True}):
         with serve(generator=_other(**different)) as other, front_of(other.url) as front:
             wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
     assert "it draws with another" in caplog.text
@@ -258,6 +264,7 @@ def _other(**different: Any) -> LocalGenerator:
         "event: step\ndata: {\n\n",
         "event: miracle\ndata: {}\n\n",
         'event: image\ndata: {"index": 0, "png": "AAAA", "seed": 7, "settings": {}}\n\n',
+        UNASKED,
         "event: done\ndata: {}\n\n",
         'event: preview\ndata: {"jpegs": ["AAAA"]}\n\n',
         'event: preview\ndata: {"jpegs": []}\n\n',

@@ -183,6 +183,13 @@ def test_what_is_flagged_is_blurred_and_says_so(
     assert remarks == [None, metadata.BLURRED]
 
 
+def test_what_it_flags_is_for_nobody_whatever_a_screen_says(one_flagged: Path, cache: Path) -> None:
+    pipe = start(one_flagged, cache, screen=lambda images: [True] * len(images))
+    result = pipe.generate("a star")
+    assert result.flagged == [True, True]
+    assert list(result.unblurred) == [0]  # the one that the screen alone flagged
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_the_old_calls_check_too(jit: bool, checker: SafetyChecker, tmp_path: Path) -> None:
     plain, params = FlaxStableDiffusionPipeline.from_pretrained(FOLDER, safety_checker=None)

@@ -108,6 +108,7 @@ class Drawing:
                 visitor=Visitor.behind(sender),
                 keep=True,
                 previews=True,
+                unblurred=True,
             )
             await self._generator.submit(request)
             asked = Fields(

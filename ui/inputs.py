@@ -52,6 +52,7 @@ def to_request(
     visitor: Visitor,
     keep: bool = False,
     previews: bool = False,
+    unblurred: bool = False,
 ) -> Request:
     """Checks every value and puts the style around the prompt; a seed left open is a random one.
 
@@ -85,6 +86,7 @@ def to_request(
         address=visitor.address,
         keep=keep,
         previews=previews,
+        unblurred=unblurred,
     )
 
 

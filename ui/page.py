@@ -268,7 +268,13 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     parts.surprise.click(lambda: surprise(kind, Random()), None, parts.prompt, **AT_ONCE)
     restore.connect(parts.restorer, parts.settings, parts.strip, generator)
     new_seed = picked.connect(
-        parts.panel, parts.gallery, parts.pictures, parts.settings, parts.strip, generator
+        parts.panel,
+        parts.gallery,
+        parts.pictures,
+        parts.settings,
+        parts.embedding.kept,
+        parts.strip,
+        generator,
     )
     new_seed.then(
         drawing.for_page,

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
 
 from pipeline.metadata import Settings
-from serving.generator import Generator, Model
-from ui import downloads, link, settings, status, words
+from serving.generator import Generator, Model, RequestError
+from ui import downloads, link, pictures, reveal, settings, status, words
 from ui.events import AT_ONCE
 from ui.pictures import Picture
 
@@ -25,12 +26,20 @@ class Panel:
     varying: gr.Row
     variations: gr.Button
     strength: gr.Slider
+    reveal: gr.Button
     picture: gr.State  # the `Settings` of the picture
+    index: gr.State  # its place in the gallery
+
+    @property
+    def shown(self) -> list[Block]:
+        """What changes with the picture that is open."""
+        return [self.column, self.text, self.varying, self.reveal, self.picture, self.index]
 
 
 def layout() -> Panel:
     """The panel, which shows itself once a picture is open."""
     with gr.Column(visible=False, elem_id="picked") as column:
+        revealing = reveal.layout()
         text = gr.HTML(elem_id="picked-settings", padding=False)
         with gr.Row():
             use = gr.Button(words.USE_SETTINGS, size="md")
@@ -40,25 +49,42 @@ def layout() -> Panel:
             strength = gr.Slider(
                 0.05, 1, 0.25, step=0.05, label=words.VARIATION_STRENGTH, elem_id="strength"
             )
-    return Panel(column, text, use, new_seed, varying, variations, strength, gr.State(None))
+    return Panel(
+        column=column,
+        text=text,
+        use=use,
+        new_seed=new_seed,
+        varying=varying,
+        variations=variations,
+        strength=strength,
+        reveal=revealing,
+        picture=gr.State(None),
+        index=gr.State(0),
+    )
 
 
 def connect(
     panel: Panel,
     gallery: gr.Gallery,
-    pictures: gr.State,
+    shown: gr.State,
     fields: Sequence[Component],
+    files: gr.BrowserState,
     strip: gr.HTML,
     generator: Generator,
 ) -> Any:
     """Has the panel follow the gallery; returns the event after which to draw with a new seed."""
 
-    def follow(pictures: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
-        return _open(pictures, event.index, generator.model)
+    def follow(shown: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
+        return _open(shown, event.index, generator.model)
 
-    shows = [panel.column, panel.text, panel.varying, panel.picture]
-    gallery.select(follow, pictures, shows, **AT_ONCE)
-    gallery.preview_close(_close, None, shows, **AT_ONCE)
+    def exchange(shown: list[Picture], index: int, files: str | None) -> tuple[Any, ...]:
+        return _exchange(shown, index, files, generator.model)
+
+    gallery.select(follow, shown, panel.shown, **AT_ONCE)
+    gallery.preview_close(_close, None, panel.shown, **AT_ONCE)
+    panel.reveal.click(
+        exchange, [shown, panel.index, files], [strip, gallery, shown, *panel.shown], **AT_ONCE
+    )
     panel.use.click(
         lambda chosen: apply(chosen, generator.model),
         panel.picture,
@@ -81,19 +107,28 @@ def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
     return (*values, status.taken_over(notes))
 
 
-def _open(pictures: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
-    if not 0 <= index < len(pictures):  # what was stopped has no settings
+def _open(shown: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
+    if not 0 <= index < len(shown):  # what was stopped has no settings
         return _close()
-    chosen = pictures[index].settings
+    chosen = shown[index].settings
     fields, _ = settings.as_fields(chosen, model)
-    text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(pictures[index].path)
+    text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(shown[index].path)
     # Of a variation there can be no further ones: its settings have room for one step.
     varying = gr.Row(visible=chosen.variation_seed is None)
-    return gr.Column(visible=True), text, varying, chosen
+    return gr.Column(visible=True), text, varying, reveal.offered(shown[index]), chosen, index
 
 
 def _close() -> tuple[Any, ...]:
-    return gr.Column(visible=False), "", gr.skip(), None
+    return gr.Column(visible=False), "", gr.skip(), gr.skip(), None, gr.skip()
+
+
+def _exchange(shown: list[Picture], index: int, files: str | None, model: Model) -> tuple[Any, ...]:
+    try:
+        shown = reveal.exchange(shown, index, files)
+    except RequestError as error:
+        return status.error(str(error)), *(gr.skip(),) * 8
+    gallery = gr.Gallery(pictures.for_gallery(shown), selected_index=index)
+    return gr.skip(), gallery, shown, *_open(shown, index, model)
 
 
 def _without_seed(chosen: Settings | None) -> Settings | None:

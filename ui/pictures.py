@@ -18,11 +18,29 @@ WITH_SETTINGS, BARE = "with settings", "bare"
 
 @dataclass(frozen=True)
 class Picture:
-    """One of them, in a file that the page hands out."""
+    """One of them, in a file that the page hands out.
+
+    Attributes:
+        prompt: what its caption says.
+        other: the PNG file that can be shown in its place: of a blurred picture the picture
+            itself, and of that the blurred one again.
+    """
 
     path: Path
-    caption: str
+    prompt: str
     settings: Settings
+    other: bytes | None = None
+
+    @property
+    def blurred(self) -> bool:
+        """Whether this is not the picture itself."""
+        return self.settings.safety_checker is not None
+
+    @property
+    def caption(self) -> str:
+        """Its caption, in the visitor's language."""
+        said = self.settings
+        return words.caption(self.prompt, said.seed or 0, said.variation_seed, self.blurred)
 
 
 def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
@@ -40,14 +58,9 @@ def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
         for prompt, image, each in zip(prompts, images, said, strict=True)
     }
     return [
-        Picture(path, _caption(prompt, each), each)
-        for path, prompt, each in zip(files.save(named), prompts, said, strict=True)
+        Picture(path, prompt, each, image.unblurred)
+        for path, prompt, each, image in zip(files.save(named), prompts, said, images, strict=True)
     ]
-
-
-def _caption(prompt: str, said: Settings) -> str:
-    blurred = said.safety_checker is not None
-    return words.caption(prompt, said.seed or 0, said.variation_seed, blurred)
 
 
 def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:
@@ -63,6 +76,24 @@ def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:
     }
     saved = zip(pictures, files.save(contents), strict=True)
     return [replace(each, path=path) for each, path in saved]
+
+
+def exchanged(picture: Picture, embed: bool) -> Picture:
+    """The other one, of a picture that has one, in a file that there was not before.
+
+    Raises:
+        LookupError: there is no other one.
+        OSError: the picture's file is gone.
+        RequestError: the other one cannot be written.
+    """
+    if picture.other is None:
+        raise LookupError(picture.path.name)
+    remark = None if picture.blurred else metadata.BLURRED
+    said = replace(picture.settings, safety_checker=remark)
+    shown = picture.path.read_bytes()
+    other = metadata.rewritten(picture.other, said if embed else None)
+    [path] = files.save({picture.path.name: other})
+    return replace(picture, path=path, settings=said, other=shown)
 
 
 def for_gallery(pictures: Sequence[Picture]) -> list[tuple[str, str]]:

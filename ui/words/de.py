@@ -87,6 +87,8 @@ COPIED = "Kopiert"
 USE_SETTINGS = "Einstellungen übernehmen"
 NEW_SEED = "Mit neuer Startzahl"
 VARIATIONS = "Dieses abwandeln"
+SHOW_ANYWAY = "Trotzdem zeigen"
+HIDE_AGAIN = "Wieder verbergen"
 TAKEN_OVER = "Die Einstellungen sind übernommen. „Zeichnen“ verwendet sie."
 LINK_NOT_USED = "Nicht alles in diesem Link lässt sich verwenden."
 SETTINGS = {
@@ -133,6 +135,7 @@ _SAID = {
     said.UNAVAILABLE: "Zurzeit kann niemand zeichnen. Bitte später noch einmal versuchen.",
     said.OUT_OF_MEMORY: "Der Speicher hat nicht gereicht. Bitte noch einmal versuchen.",
     said.FAILED: "Beim Zeichnen ist etwas schiefgegangen. Bitte noch einmal versuchen.",
+    said.UNSCREENED: "Die Bilder ließen sich nicht prüfen. Bitte noch einmal versuchen.",
     said.UNKNOWN: "Eine solche Anfrage gibt es nicht oder nicht mehr.",
     said.DUPLICATE: "Eine solche Anfrage gibt es schon.",
 }
@@ -154,7 +157,7 @@ def model_line(model: Model, kind: Kind) -> str:
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", Abwandlung {variation}"
-    remark += ", vom Filter des Modells unscharf gemacht" if blurred else ""
+    remark += ", vom Filter unscharf gemacht" if blurred else ""
     return f"Startzahl {seed}{remark}: {prompt}"
 
 

@@ -82,6 +82,8 @@ COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
 NEW_SEED = "Same with a new seed"
 VARIATIONS = "Variations of this one"
+SHOW_ANYWAY = "Show it anyway"
+HIDE_AGAIN = "Hide it again"
 TAKEN_OVER = "The settings are in place. Generate draws with them."
 LINK_NOT_USED = "Not all of the link can be used."
 SETTINGS = {
@@ -133,7 +135,7 @@ def model_line(model: Model, kind: Kind) -> str:
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", variation {variation}"
-    remark += ", blurred by the model’s safety checker" if blurred else ""
+    remark += ", blurred by the safety checker" if blurred else ""
     return f"Seed {seed}{remark}: {prompt}"
 
 

@@ -83,6 +83,8 @@ COPIED = "Copiado"
 USE_SETTINGS = "Usar estos ajustes"
 NEW_SEED = "Con una semilla nueva"
 VARIATIONS = "Variaciones de esta"
+SHOW_ANYWAY = "Mostrar de todos modos"
+HIDE_AGAIN = "Volver a ocultar"
 TAKEN_OVER = "Los ajustes están puestos. «Dibujar» los utiliza."
 LINK_NOT_USED = "No todo lo que dice el enlace se puede usar."
 SETTINGS = {
@@ -129,6 +131,7 @@ _SAID = {
     said.UNAVAILABLE: "Ahora mismo nadie puede dibujar. Inténtelo de nuevo más tarde.",
     said.OUT_OF_MEMORY: "La memoria no bastó para dibujar. Inténtelo de nuevo.",
     said.FAILED: "Algo salió mal al dibujar. Inténtelo de nuevo.",
+    said.UNSCREENED: "Las imágenes no se pudieron revisar. Inténtelo de nuevo.",
     said.UNKNOWN: "No hay, o ya no hay, tal petición.",
     said.DUPLICATE: "Ya hay una petición así.",
 }
@@ -150,7 +153,7 @@ def model_line(model: Model, kind: Kind) -> str:
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", variación {variation}"
-    remark += ", desenfocada por el filtro del modelo" if blurred else ""
+    remark += ", desenfocada por el filtro" if blurred else ""
     return f"Semilla {seed}{remark}: {prompt}"
 
 

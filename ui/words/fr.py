@@ -87,6 +87,8 @@ COPIED = "Copié"
 USE_SETTINGS = "Reprendre ces réglages"
 NEW_SEED = "Avec une nouvelle graine"
 VARIATIONS = "Variations de celle-ci"
+SHOW_ANYWAY = "Afficher quand même"
+HIDE_AGAIN = "Masquer à nouveau"
 TAKEN_OVER = "Les réglages sont en place. « Dessiner » les utilise."
 LINK_NOT_USED = "Tout n’est pas utilisable dans ce lien."
 SETTINGS = {
@@ -133,6 +135,7 @@ _SAID = {
     said.UNAVAILABLE: "Personne ne peut dessiner pour le moment. Veuillez réessayer plus tard.",
     said.OUT_OF_MEMORY: "La mémoire n’a pas suffi pour dessiner. Veuillez réessayer.",
     said.FAILED: "Quelque chose a échoué pendant le dessin. Veuillez réessayer.",
+    said.UNSCREENED: "Les images n’ont pas pu être vérifiées. Veuillez réessayer.",
     said.UNKNOWN: "Il n’y a pas, ou plus, de telle demande.",
     said.DUPLICATE: "Il y a déjà une telle demande.",
 }
@@ -154,7 +157,7 @@ def model_line(model: Model, kind: Kind) -> str:
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", variation {variation}"
-    remark += ", floutée par le filtre du modèle" if blurred else ""
+    remark += ", floutée par le filtre" if blurred else ""
     return f"Graine {seed}{remark} : {prompt}"
 
 
