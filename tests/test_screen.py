@@ -25,7 +25,7 @@ from serving.local import LocalGenerator
 from serving.observer import Observer
 from serving.remote import RemoteGenerator
 from tests import screens
-from tests.checkpoints import SMALLEST, CompilationCount, quickly_compiled
+from tests.checkpoints import SMALLEST, CompilationCount
 from tests.test_http import Event, generate
 from tests.test_mcp import call
 from tests.web import Site, serve
@@ -48,14 +48,13 @@ class Screening:
 @pytest.fixture(scope="module")
 def shared() -> tuple[SDXLPipeline, Screening]:
     screening = Screening()
-    with quickly_compiled():
-        pipe = SDXLPipeline.from_pretrained(
-            SMALLEST,
-            images_per_request=2,
-            num_inference_steps=2,
-            devices=jax.devices()[:1],
-            screen=screening,
-        )
+    pipe = SDXLPipeline.from_pretrained(
+        SMALLEST,
+        images_per_request=2,
+        num_inference_steps=2,
+        devices=jax.devices()[:1],
+        screen=screening,
+    )
     return pipe, screening
 
 
