@@ -9,6 +9,7 @@ import time
 
 START = time.perf_counter()
 PACKAGES = ("jax", "jaxlib", "flax", "numpy")
+IMAGES = 4
 
 
 def main() -> None:
@@ -21,9 +22,11 @@ def main() -> None:
 
     from pipeline import SDXLPipeline
     from pipeline.default_model import choose_model
+    from pipeline.devices import cores_as_devices
 
+    cores_as_devices(IMAGES)
     pipe = SDXLPipeline.from_pretrained(
-        *choose_model(options.model, None), cache_dir=options.cache_dir
+        *choose_model(options.model, None), images_per_request=IMAGES, cache_dir=options.cache_dir
     )
     started = time.perf_counter() - START
     seconds = []

@@ -85,6 +85,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
 
     from pipeline import SDXLPipeline, metadata
     from pipeline.default_model import choose_model
+    from pipeline.devices import cores_as_devices
     from pipeline.pipeline import check_request
 
     prompt = options.prompt if len(options.prompt) > 1 else options.prompt[0]
@@ -101,6 +102,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         options.variation_strength,
     )
     _make_folder(options.out)
+    cores_as_devices(options.images)
     model, revision = choose_model(options.model, options.revision)
     pipe = SDXLPipeline.from_pretrained(
         model,

@@ -410,9 +410,10 @@ def _suited(params: Params) -> Params:
     """In float32 on CPUs, which are slower in bfloat16; otherwise as they are."""
     if jax.default_backend() != "cpu":
         return params
-    return jax.tree.map(
+    exact = jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf, params
     )
+    return jax.lax.optimization_barrier(exact)  # or XLA does it in every step
 
 
 def _on_first_device(checker: SafetyChecker) -> Callable[[np.ndarray], Array]:

@@ -1,13 +1,40 @@
-"""The devices that JAX finds, and what is said when they fail."""
+"""The devices that JAX finds, how many of a CPU's are used, and what is said when they fail."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 from jax.errors import JaxRuntimeError
 
 from pipeline.errors import DeviceError
+
+# Of a checkpoint up to this size every core of a CPU can have a copy.
+COPIED_BYTES = 500e6
+_UNSET = -1
+
+
+def cores_as_devices(images: int) -> None:
+    """Has JAX take cores of a CPU for devices, as many as can share `images` equally.
+
+    Each then draws pictures of its own, where otherwise all would share every operation: too small
+    in a small model to be worth it. Has to come before anything else is asked of JAX. A number
+    that is set already, by JAX_NUM_CPU_DEVICES or otherwise, stands.
+    """
+    if jax.config.read("jax_num_cpu_devices") == _UNSET:
+        most = min(images, os.cpu_count() or 1)
+        shares = max(n for n in range(1, most + 1) if images % n == 0)
+        jax.config.update("jax_num_cpu_devices", shares)
+
+
+def worth_a_copy(devices: Sequence[jax.Device], folder: Path) -> Sequence[jax.Device]:
+    """Those of the devices that a checkpoint in a folder should be copied to.
+
+    All of them; but of a CPU's, which have one memory, only the first where it is large.
+    """
+    size = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
+    return devices[:1] if devices[0].platform == "cpu" and size > COPIED_BYTES else devices
 
 
 def find_devices() -> list[jax.Device]:

@@ -31,7 +31,7 @@ from pipeline.compiled import (
     place_on,
 )
 from pipeline.config import Config, read_config
-from pipeline.devices import failures_explained, find_devices
+from pipeline.devices import failures_explained, find_devices, worth_a_copy
 from pipeline.errors import Cancelled, CheckpointError, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
@@ -183,7 +183,8 @@ class SDXLPipeline:
             images_per_request: pictures that every call draws.
             num_inference_steps: the default of `generate`, 1 to 50.
             dtype: of the networks: bfloat16 on accelerators and float32 on CPU where None.
-            devices: to run on; all of the default backend where None.
+            devices: to run on; where None all of the default backend, but for a large checkpoint
+                only the first of a CPU's.
             cache_dir: a private folder to keep compiled executables in; None keeps none.
             scheduler: "euler", "euler-ancestral", "ddim", "pndm" or "dpmsolver++"; the
                 checkpoint's own where None.
@@ -203,10 +204,10 @@ class SDXLPipeline:
         if scheduler is not None and scheduler not in SCHEDULERS:
             right = ", ".join(map(repr, SCHEDULERS))
             raise InputError(f"scheduler is {scheduler!r}; expected one of {right}")
-        devices = find_devices() if devices is None else list(devices)
-        if not devices:
+        used = find_devices() if devices is None else list(devices)
+        if not used:
             raise InputError("devices is empty; expected at least one")
-        dtype = network_dtype(dtype, devices)
+        dtype = network_dtype(dtype, used)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         checkpoint = fetch(
             str(model),
@@ -218,7 +219,9 @@ class SDXLPipeline:
         config = read_config(checkpoint.folder, scheduler, safety_checker=safety_checker)
         tokenizers = load_tokenizers(checkpoint.folder, config)
         shapes = Shapes(images_per_request, *image_size(config, height, width), tokenizers.length)
-        mesh = make_mesh(devices, images_per_request)
+        if devices is None:
+            used = worth_a_copy(used, checkpoint.folder)
+        mesh = make_mesh(used, images_per_request)
         networks = load_networks(checkpoint.folder, config, dtype, place_on(mesh))
         compiled = CompiledSampler(config, networks, mesh, shapes, cache)
         # The first run of an executable is slow even when it has been compiled.

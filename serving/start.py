@@ -35,7 +35,9 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     # JAX is imported only where something is drawn.
     from pipeline import BUNDLED, SDXLPipeline
     from pipeline.default_model import choose_model
+    from pipeline.devices import cores_as_devices
 
+    cores_as_devices(chosen.images)
     screening = screen.find(chosen.screen) if chosen.screen else None
     model, revision = choose_model(chosen.model, chosen.revision)
     log.info("Loading %s", model)

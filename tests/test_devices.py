@@ -1,10 +1,15 @@
-"""What is said of devices that are not there."""
+"""Devices that are used, and what is said of those that are not there."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
+
+from pipeline.devices import COPIED_BYTES, worth_a_copy
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
@@ -23,3 +28,35 @@ def test_a_platform_that_is_not_there_is_one_line(platform: str, program: list[s
     assert "Traceback" not in done.stderr
     [line] = [line for line in done.stderr.splitlines() if "no device" in line]
     assert f"JAX_PLATFORMS is '{platform}'" in line
+
+
+@pytest.mark.parametrize(
+    ("images", "cores", "devices"), [(4, 2, 2), (4, 3, 2), (3, 64, 3), (1, 8, 1)]
+)
+def test_cores_share_pictures_equally(images: int, cores: int, devices: int) -> None:
+    program = (
+        f"import os; os.cpu_count = lambda: {cores}\n"
+        "import jax\nfrom pipeline.devices import cores_as_devices\n"
+        f"cores_as_devices({images}); print(jax.device_count())"
+    )
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    for asked, found in ((None, devices), ("5", 5)):
+        chosen = environment if asked is None else {**environment, "JAX_NUM_CPU_DEVICES": asked}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=chosen, capture_output=True, text=True, check=True
+        )
+        assert int(done.stdout) == found
+
+
+def test_a_large_checkpoint_is_not_copied_within_one_memory(tmp_path: Path) -> None:
+    devices = jax.devices()
+    weights = tmp_path / "unet" / "model.safetensors"
+    weights.parent.mkdir()
+    with weights.open("wb") as file:
+        file.truncate(1000)
+    assert worth_a_copy(devices, tmp_path) == devices
+    with weights.open("wb") as file:
+        file.truncate(int(COPIED_BYTES) + 1)
+    assert worth_a_copy(devices, tmp_path) == devices[:1]
+    accelerators = [SimpleNamespace(platform="tpu")] * 4
+    assert len(worth_a_copy(accelerators, tmp_path)) == 4  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, quoted, short, size
+from ui.words.numbers import comma, duration, hardware, quoted, short, size
 
 LANGUAGE = "de"
 
@@ -149,8 +149,7 @@ def title(model: Model) -> str:
 def model_line(model: Model, kind: Kind) -> str:
     """Which model draws, how large, and on what."""
     name = MINIATURE if kind is Kind.MINIATURE else model.name
-    device = "CPU" if model.device == "cpu" else model.device
-    devices = device if model.num_devices == 1 else f"{model.num_devices} × {device}"
+    devices = hardware(model.device, model.num_devices)
     return f"{name} · {size(model.sizes[0])} Pixel · auf {devices}"
 
 

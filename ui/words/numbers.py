@@ -27,3 +27,10 @@ def short(value: object) -> str:
 def quoted(message: str) -> str:
     """What stands between the first and the last quotation mark of a message."""
     return message.partition('"')[2].rpartition('"')[0]
+
+
+def hardware(device: str, count: int) -> str:
+    """What draws, such as "4 × TPU v5 lite"; of a CPU nobody counts the cores."""
+    if device == "cpu":
+        return "CPU"
+    return device if count == 1 else f"{count} × {device}"
