@@ -22,7 +22,7 @@ def cores_as_devices(images: int) -> None:
     in a small model to be worth it. Has to come before anything else is asked of JAX. A number
     that is set already, by JAX_NUM_CPU_DEVICES or otherwise, stands.
     """
-    if jax.config.read("jax_num_cpu_devices") == _UNSET:
+    if jax.config.values["jax_num_cpu_devices"] == _UNSET:
         most = min(images, os.cpu_count() or 1)
         shares = max(n for n in range(1, most + 1) if images % n == 0)
         jax.config.update("jax_num_cpu_devices", shares)
