@@ -19,6 +19,7 @@ import re
 import struct
 import unicodedata
 import uuid
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
@@ -49,6 +50,9 @@ MAX_TEXT = 2**20
 NEGATIVE = "Negative prompt:"
 _UNICODE = b"UNICODE\0"  # how EXIF begins a comment in UTF-16; here it is big-endian
 _ASCII = b"ASCII\0\0\0"
+# Runs only: pictures with the grain of photographs are as small as in zlib's usual way, in a fifth
+# of the time.
+_PNG = {"format": "PNG", "compress_level": 1, "compress_type": zlib.Z_RLE}
 _HEADER_BYTES = 33  # of a PNG: the signature and the first chunk
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 # Possessive and of limited length, so that no text takes more than linear time.
@@ -171,13 +175,13 @@ def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
     if KEY in image.info:
         info.add_text(KEY, image.info[KEY])  # as iTXt where Latin-1 does not suffice
     if not isinstance(target, str | Path):
-        image.save(target, format="PNG", pnginfo=info)
+        image.save(target, pnginfo=info, **_PNG)
         return
     path = Path(target)
     part = path.with_name(f".{uuid.uuid4().hex}.part")
     try:
         with part.open("xb") as file:
-            image.save(file, format="PNG", pnginfo=info)
+            image.save(file, pnginfo=info, **_PNG)
         part.replace(path)
     except OSError as error:
         reason = f"the picture cannot be written: {error.strerror or error}"

@@ -1,0 +1,144 @@
+"""From the last step to the visitor's eyes: what comes after the drawing.
+
+    .venv/bin/python -m benchmarks.delivery
+
+A stand-in for the model has four pictures of 1024x1024 pixels, with the grain of photographs, at
+once; a real Chromium on the same machine asks the page for them, again and again. Counted is the
+time from there to the last byte of the last picture in the browser. Needs what `make test`
+installs. Writes `benchmarks/results/<date>-delivery.json`.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from PIL import Image
+
+import app
+from benchmarks import record
+from benchmarks.processes import Instance
+from benchmarks.stand_in import StandIn
+from pipeline import Result, SDXLPipeline
+from serving.options import Options
+
+SIDE = 1024
+# What the pictures' frequencies fall off with, and what is left at each pixel: about as much as in
+# photographs.
+FALL, GRAIN = 1.6, 1.0
+SERVE = "--serve"
+STARTED = "drawn at "
+LAST_PICTURE = """() => Math.max(...performance.getEntriesByType("resource")
+  .filter((each) => each.name.includes("/gradio_api/file="))
+  .map((each) => performance.timeOrigin + each.responseEnd))"""
+FIRST_REQUEST = LAST_PICTURE.replace("max", "min").replace("responseEnd", "requestStart")
+
+
+class Finished(StandIn):
+    """Has all pictures as soon as it is asked, and prints when."""
+
+    height = width = SIDE
+
+    def __init__(self) -> None:
+        super().__init__(step_s=0, images_per_request=4, num_inference_steps=1)
+        self._ready = [_photographic(seed) for seed in range(self.images_per_request)]
+
+    def generate(self, *args: Any, **kwargs: Any) -> Result:
+        """See `StandIn.generate`."""
+        result = super().generate(*args, **kwargs)
+        print(f"{STARTED}{time.time()}", flush=True)
+        return result
+
+    def _picture(self, prompt: str, seed: int) -> Image.Image:
+        return self._ready[seed % len(self._ready)].copy()
+
+
+def _photographic(seed: int) -> Image.Image:
+    """Noise whose power falls with its frequency, as in photographs."""
+    rng = np.random.default_rng(seed)
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(SIDE), np.fft.fftfreq(SIDE)))
+    frequency[0, 0] = 1
+    noise = rng.normal(size=(SIDE, SIDE, 3))
+    soft = np.fft.ifft2(np.fft.fft2(noise, axes=(0, 1)) / frequency[..., None] ** FALL, axes=(0, 1))
+    colours = soft.real / soft.real.std()
+    pixels = 128 + 50 * (colours[..., :1] + 0.3 * colours) + GRAIN * rng.normal(size=colours.shape)
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def load(_: Options) -> tuple[SDXLPipeline, bool]:
+    """What `serving.start.load_pipeline` gives, but `Finished`."""
+    return cast(SDXLPipeline, Finished()), False
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery")
+    parser.add_argument("--repeats", type=int, default=15, help="requests, after two to warm up")
+    repeats = parser.parse_args().repeats
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        program = ["-m", "benchmarks.delivery", SERVE, "--steps", "1", "--log-format", "json"]
+        instance = Instance(program, log)
+        instance.start()
+        try:
+            instance.wait_until_ready()
+            record.write("delivery", report(instance, 2 + repeats))
+        finally:
+            instance.kill()
+
+
+def report(instance: Instance, requests: int) -> dict[str, Any]:
+    """Milliseconds after the pictures were there, medians; `sizes` are of the PNG files."""
+    from playwright.sync_api import expect
+
+    from tools.page_states import launched
+
+    seen: list[dict[str, float]] = []
+    with launched() as browser:
+        page = browser.new_page()
+        page.goto(instance.url)
+        page.locator("html[data-sdxl]").wait_for()
+        for number in range(requests):
+            page.evaluate("performance.clearResourceTimings()")
+            page.locator("#prompt textarea").fill(f"picture {number}")
+            page.keyboard.press("Enter")
+            caption = page.locator("#gallery .caption-label").last
+            expect(caption).to_contain_text(f"picture {number}", timeout=30_000)
+            page.wait_for_function(
+                "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
+            )
+            drawn, finish_ms = _of_the_server(instance.log)
+            first, last = (
+                1000 * (page.evaluate(each) / 1000 - drawn)
+                for each in (FIRST_REQUEST, LAST_PICTURE)
+            )
+            seen.append({"encoded": finish_ms, "asked_for": first, "last_byte": last})
+        entries = page.evaluate(
+            "performance.getEntriesByType('resource').filter((each) =>"
+            " each.name.includes('/gradio_api/file=')).map((each) => each.encodedBodySize)"
+        )
+    seen = seen[2:]
+    middle = {name: round(statistics.median(each[name] for each in seen), 1) for name in seen[0]}
+    ends = sorted(round(each["last_byte"], 1) for each in seen)
+    return {"requests": len(seen), "median_ms": middle, "last_byte_ms": ends, "bytes": entries}
+
+
+def _of_the_server(log: Path) -> tuple[float, float]:
+    """When the newest pictures were there, in seconds since 1970, and what finishing them took."""
+    lines = log.read_text().splitlines()
+    drawn = max(float(line.removeprefix(STARTED)) for line in lines if line.startswith(STARTED))
+    requests = [json.loads(line) for line in lines if line.startswith("{") and "finish_ms" in line]
+    return drawn, requests[-1]["finish_ms"]
+
+
+if __name__ == "__main__":
+    if SERVE in sys.argv:
+        sys.argv.remove(SERVE)
+        app.main(sys.argv[1:], load)
+    else:
+        main()
