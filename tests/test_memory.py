@@ -278,3 +278,48 @@ def test_a_press_soon_after_the_pictures_counts(page: Page):
     )
     page.locator("#history summary").click()
     expect(page.locator("#history li")).to_have_count(2)
+
+
+# --- what cannot be ---
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "becomes"),
+    [("#steps", "99", "50"), ("#guidance", "-3", "0")],
+)
+def test_a_slider_takes_what_is_next_to_it(page: Page, field: str, typed: str, becomes: str):
+    advanced(page)
+    number = page.locator(f"{field} input[type=number]")
+    number.fill(typed)
+    page.keyboard.press("Tab")
+    expect(number).to_have_value(becomes)
+
+
+@pytest.mark.parametrize(
+    ("field", "label"), [("#seed", words.SEED), ("#variation-seed", words.VARIATION_SEED)]
+)
+@pytest.mark.parametrize("typed", ["-1", "4294967296", "1e30"])
+def test_a_seed_that_cannot_be_is_a_message(page: Page, field: str, label: str, typed: str):
+    page.locator("#prompt textarea").fill(PROMPT)
+    advanced(page)
+    page.get_by_label(words.RANDOMISE).uncheck()
+    page.locator(f"{field} input").fill(typed)
+    page.locator("#generate").click()
+    expect(page.get_by_role("alert")).to_contain_text(f"{label}: ")
+    expect(page.get_by_role("alert")).to_contain_text("whole numbers from 0 to 4294967295")
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+
+
+def test_ten_million_characters_are_a_message(browser: Browser, address: str):
+    page = browser.new_page()  # whose console says that something was too large
+    page.goto(address)
+    page.locator("#prompt textarea").evaluate(
+        """field => {
+          field.value = "x".repeat(10_000_000);  // past what the field lets one type
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+        }"""
+    )
+    page.locator("#generate").click()
+    expect(page.get_by_role("alert")).to_contain_text("at most 2000 are possible")
+    draw(page)
+    page.close()

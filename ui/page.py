@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.components import Component
 from gradio.events import api
 
-from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
+from serving.generator import MAX_CHARACTERS, Generator, Model
 from ui import embedding, history, link, picked, restore, sizes, status, style_pictures, words
 from ui.drawing import Drawing, Shown
 from ui.embedding import Embedding
@@ -225,9 +225,8 @@ def _share(value: float, label: str, info: str, elem_id: str) -> gr.Slider:
 
 
 def _seed(label: str, info: str, elem_id: str) -> gr.Number:
-    return gr.Number(
-        0, precision=0, minimum=0, maximum=MAX_SEED, label=label, info=info, elem_id=elem_id
-    )
+    # Without bounds of Gradio's: what is said of a number out of bounds is said in the strip.
+    return gr.Number(0, precision=0, label=label, info=info, elem_id=elem_id)
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
