@@ -30,10 +30,11 @@ import httpx
 from benchmarks import record
 from benchmarks.processes import Instance, front_end, stand_in
 from benchmarks.proxy import Proxy
-from benchmarks.visitors import Visit, many_connections, page_request, percentiles, visit
+from benchmarks.visitors import Moment, Visit, many_connections, page_request, percentiles, visit
 
 STEP_MS, STEPS = 20, 20
-EVENTS = STEPS + 6  # of a request: begun, steps, four pictures, done
+# What happens to a request, and how often: whoever stops it or leaves does so at one of these.
+PHASES = {"queued": 1, "started": 1, "step": STEPS, "image": 4}
 VISITORS = 8
 PROMPTS = 8  # that differ
 SETTLED_WITHIN_S = 60.0
@@ -164,13 +165,15 @@ async def come(
     while not over():
         body, right = rng.choice(wanted)
         meant = rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
-        made = await _ask(client, url, body, meant, rng.randrange(EVENTS), toll)
+        phase = rng.choice(list(PHASES))
+        at = Moment(phase, rng.randrange(PHASES[phase]))
+        made = await _ask(client, url, body, meant, at, toll)
         toll.visits.append((meant, made))
         judge(meant, made, right, toll)
 
 
 async def _ask(
-    client: httpx.AsyncClient, url: str, body: dict[str, Any], meant: str, at: int, toll: Toll
+    client: httpx.AsyncClient, url: str, body: dict[str, Any], meant: str, at: Moment, toll: Toll
 ) -> Visit:
     """One request; a refusal says when to ask again."""
     while True:

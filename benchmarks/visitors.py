@@ -4,9 +4,10 @@ import base64
 import hashlib
 import json
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -14,6 +15,13 @@ import httpx
 PATIENCE = httpx.Timeout(60.0)
 # Percentiles by name.
 MARKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+class Moment(NamedTuple):
+    """The event of this name that comes after so many of the same name."""
+
+    name: str
+    before: int = 0
 
 
 @dataclass
@@ -51,8 +59,8 @@ async def visit(
     body: dict[str, Any],
     *,
     due: float | None = None,
-    cancel_at: int | None = None,
-    leave_at: int | None = None,
+    cancel_at: Moment | None = None,
+    leave_at: Moment | None = None,
 ) -> Visit:
     """Asks, and follows what happens.
 
@@ -61,8 +69,8 @@ async def visit(
         url: of the instance.
         body: of the request.
         due: when it should have been sent, by `time.monotonic()`; now if left out.
-        cancel_at: the event, counted from 0, at which the request is stopped.
-        leave_at: the same, at which the connection is closed.
+        cancel_at: when the request is stopped.
+        leave_at: when the connection is closed.
     """
     made = Visit()
     due = time.monotonic() if due is None else due
@@ -85,10 +93,11 @@ async def _follow(
     url: str,
     answer: httpx.Response,
     due: float,
-    cancel_at: int | None,
-    leave_at: int | None,
+    cancel_at: Moment | None,
+    leave_at: Moment | None,
 ) -> None:
-    count, name, last = 0, "", due
+    name, last = "", due
+    seen: Counter[str] = Counter()
     async for line in answer.aiter_lines():
         key, _, value = line.partition(": ")
         if key == "event":
@@ -98,15 +107,16 @@ async def _follow(
         now = time.monotonic()
         _heard(made, name, json.loads(value), now - due, now - last)
         last = now
-        if count in (cancel_at, leave_at):
+        now_is = Moment(name, seen[name])
+        seen[name] += 1
+        if now_is in (cancel_at, leave_at):
             made.changed_at = name
-        if count == cancel_at:
+        if now_is == cancel_at:
             request_id = answer.headers["X-Request-Id"]
             await client.delete(f"{url}/v1/requests/{request_id}", timeout=PATIENCE)
-        if count == leave_at and made.outcome == "broken":
+        if now_is == leave_at and made.outcome == "broken":
             made.outcome = "left"
             return
-        count += 1
 
 
 def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: float) -> None:
