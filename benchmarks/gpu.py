@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
-from benchmarks.gpu_job import IMAGES, REQUEST_TFLOP, STEPS
+from benchmarks.draw_job import REQUEST_TFLOP
 from tests.published import SDXL_BASE, write
 
 ROOT = Path(__file__).parents[1]
@@ -62,13 +62,13 @@ def measure(options: argparse.Namespace, configs: Path) -> dict[str, Any]:
             found[name] = {"left_out": f"{python} is not there"}
             continue
         extra = ["--fidelity", "--profile", str(configs / "profile")] if name == "ours" else []
-        found[name] = run(python, f"benchmarks.gpu_{name}", [*common, *extra])
+        found[name] = run(python, f"benchmarks.draw_{name}", [*common, *extra])
     ours = found["ours"]
     for each in found.values():
         if seconds := each.get("request_seconds"):
             each |= compared(seconds, ours, options.pixels)
     sweep = {
-        flag: run(options.ours, "benchmarks.gpu_ours", common, XLA_FLAGS=flag).get(
+        flag: run(options.ours, "benchmarks.draw_ours", common, XLA_FLAGS=flag).get(
             "request_seconds"
         )
         for flag in (SWEEP if options.sweep else ())
@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace, configs: Path) -> dict[str, Any]:
     return {
         **record.head("benchmarks.gpu"),
         "device": ours.get("device", "unknown"),
-        "job": f"{IMAGES} x {options.pixels}x{options.pixels}, {STEPS} steps",
+        "job": f"4 x {options.pixels}x{options.pixels}, 25 steps",
         **found,
         "request_seconds_with_flag": sweep,
     }

@@ -17,20 +17,22 @@ TEXT_ENCODERS = {
 }
 
 
-def build(configs: Path) -> tuple[Any, dict[str, Any]]:
-    """The pipeline in bfloat16 from a folder with a checkpoint's JSON files, and its parameters'
-    shapes. It has no tokenizers: `_generate` takes ids.
+def build(configs: Path, dtype: str = "bfloat16") -> tuple[Any, dict[str, Any]]:
+    """The pipeline from a folder with a checkpoint's JSON files, and its parameters' shapes.
+
+    It computes in `dtype`, and has no tokenizers: `_generate` takes ids.
     """
+    computed = jnp.dtype(dtype)
     for logging in (diffusers.utils.logging, transformers.utils.logging):
         logging.set_verbosity_error()
     parts = {
-        name: kind(CLIPTextConfig(**_read(configs, name)), dtype=jnp.bfloat16, _do_init=False)
+        name: kind(CLIPTextConfig(**_read(configs, name)), dtype=computed, _do_init=False)
         for name, kind in TEXT_ENCODERS.items()
     }
     unet = diffusers.FlaxUNet2DConditionModel.from_config(
-        _read(configs, "unet"), dtype=jnp.bfloat16, split_head_dim=True
+        _read(configs, "unet"), dtype=computed, split_head_dim=True
     )
-    vae = diffusers.FlaxAutoencoderKL.from_config(_read(configs, "vae"), dtype=jnp.bfloat16)
+    vae = diffusers.FlaxAutoencoderKL.from_config(_read(configs, "vae"), dtype=computed)
     scheduler = diffusers.FlaxEulerDiscreteScheduler.from_config(
         _read(configs, "scheduler", "scheduler_config.json")
     )
@@ -45,7 +47,7 @@ def build(configs: Path) -> tuple[Any, dict[str, Any]]:
     for name, part in (("unet", unet), ("vae", vae)):
         shapes[name] = jax.eval_shape(lambda part=part: part.init_weights(key))
     return pipeline, {
-        name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), tree)
+        name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, computed), tree)
         for name, tree in shapes.items()
     }
 

@@ -1,4 +1,4 @@
-"""The job that GPUs are measured by, for programs of whichever library draws: SDXL, random weights.
+"""The job that devices are measured by, for programs of whichever library draws: random weights.
 
 Knows neither JAX nor torch, of which each program has its own.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-IMAGES, STEPS, GUIDANCE_SCALE = 4, 25, 5.0
+GUIDANCE_SCALE = 5.0
 MATMUL = 8192  # the side of the square matrices by which the device's own rate is measured
 # Of four 1024x1024 pictures, 25 steps with guidance and the VAE included.
 REQUEST_TFLOP = 1394.0
@@ -22,6 +22,9 @@ def read_arguments(program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}")
     parser.add_argument("configs", type=Path)
     parser.add_argument("--pixels", type=int, default=1024, help="along each side")
+    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--repeats", type=int, default=5, help="after one to warm up")
     parser.add_argument("--profile", type=Path, help="a folder for the profile of a request")
     parser.add_argument("--fidelity", action="store_true", help="compare with float32")

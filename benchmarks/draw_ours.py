@@ -1,6 +1,6 @@
-"""One process: this project's sampler on a GPU, with random weights made on the device.
+"""One process: this project's sampler, with random weights made on the device.
 
-    .venv/bin/python -m benchmarks.gpu_ours CONFIGS
+    .venv/bin/python -m benchmarks.draw_ours CONFIGS
 
 Prints what it took as JSON. With `--fidelity` the same pictures are drawn in float32 too, from the
 same latents and weights.
@@ -9,6 +9,7 @@ same latents and weights.
 import importlib.metadata
 import json
 import time
+from argparse import Namespace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from benchmarks import gpu_job, gpu_profile
+from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
 from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
 from pipeline.config import Config, read_config
@@ -32,14 +33,14 @@ TOKENS = 77
 
 def main() -> None:
     """Measures and prints."""
-    options = gpu_job.read_arguments("gpu_ours")
+    options = draw_job.read_arguments("draw_ours")
     config = read_config(options.configs)
     begin = time.perf_counter()
-    job = Job(config, options.pixels, jnp.bfloat16)
+    job = Job(config, options, options.dtype)
     started = time.perf_counter() - begin
     context = job.encode()
     latents = job.denoise(context)
-    timed = partial(gpu_job.seconds, repeats=options.repeats)
+    timed = partial(draw_job.seconds, repeats=options.repeats)
     device = jax.devices()[0]
     report: dict[str, Any] = {
         "provider": "this project",
@@ -49,11 +50,12 @@ def main() -> None:
         "compile_seconds": job.compiled.seconds,
         "request_seconds": timed(lambda: job.pictures()),
         "encode_seconds": timed(lambda: jax.block_until_ready(job.encode())),
-        "step_seconds": timed(lambda: job.denoise(context).block_until_ready()) / gpu_job.STEPS,
+        "step_seconds": timed(lambda: job.denoise(context).block_until_ready()) / options.steps,
         "decode_seconds": timed(lambda: np.asarray(job.compiled.decode(latents)[1])),
         "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
-        "matmul_tflops": matmul_tflops(),
     }
+    if device.platform != "cpu":
+        report["matmul_tflops"] = matmul_tflops()
     if options.profile:
         with jax.profiler.trace(str(options.profile)):
             job.pictures()
@@ -61,7 +63,7 @@ def main() -> None:
     if options.fidelity:
         pictures = job.pictures()
         del job
-        exact = Job(config, options.pixels, jnp.float32).pictures()
+        exact = Job(config, options, "float32").pictures()
         report["psnr_db_against_float32"] = psnr(pictures, exact)
     print(json.dumps(report))
 
@@ -69,32 +71,37 @@ def main() -> None:
 class Job:
     """A sampler with random weights, which are the same in either dtype, and one request for it."""
 
-    def __init__(self, config: Config, pixels: int, dtype: Any) -> None:
-        mesh = make_mesh(jax.devices()[:1], gpu_job.IMAGES)
-        shapes = Shapes(gpu_job.IMAGES, pixels, pixels, TOKENS)
-        networks = random_networks(config, dtype, NamedSharding(mesh, P()))
+    def __init__(self, config: Config, options: Namespace, dtype: str) -> None:
+        images, pixels = options.images, options.pixels
+        devices = (
+            jax.devices()
+        )  # of a CPU its cores, if told so; otherwise one is compared with one
+        mesh = make_mesh(devices if devices[0].platform == "cpu" else devices[:1], images)
+        shapes = Shapes(images, pixels, pixels, TOKENS)
+        networks = random_networks(config, jnp.dtype(dtype), NamedSharding(mesh, P()))
         self.compiled = CompiledSampler(config, networks, mesh, shapes, None)
-        self._schedule = make_schedule(config.scheduler, gpu_job.STEPS)
+        self._schedule = make_schedule(config.scheduler, options.steps)
         self._table = self.compiled.put_schedule(self._schedule)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
-        shape = (2, gpu_job.IMAGES, len(config.text_encoders), TOKENS)
+        shape = (2, images, len(config.text_encoders), TOKENS)
         self._ids = np.random.default_rng(0).integers(0, words, shape, np.int32)
-        self._seeds = self.compiled.put_seeds(np.arange(gpu_job.IMAGES, dtype=np.uint32))
+        self._seeds = self.compiled.put_seeds(np.arange(images, dtype=np.uint32))
+        self._no_zeros = np.zeros(images, np.bool_)
 
     def pictures(self) -> np.ndarray:
-        """A whole request: `[4, H, W, 3]` uint8 on the host."""
+        """A whole request: `[B, H, W, 3]` uint8 on the host."""
         return np.asarray(self.compiled.decode(self.denoise(self.encode()))[1])
 
     def encode(self) -> Any:
         """The prompts' part."""
-        return self.compiled.encode(self._ids, np.zeros(gpu_job.IMAGES, np.bool_))
+        return self.compiled.encode(self._ids, self._no_zeros)
 
     def denoise(self, context: Any) -> jax.Array:
         """All steps."""
         run, schedule = self.compiled, self._schedule
         latents = run.initial_latents(self._seeds, schedule.init_noise_sigma)
         stop = schedule.stops[-1]
-        scale = gpu_job.GUIDANCE_SCALE
+        scale = draw_job.GUIDANCE_SCALE
         state = run.start(latents)
         return run.denoise(state, context, self._seeds, self._table, scale, stop, 0, stop).latents
 
@@ -111,10 +118,10 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Network
 
 def matmul_tflops() -> float:
     """The device's own rate in bfloat16, on random values."""
-    shape = (gpu_job.MATMUL, gpu_job.MATMUL)
+    shape = (draw_job.MATMUL, draw_job.MATMUL)
     one, other = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(2))
     product = jax.jit(jnp.matmul)
-    return gpu_job.matmul_tflops(lambda: product(one, other).block_until_ready())
+    return draw_job.matmul_tflops(lambda: product(one, other).block_until_ready())
 
 
 def psnr(pictures: np.ndarray, exact: np.ndarray) -> list[float]:

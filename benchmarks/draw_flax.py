@@ -1,6 +1,6 @@
-"""One process: diffusers 0.39's Flax pipeline on a GPU, with random weights made on the device.
+"""One process: diffusers 0.39's Flax pipeline, with random weights made on the device.
 
-    .venv-incumbent/bin/python -m benchmarks.gpu_flax CONFIGS
+    .venv-incumbent/bin/python -m benchmarks.draw_flax CONFIGS
 
 Prints what it took as JSON.
 """
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import gpu_job
+from benchmarks import draw_job
 from benchmarks.incumbent_model import build
 from benchmarks.random_weights import fill
 
@@ -24,20 +24,20 @@ PACKAGES = ("diffusers", "flax", "jax", "jaxlib", "transformers")
 
 def main() -> None:
     """Measures and prints."""
-    options = gpu_job.read_arguments("gpu_flax")
-    pipeline, shapes = build(options.configs)
+    options = draw_job.read_arguments("draw_flax")
+    pipeline, shapes = build(options.configs, options.dtype)
     params = fill(shapes, jax.random.PRNGKey(0))
     params["scheduler"] = pipeline.scheduler.create_state()
-    words = gpu_job.config(options.configs, "text_encoder/config.json")["vocab_size"]
-    shape = (gpu_job.IMAGES, 2, 77)
+    words = draw_job.config(options.configs, "text_encoder/config.json")["vocab_size"]
+    shape = (options.images, 2, 77)
     ids = jnp.asarray(np.random.default_rng(0).integers(0, words, shape, np.int32))
 
     # As its own pmap has it, for one device.
     @partial(jax.jit, static_argnums=0)
     def generate(latent: bool, params: Any, key: jax.Array) -> jax.Array:
         size = (options.pixels, options.pixels)
-        scale = gpu_job.GUIDANCE_SCALE
-        arguments = (ids, params, key, gpu_job.STEPS, *size, scale, None, ids)
+        scale = draw_job.GUIDANCE_SCALE
+        arguments = (ids, params, key, options.steps, *size, scale, None, ids)
         return pipeline._generate(*arguments, return_latents=latent)
 
     def pictures() -> np.ndarray:
@@ -46,8 +46,8 @@ def main() -> None:
     begin = time.perf_counter()
     pictures()
     first = time.perf_counter() - begin
-    request = gpu_job.seconds(pictures, options.repeats)
-    without_decode = gpu_job.seconds(
+    request = draw_job.seconds(pictures, options.repeats)
+    without_decode = draw_job.seconds(
         lambda: generate(True, params, jax.random.PRNGKey(0)).block_until_ready(), options.repeats
     )
     device = jax.devices()[0]
@@ -57,7 +57,7 @@ def main() -> None:
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "first_request_seconds": first,
         "request_seconds": request,
-        "step_seconds": without_decode / gpu_job.STEPS,
+        "step_seconds": without_decode / options.steps,
         "decode_seconds": request - without_decode,
         "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
     }

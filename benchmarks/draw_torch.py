@@ -1,10 +1,10 @@
-"""One process: torch's diffusers on a GPU, with random weights made on the device.
+"""One process: torch's diffusers, with random weights made on the device.
 
-    .venv-reference/bin/python -m benchmarks.gpu_torch CONFIGS
+    .venv-reference/bin/python -m benchmarks.draw_torch CONFIGS
 
-bfloat16, scaled dot-product attention, channels last, fused projections and `torch.compile` with
-`max-autotune`. It is given the prompts' embeddings: text encoding, 0.06 % of the work, is not in
-its time. Prints what it took as JSON.
+Scaled dot-product attention, channels last and fused projections; on a GPU `torch.compile` with
+`max-autotune`, too. It is given the prompts' embeddings: text encoding, 0.06 % of the work of SDXL,
+is not in its time. Prints what it took as JSON.
 """
 
 import importlib.metadata
@@ -21,24 +21,28 @@ from diffusers import (
     UNet2DConditionModel,
 )
 
-from benchmarks import gpu_job
+from benchmarks import draw_job
 
 PACKAGES = ("diffusers", "torch")
 
 
 def main() -> None:
     """Measures and prints."""
-    options = gpu_job.read_arguments("gpu_torch")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    options = draw_job.read_arguments("draw_torch")
+    cuda = torch.cuda.is_available()
+    device = "cuda" if cuda else "cpu"
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
     with torch.device(device):
-        unet = UNet2DConditionModel.from_config(gpu_job.config(options.configs, "unet/config.json"))
-        vae = AutoencoderKL.from_config(gpu_job.config(options.configs, "vae/config.json"))
+        unet = UNet2DConditionModel.from_config(
+            draw_job.config(options.configs, "unet/config.json")
+        )
+        vae = AutoencoderKL.from_config(draw_job.config(options.configs, "vae/config.json"))
+    dtype = getattr(torch, options.dtype)
     for network in (unet, vae):
-        network.to(dtype=torch.bfloat16, memory_format=torch.channels_last).eval()
+        network.to(dtype=dtype, memory_format=torch.channels_last).eval()
     scheduler = EulerDiscreteScheduler.from_config(
-        gpu_job.config(options.configs, "scheduler/scheduler_config.json")
+        draw_job.config(options.configs, "scheduler/scheduler_config.json")
     )
     pipe = StableDiffusionXLPipeline(
         vae=vae,
@@ -53,12 +57,13 @@ def main() -> None:
     vae.config.force_upcast = False  # bfloat16 does not overflow
     pipe.set_progress_bar_config(disable=True)
     pipe.fuse_qkv_projections()
-    unet.forward = torch.compile(unet.forward, mode="max-autotune", fullgraph=True)
-    vae.decode = torch.compile(vae.decode, mode="max-autotune", fullgraph=True)
-    pooled = gpu_job.config(options.configs, "text_encoder_2/config.json")["projection_dim"]
-    make = partial(torch.randn, device=device, dtype=torch.bfloat16)
+    if cuda:
+        unet.forward = torch.compile(unet.forward, mode="max-autotune", fullgraph=True)
+        vae.decode = torch.compile(vae.decode, mode="max-autotune", fullgraph=True)
+    pooled = draw_job.config(options.configs, "text_encoder_2/config.json")["projection_dim"]
+    make = partial(torch.randn, device=device, dtype=dtype)
     embeds = {
-        f"{negative}{name}prompt_embeds": make(gpu_job.IMAGES, *size)
+        f"{negative}{name}prompt_embeds": make(options.images, *size)
         for negative in ("", "negative_")
         for name, size in (("", (77, unet.config.cross_attention_dim)), ("pooled_", (pooled,)))
     }
@@ -67,8 +72,8 @@ def main() -> None:
         images = pipe(
             height=options.pixels,
             width=options.pixels,
-            num_inference_steps=gpu_job.STEPS,
-            guidance_scale=gpu_job.GUIDANCE_SCALE,
+            num_inference_steps=options.steps,
+            guidance_scale=draw_job.GUIDANCE_SCALE,
             output_type=output_type,
             **embeds,
         ).images
@@ -77,16 +82,15 @@ def main() -> None:
     begin = time.perf_counter()
     draw("np")
     first = time.perf_counter() - begin
-    request = gpu_job.seconds(lambda: draw("np"), options.repeats)
-    without_decode = gpu_job.seconds(lambda: draw("latent"), options.repeats)
-    cuda = device == "cuda"
+    request = draw_job.seconds(lambda: draw("np"), options.repeats)
+    without_decode = draw_job.seconds(lambda: draw("latent"), options.repeats)
     report = {
-        "provider": "diffusers, torch.compile",
+        "provider": "diffusers" + (", torch.compile" if cuda else ""),
         "device": torch.cuda.get_device_name() if cuda else "cpu",
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "first_request_seconds": first,
         "request_seconds": request,
-        "step_seconds": without_decode / gpu_job.STEPS,
+        "step_seconds": without_decode / options.steps,
         "decode_seconds": request - without_decode,
         "peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if cuda else 0,
     }

@@ -1,0 +1,63 @@
+"""`make bench-cpu`: the miniature, and SDXL at full size, on this machine's CPU by three libraries.
+
+Random weights; this project's sampler, the Flax pipeline of diffusers 0.39 and torch's diffusers,
+each in a process and an environment of its own, in float32, and the first and the last in bfloat16
+too. Of the full size a few steps for one small picture. Writes results/<date>-cpu.json.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record
+from benchmarks.gpu import ENVIRONMENTS, run
+from pipeline import BUNDLED
+from tests.published import SDXL_BASE, write
+
+# Of a small model each core draws its own pictures; of a large one there is room for one copy.
+JOBS = {
+    "miniature": ["--pixels", "256", "--images", "4", "--steps", "25", "--repeats", "5"],
+    "sdxl 256x256": ["--pixels", "256", "--images", "1", "--steps", "3", "--repeats", "2"],
+    "sdxl 512x512": ["--pixels", "512", "--images", "1", "--steps", "3", "--repeats", "1"],
+}
+LIBRARIES = [("ours", "float32"), ("flax", "float32"), ("torch", "float32")]
+LIBRARIES += [("ours", "bfloat16"), ("torch", "bfloat16")]
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        published = write(Path(folder), SDXL_BASE)
+        found = {
+            name: measure(BUNDLED if name == "miniature" else published, JOBS[name])
+            for name in options.jobs
+        }
+    record.write("cpu", found)
+
+
+def measure(configs: Path, job: list[str]) -> dict[str, Any]:
+    """What every library takes for a job, and how many times as long as this one in float32."""
+    cores = str(os.cpu_count()) if configs == BUNDLED else "1"
+    found = {}
+    for name, dtype in LIBRARIES:
+        found[f"{name} {dtype}"] = run(
+            ENVIRONMENTS[name],
+            f"benchmarks.draw_{name}",
+            [str(configs), *job, "--dtype", dtype],
+            JAX_PLATFORMS="cpu",
+            JAX_NUM_CPU_DEVICES=cores if name == "ours" else "1",
+        )
+    ours = found["ours float32"].get("request_seconds")
+    for each in found.values():
+        if ours and "request_seconds" in each:
+            each["times_ours"] = round(each["request_seconds"] / ours, 2)
+    return found
+
+
+if __name__ == "__main__":
+    main()
