@@ -12,7 +12,7 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, MAX_SEED, Generator, Model
-from ui import embedding, history, link, picked, restore, sizes, status, words
+from ui import embedding, history, link, network, picked, restore, sizes, status, words
 from ui.drawing import Drawing, Shown
 from ui.embedding import Embedding
 from ui.events import AT_ONCE, IN_THE_STRIP
@@ -47,6 +47,7 @@ class Parts:
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
+    network: gr.HTML
     looks: gr.HTML
     gallery: gr.Gallery
     pictures: gr.State  # `ui.pictures.Picture`s, those that the gallery shows
@@ -114,6 +115,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
         with gr.Column(elem_id="pictures"):
             strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
+            away = network.layout()
             with gr.Column(elem_id="stage"):
                 looks = gr.HTML(status.EMPTY, elem_id="looks", padding=False)
                 gallery = gr.Gallery(
@@ -151,6 +153,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         generate=generate,
         stop=stop,
         strip=strip,
+        network=away,
         looks=looks,
         gallery=gallery,
         pictures=gr.State([]),
@@ -161,7 +164,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
         seed=advanced.seed,
         sizes=advanced.sizes,
         settings=[prompt, *advanced.settings],
-        request=gr.BrowserState(storage_key=STORAGE_KEY),
+        # No secret, so that a page opened after a restart can read what was kept before it.
+        request=gr.BrowserState(storage_key=STORAGE_KEY, secret=STORAGE_KEY),
     )
 
 
@@ -295,12 +299,9 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         styles_for(kind),
     )
     sizes.connect(page, parts.sizes, generator)
-    page.load(
-        drawing.again,
-        [parts.request, parts.embedding.kept],
-        parts.shown,
-        **IN_THE_STRIP,
-    )
+    newest = [parts.request, parts.embedding.kept]
+    page.load(drawing.again, newest, parts.shown, **IN_THE_STRIP)
+    network.connect(parts.network, drawing.resume, newest, parts.shown)
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 
