@@ -7,21 +7,29 @@ from typing import Any
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 DRAWN_WITHIN_MS = 60_000
+# A frame of another site may not take the focus, which is as it should be.
+NO_ERROR = "Blocked autofocusing"
 expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 
 @contextmanager
 def opened(
-    browser: Browser, address: str, width: int = 1280, height: int = 800, **options: Any
+    browser: Browser,
+    address: str,
+    width: int = 1280,
+    height: int = 800,
+    *,
+    unless: str = NO_ERROR,
+    **options: Any,
 ) -> Iterator[Page]:
-    """The page must neither call anywhere else nor write errors to the console."""
+    """The page must neither call anywhere else nor write errors, unless they begin so."""
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     page = context.new_page()
     strangers: list[str] = []
     errors: list[str] = []
     page.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if _is_error(said) else None)
+    page.on("console", lambda said: errors.append(said.text) if _is_error(said, unless) else None)
     # Nobody acts before what the page asks for when it is opened is answered.
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.goto(address)
@@ -36,9 +44,8 @@ def _is_far(url: str) -> bool:
     return not url.startswith(("http://127.0.0.1:", "http://localhost:", "data:", "blob:"))
 
 
-def _is_error(said: ConsoleMessage) -> bool:
-    # A frame of another site may not take the focus, which is as it should be.
-    return said.type == "error" and not said.text.startswith("Blocked autofocusing")
+def _is_error(said: ConsoleMessage, unless: str) -> bool:
+    return said.type == "error" and not said.text.startswith(unless)
 
 
 def ask(page: Page, prompt: str) -> None:

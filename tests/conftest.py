@@ -29,6 +29,7 @@ LONG = {
     "test_examples",
     "test_golden",
     "test_memory",
+    "test_network",
     "test_training",
 }
 

@@ -462,6 +462,18 @@ def test_a_page_loaded_anew_finds_its_request_again():
         assert set(map(str, update)) == {str(gr.skip())}
 
 
+@pytest.mark.parametrize("nothing_to_find", [None, "forgotten"])
+def test_a_request_that_was_lost_with_the_connection_is_said_to_be(nothing_to_find: str | None):
+    async def resumed() -> list[Shown]:
+        drawn = Drawing(StandIn(), Kind.MINIATURE)
+        return [update async for update in drawn.resume(nothing_to_find)]
+
+    first, last = asyncio.run(resumed())
+    assert set(map(str, first)) == {str(gr.skip())}
+    assert last.strip == status.note(words.LOST)
+    assert buttons(last) == (True, False)
+
+
 def test_stop_stops_that_request():
     stand_in = StandIn()
     drawn = Drawing(stand_in, Kind.MINIATURE)

@@ -171,9 +171,21 @@ class Drawing:
         if not request_id:
             return
         with suppress(RequestError):  # it is forgotten, which is nothing the visitor must know
-            async with aclosing(self._follow(request_id, files)) as updates:
+            async with aclosing(self._found(request_id, files)) as updates:
                 async for update in updates:
-                    yield update._replace(request_id=request_id)
+                    yield update
+
+    async def resume(
+        self, request_id: str | None, files: str | None = None
+    ) -> AsyncGenerator[Shown]:
+        """Finds the request again that the page was about when the connection broke."""
+        yield _UNCHANGED
+        try:
+            async with aclosing(self._found(request_id or "", files)) as updates:
+                async for update in updates:
+                    yield update
+        except RequestError:
+            yield _ended(status.note(words.LOST))
 
     async def length(self, prompt: str, style: str, several: bool) -> str:
         """How long the longest of the prompts is for the model, with its style."""
@@ -254,6 +266,11 @@ class Drawing:
         steps = model.num_inference_steps if steps is None else steps
         return inputs.to_request(model, self._styles, steps=steps, **values)
 
+    async def _found(self, request_id: str, files: str | None) -> AsyncGenerator[Shown]:
+        async with aclosing(self._follow(request_id, files)) as updates:
+            async for update in updates:
+                yield update._replace(request_id=request_id)
+
     async def _follow(
         self, request_id: str, files: str | None, *, caption: str = "", began: float | None = None
     ) -> AsyncGenerator[Shown]:
@@ -289,7 +306,7 @@ class Drawing:
                             history=history.drawn(request_id, [each.path for each in saved]),
                         )
                     case Error(kind, message):
-                        calm = kind is ErrorKind.CANCELLED
+                        calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
                         strip = (status.note if calm else status.error)(
                             words.problem(message, kind, None)
                         )

@@ -1,6 +1,6 @@
 () => {
-  // What the page does in the browser alone: keys, copying, and names for screen readers. Gradio
-  // calls this function once.
+  // What the page does in the browser alone: keys, the focus, copying, and names for screen readers.
+  // Gradio calls this function once.
   const root = document.documentElement;
   if (root.dataset.sdxl) return;
   root.dataset.sdxl = "ready";
@@ -22,8 +22,16 @@
     return true;
   };
 
+  const closePicture = () => {
+    const close = document.querySelector("#gallery .preview [aria-label='Close']");
+    close?.click();
+    return close;
+  };
+
   // Before the fields see it: in some of them Enter has a meaning of its own.
   document.addEventListener("keydown", (event) => {
+    // Held down, a key presses once, and not what comes in the place of what it pressed.
+    if (event.repeat && event.target.closest?.("#generate, #stop")) event.preventDefault();
     const runs = event.key === "Enter" && (event.ctrlKey || event.metaKey);
     if (runs && !event.repeat && press("generate")) {
       event.preventDefault();
@@ -31,7 +39,7 @@
     }
   }, true);
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || event.defaultPrevented || press("stop")) return;
+    if (event.key !== "Escape" || event.defaultPrevented || press("stop") || closePicture()) return;
     // What was sent just now has no Stop yet; unless something else is done, it is waited for.
     const again = setInterval(() => { if (press("stop")) clearInterval(again); }, 50);
     const enough = () => clearInterval(again);
@@ -90,6 +98,21 @@
     }
   };
 
+  // When what has the focus disappears, the focus goes to what is there instead.
+  let focused = null;
+  let picture = 0; // the one that is open, or was
+  document.addEventListener("focusin", ({ target }) => { focused = target; });
+  const heir = () => {
+    if (focused.closest("#generate, #stop")) return document.querySelector("#generate, #stop");
+    const open = focused.closest(".preview, #picked");
+    return open && document.querySelectorAll("#gallery .thumbnail-lg")[picture];
+  };
+  const keepFocus = () => {
+    const opened = [...document.querySelectorAll("#gallery .thumbnail-small")];
+    if (opened.length) picture = opened.findIndex((each) => each.matches(".selected"));
+    if (focused && !focused.isConnected && document.activeElement === document.body) heir()?.focus();
+  };
+
   // Gradio names these otherwise than they read, or what is only decoration; and says captions twice.
   // And the page's language is that of its heading.
   const mend = () => {
@@ -103,6 +126,7 @@
       link.href = new URL(link.getAttribute("href"), home(link));
     }
     dress();
+    keepFocus();
   };
   const changes = { subtree: true, childList: true, attributeFilter: ["aria-label"] };
   new MutationObserver(mend).observe(document.body, changes);

@@ -13,7 +13,18 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
-from ui import embedding, history, link, picked, restore, sizes, status, style_pictures, words
+from ui import (
+    embedding,
+    history,
+    link,
+    network,
+    picked,
+    restore,
+    sizes,
+    status,
+    style_pictures,
+    words,
+)
 from ui.drawing import Drawing, Shown
 from ui.embedding import Embedding
 from ui.events import AT_ONCE, IN_THE_STRIP
@@ -48,6 +59,7 @@ class Parts:
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
+    network: gr.HTML
     looks: gr.HTML
     gallery: gr.Gallery
     pictures: gr.State  # `ui.pictures.Picture`s, those that the gallery shows
@@ -115,6 +127,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
         with gr.Column(elem_id="pictures"):
             strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
+            away = network.layout()
             with gr.Column(elem_id="stage"):
                 looks = gr.HTML(status.EMPTY, elem_id="looks", padding=False)
                 gallery = gr.Gallery(
@@ -152,6 +165,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         generate=generate,
         stop=stop,
         strip=strip,
+        network=away,
         looks=looks,
         gallery=gallery,
         pictures=gr.State([]),
@@ -162,7 +176,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
         seed=advanced.seed,
         sizes=advanced.sizes,
         settings=[prompt, *advanced.settings],
-        request=gr.BrowserState(storage_key=STORAGE_KEY),
+        # No secret, so that a page opened after a restart can read what was kept before it.
+        request=gr.BrowserState(storage_key=STORAGE_KEY, secret=STORAGE_KEY),
     )
 
 
@@ -301,12 +316,9 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         styles_for(kind),
     )
     sizes.connect(page, parts.sizes, generator)
-    page.load(
-        drawing.again,
-        [parts.request, parts.embedding.kept],
-        parts.shown,
-        **IN_THE_STRIP,
-    )
+    newest = [parts.request, parts.embedding.kept]
+    page.load(drawing.again, newest, parts.shown, **IN_THE_STRIP)
+    network.connect(parts.network, drawing.resume, newest, parts.shown)
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 

@@ -123,6 +123,8 @@ TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß, um gelesen zu werden."
 
 BLANK_PROMPT = "Bitte beschreiben Sie zuerst das Bild."
 FAILED = "Etwas ist schiefgegangen. Bitte noch einmal versuchen."
+AWAY = "Die Seite wartet auf die Verbindung…"
+LOST = "Die Verbindung brach ab, und die Anfrage ging verloren. Bitte noch einmal zeichnen."
 NO_ROOM = (
     "Die Bilder sind gezeichnet, aber dieser Server hat keinen Platz mehr für sie. "
     "Bitte später noch einmal versuchen."

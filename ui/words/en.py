@@ -116,6 +116,8 @@ TOO_LARGE_A_PICTURE = "This picture is too large to be read."
 
 BLANK_PROMPT = "Please describe the picture first."
 FAILED = "Something went wrong. Please try again."
+AWAY = "Waiting for the connection to come back…"
+LOST = "The connection was lost, and the request with it. Please generate again."
 NO_ROOM = "The pictures are drawn, but this server has no room to keep them. Please try later."
 
 

@@ -119,6 +119,8 @@ TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande para leerla."
 
 BLANK_PROMPT = "Describa primero la imagen, por favor."
 FAILED = "Algo salió mal. Inténtelo de nuevo, por favor."
+AWAY = "Esperando a que vuelva la conexión…"
+LOST = "Se perdió la conexión y, con ella, la petición. Dibuje de nuevo, por favor."
 NO_ROOM = (
     "Las imágenes están dibujadas, pero este servidor no tiene sitio para guardarlas. "
     "Inténtelo más tarde, por favor."

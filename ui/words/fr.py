@@ -123,6 +123,8 @@ TOO_LARGE_A_PICTURE = "Cette image est trop grande pour être lue."
 
 BLANK_PROMPT = "Décrivez d’abord l’image, s’il vous plaît."
 FAILED = "Quelque chose a échoué. Veuillez réessayer."
+AWAY = "En attente du retour de la connexion…"
+LOST = "La connexion a été perdue, et la demande avec elle. Veuillez dessiner de nouveau."
 NO_ROOM = (
     "Les images sont dessinées, mais ce serveur n’a plus de place pour elles. "
     "Veuillez réessayer plus tard."

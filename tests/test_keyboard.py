@@ -1,0 +1,121 @@
+"""The page without a mouse: every part can be reached, and is seen to be."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import stand_in
+from pipeline import BUNDLED
+from serving.words import CANCELLED
+from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures
+from tests.web import served
+from tools.page_states import PROMPT, launched
+from ui import words
+
+IS_SEEN = """() => {
+    const { outlineStyle, boxShadow } = getComputedStyle(document.activeElement);
+    return outlineStyle !== "none" || boxShadow !== "none";
+}"""
+IS_THERE = "(selector) => Boolean(document.activeElement.closest(selector))"
+MOST_TABS = 60
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    program = ["app.py", "--model", str(BUNDLED)]
+    with served(program, tmp_path_factory.mktemp("app") / "log") as url, opened(browser, url) as it:
+        yield it
+
+
+@pytest.fixture
+def slow_page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    log = tmp_path_factory.mktemp("slow") / "log"
+    with served(stand_in(400), log) as url, opened(browser, url) as it:
+        yield it
+
+
+def go(page: Page, selector: str, key: str = "Tab") -> None:
+    """Presses a key until the focus is there; on its way, too, it must be seen."""
+    for _ in range(MOST_TABS):
+        if page.evaluate(IS_THERE, selector):
+            return
+        page.keyboard.press(key)
+        assert page.evaluate(IS_SEEN) or page.evaluate(IS_THERE, "body:focus"), selector
+    pytest.fail(f"{key} does not lead to {selector}")
+
+
+def test_from_a_prompt_to_an_earlier_request(page: Page):
+    press = page.keyboard.press
+    assert page.evaluate(IS_SEEN)
+    page.keyboard.type(PROMPT)
+    go(page, "#generate")
+    press("Space")
+    wait_for_pictures(page)
+    expect(page.locator("#generate")).to_be_focused()
+
+    large = page.locator("#gallery .thumbnail-lg")
+    seeds = page.locator("#picked-settings dd").nth(1)
+    go(page, "#gallery .thumbnail-lg")
+    press("Enter")
+    expect(seeds).to_be_visible()
+    first = int(seeds.inner_text())
+    press("ArrowRight")
+    expect(seeds).to_have_text(str((first + 1) % 2**32))
+    go(page, "#picked button")  # past what lies behind the picture, which is out of reach
+    expect(large.first).to_be_hidden()
+    go(page, "#gallery .thumbnail-small", "Shift+Tab")
+    press("Escape")
+    expect(page.locator("#picked")).to_be_hidden()
+    expect(large.nth(1)).to_be_focused()
+    press("Enter")
+    go(page, "#strength")
+    press("Escape")
+    expect(page.locator("#picked")).to_be_hidden()
+    expect(large.nth(1)).to_be_focused()
+
+    go(page, "#advanced")
+    press("Enter")
+    go(page, "#style input")
+    press("Tab")
+    press("Space")
+    expect(page.locator("#style input").nth(1)).to_be_checked()
+    steps = page.locator("#steps input[type=number]")
+    go(page, "#steps input[type=range]")
+    for _ in range(3):
+        press("ArrowLeft")
+    expect(steps).to_have_value("22")
+    press("ControlOrMeta+Enter")
+    expect(page.locator("#history li")).to_have_count(2, timeout=DRAWN_WITHIN_MS)
+    wait_for_pictures(page)
+
+    go(page, "#history summary")
+    press("Enter")
+    go(page, "#history li:last-child")
+    press("Enter")
+    expect(steps).to_have_value("25")
+    expect(page.locator("#style input").first).to_be_checked()
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(f"Seed {first}")
+    assert page.evaluate(IS_SEEN)
+
+
+def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
+    page = slow_page
+    page.keyboard.type(PROMPT)
+    go(page, "#generate")
+    page.keyboard.down("Enter")
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.down("Enter")  # which is still held
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.up("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#generate")).to_be_focused()
+    expect(page.locator("#generate")).to_have_text(words.GENERATE)

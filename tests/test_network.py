@@ -1,0 +1,247 @@
+"""The page while the network goes away and comes back, and on one that is slow."""
+
+import asyncio
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from benchmarks.processes import Instance, stand_in
+from benchmarks.proxy import Proxy
+from pipeline import BUNDLED
+from serving.words import CANCELLED
+from tests.browsing import ask, opened, wait_for_pictures
+from tools.page_states import PROMPT, launched
+from ui import words
+
+MEANWHILE = "a yellow moon"
+# How Chromium itself begins what it writes to the console about a network that is away.
+BROKEN = "Failed to load resource"
+SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
+
+
+class Line:
+    """The network between the browser and a server, which can be cut."""
+
+    def __init__(self, server: Instance) -> None:
+        self.server = server
+        self._proxy = Proxy(server.port)
+        self.url = self._proxy.url
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.mend()
+
+    def cut(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._proxy.close(), self._loop).result(10)
+
+    def mend(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._proxy.open(), self._loop).result(10)
+
+    def close(self) -> None:
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+@contextmanager
+def line_to(program: list[str], log: Path) -> Iterator[Line]:
+    server = Instance(program, log)
+    server.start()
+    server.wait_until_ready(180)
+    line = Line(server)
+    yield line
+    line.close()
+    server.stop(60)
+
+
+@pytest.fixture(scope="module")
+def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """To a server that takes ten seconds for its pictures."""
+    with line_to(stand_in(400), tmp_path_factory.mktemp("slow") / "log") as line:
+        yield line
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """To the real program with a real model."""
+    program = ["app.py", "--model", str(BUNDLED)]
+    with line_to(program, tmp_path_factory.mktemp("app") / "log") as line:
+        yield line
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, line: Line) -> Iterator[Page]:
+    with opened(browser, line.url, unless=BROKEN) as found:
+        yield found
+
+
+@pytest.fixture
+def slow_page(browser: Browser, slow_line: Line) -> Iterator[Page]:
+    with opened(browser, slow_line.url, unless=BROKEN) as found:
+        yield found
+
+
+def draw(page: Page) -> None:
+    """Until some of it is done; then the visitor goes on typing."""
+    ask(page, PROMPT)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.locator("#prompt textarea").fill(MEANWHILE)
+
+
+def expect_away(page: Page) -> None:
+    """It is said in the strip's place, and nowhere else."""
+    expect(page.locator("#network")).to_have_text(words.AWAY)
+    expect(page.locator("#status")).to_be_hidden()
+    expect(page.get_by_test_id("toast-body")).to_have_count(0)
+
+
+def expect_ready(page: Page, strip: str) -> None:
+    """It says how that ended, and that is all that is left of it."""
+    expect(page.locator("#status")).to_have_text(strip, timeout=60_000)
+    expect(page.locator("#network")).to_have_text("")
+    expect(page.locator("#looks img")).to_have_count(0)
+    expect(page.locator("#generate")).to_be_visible()
+    expect(page.locator("#stop")).to_be_hidden()
+    expect(page.locator("#prompt textarea")).to_have_value(MEANWHILE)
+    expect(page.get_by_test_id("toast-body")).to_have_count(0)
+
+
+def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line):
+    page = slow_page
+    draw(page)
+    slow_line.cut()
+    expect_away(page)
+    expect(page.locator("#stop")).to_be_visible()
+    slow_line.mend()
+    expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 25, about"))
+    expect(page.locator("#network")).to_have_text("")
+    expect_ready(page, "4 pictures")
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
+    ask(page, MEANWHILE)
+    wait_for_pictures(page)
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
+
+
+def test_back_after_it_was_drawn(page: Page, line: Line):
+    draw(page)
+    line.cut()
+    expect_away(page)
+    page.wait_for_timeout(5000)
+    line.mend()
+    expect_ready(page, "4 pictures")
+    pictures = page.locator("#gallery .thumbnail-lg img")
+    expect(pictures).to_have_count(4)
+    assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
+
+
+def test_away_for_several_times(slow_page: Page, slow_line: Line):
+    draw(slow_page)
+    for _ in range(2):
+        slow_line.cut()
+        expect_away(slow_page)
+        slow_line.mend()
+        expect(slow_page.locator("#status")).to_be_visible()
+    expect_ready(slow_page, "4 pictures")
+
+
+def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line):
+    page = slow_page
+    draw(page)
+    slow_line.cut()
+    expect_away(page)
+    page.locator("#stop").click()
+    slow_line.mend()
+    expect_ready(page, CANCELLED)
+    slow_line.cut()
+    page.locator("#generate").click()
+    expect_away(page)
+    slow_line.mend()
+    wait_for_pictures(page)
+
+
+def test_silence_is_no_connection(slow_page: Page, slow_line: Line):
+    draw(slow_page)
+    slow_line.server.signal(signal.SIGSTOP)
+    expect(slow_page.locator("#network")).to_have_text(words.AWAY, timeout=30_000)
+    slow_line.server.signal(signal.SIGCONT)
+    expect_ready(slow_page, "4 pictures")
+
+
+def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
+    page = slow_page
+    page.route("**/queue/join*", lambda route: route.fulfill(status=502), times=1)
+    ask(page, PROMPT)
+    expect_away(page)
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+
+
+def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
+    def cut(route: Route) -> None:
+        route.abort("connectionreset")
+
+    page.route("**/gradio_api/file=*", cut, times=1)
+    ask(page, PROMPT)
+    page.wait_for_function(
+        """[...document.querySelectorAll("#gallery .thumbnail-lg img")].filter(
+            (image) => image.complete && image.naturalWidth).length === 4"""
+    )
+
+
+def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
+    page = slow_page
+    draw(page)
+    slow_line.server.kill()
+    expect_away(page)
+    slow_line.server.start()
+    expect_ready(page, words.LOST)
+    ask(page, MEANWHILE)
+    wait_for_pictures(page)
+
+
+@contextmanager
+def slowly(browser: Browser, line: Line) -> Iterator[Page]:
+    """The page, opened over a network that is slow from the first byte."""
+    context = browser.new_context()
+    page = context.new_page()
+    chromium = context.new_cdp_session(page)
+    chromium.send("Network.enable")
+    chromium.send("Network.emulateNetworkConditions", SLOW)
+    page.goto(line.url)
+    expect(page.locator("html[data-sdxl]")).to_be_attached(timeout=60_000)
+    yield page
+    context.close()
+
+
+def test_a_slow_network(browser: Browser, line: Line):
+    with slowly(browser, line) as page:
+        ask(page, PROMPT)
+        page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+        began = time.monotonic()
+        expect(page.locator("#looks img")).to_have_count(4)
+        wait_for_pictures(page)
+        said = re.search(r"in ([\d.]+) s", page.locator("#status").inner_text())
+        assert said is not None
+        assert time.monotonic() - began < float(said[1]) + 20  # and not minutes
+        pictures = page.locator("#gallery .thumbnail-lg img")
+        assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
+
+
+def test_stop_on_a_slow_network(browser: Browser, slow_line: Line):
+    with slowly(browser, slow_line) as page:
+        page.get_by_role("button", name=words.ADVANCED).click()
+        page.locator("#steps input[type=number]").fill("50")
+        draw(page)
+        page.locator("#stop").click()
+        expect_ready(page, CANCELLED)

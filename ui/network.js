@@ -1,0 +1,137 @@
+// What happens when the network goes away: once it is back, calls that did not get through are made
+// again, pictures are fetched again, and a request whose events broke off is asked for again. Left to
+// itself, Gradio would load the page anew then, without what the visitor typed.
+// Gradio runs this once, with `element` and `trigger` of the part of the page it belongs to.
+const TRY_EVERY_MS = 2000;
+const ANSWER_WITHIN_MS = 5000;
+const SILENT_MS = 20_000; // while something is drawn the server says something every 5 s
+
+const API = /^(.*\/gradio_api)\/(.+)$/;
+const GATEWAY_ALONE = [502, 504]; // there is something that answers, but no server behind it
+
+const own = new URL(element.closest("gradio-app")?.getAttribute("src") ?? "", location).origin;
+const send = window.fetch.bind(window);
+const waitedFor = new Set(); // the ids of the events whose end Gradio has not heard of
+
+const say = (away) => {
+  const note = element.querySelector("[data-away]");
+  note.textContent = away ? note.dataset.away : "";
+};
+
+const answers = async (root) => {
+  try {
+    const { ok } = await send(`${root}/app_id`, { signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
+    return ok;
+  } catch {
+    return false;
+  }
+};
+
+let returning = null;
+
+// Resolves when the server answers again. Only until then is it asked.
+const back = (root) => returning ??= (async () => {
+  say(true);
+  do {
+    await new Promise((wake) => setTimeout(wake, TRY_EVERY_MS));
+  } while (!await answers(root));
+  say(false);
+  returning = null;
+})();
+
+const persist = async (root, call) => {
+  for (;;) {
+    try {
+      const answer = await call();
+      if (!GATEWAY_ALONE.includes(answer.status)) return answer;
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error; // fetch says so of a broken connection
+    }
+    await back(root);
+  }
+};
+
+// The answer when all of it is there.
+const whole = async (...call) => {
+  const answer = await send(...call);
+  return new Response(await answer.text(), answer);
+};
+
+const join = async (root, ...call) => {
+  const answer = await persist(root, () => whole(...call));
+  const { event_id: id } = await answer.clone().json().catch(() => ({}));
+  if (id) waitedFor.add(id);
+  return answer;
+};
+
+const unlessSilent = (reading) => new Promise((resolve, reject) => {
+  const timer = setTimeout(reject, SILENT_MS, new TypeError("silent"));
+  reading.then(resolve, reject).finally(() => clearTimeout(timer));
+});
+
+// Passes on whole messages until the server says that these are all; throws if it never does.
+const pass = async (reader, on) => {
+  for (let rest = ""; ;) {
+    const { done, value } = await unlessSilent(reader.read());
+    if (done) throw new TypeError("broken off");
+    const messages = (rest + value).split("\n\n");
+    rest = messages.pop();
+    for (const message of messages) {
+      const { msg, event_id: id } = JSON.parse(message.slice("data: ".length));
+      if (msg === "unexpected_error" && !id) throw new TypeError("the server stops");
+      if (msg === "process_completed") waitedFor.delete(id);
+      on(message);
+      if (msg === "close_stream") return;
+    }
+  }
+};
+
+// What Gradio is told in the end if the server could not: that all is done, and nothing has changed.
+const endings = () => {
+  const messages = [...waitedFor].map((id) => (
+    { msg: "process_completed", event_id: id, success: true, output: { data: [] } }
+  ));
+  waitedFor.clear();
+  return [...messages, { msg: "close_stream" }].map((message) => `data: ${JSON.stringify(message)}`);
+};
+
+const follow = async (root, ...call) => {
+  const answer = await persist(root, () => send(...call));
+  if (!answer.ok) return answer;
+  const start = async (stream) => {
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const on = (message) => stream.enqueue(`${message}\n\n`);
+    try {
+      await pass(reader, on);
+    } catch (error) {
+      reader.cancel().catch(() => {});
+      if (error.name === "AbortError") return stream.close(); // the page itself did that
+      await back(root);
+      endings().forEach(on);
+      trigger("select");
+    }
+    stream.close();
+  };
+  const body = new ReadableStream({ start }).pipeThrough(new TextEncoderStream());
+  return new Response(body, answer);
+};
+
+window.fetch = (input, init) => {
+  const { origin, pathname } = new URL(input.url ?? input, location);
+  const [, path, call] = (origin === own && API.exec(pathname)) || [];
+  const root = origin + path;
+  if (call === "queue/join") return join(root, input, init);
+  if (call === "queue/data") return follow(root, input, init);
+  if (call?.startsWith("run/")) return persist(root, () => whole(input, init));
+  return send(input, init);
+};
+
+const fetchedAgain = new Set(); // each once, as there may be pictures that are gone for good
+
+document.addEventListener("error", async ({ target: image }) => {
+  const address = image.src;
+  if (!image.closest?.("#gallery") || fetchedAgain.has(address)) return;
+  fetchedAgain.add(address);
+  await back(address.replace(API, "$1"));
+  if (image.src === address) image.src = address;
+}, true);
