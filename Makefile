@@ -13,7 +13,8 @@
 #   make soak                       an hour of mixed load: nothing may grow
 #   make lighthouse                 the page as Lighthouse judges it, and what it weighs
 #   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
-#   make bench-gpu                  SDXL at full size on an NVIDIA GPU, beside diffusers' pipelines
+#   make bench-cpu                  the miniature, and SDXL, on a CPU, beside diffusers' pipelines
+#   make bench-gpu                  SDXL at full size on an NVIDIA GPU, beside the same
 #   make screenshots                the page in each of its states, into out/screenshots
 #   make lint                       style, types, Dockerfile
 
@@ -29,7 +30,7 @@ PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
-  lighthouse bench-tpu bench-gpu screenshots lint clean
+  lighthouse bench-tpu bench-cpu bench-gpu screenshots lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -65,6 +66,9 @@ lighthouse: $(VENV)/.installed-test benchmarks/node/node_modules/.installed
 
 bench-tpu: $(TPU)/.installed $(INCUMBENT)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
+
+bench-cpu: $(VENV)/.installed-$(ACCELERATOR) $(REFERENCE)/.installed $(INCUMBENT)/.installed
+	$(VENV)/bin/python -m benchmarks.cpu $(ARGS)
 
 # Gigabytes are installed only where there is a GPU to measure.
 bench-gpu:

@@ -1,7 +1,9 @@
 """What is kept of opened pages goes when nobody uses them."""
 
 import asyncio
+import os
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import gradio as gr
 import pytest
@@ -37,10 +39,11 @@ def test_pages_that_nobody_uses_are_forgotten():
     assert holder["left"][pictures._id] == []  # it starts afresh
 
 
-def test_an_application_keeps_a_bounded_number_of_pages_and_not_for_good(
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_application_keeps_a_bounded_number_of_pages_and_nothing_for_good(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(sessions, "MOST", 3)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     app = FastAPI()
     mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=6)
     [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
@@ -53,10 +56,14 @@ def test_an_application_keeps_a_bounded_number_of_pages_and_not_for_good(
             event = call.json()["event_id"]
             assert "event: complete" in client.get(f"/gradio_api/call/v2/generate/{event}").text
         assert len(holder.session_data) == len(holder.time_last_used) == 3
+        assert len(list(tmp_path.iterdir())) == 5  # folders, with what programs were given
+        for folder in tmp_path.iterdir():
+            os.utime(folder, (0, 0))
         for session in list(holder.time_last_used):
             holder.time_last_used[session] -= timedelta(hours=1)
         deadline = datetime.now() + timedelta(seconds=20)
-        while holder.session_data and datetime.now() < deadline:
-            client.get("/")
+        while (holder.session_data or any(tmp_path.iterdir())) and datetime.now() < deadline:
+            client.get("/healthz")
+        assert not any(tmp_path.iterdir())
         assert not holder.session_data
         assert not holder.time_last_used

@@ -3,9 +3,11 @@
 import ast
 import asyncio
 import errno
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -661,12 +663,14 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     assert "No space left on device" in caplog.text
 
 
-def test_folders_whose_pictures_were_deleted_go_too(tmp_path: Path):
+def test_pictures_go_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+
     async def save_and_wait() -> list[Path]:
-        kept, deleted = files.save({"kept.png": b"k"}), files.save({"deleted.png": b"d"})
-        deleted[0].unlink()
-        tidying = asyncio.create_task(files.remove_empty_folders(0.05))
-        while deleted[0].parent.exists():
+        kept, old = files.save({"kept.png": b"k"}), files.save({"old.png": b"o"})
+        os.utime(old[0].parent, (0, time.time() - 3601))
+        tidying = asyncio.create_task(files.remove_old(3600, 0.05))
+        while old[0].parent.exists():
             await asyncio.sleep(0.01)
         tidying.cancel()
         return kept

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def save(pictures: Mapping[str, bytes]) -> list[Path]:
-    """Writes files, by name, where Gradio serves and, later, deletes them.
+    """Writes files, by name, where Gradio serves them, until they are old.
 
     The folder's name cannot be guessed: whoever knows a file's address can read it.
 
@@ -40,19 +40,20 @@ def save(pictures: Mapping[str, bytes]) -> list[Path]:
     return paths
 
 
-async def remove_empty_folders(every_s: float) -> None:
-    """Removes, again and again, the folders whose files Gradio has deleted: it leaves them."""
+async def remove_old(kept_s: float, every_s: float) -> None:
+    """Removes, again and again, what was saved or uploaded so long ago. Gradio itself would leave
+    what programs were given.
+    """
     while True:
         await asyncio.sleep(every_s)
-        await asyncio.to_thread(_remove_empty, time.time() - every_s)
+        await asyncio.to_thread(_remove_older, time.time() - kept_s)
 
 
-def _remove_empty(before: float) -> None:
+def _remove_older(before: float) -> None:
     for folder in Path(get_upload_folder()).glob("*/"):
-        # One that was touched just now may be about to be written into.
-        with suppress(OSError):  # it is not empty, as a rule
+        with suppress(OSError):
             if folder.stat().st_mtime < before:
-                folder.rmdir()
+                shutil.rmtree(folder)
 
 
 def name(prompt: str, seed: int, variation: int | None = None) -> str:

@@ -35,11 +35,10 @@ def mount(
     Files of pictures, and what is known of a page that is not used, are kept for `keep_files_s`
     seconds, or a little longer. Returns what ends the streams by which open pages stay in touch.
     """
-    every_s = keep_files_s // 6
     _offer_component(app)
     downloads.connect(app)
     style_pictures.connect(app, kind_of(generator.model))
-    page, i18n = in_every_language(lambda: build_page(generator, (every_s, keep_files_s)))
+    page, i18n = in_every_language(lambda: build_page(generator))
     page.state_session_capacity = sessions.MOST
     gr.mount_gradio_app(
         app,
@@ -63,7 +62,7 @@ def mount(
     )
     [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(mounted, App)
-    _tidy_up(app, mounted.state_holder, keep_files_s, every_s)
+    _tidy_up(app, mounted.state_holder, keep_files_s)
     mounted.add_middleware(Delivery)
     mounted.add_middleware(
         GZipMiddleware, compresslevel=6
@@ -81,7 +80,7 @@ def _offer_component(app: FastAPI) -> None:
         return FileResponse(script, headers={"Cache-Control": "no-cache"})
 
 
-def _tidy_up(app: FastAPI, pages: StateHolder, keep_s: float, every_s: float) -> None:
+def _tidy_up(app: FastAPI, pages: StateHolder, keep_s: float) -> None:
     """Has what is no longer needed removed for as long as the application runs."""
     inner = app.router.lifespan_context
 
@@ -89,8 +88,8 @@ def _tidy_up(app: FastAPI, pages: StateHolder, keep_s: float, every_s: float) ->
     async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
         async with inner(app) as state:
             tidying = [
-                asyncio.create_task(files.remove_empty_folders(every_s)),
-                asyncio.create_task(sessions.forget_unused(pages, keep_s, every_s)),
+                asyncio.create_task(files.remove_old(keep_s, keep_s / 6)),
+                asyncio.create_task(sessions.forget_unused(pages, keep_s, keep_s / 6)),
             ]
             yield state
             for task in tidying:

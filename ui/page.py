@@ -90,14 +90,11 @@ class Parts:
         return list(shown)
 
 
-def build_page(generator: Generator, delete_cache: tuple[int, int] = (600, 3600)) -> gr.Blocks:
-    """The page for one generator, whose queue is the only one: nothing waits in Gradio's.
-
-    `delete_cache`: every so many seconds, files of pictures older than so many are deleted.
-    """
+def build_page(generator: Generator) -> gr.Blocks:
+    """The page for one generator, whose queue is the only one: nothing waits in Gradio's."""
     kind = kind_of(generator.model)
     title = words.title(generator.model)
-    with gr.Blocks(title=title, delete_cache=delete_cache, analytics_enabled=False) as page:
+    with gr.Blocks(title=title, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
         _events(page, parts, drawing, generator)
