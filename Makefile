@@ -43,10 +43,11 @@ run: setup
 run-cluster: setup $(VENV)/.installed-cluster
 	$(VENV)/bin/serve run serving.ray_app:app $(ARGS)
 
+# One process more than there are processors: much of it is waiting, for servers and browsers.
 test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile \
-	  --no-loadscope-reorder $(ARGS)
+	$(VENV)/bin/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) \
+	  --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)

@@ -61,8 +61,8 @@ def line_to(program: list[str], log: Path) -> Iterator[Line]:
 
 @pytest.fixture(scope="module")
 def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """To a server that takes ten seconds for its pictures."""
-    with line_to(stand_in(400), tmp_path_factory.mktemp("slow") / "log") as line:
+    """To a server that takes seven seconds for its pictures."""
+    with line_to(stand_in(280), tmp_path_factory.mktemp("slow") / "log") as line:
         yield line
 
 

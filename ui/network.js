@@ -64,15 +64,18 @@ const join = async (root, ...call) => {
   return answer;
 };
 
-const unlessSilent = (reading) => new Promise((resolve, reject) => {
-  const timer = setTimeout(reject, SILENT_MS, new TypeError("silent"));
+const unlessSilent = (reading, since) => new Promise((resolve, reject) => {
+  const left = since + SILENT_MS - Date.now();
+  const timer = setTimeout(reject, left, new TypeError("silent"));
   reading.then(resolve, reject).finally(() => clearTimeout(timer));
 });
 
-// Passes on whole messages until the server says that these are all; throws if it never does.
+// Passes on whole messages until the server says that these are all; throws if it never does. Its
+// heartbeats say nothing: they come, too, where it takes this page for one that left.
 const pass = async (reader, on) => {
+  let heard = Date.now();
   for (let rest = ""; ;) {
-    const { done, value } = await unlessSilent(reader.read());
+    const { done, value } = await unlessSilent(reader.read(), heard);
     if (done) throw new TypeError("broken off");
     const messages = (rest + value).split("\n\n");
     rest = messages.pop();
@@ -80,6 +83,7 @@ const pass = async (reader, on) => {
       const { msg, event_id: id } = JSON.parse(message.slice("data: ".length));
       if (msg === "unexpected_error" && !id) throw new TypeError("the server stops");
       if (msg === "process_completed") waitedFor.delete(id);
+      if (msg !== "heartbeat") heard = Date.now();
       on(message);
       if (msg === "close_stream") return;
     }
