@@ -17,6 +17,7 @@ IS_SEEN = """() => {
     const { outlineStyle, boxShadow } = getComputedStyle(document.activeElement);
     return outlineStyle !== "none" || boxShadow !== "none";
 }"""
+IS_SEEN_OR_NOWHERE = f"() => document.activeElement === document.body || ({IS_SEEN})()"
 IS_THERE = "(selector) => Boolean(document.activeElement.closest(selector))"
 MOST_TABS = 60
 
@@ -47,7 +48,7 @@ def go(page: Page, selector: str, key: str = "Tab") -> None:
         if page.evaluate(IS_THERE, selector):
             return
         page.keyboard.press(key)
-        assert page.evaluate(IS_SEEN) or page.evaluate(IS_THERE, "body:focus"), selector
+        page.wait_for_function(IS_SEEN_OR_NOWHERE)
     pytest.fail(f"{key} does not lead to {selector}")
 
 
@@ -75,6 +76,8 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     expect(page.locator("#picked")).to_be_hidden()
     expect(large.nth(1)).to_be_focused()
     press("Enter")
+    expect(seeds).to_be_visible()
+    expect(large.first).to_be_hidden()
     go(page, "#strength")
     press("Escape")
     expect(page.locator("#picked")).to_be_hidden()
