@@ -6,7 +6,6 @@ too. Of the full size a few steps for one small picture. Writes results/<date>-c
 """
 
 import argparse
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from benchmarks.gpu import ENVIRONMENTS, run
 from pipeline import BUNDLED
 from tests.published import SDXL_BASE, write
 
-# Of a small model each core draws its own pictures; of a large one there is room for one copy.
 JOBS = {
     "miniature": ["--pixels", "256", "--images", "4", "--steps", "25", "--repeats", "5"],
     "sdxl 256x256": ["--pixels", "256", "--images", "1", "--steps", "3", "--repeats", "2"],
@@ -42,7 +40,6 @@ def main() -> None:
 
 def measure(configs: Path, job: list[str]) -> dict[str, Any]:
     """What every library takes for a job, and how many times as long as this one in float32."""
-    cores = str(os.cpu_count()) if configs == BUNDLED else "1"
     found = {}
     for name, dtype in LIBRARIES:
         found[f"{name} {dtype}"] = run(
@@ -50,7 +47,6 @@ def measure(configs: Path, job: list[str]) -> dict[str, Any]:
             f"benchmarks.draw_{name}",
             [str(configs), *job, "--dtype", dtype],
             JAX_PLATFORMS="cpu",
-            JAX_NUM_CPU_DEVICES=cores if name == "ours" else "1",
         )
     ours = found["ours float32"].get("request_seconds")
     for each in found.values():

@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def report(instance: Instance, requests: int) -> dict[str, Any]:
-    """Milliseconds after the pictures were there, medians; `sizes` are of the PNG files."""
+    """Milliseconds after the pictures were there, medians; `bytes`: of the newest files."""
     from playwright.sync_api import expect
 
     from tools.page_states import launched
@@ -118,14 +118,14 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
                 for each in (FIRST_REQUEST, LAST_PICTURE)
             )
             seen.append({"encoded": finish_ms, "asked_for": first, "last_byte": last})
-        entries = page.evaluate(
+        sizes = page.evaluate(
             "performance.getEntriesByType('resource').filter((each) =>"
             " each.name.includes('/gradio_api/file=')).map((each) => each.encodedBodySize)"
         )
     seen = seen[2:]
     middle = {name: round(statistics.median(each[name] for each in seen), 1) for name in seen[0]}
     ends = sorted(round(each["last_byte"], 1) for each in seen)
-    return {"requests": len(seen), "median_ms": middle, "last_byte_ms": ends, "bytes": entries}
+    return {"requests": len(seen), "median_ms": middle, "last_byte_ms": ends, "bytes": sizes}
 
 
 def _of_the_server(log: Path) -> tuple[float, float]:

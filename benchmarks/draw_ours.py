@@ -24,6 +24,7 @@ from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
 from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
 from pipeline.config import Config, read_config
+from pipeline.devices import cores_as_devices
 from pipeline.pipeline import blueprints
 from pipeline.scheduler import make_schedule
 
@@ -34,6 +35,7 @@ TOKENS = 77
 def main() -> None:
     """Measures and prints."""
     options = draw_job.read_arguments("draw_ours")
+    cores_as_devices(options.images)
     config = read_config(options.configs)
     begin = time.perf_counter()
     job = Job(config, options, options.dtype)
