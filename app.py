@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -77,17 +78,15 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 
 def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:
     """A generator that has other instances draw; waits until one of them can."""
-    import httpx
-
     from serving import waiting
-    from serving.remote import UNLIMITED, LoopError, RemoteGenerator
+    from serving.remote import Client, LoopError, RemoteGenerator
 
     key = _read_keys("--backend-key-file", chosen.backend_key_file)
     headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
     urls = chosen.backend_urls
 
     async def first_model() -> Model:
-        async with httpx.AsyncClient(headers=headers) as client:
+        async with Client(headers) as client:
             at = waiting.config(chosen.host, chosen.port)
             return await waiting.wait_for_model(client, urls, at)
 
@@ -96,13 +95,12 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
     except LoopError as error:
         _give_up(f"--backend-urls: {error}")
     log.info("%s draws at %s", model.name, ", ".join(urls))
-    client = httpx.AsyncClient(headers=headers, limits=UNLIMITED)
-    return RemoteGenerator(client, urls, model, *limits, observer)
+    return RemoteGenerator(Client(headers), urls, model, *limits, observer)
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
     from serving import http
-    from serving.server import Server
+    from serving.server import ANSWERS_ON_S, Server
     from ui.mount import mount
 
     app = http.build(
@@ -112,11 +110,32 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
         cors_origins=chosen.cors_origins,
         trusted_proxies=chosen.trusted_proxies,
         passes_on=bool(chosen.backend_urls),
+        on_space=chosen.on_space,
     )
     end_streams = mount(app, generator, chosen.host, chosen.port, chosen.keep_files)
     host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
     log.info("Open http://%s:%d", host, chosen.port)
-    Server(app, generator, chosen.host, chosen.port, chosen.stop_within, end_streams).run()
+    at = chosen.host, chosen.port
+    server = Server(app, generator, *at, chosen.stop_within, end_streams, ANSWERS_ON_S)
+    status = 0
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        status = 130
+        raise
+    finally:
+        if generator.at_work:
+            _leave(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process without its threads: Python would wait for those that devices hold up."""
+    log.warning("Something still runs that does not stop; it is left to end with the process")
+    shutil.rmtree(os.environ["GRADIO_TEMP_DIR"], ignore_errors=True)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _read_keys(flag: str, file: Path | None) -> list[str]:

@@ -37,17 +37,19 @@ class Desk:
         self._limits = limits
         self._ended = ended
         self._records: dict[str, Record] = {}
-        self._results: list[str] = []  # ids of those that have ended, oldest first
+        self._results: list[Record] = []  # those that have ended, oldest first
         self._timers: dict[str, dict[str, asyncio.TimerHandle]] = {}
 
     def take_in(self, request: Request) -> Record:
-        """Opens the record of a new request.
+        """Opens the record of a new request, or of one that nobody had waited for any more.
 
         Raises:
-            RequestError: there is one of this id.
+            RequestError: there is another one of this id.
         """
-        if request.id in self._records:
-            raise RequestError(words.DUPLICATE, ErrorKind.DUPLICATE, field="id")
+        if known := self._records.get(request.id):
+            if not known.abandoned:
+                raise RequestError(words.DUPLICATE, ErrorKind.DUPLICATE, field="id")
+            self._forget(known)
         record = self._records[request.id] = Record(request)
         self._limit(record, self._limits.waiting_s)
         self._left(record)  # nobody follows it yet
@@ -116,15 +118,14 @@ class Desk:
         timers[what] = asyncio.get_running_loop().call_later(seconds, then)
 
     def _keep(self, record: Record) -> None:
-        request_id = record.request.id
-        for timer in self._timers.pop(request_id).values():
+        for timer in self._timers.pop(record.request.id).values():
             timer.cancel()
-        self._results.append(request_id)
+        self._results.append(record)
         while len(self._results) > self._limits.kept:
             self._forget(self._results[0])
-        asyncio.get_running_loop().call_later(self._limits.kept_s, self._forget, request_id)
+        asyncio.get_running_loop().call_later(self._limits.kept_s, self._forget, record)
 
-    def _forget(self, request_id: str) -> None:
-        if request_id in self._results:
-            self._results.remove(request_id)
-            del self._records[request_id]
+    def _forget(self, record: Record) -> None:
+        if record in self._results:
+            self._results.remove(record)
+            del self._records[record.request.id]

@@ -202,6 +202,7 @@ class Load:
     running: int
     max_waiting: int
     accepting: bool  # it can draw, and is not being shut down
+    stuck: bool = False  # its devices have said nothing for far too long
 
     @property
     def has_room(self) -> bool:
@@ -242,6 +243,11 @@ class Generator(Protocol):
         """Whether the devices have said nothing for far too long, in the midst of a request."""
         ...
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a thread of this process cannot be ended yet; once closed, that is for no use."""
+        ...
+
     async def open(self) -> None:
         """Gets ready, on the event loop that all else will happen on."""
         ...
@@ -255,6 +261,14 @@ class Generator(Protocol):
 
         Raises:
             RequestError: if it is refused; it has then left no trace.
+        """
+        ...
+
+    async def take_up(self, request_id: str) -> None:
+        """Takes a request in again, as it was, if it ended because nobody waited for it.
+
+        Raises:
+            RequestError: there is no request of this id, or no longer; or it is refused.
         """
         ...
 
@@ -279,5 +293,8 @@ class Generator(Protocol):
         ...
 
     async def close(self, within_s: float) -> None:
-        """Takes in nothing more, ends what waits, and what still runs after `within_s` seconds."""
+        """Takes in nothing more, ends what waits, and what still runs after `within_s` seconds.
+
+        Does not wait for devices that do not even stop then. May be called again, with less time.
+        """
         ...

@@ -8,13 +8,15 @@ from starlette.middleware.cors import CORSMiddleware
 from serving import http_errors, http_generate, http_openai, http_operator
 from serving.generator import Generator
 from serving.http_guard import (
-    MAX_UPLOAD_BYTES,
+    MAX_CALLS,
+    CallLimit,
     ClientAddress,
     Departures,
     GuardedRoutes,
     Keys,
     PatientBodies,
     SecurityHeaders,
+    SmallBodies,
 )
 from serving.http_mcp import McpServer
 from serving.observer import Observer
@@ -28,6 +30,8 @@ def build(
     cors_origins: Sequence[str] = (),
     trusted_proxies: int = 0,
     passes_on: bool = False,
+    on_space: bool = False,
+    max_calls: int = MAX_CALLS,
 ) -> FastAPI:
     """The application for one generator.
 
@@ -38,6 +42,8 @@ def build(
         cors_origins: of other pages that may use and embed this one.
         trusted_proxies: how many there are between visitors and this process.
         passes_on: whether the generator has other instances draw.
+        on_space: whether this is a Hugging Face Space, which their site shows in a frame.
+        max_calls: that are answered at a time; every open page is one.
     """
     accepted = Keys(keys)
     mcp = McpServer(generator, accepted)
@@ -46,7 +52,6 @@ def build(
         title=f"{generator.model.family} on JAX",
         docs_url=None,
         redoc_url=None,
-        max_body_size=MAX_UPLOAD_BYTES,  # of the page; the APIs take less
         lifespan=lambda _: mcp.run(),
     )
     http_errors.install(app)
@@ -54,18 +59,22 @@ def build(
     app.include_router(http_openai.router(generator, accepted))
     app.include_router(http_operator.router(generator, observer))
     app.router.routes.extend(mcp.routes())
+    # The page would answer for the rest of /v1, and not as the APIs do.
+    app.include_router(http_errors.router())
     # The last one added is the first that a request meets.
     app.add_middleware(Departures)
     app.add_middleware(GuardedRoutes)
+    app.add_middleware(SmallBodies)
+    app.add_middleware(CallLimit, most=max_calls)
     # Also where no origin is named: without it Gradio would let every page read this one.
     app.add_middleware(
         CORSMiddleware,
         allow_origins=cors_origins,
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["Authorization", "Content-Type", "X-Gradio-User"],
-        expose_headers=["X-Request-Id", "Retry-After"],
+        expose_headers=["Content-Location", "Retry-After"],
     )
     app.add_middleware(PatientBodies)
-    app.add_middleware(SecurityHeaders, may_embed=cors_origins)
+    app.add_middleware(SecurityHeaders, may_embed=cors_origins, on_space=on_space)
     app.add_middleware(ClientAddress, trusted_proxies=trusted_proxies)
     return app

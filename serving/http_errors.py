@@ -4,11 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from serving import words
 from serving.generator import Error, ErrorKind, RequestError
 
 _STATUS: dict[str, int] = {
@@ -28,6 +29,7 @@ _STATUS: dict[str, int] = {
     ErrorKind.DEADLINE: 504,
     ErrorKind.LOOP: 508,
 }
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Where it is worth coming back, but not known when.
 _RETRY_AFTER_S = 5
 
@@ -67,10 +69,22 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _plain)
+    app.add_exception_handler(Exception, _broken)  # which is logged all the same
 
 
-def _refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestError)
+def router() -> APIRouter:
+    """What is answered below /v1 where there is no route."""
+    routes = APIRouter()
+
+    @routes.api_route("/v1/{path:path}", methods=_METHODS, include_in_schema=False)
+    async def nothing(path: str) -> None:
+        raise HTTPException(404)
+
+    return routes
+
+
+def refusal(error: RequestError) -> JSONResponse:
+    """What a request is answered that is refused."""
     status = _STATUS[error.kind]
     headers = {}
     if status in (429, 503):
@@ -80,13 +94,27 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse(error_body(error.kind, str(error), error.field), status, headers)
 
 
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestError)
+    return refusal(error)
+
+
 def _not_valid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     message, field = first_fault(error.errors())
     return JSONResponse(error_body(ErrorKind.INVALID, message, field), 400)
 
 
-def _plain(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
+def plain(error: HTTPException) -> JSONResponse:
+    """What is answered where all that is known is a status."""
     body = error_body(f"http_{error.status_code}", str(error.detail))
     return JSONResponse(body, error.status_code, error.headers)
+
+
+def _plain(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return plain(error)
+
+
+def _broken(_: Request, error: Exception) -> JSONResponse:
+    return refusal(RequestError(words.BROKEN, ErrorKind.FAILED))

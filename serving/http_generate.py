@@ -11,8 +11,8 @@ from fastapi import Request as HttpRequest
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from serving import wire, words
-from serving.generator import ErrorKind, Event, Generator, Request, RequestError
-from serving.http_guard import MAX_BODY_BYTES, Keys, address_of
+from serving.generator import ErrorKind, Event, Generator, RequestError
+from serving.http_guard import Keys, address_of
 
 # Says that another instance passed the request on.
 HOP_HEADER = "X-SDXL-Hop"
@@ -29,11 +29,11 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
         if passes_on and HOP_HEADER in sender.headers:
             raise RequestError(words.LOOP, ErrorKind.LOOP)
 
-    routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)], max_body_size=MAX_BODY_BYTES)
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
 
     async def submitted(
         body: wire.GenerateBody, sender: HttpRequest, response: Response
-    ) -> Request:
+    ) -> Followed:
         request = wire.to_request(
             body,
             generator.model,
@@ -42,8 +42,10 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
             **wire.generate_fields(body),
         )
         await generator.submit(request)
-        response.headers["X-Request-Id"] = request.id
-        return request
+        # Not X-Request-Id, for which proxies, Ray's among them, have values of their own.
+        response.headers["Content-Location"] = f"/v1/requests/{request.id}"
+        # Before anything is answered: the request may end, and be forgotten, in between.
+        return following(request.id)
 
     def checked(sender: HttpRequest) -> None:
         keys.visitor(sender)
@@ -53,13 +55,13 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
 
     @routes.post("/generate", response_class=EventSourceResponse)
     async def generate(
-        request: Annotated[Request, Depends(submitted)],
+        followed: Annotated[Followed, Depends(submitted)],
     ) -> AsyncIterable[ServerSentEvent]:
         """Draws pictures. The events: `queued`, `started`, `step`, `image`, then `done` or `error`.
 
         Each has the request's `id`. Closing the connection stops the drawing, unless `keep`.
         """
-        async for event in _stream(request.id, generator.events(request.id)):
+        async for event in _stream(*followed):
             yield event
 
     @routes.get(

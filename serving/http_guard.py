@@ -8,23 +8,34 @@ from collections.abc import Iterable, Sequence
 
 from anyio import BrokenResourceError
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from serving import http_errors, words
 from serving.generator import ErrorKind, RequestError
 
 MAX_BODY_BYTES = 2**20
 MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
 HEAD_WITHIN_S = 10.0
 BODY_WITHIN_S = 20.0
+# Who takes less of an answer in so long is gone, or holds a place of a crowd for nothing.
+TAKE_WITHIN_S = 60.0
+TAKE_AT_LEAST = 2**16
+# Every open page holds a call for its heartbeat, so they are many.
+MAX_CALLS = 1000
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 that closes a connection whose next request's headers take too long."""
+    """HTTP/1.1 that closes a connection whose next request's headers take too long.
 
-    _timer: asyncio.TimerHandle | None = None
+    And one whose client does not take what it is sent.
+    """
+
+    _timer: asyncio.TimerHandle | None = None  # for the next request's headers
+    _watch: asyncio.TimerHandle | None = None  # while more is to be sent than the system buffers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for the first request."""
@@ -38,20 +49,109 @@ class PatientProtocol(H11Protocol):
             self._timer.cancel()
 
     def on_response_complete(self) -> None:
-        """Waits for the next request."""
-        self._wait()
+        """Waits for the next request, unless it came early and has begun."""
         super().on_response_complete()
+        if self.cycle.response_complete:
+            self._wait()
+
+    def pause_writing(self) -> None:
+        """Looks whether the client takes what it is sent."""
+        super().pause_writing()
+        self._look_later()
+
+    def resume_writing(self) -> None:
+        """Nothing to look for, unless this is the end and nothing more will be sent."""
+        super().resume_writing()
+        if self._watch and not self.transport.is_closing():
+            self._watch.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing to wait for."""
-        if self._timer:
-            self._timer.cancel()
+        for timer in filter(None, (self._timer, self._watch)):
+            timer.cancel()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
         if self._timer:
             self._timer.cancel()
-        self._timer = self.loop.call_later(HEAD_WITHIN_S, self.transport.close)
+        self._timer = self.loop.call_later(HEAD_WITHIN_S, self._close)
+
+    def _close(self) -> None:
+        self.transport.close()  # once all is sent
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._watch:
+            self._watch.cancel()
+        if unsent := self.transport.get_write_buffer_size():
+            self._watch = self.loop.call_later(TAKE_WITHIN_S, self._look, unsent)
+
+    def _look(self, before: int) -> None:
+        """Hangs up unless much was taken of what had not been sent, or all of it."""
+        if self.transport.get_write_buffer_size() > max(0, before - TAKE_AT_LEAST):
+            self.transport.abort()
+        else:
+            self._look_later()
+
+
+# What an orchestrator asks: a crowd is no reason to start the process again.
+_ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
+
+
+class CallLimit:
+    """Answers no more than so many calls at a time, and tells the others when to come back."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on what there is room for, and always what asks for health."""
+        if scope["type"] != "http" or scope["path"] in _ALWAYS_ANSWERED:
+            await self._app(scope, receive, send)
+            return
+        if self._open >= self._most:
+            crowded = RequestError(words.CROWDED, ErrorKind.UNAVAILABLE)
+            await http_errors.refusal(crowded)(scope, receive, send)
+            return
+        self._open += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._open -= 1
+
+
+class SmallBodies:
+    """Refuses bodies larger than anything that belongs here.
+
+    FastAPI would do so, too, but with a text where programs expect JSON.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on what is small enough, for all that is known before it is read."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most = MAX_BODY_BYTES if scope["path"].startswith("/v1/") else MAX_UPLOAD_BYTES
+        stated = Headers(scope=scope).get("content-length", "")
+        if stated.isdecimal() and float(stated) > most:
+            await http_errors.plain(HTTPException(413))(scope, receive, send)
+            return
+        taken = 0
+
+        async def receive_small() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > most:
+                raise HTTPException(413)
+            return message
+
+        await self._app(scope, receive_small, send)
 
 
 class PatientBodies:
@@ -85,11 +185,12 @@ class PatientBodies:
 
 # Gradio's routes that this page does not need: what fetches from other hosts (URLs as files, the
 # proxy), calls methods of components, keeps the state of sessions, watches the source or visitors,
-# or draws an icon as large as anybody says.
-_CLOSED = re.compile(
+# changes the source, tells who is logged in, or draws an icon as large as anybody says.
+CLOSED = re.compile(
     r"""/gradio_api/(
         file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
-        | dev | mcp/(messages|schema|sse) | process_recording | run-history | runs | stream | vibe)
+        | dev | login_check | mcp/(messages|schema|sse) | process_recording | run-history | runs
+        | startup-events | stream | token | undo-vibe | user | vibe)
     ) | /monitoring | /pwa_icon/""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -103,7 +204,7 @@ class GuardedRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes on all other requests."""
-        if scope["type"] == "http" and _CLOSED.match(scope["path"]):
+        if scope["type"] == "http" and CLOSED.match(scope["path"]):
             await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
             return
         if scope["type"] == "http" and scope["path"].rstrip("/") == "/gradio_api/info":
@@ -151,9 +252,11 @@ class ClientAddress:
 class SecurityHeaders:
     """Tells browsers what this page never does, so that nobody makes it."""
 
-    def __init__(self, app: ASGIApp, may_embed: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, may_embed: Sequence[str], on_space: bool) -> None:
         self._app = app
         self._is_embedded = bool(may_embed)
+        # Where a Space is always shown in a frame.
+        hub = ["https://huggingface.co"] if on_space else []
         # Gradio's page needs inline scripts and styles, and makes functions out of text.
         policy = {
             "default-src": "'self'",
@@ -166,7 +269,7 @@ class SecurityHeaders:
             "object-src": "'none'",
             "base-uri": "'self'",
             "form-action": "'self'",
-            "frame-ancestors": " ".join(["'self'", "https://huggingface.co", *may_embed]),
+            "frame-ancestors": " ".join(["'self'", *hub, *may_embed]),
         }
         self._headers = {
             "Content-Security-Policy": "; ".join(f"{k} {v}" for k, v in policy.items()),

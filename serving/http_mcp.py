@@ -48,6 +48,9 @@ class Arguments(wire.Body):
     images: int | None = Field(
         None, ge=1, le=wire.MAX_IMAGES, description="How many; as many as there can be if None."
     )
+    size: str | None = Field(
+        None, pattern=f"^{wire.SIZE}$", description="WxH, one of the server's; its own if None."
+    )
 
 
 class McpServer:
@@ -111,6 +114,7 @@ class McpServer:
             visitor=self._keys.visitor(sender),
             address=sender.client.host if sender.client else "",
             images=body.images,
+            size=wire.parse_size(body.size),
         )
         await self._generator.submit(request)
         images: list[Image] = []

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from fastapi.sse import format_sse_event
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import Field
 from pydantic_core import to_json
 
@@ -30,16 +30,18 @@ from serving.generator import (
     RequestError,
 )
 from serving.http_errors import as_refusal, error_body
-from serving.http_guard import MAX_BODY_BYTES, Keys, address_of
+from serving.http_guard import Keys, address_of
 
 T = TypeVar("T")
+
+COMMENT_S = 15.0
 
 
 class ImagesBody(wire.Body):
     """OpenAI's parameters, and what every request here can say besides."""
 
     n: int = Field(1, ge=1, le=4, description="How many pictures.")
-    size: str = Field("auto", pattern=r"^(auto|[1-9]\d{0,4}x[1-9]\d{0,4})$", description="WxH")
+    size: str = Field("auto", pattern=f"^(auto|{wire.SIZE})$", description="WxH")
     model: str | None = Field(None, max_length=200, description="Only the one that is served.")
     response_format: Literal["b64_json"] = "b64_json"
     output_format: Literal["png"] = "png"
@@ -51,7 +53,7 @@ class ImagesBody(wire.Body):
 
 def router(generator: Generator, keys: Keys) -> APIRouter:
     """The route of the OpenAI Images API."""
-    routes = APIRouter(prefix="/v1", max_body_size=MAX_BODY_BYTES)
+    routes = APIRouter(prefix="/v1")
 
     async def submitted(body: ImagesBody, sender: HttpRequest) -> Request:
         model = generator.model
@@ -78,7 +80,7 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
         common = _common(request.size or generator.model.sizes[0])
         if body.stream:
             stream = _stream(events, common, body.partial_images)
-            return StreamingResponse(stream, media_type="text/event-stream")
+            return StreamingResponse(_never_silent(stream), media_type="text/event-stream")
         found = [_entry(image.png) for image in await _while_connected(sender, _finished(events))]
         common.pop("quality")  # a word of its own for "auto" is not foreseen here
         return JSONResponse({"created": int(time.time()), "data": found} | common)
@@ -115,9 +117,32 @@ async def _hung_up(sender: HttpRequest) -> None:
         pass
 
 
+async def _never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """Comments in between: proxies take a stream for dead of which nothing comes for a minute."""
+    coming: asyncio.Task[bytes | None] | None = None
+    try:
+        while True:
+            coming = asyncio.create_task(_next(parts))
+            while not (await asyncio.wait([coming], timeout=COMMENT_S))[0]:
+                yield KEEPALIVE_COMMENT
+            part = coming.result()
+            if part is None:
+                return
+            yield part
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()  # which closes `parts`
+        else:
+            await parts.aclose()
+
+
+async def _next(parts: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(parts, None)
+
+
 async def _stream(
     followed: AsyncGenerator[Event], common: dict[str, str], partial_images: int
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     previews = 0
     async with aclosing(followed) as events:
         async for event in events:

@@ -5,10 +5,10 @@ import io
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 
 import numpy as np
 from PIL import Image as Pillow
@@ -29,6 +29,7 @@ from serving.generator import (
     Step,
 )
 from serving.limits import RateLimits
+from serving.logs import about
 from serving.observer import Observer
 from serving.previews import Previews
 from serving.reception import Reception
@@ -70,6 +71,9 @@ class LocalGenerator(Reception):
         self._pipe = pipe
         self._reveal = reveal
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
+        # Beside the threads that asyncio has, and waits for when it ends.
+        self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
+        self._compiling = False
         self._stops: dict[str, threading.Event] = {}
         self._adding: asyncio.Task[None] | None = None
         self._stuck_s = _STUCK * limits.running_s
@@ -80,6 +84,11 @@ class LocalGenerator(Reception):
         """See `serving.generator.Generator.stuck`."""
         heard_at = self._heard_at
         return heard_at is not None and time.monotonic() - heard_at > self._stuck_s
+
+    @property
+    def at_work(self) -> bool:
+        """See `serving.generator.Generator.at_work`."""
+        return self._heard_at is not None or self._compiling
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
@@ -94,7 +103,8 @@ class LocalGenerator(Reception):
         if self._adding is not None:
             self._adding.cancel()
         await super().close(within_s)
-        await asyncio.to_thread(self._thread.shutdown)
+        self._thread.shutdown(wait=False)
+        self._compiler.shutdown(wait=False)
 
     @property
     def _parallel(self) -> int:
@@ -114,17 +124,36 @@ class LocalGenerator(Reception):
     async def _add_size(self, width: int, height: int) -> bool:
         """Compiles beside the drawing; runs for the first time in between. Says if it worked."""
         began = time.monotonic()
-        run = partial(
-            self._pipe.generate, "warm up", num_inference_steps=1, height=height, width=width
-        )
+        loop = asyncio.get_running_loop()
+
+        def compile_it() -> None:
+            self._compiling = True
+            try:
+                self._pipe.add_size(height, width)
+            finally:
+                self._compiling = False
+
+        def run() -> None:
+            with self._heard():
+                self._pipe.generate("warm up", num_inference_steps=1, height=height, width=width)
+
         try:
-            await asyncio.to_thread(self._pipe.add_size, height, width)
-            await asyncio.get_running_loop().run_in_executor(self._thread, run)
+            await loop.run_in_executor(self._compiler, compile_it)
+            await loop.run_in_executor(self._thread, run)
         except Exception as error:  # what there is can still be drawn
             log.error("Pictures of %dx%d cannot be drawn", width, height, exc_info=error)
             return False
         log.info("Ready for %dx%d after %.1f s", width, height, time.monotonic() - began)
         return True
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """While the devices are at work."""
+        self._heard_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self._heard_at = None
 
     async def _draw(self, record: Record) -> None:
         request = record.request
@@ -136,11 +165,8 @@ class LocalGenerator(Reception):
             loop.call_soon_threadsafe(self._desk.publish, record, event)
 
         def generate() -> Result | Error:
-            self._heard_at = time.monotonic()
-            try:
+            with self._heard():
                 return _generate(self._pipe, request, publish, stop)
-            finally:
-                self._heard_at = None
 
         began = time.monotonic()
         drawn = await loop.run_in_executor(self._thread, generate)
@@ -197,11 +223,11 @@ def _generate(
     except InputError as error:
         return Error(ErrorKind.INVALID, str(error))
     except Exception as error:  # the next request must not suffer from this one
-        return _failed(error)
+        return _failed(request, error)
 
 
-def _failed(error: Exception) -> Error:
-    log.error("A request failed", exc_info=error)
+def _failed(request: Request, error: Exception) -> Error:
+    log.error("A request failed", exc_info=error, extra=about(request))
     if isinstance(error, ScreenError):
         return Error(ErrorKind.FAILED, words.UNSCREENED)
     # What XLA says on every platform; its exception has no type of its own for it.

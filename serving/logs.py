@@ -6,6 +6,13 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from serving.generator import Request
+
+
+def about(request: Request) -> dict[str, Any]:
+    """The `extra` of a message that says which request it is about, and nothing of what it asks."""
+    return {"fields": {"request_id": request.id}}
+
 
 class JsonLines(logging.Formatter):
     """One JSON object a line; `extra={"fields": {...}}` adds to it."""

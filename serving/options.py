@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Options:
-    """What one process runs with, checked."""
+    """What one process runs with, checked; `on_space`: as a Hugging Face Space."""
 
     model: str | None
     revision: str | None
@@ -43,6 +43,7 @@ class Options:
     screen: str | None
     reveal: bool
     cache_dir: Path | None
+    on_space: bool
 
 
 class _Parser(argparse.ArgumentParser):
@@ -76,6 +77,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         unit = "SECONDS" if "seconds" in text else "COUNT"
         option(flag, variable, text, str(default), type=_whole(low, high), metavar=unit)
 
+    on_space = "SPACE_ID" in environment
     option(
         "--model",
         "MODEL_ID",
@@ -88,7 +90,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         "--host",
         "HOST",
         "address to listen on; by default this machine's own only, and all on a Hugging Face Space",
-        default="0.0.0.0" if "SPACE_ID" in environment else "127.0.0.1",
+        default="0.0.0.0" if on_space else "127.0.0.1",
     )
     option("--port", "PORT", "port to listen on", type=_whole(1, 65535), default="7860")
     option(
@@ -117,7 +119,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     option(
         "--max-waiting",
         "MAX_WAITING",
-        "requests that may wait for their turn; more are turned away",
+        "requests that may wait for their turn, the last quarter of them only if none of the same"
+        " visitor waits; more are turned away",
         type=_whole(1, 10_000),
         default="32",
         metavar="COUNT",
@@ -239,6 +242,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         "private folder to keep compiled programs in, for quicker restarts",
         type=Path,
     )
+    # Not for anybody to choose: Hugging Face says so.
+    parser.set_defaults(on_space=on_space)
     chosen = Options(**vars(parser.parse_args(arguments)))
     if chosen.screen and chosen.backend_urls:
         parser.error("--screen: pictures are screened where they are drawn: at --backend-urls")

@@ -24,11 +24,11 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 from ray.serve.handle import DeploymentHandle
 
-from serving import http, logs, options, start
+from serving import http, logs, options, server, start
 from serving.generator import Model
 from serving.observer import Observer
 from serving.options import Options
-from serving.remote import UNLIMITED, RemoteGenerator
+from serving.remote import Client, RemoteGenerator
 from serving.server import Server
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ log = logging.getLogger(__name__)
 ANNOUNCE_S = 2.0
 # Ray looks so often whether a painter is well, and gives up on one after three times that.
 HEALTH_S = 5.0
-# Every open page holds a connection, so they are many; more wait, and more yet are refused.
-CONNECTIONS, CONNECTIONS_WAITING = 1000, 100
-# For what is left to do when all requests have ended.
-_GOODBYE_S = 10.0
+# Room for painters to say where they are, besides as many calls as `serving.http_guard` lets in;
+# more wait, and more yet are refused.
+CALLS, CALLS_WAITING = server.MAX_CONNECTIONS, 100
+# For what is left to do when all requests have ended: what is still being sent, and Ray's own.
+GOODBYE_S = server.GOODBYE_S + 5.0
 
 
 Whole = Annotated[int, Field(ge=1)]
@@ -71,7 +72,7 @@ def build(
 ) -> Application:
     """A front-end and its painters, whose pipelines `load` gets: it runs where they draw."""
     key = secrets.token_urlsafe()  # which only this front-end and these painters know
-    ends_within_s = chosen.stop_within + _GOODBYE_S
+    ends_within_s = chosen.stop_within + GOODBYE_S
     painters = serve.deployment(
         ray_actor_options=_host(fleet),
         health_check_period_s=HEALTH_S,
@@ -80,8 +81,8 @@ def build(
         **_scaling(fleet),
     )(Painter)
     front_end = serve.deployment(
-        max_ongoing_requests=CONNECTIONS,
-        max_queued_requests=CONNECTIONS_WAITING,
+        max_ongoing_requests=CALLS,
+        max_queued_requests=CALLS_WAITING,
         # On the head's host, which stays when hosts of painters come and go.
         ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
         logging_config={"enable_access_log": False},  # whoever knows an id may stop the request
@@ -203,8 +204,7 @@ class FrontEnd:
         self._chosen = chosen
         self._observer = Observer(log_prompts=chosen.log_prompts)
         self._keys = start.read_keys("API_KEYS_FILE", chosen.api_keys_file)
-        headers = {"Authorization": f"Bearer {key}"}
-        client = httpx.AsyncClient(headers=headers, limits=UNLIMITED)
+        client = Client({"Authorization": f"Bearer {key}"})
         model = await painters.model.remote()  # waits until there is one
         self._generator = RemoteGenerator(client, [], model, *start.limits(chosen), self._observer)
         await self._generator.open()
@@ -219,6 +219,7 @@ class FrontEnd:
             keys=self._keys,
             cors_origins=self._chosen.cors_origins,
             trusted_proxies=self._chosen.trusted_proxies,
+            on_space=self._chosen.on_space,
         )
         chosen = self._chosen
         at = chosen.host, chosen.port

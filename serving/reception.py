@@ -20,6 +20,7 @@ from serving.generator import (
     Started,
 )
 from serving.limits import RateLimits
+from serving.logs import about
 from serving.observer import Observer
 from serving.queue import FairQueue
 from serving.record import Record
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 # Requests whose drawing is done but not their pictures' files; they hold memory.
 _MAX_FINISHING = 2
+# Until what was stopped must have stopped; a step takes as long.
+STOPS_WITHIN_S = 5.0
+# Of so many places one is kept, so that nobody can take them all.
+_FOR_OTHERS = 4
 
 
 class Reception(ABC):
@@ -58,6 +63,15 @@ class Reception(ABC):
     def _parallel(self) -> int:
         """How many requests can be drawn at a time."""
 
+    def _place(self, record: Record) -> bool:
+        """Finds a place in which a request can be drawn at once; False where there is none."""
+        return True
+
+    @property
+    def _put_off(self) -> int:
+        """How many requests that were begun wait until they can be drawn again."""
+        return 0
+
     @abstractmethod
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
@@ -76,12 +90,18 @@ class Reception(ABC):
     def load(self) -> Load:
         """See `serving.generator.Generator.load`."""
         running = len(self._desk.under_way()) - len(self._queue)
-        accepting = not self._closing and self._parallel > 0
-        return Load(len(self._queue), running, self._max_waiting, accepting)
+        stuck = self.stuck
+        accepting = not self._closing and self._parallel > 0 and not stuck
+        return Load(len(self._queue), running, self._max_waiting, accepting, stuck)
 
     @property
     def stuck(self) -> bool:
         """See `serving.generator.Generator.stuck`."""
+        return False
+
+    @property
+    def at_work(self) -> bool:
+        """See `serving.generator.Generator.at_work`."""
         return False
 
     async def open(self) -> None:
@@ -99,6 +119,15 @@ class Reception(ABC):
         self._queue.push(request.visitor, record)
         self._begin_next()
 
+    async def take_up(self, request_id: str) -> None:
+        """See `serving.generator.Generator.take_up`."""
+        record = self._desk.find(request_id)
+        if record.abandoned and (stopping := self._tasks.get(request_id)):
+            await asyncio.wait([stopping])
+            record = self._desk.find(request_id)
+        if record.abandoned:
+            await self.submit(record.request)
+
     def events(self, request_id: str) -> AsyncGenerator[Event]:
         """See `serving.generator.Generator.events`."""
         return self._desk.events(request_id)
@@ -110,32 +139,38 @@ class Reception(ABC):
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
-        for record in list(self._queue):
+        for record in list(self._queue):  # which tells nobody of places any more
             self._desk.end(record, ErrorKind.STOPPING, words.STOPPING)
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
         for record in self._desk.under_way():
             self._desk.end(record, ErrorKind.STOPPING, words.STOPPING)
         if self._tasks:
-            await asyncio.wait([*self._tasks.values()])
+            await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
 
     # --- from one request to the next ---
 
     def _admit(self, request: Request) -> None:
+        if request.id in self._tasks:  # one of this id still stops, or is drawn
+            raise RequestError(words.DUPLICATE, ErrorKind.DUPLICATE, field="id")
         if self._closing:
             raise RequestError(words.STOPPING, ErrorKind.STOPPING)
-        if self._parallel == 0:
+        if self._parallel == 0 or self.stuck:
             raise RequestError(words.UNAVAILABLE, ErrorKind.UNAVAILABLE)
         check(request, self.model, self._blocked)
-        waiting = len(self._queue)
-        if waiting >= self._max_waiting:
+        places = self._places_for(request.visitor)
+        if len(self._queue) >= places:
             wait_s = self._until_free_s()
-            raise RequestError(words.full(waiting, wait_s), ErrorKind.FULL, retry_after_s=wait_s)
+            raise RequestError(words.full(places, wait_s), ErrorKind.FULL, retry_after_s=wait_s)
         self._rates.admit(request)
 
+    def _places_for(self, visitor: str) -> int:
+        """Up to how many may wait; the last are for visitors of whom nothing waits yet."""
+        has_one = self._queue.count(visitor) > 0
+        return self._max_waiting - (self._max_waiting // _FOR_OTHERS if has_one else 0)
+
     def _begin_next(self) -> None:
-        while self._queue and self._has_room():
-            record = self._queue.pop()
+        while self._has_room() and (record := self._queue.pop(self._place)):
             request_id = record.request.id
             self._drawing.add(request_id)
             self._desk.publish(record, Started(1))
@@ -146,14 +181,15 @@ class Reception(ABC):
 
     def _has_room(self) -> bool:
         most = self._parallel + _MAX_FINISHING
-        return len(self._drawing) < self._parallel and len(self._tasks) < most
+        at_work = len(self._tasks) - self._put_off
+        return len(self._drawing) < self._parallel and at_work < most
 
     async def _run(self, record: Record) -> None:
         try:
             if not record.ending:  # it may have been stopped before it began
                 await self._draw(record)
         except Exception as error:  # one request must not hurt the next
-            log.error("A request failed", exc_info=error)
+            log.error("A request failed", exc_info=error, extra=about(record.request))
             self._desk.end(record, ErrorKind.FAILED, words.FAILED)
 
     def _over(self, record: Record) -> None:
@@ -169,7 +205,8 @@ class Reception(ABC):
     def _ended(self, record: Record) -> None:
         self._queue.remove(record.request.visitor, record)
         self._stop(record)
-        self._tell_places()
+        if not self._closing:
+            self._tell_places()
         self._observer.ended(record)
 
     def _tell_places(self) -> None:

@@ -4,7 +4,17 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from serving.generator import Done, Ending, Error, Event, Image, Request, Started, Step
+from serving.generator import (
+    Done,
+    Ending,
+    Error,
+    ErrorKind,
+    Event,
+    Image,
+    Request,
+    Started,
+    Step,
+)
 
 # What an event replaces is what has the same key.
 _Key = type[Event] | int
@@ -42,6 +52,11 @@ class Record:
     def images(self) -> int:
         """How many pictures there are so far."""
         return sum(isinstance(event, Image) for _, event in self._state.values())
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it ended because nobody waited for it."""
+        return isinstance(self.ending, Error) and self.ending.kind is ErrorKind.ABANDONED
 
     @property
     def is_being_drawn(self) -> bool:

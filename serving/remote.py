@@ -4,18 +4,23 @@ import asyncio
 import dataclasses
 import json
 import logging
+import math
+import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from pipeline.metadata import Settings
 from serving import wire, words
 from serving.desk import Limits
 from serving.generator import (
+    MAX_SEED,
     Done,
     Error,
     ErrorKind,
@@ -26,11 +31,13 @@ from serving.generator import (
     Model,
     Preview,
     Queued,
+    Request,
     Started,
     Step,
 )
 from serving.http_generate import HOP_HEADER
 from serving.limits import RateLimits
+from serving.logs import about
 from serving.observer import Observer
 from serving.reception import Reception
 from serving.record import Record
@@ -47,14 +54,14 @@ ANSWER_S = 5.0
 _LOOKS = 2
 # The same, until an instance that was not there from the start is forgotten.
 LAST_LOOKS = 24
+# How long an instance that refuses requests for the moment is spared, whatever it says.
+_LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
 # A stream says something at least every 15 seconds, if only that it lives.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
-# What httpx raises where an instance is lost; and what anyio, below it, does where a connection is
-# reset in the moment in which it is made.
-_LOST = (httpx.HTTPError, AttributeError)
-# httpx counts some connections for ever that were given up before they were made. How many there
-# are at a time is limited here by how many instances can draw.
-UNLIMITED = httpx.Limits(max_connections=None)
+# Above these it is nonsense: an event has at most one picture, twice, or previews.
+_MAX_ANSWER_BYTES, _MAX_LINE_BYTES = 2**20, 2**26
+# As many bytes as were counted: what is small must not become large by being unpacked.
+_HEADERS = {HOP_HEADER: "1", "Accept-Encoding": "identity"}
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
@@ -63,11 +70,43 @@ class BackendError(Exception):
 
     Attributes:
         reason: one of few words, for the metrics.
+        retry_after_s: when asking again makes sense, if it said so.
     """
 
-    def __init__(self, message: str, reason: str) -> None:
+    def __init__(self, message: str, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class Client(httpx.AsyncClient):
+    """For a `RemoteGenerator`; sends these headers with everything."""
+
+    def __init__(self, headers: dict[str, str] | None = None) -> None:
+        # httpx counts some connections for ever that were given up before they were made. How many
+        # there are at a time is limited here by how many instances can draw.
+        super().__init__(headers=headers, limits=httpx.Limits(max_connections=None))
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """See `httpx.AsyncClient.send`."""
+        try:
+            return await super().send(request, **options)
+        except AttributeError as error:
+            # From anyio, where a connection is reset in the moment in which it is made.
+            raise httpx.ConnectError(str(error), request=request) from error
+
+
+@dataclass(frozen=True)
+class _PutOff:
+    """A request that is to be begun again, and the instance that is to draw it, once there is one.
+
+    Attributes:
+        tried: those that did not see it through.
+    """
+
+    record: Record
+    tried: list["Backend"]
+    backend: "asyncio.Future[Backend]"
 
 
 class LoopError(Exception):
@@ -80,8 +119,9 @@ class Backend:
 
     Attributes:
         others: what it had to do at the last look that it was not sent from here.
-        drawing: ids of what it is drawing.
+        drawing: ids of what it is drawing, or is to draw next; one, if it comes from here.
         streams: what ends waiting for what it says, by the id of a request.
+        resting: whether it has said that it takes in nothing more for a moment.
         silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
         stays: whether it is looked at for ever, however long it is silent.
         model: what it said that it draws with, at the last look.
@@ -93,12 +133,14 @@ class Backend:
     others: int = 0
     drawing: set[str] = field(default_factory=set)
     streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
+    resting: bool = False
     silent: int = 0
     model: Model | None = None
 
     def draws(self, size: tuple[int, int] | None) -> bool:
         """Whether it would do so now; None for the size of who does not ask for one."""
-        return self.healthy and (size is None or (bool(self.model) and size in self.model.sizes))
+        free = self.healthy and not self.resting and not self.drawing
+        return free and (size is None or (bool(self.model) and size in self.model.sizes))
 
 
 class RemoteGenerator(Reception):
@@ -111,7 +153,7 @@ class RemoteGenerator(Reception):
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        client: Client,
         urls: Sequence[str],
         model: Model,
         limits: Limits,
@@ -121,6 +163,7 @@ class RemoteGenerator(Reception):
         self._client = client
         self._backends = [Backend(url) for url in urls]
         self._looking: set[asyncio.Task[None]] = set()
+        self._again: dict[str, _PutOff] = {}
         super().__init__(model, limits, rates, observer)
 
     async def close(self, within_s: float) -> None:
@@ -161,34 +204,86 @@ class RemoteGenerator(Reception):
 
     async def _draw(self, record: Record) -> None:
         tried: list[Backend] = []
-        reason = ""
-        for attempt in range(1, ATTEMPTS + 1):
-            backend = await self._least_busy(record.request.size, tried)
+        attempt, reason = 1, ""
+        while attempt <= ATTEMPTS:
+            backend = await self._backend_for(record, tried)
             tried.append(backend)
-            if attempt > 1:
+            if reason:
                 self._observer.retried(reason)
                 self._desk.publish(record, Started(attempt))
+                reason = ""
             try:
                 await self._draw_at(backend, record, attempt)
                 return
             except BackendError as error:
-                log.warning("%s %s", backend.url, error)
-                reason = error.reason
+                log.warning("%s %s", backend.url, error, extra=about(record.request))
+                if record.ending:  # the pictures are all there: nobody waits for them again
+                    return
+                if error.reason in _PASSING:
+                    self._rest(backend, error.retry_after_s)
+                if error.reason not in _NOT_BEGUN:
+                    attempt, reason = attempt + 1, error.reason
         self._desk.end(record, ErrorKind.UNAVAILABLE, words.UNAVAILABLE)
 
-    async def _least_busy(self, size: tuple[int, int] | None, tried: list[Backend]) -> Backend:
-        """A healthy instance that draws this size, rather not one that was tried before.
+    async def _backend_for(self, record: Record, tried: list[Backend]) -> Backend:
+        """The instance that is to draw a request; it has it among its `drawing`.
 
-        Where there is none, one may come back: the request's deadline is the end of the wait.
+        Where none can, one may come back: the request's deadline is the end of the wait. Others
+        are begun meanwhile, where they can be.
         """
-        while not (healthy := [backend for backend in self._backends if backend.draws(size)]):
-            await asyncio.sleep(HEALTH_S / 10)
-        return min(healthy, key=lambda one: (tried.count(one), len(one.drawing) + one.others))
+        for backend in self._backends:
+            if record.request.id in backend.drawing:
+                return backend
+        waiting = _PutOff(record, tried, asyncio.get_running_loop().create_future())
+        self._again[record.request.id] = waiting
+        self._free(record)
+        try:
+            return await waiting.backend
+        finally:
+            del self._again[record.request.id]
+
+    @property
+    def _put_off(self) -> int:
+        return sum(not waiting.backend.done() for waiting in self._again.values())
+
+    def _begin_next(self) -> None:
+        # What was begun once comes before what still waits for its turn.
+        for request_id, waiting in self._again.items():
+            if not waiting.backend.done() and (found := self._find(waiting.record, waiting.tried)):
+                self._drawing.add(request_id)
+                waiting.backend.set_result(found)
+        super()._begin_next()
+
+    def _place(self, record: Record) -> bool:
+        return self._find(record, []) is not None
+
+    def _find(self, record: Record, tried: list[Backend]) -> Backend | None:
+        """Has a free instance draw a request next, rather not one that was tried before."""
+        free = [backend for backend in self._backends if backend.draws(record.request.size)]
+        best = min(free, key=lambda one: (tried.count(one), one.others), default=None)
+        if best:
+            best.drawing.add(record.request.id)
+        return best
+
+    def _over(self, record: Record) -> None:
+        for backend in self._backends:  # it may have ended before it was sent there
+            backend.drawing.discard(record.request.id)
+        super()._over(record)
+
+    def _rest(self, backend: Backend, retry_after_s: float | None) -> None:
+        """Sends an instance nothing for as long as it wishes."""
+
+        def over() -> None:
+            backend.resting = False
+            self._begin_next()
+
+        backend.resting = True
+        rest_s = min(max(_LEAST_REST_S, retry_after_s or 0.0), _MOST_REST_S)
+        asyncio.get_running_loop().call_later(rest_s, over)
 
     async def _draw_at(self, backend: Backend, record: Record, attempt: int) -> None:
         request = record.request
         began = time.monotonic()
-        backend.drawing.add(request.id)
         # No instance has drawn under this id before, not even for a front-end that was restarted.
         own_id = f"{request.id[:48]}-{attempt}-{secrets.token_hex(4)}"
         body = wire.from_request(request) | {"id": own_id, "keep": False}
@@ -286,6 +381,8 @@ _ELSEWHERE = {
 }
 # Reasons that do not speak against an instance for other requests.
 _PASSING = {"full", "too_many", "abandoned"}
+# Those of them for which it did not even begin: asking again costs nothing but time.
+_NOT_BEGUN = {"full", "too_many"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,21 +396,24 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     """The model that an instance draws with, and how busy it is.
 
     Raises:
-        BackendError: it cannot be reached, is not ready, is shutting down, or answers nonsense.
+        BackendError: it cannot be reached, is not ready, is stuck or shutting down, or answers
+            nonsense.
         LoopError: it passes requests on itself.
     """
     try:
-        answer = await client.get(f"{url}/v1/model", headers={HOP_HEADER: "1"}, timeout=ANSWER_S)
-    except (*_LOST, httpx.InvalidURL) as error:
+        status, content = await _ask(client, "GET", f"{url}/v1/model", ANSWER_S)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise BackendError(f"cannot be reached: {error!r}", "lost") from error
-    if answer.status_code == 508:
+    if status == 508:
         raise LoopError(words.LOOP)
-    if answer.status_code != 200:
-        raise BackendError(f"answers {answer.status_code}, not 200", "refused")
+    if status != 200:
+        raise BackendError(f"answers {status}, not 200", "refused")
     try:
-        found = TypeAdapter(_Answer).validate_json(answer.content)
+        found = TypeAdapter(_Answer).validate_json(content)
     except ValidationError as error:
         raise BackendError(f"does not say what it draws with: {error}", "nonsense") from error
+    if found.load.stuck:  # what it draws is to be begun elsewhere, as if it were gone
+        raise BackendError("has devices that say nothing any more", "lost")
     if not found.load.accepting:
         raise BackendError("takes in nothing at the moment", "stopping")
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
@@ -322,16 +422,51 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
 
 async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:
     """How long a prompt is for the model of an instance, if it answers."""
+    body = {"prompt": prompt}
     try:
-        answer = await client.post(
-            f"{url}/v1/length",
-            json={"prompt": prompt},
-            headers={HOP_HEADER: "1"},
-            timeout=LENGTH_WITHIN_S,
-        )
-        return TypeAdapter(Length).validate_json(answer.raise_for_status().content)
-    except (*_LOST, ValidationError):
+        status, content = await _ask(client, "POST", f"{url}/v1/length", LENGTH_WITHIN_S, body)
+        return TypeAdapter(Length).validate_json(content) if status == 200 else None
+    except (httpx.HTTPError, TimeoutError, BackendError, ValidationError):
         return None
+
+
+async def _ask(
+    client: httpx.AsyncClient, method: str, url: str, within_s: float, body: object = None
+) -> tuple[int, bytes]:
+    """The status and the content of a plain answer; the time is that for all of it.
+
+    Raises:
+        TimeoutError: it takes longer, though it may have begun.
+        httpx.HTTPError, httpx.InvalidURL: it cannot be had.
+        BackendError: it is too large.
+    """
+    async with (
+        asyncio.timeout(within_s),
+        client.stream(method, url, json=body, headers=_HEADERS, timeout=within_s) as answer,
+    ):
+        return answer.status_code, await _content(answer)
+
+
+async def _content(answer: httpx.Response) -> bytes:
+    content = bytearray()
+    async for chunk in answer.aiter_raw():
+        content += chunk
+        if len(content) > _MAX_ANSWER_BYTES:
+            raise BackendError("answers without an end", "nonsense")
+    return bytes(content)
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
+    line = bytearray()
+    async for chunk in answer.aiter_raw():
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            line += end
+            yield line.decode().removesuffix("\r")
+            line.clear()
+        line += rest
+        if len(line) > _MAX_LINE_BYTES:
+            raise BackendError("sends a line without an end", "nonsense")
 
 
 async def stream(
@@ -341,17 +476,23 @@ async def stream(
 
     Raises:
         BackendError: it is lost, refuses, or answers nonsense.
+        TimeoutError: it takes long to say why it refuses.
     """
-    headers = {HOP_HEADER: "1"}
     try:
         async with client.stream(
-            "POST", f"{url}/v1/generate", json=body, headers=headers, timeout=_TIMEOUT
+            "POST", f"{url}/v1/generate", json=body, headers=_HEADERS, timeout=_TIMEOUT
         ) as answer:
             if answer.status_code != 200:
-                yield _refusal(answer.status_code, await answer.aread())
+                async with asyncio.timeout(ANSWER_S):
+                    content = await _content(answer)
+                refused = _refusal(answer.status_code, content)
+                if refused.kind in _ELSEWHERE:
+                    wait_s = _retry_after_s(answer.headers)
+                    raise BackendError(refused.message, str(refused.kind), wait_s)
+                yield refused
                 return
             name = ""
-            async for line in answer.aiter_lines():
+            async for line in _lines(answer):
                 kind, _, value = line.partition(": ")
                 if kind == "event":
                     name = value
@@ -360,9 +501,9 @@ async def stream(
                     yield event
                     if isinstance(event, Done | Error):
                         return
-    except _LOST as error:
+    except httpx.HTTPError as error:
         raise BackendError(f"was lost: {error!r}", "lost") from error
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BackendError(f"answers nonsense: {str(error)[:200]}", "nonsense") from error
     raise BackendError("stopped in mid-request", "lost")
 
@@ -370,10 +511,17 @@ async def stream(
 def _check(event: Event, record: Record, model: Model) -> None:
     """Passes what a request like this one can hear of."""
     wanted = record.request.images or model.images_per_request
+    steps = record.request.num_inference_steps
+    if isinstance(event, Step) and not 1 <= event.done <= event.total == steps:
+        raise BackendError(f"has done {event.done} of {event.total} steps, not {steps}", "nonsense")
     if isinstance(event, Image) and not (0 <= event.index < wanted and event.png.startswith(_PNG)):
         raise BackendError(f"sends a picture {event.index} that is none", "nonsense")
     if isinstance(event, Image) and not _may_be_unblurred(event, record):
         raise BackendError("sends a picture unblurred that is not to be", "nonsense")
+    if isinstance(event, Image) and not (
+        event.seed == _seed(record.request, event.index) and _are_settings(event.settings)
+    ):
+        raise BackendError("sends a picture of another seed, or without settings", "nonsense")
     if isinstance(event, Preview) and not (
         1 <= len(event.jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in event.jpegs)
     ):
@@ -388,13 +536,35 @@ def _may_be_unblurred(image: Image, record: Record) -> bool:
     return unblurred is None or (record.request.unblurred and unblurred.startswith(_PNG))
 
 
+def _seed(request: Request, index: int) -> int:
+    """That a picture is drawn from; variations are all of the same picture."""
+    apart = 0 if request.variation_strength > 0 else index
+    return (request.seed + apart) % (MAX_SEED + 1)
+
+
+def _are_settings(found: dict[str, str | int | float | None]) -> bool:
+    """Whether these are of a picture, each of its kind; None is what an older instance left out."""
+    if any(isinstance(value, float) and not math.isfinite(value) for value in found.values()):
+        return False
+    try:
+        read = TypeAdapter(Settings).validate_python(found)
+    except ValidationError:
+        return False
+    return found.items() <= dataclasses.asdict(read).items()
+
+
 def _refusal(status: int, content: bytes) -> Error:
     """The error with which an instance refused a request."""
     try:
         error = json.loads(content)["error"]
         return Error(ErrorKind(error["code"]), str(error["message"]))
-    except (ValueError, KeyError, TypeError) as cause:
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:
         raise BackendError(f"answers {status}, and not why", "nonsense") from cause
+
+
+def _retry_after_s(headers: httpx.Headers) -> float | None:
+    said = headers.get("retry-after", "")
+    return float(said) if re.fullmatch(r"[0-9]{1,9}", said) else None
 
 
 def _same(one: Model, other: Model) -> bool:

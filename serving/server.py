@@ -1,18 +1,24 @@
 """The web server, and how it ends: requests first, connections then."""
 
 import asyncio
+import math
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvicorn
 
 from serving.generator import Generator
-from serving.http_guard import HEAD_WITHIN_S, PatientProtocol
+from serving.http_guard import HEAD_WITHIN_S, MAX_CALLS, PatientProtocol
 
-_MAX_CONNECTIONS = 1000
-# For connections that are still open when every request has ended.
-_GOODBYE_S = 2
+# `serving.http_guard.CallLimit` refuses politely long before; past this nobody is told anything,
+# those who ask for health included.
+MAX_CONNECTIONS = 2 * MAX_CALLS
+# Pages fetch their pictures, and those that lost touch come back, when the drawing is done.
+ANSWERS_ON_S = 5
+# For what is still being sent when every request has ended; idle connections end at once.
+GOODBYE_S = 10
 
 
 def config(app: Any, host: str, port: int) -> uvicorn.Config:
@@ -27,10 +33,10 @@ def config(app: Any, host: str, port: int) -> uvicorn.Config:
         server_header=False,
         http=PatientProtocol,
         ws="none",
-        limit_concurrency=_MAX_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         # Longer than clients keep theirs: closed while it is used it looks like a lost server.
         timeout_keep_alive=int(HEAD_WITHIN_S),
-        timeout_graceful_shutdown=_GOODBYE_S,
+        timeout_graceful_shutdown=GOODBYE_S,
     )
 
 
@@ -38,8 +44,9 @@ class Server(uvicorn.Server):
     """Serves until it is told to stop.
 
     Then no new request is taken in, what waits is told so, and what runs has `stop_within_s`
-    seconds to finish. Meanwhile everything but drawing is still answered. `end_streams` then ends
-    what is open without a request.
+    seconds to finish. Meanwhile everything but drawing is still answered, as it is until
+    `answers_on_s` seconds after the last drawing. `end_streams` then ends what is open without a
+    request.
     """
 
     def __init__(
@@ -50,11 +57,14 @@ class Server(uvicorn.Server):
         port: int,
         stop_within_s: float,
         end_streams: Callable[[], None] = lambda: None,
+        answers_on_s: float = 0,
     ) -> None:
         super().__init__(config(app, host, port))
         self._generator = generator
         self._stop_within_s = stop_within_s
         self._end_streams = end_streams
+        self._answers_on_s = answers_on_s
+        self._drew_at = -math.inf
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the generator before the first connection."""
@@ -63,8 +73,26 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the requests before the connections; a second Ctrl+C ends the wait for them."""
-        closing = asyncio.create_task(self._generator.close(self._stop_within_s))
-        while not closing.done() and not self.force_exit:
-            await asyncio.wait([closing], timeout=0.1)
+        drawing = self._generator.load.running > 0
+        if not await self._while_not_forced(self._generator.close(self._stop_within_s)):
+            await self._generator.close(0)
+        now = time.monotonic()
+        until = (now if drawing else self._drew_at) + self._answers_on_s
+        await self._while_not_forced(asyncio.sleep(max(0.0, until - now)))
         self._end_streams()
         await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        if self._generator.load.running:
+            self._drew_at = time.monotonic()
+        return await super().on_tick(counter)
+
+    async def _while_not_forced(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether it is done: it is cut short at a second Ctrl+C."""
+        doing = asyncio.create_task(work)
+        while not doing.done() and not self.force_exit:
+            await asyncio.wait([doing], timeout=0.1)
+        done = doing.done()
+        doing.cancel()
+        return done

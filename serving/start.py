@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# More than `serving.server.MAX_CONNECTIONS`: each is one, and so are pictures and the model.
+_OPEN_FILES = 8192
+
 
 def prepare_environment() -> None:
-    """Nothing calls home, and every picture served lies in a folder that ends with the process."""
+    """Nothing calls home; pictures lie in a folder that ends with the process; room for a crowd."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["GRADIO_TEMP_DIR"] = str(scratch.make_folder())
+    _allow_open_files()
+
+
+def _allow_open_files() -> None:
+    """Most systems have a process open 1024 files unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":

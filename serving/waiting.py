@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import Sequence
+from types import FrameType
 
 import httpx
 import uvicorn
@@ -19,6 +21,20 @@ _LOOK_S = 1.0
 _SAY_S = 30.0
 
 
+class _Server(uvicorn.Server):
+    """Ends when it is told to, and leaves it to `wait_for_model` to end the program.
+
+    `uvicorn` would raise the signal again, in the midst of the event loop.
+    """
+
+    status = 0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by a signal."""
+        self.should_exit = True
+        self.status = 130 if sig == signal.SIGINT else 0
+
+
 async def wait_for_model(
     client: httpx.AsyncClient, urls: Sequence[str], at: uvicorn.Config
 ) -> Model:
@@ -28,21 +44,30 @@ async def wait_for_model(
         LoopError: an instance passes requests on itself, perhaps to this one.
         SystemExit: told to stop meanwhile.
     """
-    waiting = uvicorn.Server(at)
+    waiting = _Server(at)
     serving = asyncio.create_task(waiting.serve())
-    said: dict[str, float] = {}
+    looking = asyncio.create_task(_look(client, urls))
     try:
-        while not serving.done():
-            for url in urls:
-                try:
-                    return (await fetch_model(client, url))[0]
-                except BackendError as error:
-                    _say(said, f"Waiting for {url}: it {error}")
-            await asyncio.wait([serving], timeout=_LOOK_S)
-        raise SystemExit(0)
+        await asyncio.wait([serving, looking], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            raise SystemExit(waiting.status)
+        return looking.result()
     finally:
+        looking.cancel()
         waiting.should_exit = True
         await serving
+
+
+async def _look(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:
+    """See `wait_for_model`; looks until there is one."""
+    said: dict[str, float] = {}
+    while True:
+        for url in urls:
+            try:
+                return (await fetch_model(client, url))[0]
+            except BackendError as error:
+                _say(said, f"Waiting for {url}: it {error}")
+        await asyncio.sleep(_LOOK_S)
 
 
 def config(host: str, port: int) -> uvicorn.Config:

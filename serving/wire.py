@@ -29,6 +29,7 @@ from serving.generator import (
 
 MAX_IMAGES = 64
 ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
+SIZE = r"[1-9]\d{0,4}x[1-9]\d{0,4}"
 _EVENTS: dict[str, type[Event]] = {
     "queued": Queued,
     "started": Started,
@@ -77,7 +78,7 @@ class GenerateBody(Body):
     """A request for pictures, as a stream of events."""
 
     images: int | None = Field(None, ge=1, le=MAX_IMAGES, description="As many as there can be.")
-    size: str | None = Field(None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", description="WxH")
+    size: str | None = Field(None, pattern=f"^{SIZE}$", description="WxH")
     id: str | None = Field(
         None,
         pattern=ID,

@@ -1,5 +1,9 @@
-"""A pipeline that draws grey squares, whose every step a test may hold back."""
+"""A pipeline that draws grey squares, whose every step a test may hold back.
 
+`python -m tests.fake_pipeline [the flags of app.py]`: the real program, stuck in its first step.
+"""
+
+import sys
 import threading
 from typing import Any, ClassVar, cast
 
@@ -13,7 +17,7 @@ class FakePipeline:
     """Stands in for `SDXLPipeline`.
 
     Prompts with a meaning: "refuse", "break" and "exhaust" raise what their name says. While
-    `held`, every step waits for `let_step`.
+    `held`, every step waits for `let_step`; while `stuck`, too, when it is told to stop.
     """
 
     model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
@@ -25,6 +29,7 @@ class FakePipeline:
 
     def __init__(self, *, held: bool = False) -> None:
         self.held = held
+        self.stuck = False
         self.steps = 0
         self.calls: list[dict[str, Any]] = []
         self._permits = threading.Semaphore(0)
@@ -37,7 +42,7 @@ class FakePipeline:
         self._permits.release(steps)
 
     def let_all(self) -> None:
-        self.held = False
+        self.held = self.stuck = False
         self._permits.release(10_000)
 
     def measure(self, prompt: str) -> tuple[int, int, str]:
@@ -68,6 +73,7 @@ class FakePipeline:
         on_preview: Any = None,
         width: int | None = None,
         height: int | None = None,
+        variation_strength: float = 0.0,
         **_unused: float,
     ) -> Result:
         if prompt == "refuse":
@@ -78,7 +84,7 @@ class FakePipeline:
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16.0GiB")
         for step in range(num_inference_steps):
             while self.held and not self._permits.acquire(timeout=0.002):
-                if cancelled.is_set():
+                if cancelled.is_set() and not self.stuck:
                     break
             if cancelled.is_set():
                 raise Cancelled
@@ -86,13 +92,29 @@ class FakePipeline:
             on_step(step + 1, num_inference_steps, None)
             if on_preview and step + 1 < num_inference_steps:
                 on_preview(lambda: np.full((self.images_per_request, 1, 1, 3), 99, np.uint8))
-        seeds = [(seed + i) % 2**32 for i in range(self.images_per_request)]
+        apart = 0 if variation_strength > 0 else 1
+        seeds = [(seed + apart * i) % 2**32 for i in range(self.images_per_request)]
         size = width or self.width, height or self.height
         images = [Image.new("RGB", size, (one % 256, 0, 0)) for one in seeds]
-        for one, image in zip(seeds, images, strict=True):
-            text = prompt if isinstance(prompt, str) else prompt[seeds.index(one)]
+        texts = [prompt] * len(seeds) if isinstance(prompt, str) else prompt
+        for text, one, image in zip(texts, seeds, images, strict=True):
             settings = metadata.Settings(
                 text, "", one, num_inference_steps, guidance_scale, *size, self.model, None
             )
             metadata.attach(image, settings)
         return Result(images, seeds, [False, False], ["the end", ""], ["the end", ""])
+
+
+def main() -> None:
+    """Serves until told to stop."""
+    import app
+    from serving import reception
+
+    reception.STOPS_WITHIN_S = 0.5
+    pipe = FakePipeline(held=True)
+    pipe.stuck = True
+    app.main(sys.argv[1:], lambda _: (pipe.as_pipeline(), False))
+
+
+if __name__ == "__main__":
+    main()

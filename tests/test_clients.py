@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,27 +14,20 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, ImageContent
 
-from benchmarks.processes import ROOT, stand_in
-from tests.web import served
+from benchmarks.processes import ROOT
 
 NODE = ROOT / "tests" / "node"
 URL = "http://127.0.0.1:7860"
 PNG = b"\x89PNG"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(stand_in(1), tmp_path_factory.mktemp("clients") / "log") as url:
-        yield url
-
-
-def example(language: str, word: str, site: str) -> str:
-    """The one block of the README in this language that has this word, about this site."""
+def example(language: str, word: str, address: str) -> str:
+    """The one block of the README in this language that has this word, about this address."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (found,) = [block for block in blocks if word in block]
     assert URL in found
-    return found.replace(URL, site)
+    return found.replace(URL, address)
 
 
 def output(*command: str, folder: Path) -> str:
@@ -44,8 +36,8 @@ def output(*command: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_python(site: str, tmp_path: Path):
-    program = example("python", "gradio_client", site)
+def test_python(address: str, tmp_path: Path):
+    program = example("python", "gradio_client", address)
     # Each picture as Python shows it: a path between quotes.
     said = output(sys.executable, "-c", program, folder=tmp_path)
     pictures = [Path(path) for path in re.findall(r"'([^']+\.png)'", said)]
@@ -53,19 +45,19 @@ def test_python(site: str, tmp_path: Path):
     assert "[7, 8, 9, 10]" in said
 
 
-def test_javascript(site: str):
+def test_javascript(address: str):
     if not (NODE / "node_modules").exists():
         pytest.fail("@gradio/client is missing; make test installs it")
     node = str(Path(sys.executable).with_name("node"))
-    said = output(node, "--input-type=module", "-e", example("js", "Client", site), folder=NODE)
+    said = output(node, "--input-type=module", "-e", example("js", "Client", address), folder=NODE)
     addresses, seeds, left_out = json.loads(said)
     assert [httpx.get(address).content[:4] for address in addresses] == [PNG] * 4
     assert (seeds, left_out) == ([7, 8, 9, 10], "")
 
 
-def test_assistants(site: str):
+def test_assistants(address: str):
     """The address is right; all else that is said there test_mcp.py knows."""
-    url = json.loads(example("json", "mcpServers", site))["mcpServers"]["sdxl"]["url"]
+    url = json.loads(example("json", "mcpServers", address))["mcpServers"]["sdxl"]["url"]
 
     async def draw() -> CallToolResult:
         async with (

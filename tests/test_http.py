@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -17,9 +18,9 @@ import pytest
 from anyio import BrokenResourceError
 from PIL import Image as Pillow
 
-from serving import http_guard, words
+from serving import http_guard, http_openai, words
 from serving.desk import Limits
-from serving.generator import Done, Image, Preview
+from serving.generator import Done, Image, Preview, Request
 from serving.limits import Buckets, RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
@@ -139,6 +140,23 @@ def test_length_of_a_prompt(site: Site):
     assert post(site, {"prompt": "x" * 2001}, "/v1/length").status_code == 400
 
 
+class AtOnce(LocalGenerator):
+    """Has a request ended by the time that it is taken in."""
+
+    async def submit(self, request: Request) -> None:
+        await super().submit(request)
+        asyncio.get_running_loop().call_soon(self.cancel, request.id)
+
+
+def test_a_request_that_ends_at_once_is_told_so_though_no_result_is_kept():
+    pipe = FakePipeline(held=True)
+    rates = RateLimits(None, None)
+    with serve(generator=AtOnce(pipe.as_pipeline(), Limits(kept=0), rates, Observer())) as site:
+        name, fields = generate(site)[-1]
+        assert (name, fields["kind"]) == ("error", "cancelled")
+        pipe.let_all()
+
+
 def test_failure_is_an_event(site: Site):
     name, fields = generate(site, prompt="exhaust")[-1]
     assert (name, fields["kind"]) == ("error", "out_of_memory")
@@ -149,8 +167,8 @@ def test_cancel_and_come_back():
     with serve(held=True) as site:
         url = f"{site.url}/v1/generate"
         with httpx.stream("POST", url, json=BODY, timeout=30) as sent:
-            request_id = sent.headers["x-request-id"]
-            where = f"{site.url}/v1/requests/{request_id}"
+            where = site.url + sent.headers["content-location"]
+            request_id = where.rpartition("/")[2]
             with httpx.stream("GET", where, timeout=30) as other:
                 assert next(read(other))[0] == "started"
                 assert httpx.delete(where).json() == {"id": request_id}
@@ -185,7 +203,7 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
         refused = post(site, BODY)
         assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.headers["retry-after"] == "5"  # nothing was drawn yet
         assert refused.json()["error"] == {
             "message": words.full(1, None),
             "type": "rate_limit_error",
@@ -200,6 +218,46 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
 
 
+def test_a_crowd_is_told_to_come_back_and_health_is_answered_all_the_same():
+    """Every open page holds a call; a probe that failed for it would have everybody lose theirs."""
+    with serve(held=True, max_calls=3) as site, ExitStack() as calls:
+        url = f"{site.url}/v1/generate"
+        sent = calls.enter_context(httpx.stream("POST", url, json=BODY, timeout=30))
+        where = site.url + sent.headers["content-location"]
+        for _ in range(2):
+            assert calls.enter_context(httpx.stream("GET", where, timeout=30)).status_code == 200
+        for refused in (
+            post(site, BODY),
+            post(site, BODY, "/v1/images/generations"),
+            httpx.get(f"{site.url}/v1/model", headers={"Origin": "https://example.org"}),
+        ):
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "unavailable"
+            assert "x-content-type-options" in refused.headers
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert httpx.get(site.url + path).status_code == 200
+        calls.close()
+        wait_until(lambda: httpx.get(f"{site.url}/v1/model").status_code == 200)
+
+
+def test_retry_after_is_when_a_place_is_free():
+    pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
+    observer = Observer()
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
+    generator._speed.observe(steps=10, seconds=35.0)
+    with serve(generator=generator, observer=observer) as site:
+        drawn = Background(site)
+        wait_until(lambda: pipe.calls)
+        waiting = Background(site)
+        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        assert post(site, BODY).headers["retry-after"] == "14"  # four steps
+        pipe.let_step(3)
+        wait_until(lambda: post(site, BODY).headers.get("retry-after") == "4")  # one, of 3.5 s
+        pipe.let_all()
+        assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
+
+
 def test_devices_that_say_nothing_for_long_are_no_good_health():
     with serve(held=True, limits=Limits(running_s=3.0)) as site, ThreadPoolExecutor() as pool:
         health = f"{site.url}/healthz"
@@ -207,6 +265,10 @@ def test_devices_that_say_nothing_for_long_are_no_good_health():
         asked = pool.submit(generate, site)
         wait_until(lambda: httpx.get(health).json() == {"status": "stuck"})
         assert httpx.get(health).status_code == 503
+        assert httpx.get(f"{site.url}/readyz").status_code == 503
+        load = httpx.get(f"{site.url}/v1/model").json()["load"]
+        assert (load["accepting"], load["stuck"]) == (False, True)
+        assert post(site, BODY).json()["error"]["code"] == "unavailable"
         site.pipe.let_all()
         assert asked.result()[-1][0] == "done"
         assert httpx.get(health).status_code == 200
@@ -257,9 +319,47 @@ def test_wrong_body(site: Site, content: bytes):
         assert refused.json()["error"]["message"]
 
 
-def test_large_body(site: Site):
-    refused = post(site, BODY | {"negative_prompt": "x" * 2**20})
-    assert (refused.status_code, refused.text) == (413, "Content Too Large")
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+@pytest.mark.parametrize("size", [2**20, 2**24 + 1])
+@pytest.mark.parametrize("stated", [True, False])
+def test_large_body(site: Site, path: str, size: int, stated: bool):
+    content = json.dumps(BODY | {"negative_prompt": "x" * size}).encode()
+    headers = {"Content-Type": "application/json"}
+    body = content if stated else iter([content])
+    refused = httpx.post(site.url + path, content=body, headers=headers, timeout=30)
+    assert refused.status_code == 413
+    assert refused.json()["error"]["code"] == "http_413"
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
+@pytest.mark.parametrize("path", ["/v1/", "/v1/models", "/v1/images/edits", "/v1/model/"])
+def test_no_route_below_v1(site: Site, method: str, path: str):
+    refused = httpx.request(method, site.url + path)
+    assert refused.status_code == 404
+    assert refused.json()["error"]["code"] == "http_404"
+
+
+class Broken(LocalGenerator):
+    """Fails where nobody expects it."""
+
+    async def submit(self, request: Request) -> None:
+        raise KeyError("a secret")
+
+
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+def test_what_nobody_expects_is_an_error_like_others(path: str):
+    rates = RateLimits(None, None)
+    generator = Broken(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+    with serve(generator=generator) as site:
+        failed = post(site, {"prompt": "a star"}, path)
+    assert failed.status_code == 500
+    assert failed.json()["error"] == {
+        "message": words.BROKEN,
+        "type": "server_error",
+        "param": None,
+        "code": "failed",
+    }
 
 
 def test_unknown_request(site: Site):
@@ -279,6 +379,68 @@ def test_slow_headers(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch):
         slow.sendall(head)
         slow.settimeout(10)
         assert slow.recv(100) == b""
+
+
+def test_a_request_that_comes_early_has_as_much_time(monkeypatch: pytest.MonkeyPatch):
+    """Sent before the first one is answered, as HTTP/1.1 allows, it is drawn to its end."""
+    monkeypatch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
+    body = json.dumps(BODY).encode()
+    first = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+    second = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with serve(held=True) as site, connected(site) as client:
+        client.sendall(first + second + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        time.sleep(1)
+        site.pipe.let_all()
+        answer = b"".join(iter(lambda: client.recv(2**16), b""))
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert b"event: done" in answer
+
+
+def connected(site: Site) -> socket.socket:
+    """A connection of which the system buffers little."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+    client.settimeout(20)
+    client.connect(("127.0.0.1", int(site.url.rpartition(":")[2])))
+    return client
+
+
+class Large(LocalGenerator):
+    """Draws pictures larger than what the system buffers for a client."""
+
+    def __init__(self) -> None:
+        super().__init__(FakePipeline().as_pipeline(), Limits(), RateLimits(None, None), Observer())
+
+    async def _draw(self, record: Record) -> None:
+        for index in range(2):
+            self._desk.publish(record, Image(index, b"\x89PNG" + bytes(12 * 2**20), 7, {}))
+        self._desk.publish(record, Done())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("pause_s", [0.1, None])
+def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
+    stream: bool, pause_s: float | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
+    monkeypatch.setattr(http_guard, "TAKE_WITHIN_S", 0.7)
+    body = json.dumps({"prompt": "a star", "n": 2, "stream": stream}).encode()
+    head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with serve(generator=Large()) as site, connected(site) as client:
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        if pause_s is None:
+            connections = site.server.server_state.connections
+            wait_until(lambda: len(connections) == 1)
+            wait_until(lambda: not connections)
+            return
+        taken, pauses = 0, 0
+        while part := client.recv(2**20):
+            taken += len(part)
+            if taken > pauses * 2**21:
+                pauses += 1
+                time.sleep(pause_s)
+        assert taken > 32 * 2**20
 
 
 def test_slow_body(site: Site, monkeypatch: pytest.MonkeyPatch):
@@ -337,6 +499,26 @@ def test_rate_by_address_behind_one_trusted_proxy():
         assert status("1.1.1.1, 2.2.2.2") == 200
 
 
+def test_rate_by_address_behind_two_trusted_proxies():
+    with serve(rates=RateLimits(1, None), trusted_proxies=2) as site:
+
+        def status(forwarded: str) -> int:
+            return post(site, BODY, headers={"X-Forwarded-For": forwarded}).status_code
+
+        assert status("1.1.1.1, 10.0.0.1") == 200
+        assert status("9.9.9.9, 1.1.1.1, 10.0.0.2") == 429
+        assert status("2.2.2.2, 10.0.0.1") == 200
+
+
+def test_rate_by_session():
+    with serve(rates=RateLimits(None, 1), keys=["one", "other"]) as site:
+
+        def status(key: str) -> int:
+            return post(site, BODY, headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert [status("one"), status("one"), status("other")] == [200, 429, 200]
+
+
 def test_forwarded_address_is_not_believed_without_a_proxy():
     with serve(rates=RateLimits(1, None)) as site:
         statuses = [
@@ -363,8 +545,15 @@ def test_bucket_refills_evenly():
 def test_headers(site: Site):
     headers = httpx.get(f"{site.url}/healthz").headers
     assert headers["x-content-type-options"] == "nosniff"
-    assert "frame-ancestors 'self'" in headers["content-security-policy"]
+    assert headers["content-security-policy"].endswith("; frame-ancestors 'self'")
     assert "server" not in headers
+
+
+def test_a_space_is_shown_by_hugging_face_and_by_who_is_named():
+    origin = "https://example.org"
+    with serve(on_space=True, cors_origins=[origin]) as site:
+        policy = httpx.get(f"{site.url}/healthz").headers["content-security-policy"]
+    assert policy.endswith(f"; frame-ancestors 'self' https://huggingface.co {origin}")
 
 
 def test_other_pages_only_where_they_are_named():
@@ -478,6 +667,23 @@ def test_openai_stream(client: openai.OpenAI):
     *_, event = list(stream)
     assert event.type == "image_generation.completed"
     assert base64.b64decode(event.b64_json).startswith(b"\x89PNG")
+
+
+def test_openai_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch):
+    """And OpenAI's client takes no notice."""
+    monkeypatch.setattr(http_openai, "COMMENT_S", 0.1)
+    body = {"prompt": "a star", "stream": True}
+    with serve(held=True) as site, ThreadPoolExecutor() as pool:
+        client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+        drawn = pool.submit(lambda: list(client.images.generate(prompt="a star", stream=True)))
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        url = f"{site.url}/v1/images/generations"
+        with httpx.stream("POST", url, json=body, timeout=30) as queued:
+            lines = queued.iter_lines()
+            assert [line for line, _ in zip(lines, range(4), strict=False)] == [": ping", ""] * 2
+        wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
+        site.pipe.let_all()
+        assert [event.type for event in drawn.result()] == ["image_generation.completed"]
 
 
 class WithPreviews(LocalGenerator):

@@ -17,7 +17,8 @@ from serving.observer import Observer
 from tests.fake_pipeline import FakePipeline
 
 T = TypeVar("T")
-MAX_WAITING = 3
+MAX_WAITING = 4
+FOR_OTHERS = 1  # the last place, for who has nothing waiting
 STEPS = 3
 
 
@@ -67,14 +68,20 @@ class LifeOfRequests(RuleBasedStateMachine):
         for _ in range(3):
             await asyncio.sleep(0.003)
 
+    def waiting(self) -> list[str]:
+        """The visitors of the requests that have neither begun nor ended."""
+        under_way = self.generator._desk.under_way()
+        return [one.request.visitor for one in under_way if one.started_at is None]
+
     @rule(target=ids, visitor=st.sampled_from("abc"), keep=st.booleans())
     def submit(self, visitor: str, keep: bool) -> str:
         async def submit() -> str:
             wanted = Request(
                 f"{visitor} {len(self.followers)}", None, 5.0, STEPS, 7, visitor=visitor, keep=keep
             )
-            had_room = self.generator.load.has_room
-            if not had_room:
+            waiting = self.waiting()
+            places = MAX_WAITING - (FOR_OTHERS if visitor in waiting else 0)
+            if len(waiting) >= places:
                 with pytest.raises(RequestError) as refused:
                     await self.generator.submit(wanted)
                 assert refused.value.kind is ErrorKind.FULL

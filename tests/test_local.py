@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import re
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -9,7 +11,7 @@ import pytest
 from PIL import Image as Pillow
 
 from pipeline import metadata
-from serving import words
+from serving import reception, words
 from serving.desk import Limits
 from serving.generator import (
     Done,
@@ -27,6 +29,7 @@ from serving.generator import (
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
+from serving.record import Record
 from serving.speed import Speed
 from tests.fake_pipeline import FakePipeline
 
@@ -142,12 +145,18 @@ def test_one_picture_with_a_prompt_of_its_own():
         ("exhaust", Error(ErrorKind.OUT_OF_MEMORY, words.OUT_OF_MEMORY)),
     ],
 )
-def test_an_error_ends_its_request_and_no_other(prompt: str, said: Error):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        assert ending(await draw(generator, request(prompt))) == said
+def test_an_error_ends_its_request_and_no_other(
+    prompt: str, said: Error, caplog: pytest.LogCaptureFixture
+):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> str:
+        wanted = request(prompt)
+        assert ending(await draw(generator, wanted)) == said
         assert ending(await draw(generator, request())) == Done("the end")
+        return wanted.id
 
-    run(test)
+    request_id = run(test)
+    failures = [vars(each)["fields"] for each in caplog.records if each.levelname == "ERROR"]
+    assert failures == ([] if prompt == "refuse" else [{"request_id": request_id}])
 
 
 @pytest.mark.parametrize(
@@ -212,6 +221,32 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
     assert "Pictures of 13x8 cannot be drawn" in caplog.text
 
 
+def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
+    compiled = threading.Event()
+
+    class Compiling(FakePipeline):
+        def add_size(self, height: int, width: int) -> None:
+            assert compiled.wait(PATIENCE_S)
+
+    pipe = Compiling(held=True)
+    limits, rates = Limits(running_s=0.5), RateLimits(None, None)
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=((16, 8),))
+
+    async def test() -> None:
+        await generator.open()
+        await until(lambda: generator.at_work)
+        await asyncio.sleep(0.2)
+        assert not generator.stuck
+        compiled.set()
+        await until(lambda: generator.stuck)
+        pipe.let_all()
+        await until(lambda: not generator.model.coming_sizes)
+        assert not generator.stuck
+        await generator.close(PATIENCE_S)
+
+    asyncio.run(test())
+
+
 # --- waiting ---
 
 
@@ -229,6 +264,25 @@ def test_full_queue_says_when_to_come_back():
         assert refused.value.retry_after_s is not None
 
     run(test, max_waiting=2)
+
+
+def test_no_visitor_can_take_all_places():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await generator.submit(request(visitor="greedy"))
+        await until(lambda: generator.load.running == 1)
+        for _ in range(6):
+            await generator.submit(request(visitor="greedy"))
+        with pytest.raises(RequestError, match="All 6 places") as refused:
+            await generator.submit(request(visitor="greedy"))
+        assert refused.value.kind is ErrorKind.FULL
+        await generator.submit(request(visitor="patient"))
+        with pytest.raises(RequestError, match="All 6 places"):
+            await generator.submit(request(visitor="patient"))
+        await generator.submit(request(visitor="another"))
+        with pytest.raises(RequestError, match="All 8 places"):
+            await generator.submit(request(visitor="the last"))
+
+    run(test, held=True, max_waiting=8)
 
 
 def test_visitors_take_turns_and_know_their_place():
@@ -282,6 +336,43 @@ def test_speed_follows_what_is_recent():
 # --- endings before the end ---
 
 
+def test_an_id_is_not_used_again_while_its_last_step_runs():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        pipe.stuck = True
+        first = request()
+        await generator.submit(first)
+        await until(lambda: pipe.calls)
+        generator.cancel(first.id)
+        with pytest.raises(RequestError) as unknown:  # its result is not kept
+            generator.events(first.id)
+        assert unknown.value.kind is ErrorKind.UNKNOWN
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(request(id=first.id))
+        assert refused.value.kind is ErrorKind.DUPLICATE
+        pipe.let_step()
+        pipe.stuck = False
+
+        async def taken_in() -> bool:
+            try:
+                await generator.submit(request(id=first.id))
+            except RequestError:
+                return False
+            return True
+
+        async with asyncio.timeout(PATIENCE_S):
+            while not await taken_in():
+                await asyncio.sleep(0.001)
+        await until(lambda: len(pipe.calls) == 2)
+        # It is the new one that is stopped.
+        generator.cancel(first.id)
+        await until(lambda: not generator.load.running)
+        assert ending(await draw(generator, request("refuse", keep=True))) == Error(
+            ErrorKind.INVALID, "not this"
+        )
+
+    run(test, held=True, kept=0)
+
+
 def test_cancelled_while_waiting_and_while_drawn():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         drawn, waiting = request(), request()
@@ -328,6 +419,28 @@ def test_a_visitor_who_is_gone_frees_the_place(keep: bool, grace_s: float):
         assert said == Error(ErrorKind.ABANDONED, words.ABANDONED)
 
     run(test, held=True, grace_s=grace_s)
+
+
+def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=True)
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        await anext(events)
+        await generator.take_up(wanted.id)  # it goes on
+        await events.aclose()
+        await until(lambda: generator.load.running + generator.load.waiting == 0)
+        pipe.let_all()
+        await generator.take_up(wanted.id)
+        said = await follow(generator, wanted.id)
+        assert [event.seed for event in said if isinstance(event, Image)] == [7, 8]
+        assert ending(said) == Done("the end")
+        await generator.take_up(wanted.id)  # it has its pictures
+        assert generator.load.running + generator.load.waiting == 0
+        with pytest.raises(RequestError, match=re.escape(words.UNKNOWN)):
+            await generator.take_up("of nobody")
+
+    run(test, held=True, grace_s=0.02)
 
 
 def test_a_request_to_be_kept_survives_a_reload():
@@ -413,6 +526,42 @@ def test_closing_has_a_limit():
         await generator.close(0.05)
         said = ending(await follow(generator, drawn.id))
         assert said == Error(ErrorKind.STOPPING, words.STOPPING)
+
+    run(test, held=True)
+
+
+def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reception, "STOPS_WITHIN_S", 0.05)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        pipe.stuck = True
+        drawn = request()
+        await generator.submit(drawn)
+        await until(lambda: pipe.calls)
+        await generator.close(0.05)
+        said = ending(await follow(generator, drawn.id))
+        assert said == Error(ErrorKind.STOPPING, words.STOPPING)
+        assert generator.at_work
+        pipe.let_all()
+        await until(lambda: not generator.at_work)
+
+    run(test, held=True)
+
+
+def test_closing_tells_nobody_of_places(monkeypatch: pytest.MonkeyPatch):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = [request() for _ in range(20)]
+        for each in wanted:
+            await generator.submit(each)
+        told: list[Event] = []
+        publish = Record.publish
+        monkeypatch.setattr(
+            Record, "publish", lambda record, event: told.append(event) or publish(record, event)
+        )
+        pipe.let_all()
+        await generator.close(PATIENCE_S)
+        assert told.count(Error(ErrorKind.STOPPING, words.STOPPING)) == 19
+        assert not any(isinstance(event, Queued) for event in told)
 
     run(test, held=True)
 

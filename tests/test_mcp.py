@@ -84,7 +84,7 @@ def test_pictures_come_as_pictures_with_their_seeds(site: Site, tmp_path: Path):
 
 
 def test_as_many_pictures_as_wanted(site: Site):
-    result = call(site, prompt="a red star", images=1, seed=7)
+    result = call(site, prompt="a red star", images=1, seed=7, size="8x8")
     assert result.structuredContent == {"seeds": [7], "left_out": "the end"}
     assert [content.type for content in result.content] == ["image", "text"]
 
@@ -113,7 +113,8 @@ def test_progress_is_told_step_by_step(site: Site):
         ({"prompt": "a", "num_inference_steps": 51}, "num_inference_steps is 51; expected 1 to 50"),
         ({"prompt": "a", "images": 3}, "images is 3; expected 1 to 2"),
         ({"prompt": "a" * 2001}, "2000 characters"),
-        ({"prompt": "a", "size": "8x8"}, "size: Extra inputs are not permitted"),
+        ({"prompt": "a", "size": "9x9"}, "size is 9x9; here it can only be 8x8"),
+        ({"prompt": "a", "style": "Film"}, "style: Extra inputs are not permitted"),
         ({"prompt": "refuse"}, "not this"),
         ({"prompt": "break"}, "Something went wrong"),
     ],

@@ -1,7 +1,4 @@
-"""What the page remembers and gives back, in a real browser.
-
-A stand-in draws: what matters here is what becomes of pictures and settings, not the pictures.
-"""
+"""What the page remembers and gives back, in a real browser, with the real model."""
 
 import zipfile
 from collections.abc import Iterator
@@ -11,21 +8,13 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from benchmarks.processes import stand_in
 from pipeline import metadata
 from pipeline.metadata import Settings
 from tests.browsing import opened, wait_for_pictures, width_needed
-from tests.web import served
 from tools.page_states import launched
 from ui import words
 
 PROMPT = "a red star"
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(stand_in(10), tmp_path_factory.mktemp("memory") / "log") as url:
-        yield url
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +158,8 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
 def test_a_browser_whose_storage_holds_nonsense(browser: Browser, address: str):
     with opened(browser, address) as page:
         page.evaluate("localStorage.setItem('sdxl-history', '[1, null, {\"link\": 2}, {')")
-        page.reload()
+        with page.expect_response(lambda answer: "/queue/data" in answer.url):
+            page.reload()
         draw(page)
         page.locator("#history summary").click()
         expect(page.locator("#history li")).to_have_count(1)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.processes import free_port
+from benchmarks.processes import Instance, free_port, front_end
+from pipeline import metadata
 from serving import remote, waiting, words
 from serving.desk import Limits
 from serving.generator import Done, Image, Load, Model, Request, RequestError
@@ -33,11 +34,14 @@ ROOT = Path(__file__).parent.parent
 MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False)
 ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
-# A picture as it was drawn, that nobody asked for.
-UNASKED = """event: image
-data: {"index": 0, "png": "iVBORw==", "seed": 7, "settings": {}, "unblurred": "iVBORw=="}
 
-"""
+def image(**changes: Any) -> str:
+    settings = metadata.Settings("a red star", "", 7, 4, 5.0, 8, 8, "stand-in", None)
+    said: dict[str, Any] = {"index": 0, "png": "iVBORw==", "seed": 7, "settings": asdict(settings)}
+    said |= {name: changes.pop(name) for name in changes.keys() & {*said, "unblurred"}}
+    if changes:
+        said["settings"] |= changes
+    return f"event: image\ndata: {json.dumps(said)}\n\n"
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +50,10 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def front_of(
-    *urls: str, transport: httpx.AsyncBaseTransport | None = None, **limits: Any
-) -> Iterator[Site]:
+def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
     observer = Observer()
     rates = RateLimits(None, None)
-    client = httpx.AsyncClient(transport=transport)
-    generator = RemoteGenerator(client, urls, MODEL, Limits(**limits), rates, observer)
+    generator = RemoteGenerator(remote.Client(), urls, MODEL, Limits(**limits), rates, observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         yield site
 
@@ -140,11 +141,82 @@ def test_a_connection_that_breaks_begins_again_and_no_picture_comes_twice():
     assert events[-1][0] == "done"
 
 
+def test_what_breaks_after_the_ending_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch):
+    told = remote.stream
+
+    async def breaking(*given: Any) -> AsyncGenerator[object]:
+        async for event in told(*given):
+            yield event
+        raise remote.BackendError("was lost", "lost")
+
+    monkeypatch.setattr(remote, "stream", breaking)
+    with serve() as site, front_of(site.url) as front:
+        assert generate(front)[-1][0] == "done"
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
+        assert generate(front, seed=9)[-1][0] == "done"
+        assert [call["seed"] for call in site.pipe.calls] == [7, 9]
+        assert metric(front, "sdxl_retries_total{") == 0
+
+
+def test_an_instance_that_refuses_for_a_moment_is_asked_again_when_it_said():
+    rates = RateLimits(40, None)  # one in 1.5 seconds, once these are gone
+    for _ in range(39):
+        rates.admit(Request("a", None, 5.0, 4, seed=7, address="127.0.0.1"))
+    with serve(rates=rates) as site, front_of(site.url) as front:
+        assert generate(front)[-1][0] == "done"
+        began = time.monotonic()
+        events = generate(front)
+        assert events[-1][0] == "done"
+        assert time.monotonic() - began > 1
+        assert [name for name, _ in events].count("started") == 1
+        assert metric(front, "sdxl_retries_total{") == 0
+        assert metric(site, 'sdxl_requests_total{outcome="too_many"}') == 1
+
+
+@contextmanager
+def wide_site(port: int) -> Iterator[Site]:
+    pipe = FakePipeline(held=True)
+    limits, rates = Limits(), RateLimits(None, None)
+    more = ((16, 8),)
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=more)
+    pipe.let_step()  # of the first run
+    with serve(generator=generator, port=port, stop_within_s=0) as site:
+        site.pipe = pipe
+        wait_until(lambda: not generator.model.coming_sizes)
+        yield site
+        pipe.let_all()
+
+
+def test_a_size_that_nobody_draws_any_more_keeps_nobody_else_waiting():
+    port = free_port()
+
+    with serve() as plain, ExitStack() as stack:
+        with wide_site(port) as wide:
+            front = stack.enter_context(front_of(wide.url, plain.url))
+            offered = lambda: httpx.get(f"{front.url}/v1/model").json()["more_sizes"]  # noqa: E731
+            wait_until(lambda: offered() == [[16, 8]])
+            wanted = [Background(front, size="16x8") for _ in range(3)]
+            wait_until(lambda: len(wide.pipe.calls) == 2)
+            # The one that draws other sizes has nothing to do with those that wait.
+            assert generate(front)[-1][0] == "done"
+            wide.stop()
+            wide.thread.join(20)
+        wait_until(lambda: offered() == [])
+        assert generate(front)[-1][0] == "done"
+        with wide_site(port) as wide:
+            wait_until(lambda: len(wide.pipe.calls) == 2)
+            time.sleep(0.3)
+            assert metric(wide, "sdxl_queue_depth") == 0  # one at a time
+            wide.pipe.let_all()
+            assert [request.finished()[-1][0] for request in wanted] == ["done"] * 3
+        assert all(call["width"] is None for call in plain.pipe.calls)
+
+
 def test_cancelling_reaches_the_instance():
     with serve(held=True) as site, front_of(site.url) as front:
         with httpx.stream("POST", f"{front.url}/v1/generate", json={"prompt": "a"}) as sent:
             wait_until(lambda: site.pipe.calls)
-            httpx.delete(f"{front.url}/v1/requests/{sent.headers['x-request-id']}")
+            httpx.delete(front.url + sent.headers["content-location"])
             assert list(read(sent))[-1][1]["kind"] == "cancelled"
         wait_until(lambda: metric(site, "sdxl_inflight") == 0)
         assert metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1
@@ -175,6 +247,33 @@ def test_an_instance_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPat
         assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
 
 
+def test_what_stuck_devices_draw_is_drawn_elsewhere():
+    # Longer than it takes to be noticed that they are stuck, which is a fifth of it.
+    limits = Limits(running_s=3.0)
+    with serve(held=True, limits=limits) as stuck, serve() as site:
+        stuck.pipe.stuck = True
+        with front_of(stuck.url, site.url) as front:
+            events = generate(front)
+            assert len(stuck.pipe.calls) == len(site.pipe.calls) == 1
+            assert pictures(events) == pictures(generate(site))
+            assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
+            # And nothing more is sent there.
+            assert generate(front)[-1][0] == "done"
+            assert len(stuck.pipe.calls) == 1
+
+
+def test_an_instance_that_does_not_know_of_stuck_devices_is_used():
+    older = json.loads(ANSWER)
+    del older["load"]["stuck"]
+
+    async def fetch(url: str) -> Load:
+        async with remote.Client() as client:
+            return (await remote.fetch_model(client, url))[1]
+
+    with raw_server(lambda _: http_answer("application/json", json.dumps(older))) as url:
+        assert asyncio.run(fetch(url)) == Load(0, 0, 32, accepting=True)
+
+
 def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -184,7 +283,7 @@ def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
 
     async def life(site: Site) -> list[str]:
         none = RateLimits(None, None)
-        generator = RemoteGenerator(httpx.AsyncClient(), [], MODEL, Limits(), none, Observer())
+        generator = RemoteGenerator(remote.Client(), [], MODEL, Limits(), none, Observer())
         await generator.open()
         with pytest.raises(RequestError, match=re.escape(words.UNAVAILABLE)):
             await generator.submit(wanted[0])
@@ -264,22 +363,104 @@ def _other(**different: Any) -> LocalGenerator:
         "event: step\ndata: {\n\n",
         "event: miracle\ndata: {}\n\n",
         'event: image\ndata: {"index": 0, "png": "AAAA", "seed": 7, "settings": {}}\n\n',
-        UNASKED,
+        image(unblurred="iVBORw=="),
         "event: done\ndata: {}\n\n",
         'event: preview\ndata: {"jpegs": ["AAAA"]}\n\n',
         'event: preview\ndata: {"jpegs": []}\n\n',
         'event: preview\ndata: {"jpegs": "/9j/"}\n\n',
         "event: step\ndata: [1]\n\n",
+        'event: step\ndata: {"done": 0, "total": 0}\n\n',
+        'event: step\ndata: {"done": -1, "total": 4}\n\n',
+        'event: step\ndata: {"done": 1000000000, "total": 1000000000}\n\n',
+        'event: step\ndata: {"done": 5, "total": 4}\n\n',
+        image(png=7),
+        image(seed=8),
+        image(index=1),
+        image(settings=[]),
+        image(prompt=5),
+        image(seeds="7"),
+        image(guidance_scale=float("inf")),
+        f"event: image\ndata: {'[' * 100_000}\n\n",
         "<html>It works!</html>",
         "",
     ],
 )
 def test_nonsense_is_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture):
     with nonsense_server(stream) as url, front_of(url) as front:
-        name, fields = generate(front)[-1]
+        name, fields = generate(front, id="0123456789abcdef")[-1]
         assert (name, fields["kind"]) == ("error", "unavailable")
         assert metric(front, "sdxl_retries_total{") >= 1
-    assert url in caplog.text
+    said = [vars(each).get("fields") for each in caplog.records if url in each.getMessage()]
+    assert {"request_id": "0123456789abcdef"} in said
+
+
+def test_a_picture_is_taken_as_it_is_said():
+    whole = image() + image(index=1, seed=8) + "event: done\ndata: {}\n\n"
+    with nonsense_server(whole) as url, front_of(url) as front:
+        assert generate(front)[-1][0] == "done"
+
+
+def test_variations_share_their_seed():
+    wanted = {"variation_strength": 0.5, "variation_seed": 3}
+    with serve() as site, front_of(site.url) as front:
+        events = generate(front, **wanted)
+        assert [fields["seed"] for name, fields in events if name == "image"] == [7, 7]
+
+
+def endless(head: str, what: bytes, pause_s: float = 0.0) -> Iterator[bytes]:
+    yield f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode()
+    while True:
+        yield what
+        time.sleep(pause_s)
+
+
+UNUSABLE = {
+    "html": lambda: http_answer("text/html", "<html>It works!</html>"),
+    "redirect": lambda: b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n",
+    "dribble": lambda: endless("Content-Type: application/json", b" ", 0.05),
+    "endless": lambda: endless("Content-Type: application/json", b" " * 2**16),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_what_cannot_be_an_instance(kind: str, monkeypatch: pytest.MonkeyPatch):
+    # Only of the one that never ends it matters.
+    within_s = 0.5 if kind == "dribble" else 5.0
+    monkeypatch.setattr(remote, "ANSWER_S", within_s)
+    monkeypatch.setattr(remote, "LENGTH_WITHIN_S", within_s)
+
+    async def ask(url: str) -> str:
+        async with remote.Client() as client, asyncio.timeout(10):
+            assert await remote.fetch_length(client, url, "a") is None
+            with pytest.raises(remote.BackendError) as refused:
+                await remote.fetch_model(client, url)
+            return refused.value.reason
+
+    reasons = {"redirect": "refused", "dribble": "lost"}
+    with raw_server(lambda _: UNUSABLE[kind]()) as url:
+        assert asyncio.run(ask(url)) == reasons.get(kind, "nonsense")
+
+
+@pytest.mark.parametrize("kind", ["endless", "redirect"])
+def test_a_request_answered_without_an_end(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "_MAX_LINE_BYTES", 2**20)
+    answer = lambda asked: READY if asked.startswith(b"GET") else UNUSABLE[kind]()  # noqa: E731
+    with raw_server(answer) as broken, serve() as site, front_of(broken, site.url) as front:
+        assert generate(front)[-1][0] == "done"
+        assert metric(front, 'sdxl_retries_total{reason="nonsense"}') == 1
+
+
+def test_a_refusal_that_does_not_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "ANSWER_S", 0.5)
+
+    def answer(asked: bytes) -> bytes | Iterator[bytes]:
+        if asked.startswith(b"GET"):
+            return READY
+        return (part.replace(b"200 OK", b"503 No") for part in endless("", b" ", 0.05))
+
+    with raw_server(answer) as broken, serve() as site, front_of(broken, site.url) as front:
+        assert generate(front)[-1][0] == "done"
+        assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
 
 
 def http_answer(kind: str, body: str) -> bytes:
@@ -308,30 +489,23 @@ def silent_server() -> AbstractContextManager[str]:
     return raw_server(answer)
 
 
-class Stumbling(httpx.AsyncHTTPTransport):
-    """Fails now and then, as where a connection is reset in the moment in which it is made."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__()
-        self.method, self.stumbles = method, 0
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if self.stumbles and request.method == self.method:
-            self.stumbles -= 1
-            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
-        return await super().handle_async_request(request)
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_connection_reset_while_it_is_made(method: str):
-    transport = Stumbling(method)
-    with serve() as site, front_of(site.url, transport=transport) as front:
-        transport.stumbles = 3
+def test_a_connection_reset_while_it_is_made(method: str, monkeypatch: pytest.MonkeyPatch):
+    handle, left = httpx.AsyncHTTPTransport.handle_async_request, [3]
+
+    async def stumble(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        if left[0] and request.method == method:
+            left[0] -= 1
+            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+        return await handle(self, request)
+
+    with serve() as site, front_of(site.url) as front:
+        monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", stumble)
         if method == "GET":  # the instance is looked at in vain, and then used again
-            wait_until(lambda: not transport.stumbles)
+            wait_until(lambda: not left[0])
             wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
         assert generate(front)[-1][0] == "done"
-        assert transport.stumbles == 0
+        assert left[0] == 0
 
 
 def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.MonkeyPatch):
@@ -353,7 +527,7 @@ def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.M
 def test_a_request_stopped_before_it_began_leaves_its_place_to_the_next():
     async def stop_and_draw(url: str) -> list[object]:
         limits, rates = Limits(), RateLimits(None, None)
-        generator = RemoteGenerator(httpx.AsyncClient(), [url], MODEL, limits, rates, Observer())
+        generator = RemoteGenerator(remote.Client(), [url], MODEL, limits, rates, Observer())
         stopped, drawn = (Request("a red star", None, 5.0, 4, seed=7) for _ in range(2))
         await generator.submit(stopped)
         generator.cancel(stopped.id)
@@ -392,6 +566,24 @@ def test_waiting_for_an_instance_that_comes_later():
     with serve(port=port):
         waiter.join(20)
     assert found[0].name == "stand-in"
+
+
+def test_told_to_stop_while_an_instance_dribbles(tmp_path: Path):
+    dribble = lambda _: endless("Content-Type: application/json", b" ", 0.05)  # noqa: E731
+    with raw_server(dribble) as one, raw_server(dribble) as other:
+        front = Instance(front_end([one, other]), tmp_path / "front.log")
+        front.start()
+        wait_until(lambda: answers(f"{front.url}/healthz"), 60)
+        began = time.monotonic()
+        assert front.stop() == 0
+        assert time.monotonic() - began < remote.ANSWER_S
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 async def wait_at(port: int, url: str) -> Model:

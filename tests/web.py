@@ -4,8 +4,8 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ def serve(
     generator: Generator | None = None,
     observer: Observer | None = None,
     stop_within_s: float = 10.0,
+    answers_on_s: float = 0.0,
     port: int = 0,
     **options: Any,
 ) -> Iterator[Site]:
@@ -54,7 +55,7 @@ def serve(
         generator = LocalGenerator(pipe.as_pipeline(), limits or Limits(), rates, observer)
     app = http.build(generator, observer, **options)
     port = port or free_port()
-    server = Server(app, generator, "127.0.0.1", port, stop_within_s)
+    server = Server(app, generator, "127.0.0.1", port, stop_within_s, answers_on_s=answers_on_s)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
     wait_until(lambda: server.started)
@@ -85,21 +86,24 @@ def served(program: Sequence[str], log: Path, *, attacked: bool = False) -> Iter
 
 
 @contextmanager
-def raw_server(answer: Callable[[bytes], bytes | None]) -> Iterator[str]:
+def raw_server(answer: Callable[[bytes], bytes | Iterable[bytes] | None]) -> Iterator[str]:
     """Sends what `answer` makes of a request's bytes and hangs up; for None it stays silent."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
+        def talk(connection: socket.socket) -> None:
+            with suppress(OSError):  # who asked has left, or the test is over
+                said = answer(connection.recv(65_536))
+                if said is not None:
+                    for part in [said] if isinstance(said, bytes) else said:
+                        connection.sendall(part)
+                    connection.close()
+
         def run() -> None:
-            while True:
-                try:
+            with suppress(OSError):
+                while True:
                     connection = stack.enter_context(server.accept()[0])
-                    said = answer(connection.recv(65_536))
-                    if said is not None:
-                        connection.sendall(said)
-                        connection.close()
-                except OSError:
-                    return
+                    threading.Thread(target=talk, args=(connection,), daemon=True).start()
 
         threading.Thread(target=run, daemon=True).start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 import yaml
 from pydantic import ValidationError
+from ray.autoscaler._private.kuberay import autoscaling_config
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
@@ -26,6 +27,20 @@ def test_ray_takes_the_configuration_and_there_are_hosts_for_all_painters():
     assert fleet.max_replicas == hosts["maxReplicas"]
     limits = hosts["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["google.com/tpu"] == str(fleet.chips)
+
+
+def test_ray_reads_from_the_cluster_what_its_hosts_have():
+    [*_, service] = yaml.safe_load_all(MANIFEST.read_text())
+    cluster = {
+        "metadata": {"name": "sdxl", "namespace": "default"},
+        "spec": service["spec"]["rayClusterConfig"],
+    }
+    # Private, but it is what runs in the head's pod, and ends with a schema check of Ray's own.
+    read = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)
+    hosts = read["available_node_types"]["v5e-4"]
+    assert (hosts["min_workers"], hosts["max_workers"]) == (1, 4)
+    assert hosts["resources"]["TPU"] == 4
+    assert read["available_node_types"]["headgroup"]["resources"]["CPU"] == 0
 
 
 @pytest.mark.parametrize("wrong", [{"chips": "0"}, {"accelerator": "abacus"}, {"replicas": "2"}])

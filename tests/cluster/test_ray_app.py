@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.processes import Instance
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
-from benchmarks.visitors import Visit, visit
+from benchmarks.visitors import Moment, Visit, visit
 from pipeline import BUNDLED
 from serving import options, start
 from serving.ray_app import Fleet
@@ -68,6 +68,15 @@ def test_the_front_end_has_the_page_and_no_jax(cluster: RayCluster):
     assert "Stable Diffusion XL on JAX" in page.text
     [front_end] = cluster.front_ends()
     assert "jaxlib" not in Path(f"/proc/{front_end}/maps").read_text()
+
+
+def test_a_request_is_stopped(cluster: RayCluster):
+    async def stopped() -> Visit:
+        async with httpx.AsyncClient() as client:
+            body = BODIES[1] | {"num_inference_steps": 50}
+            return await visit(client, cluster.url, body, cancel_at=Moment("started"))
+
+    assert asyncio.run(stopped()).outcome == "cancelled"
 
 
 def test_too_many_are_refused_and_not_kept(cluster: RayCluster):
