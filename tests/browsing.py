@@ -37,7 +37,7 @@ def opened(
     yield page
     context.close()
     assert strangers == []
-    assert errors == []
+    assert errors == [], errors
 
 
 def _is_far(url: str) -> bool:

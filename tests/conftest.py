@@ -1,6 +1,11 @@
 """Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
 
 import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +14,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Programs that are started by a test compile the miniature once, and not once each.
+os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
 
 import jax
+
+from pipeline import BUNDLED
+from tests import slowly
+from tests.web import served
 
 # Eight simulated devices stand in for an accelerator host. Set through the configuration and
 # not XLA_FLAGS, so that programs started by a test see the machine as it is.
@@ -37,3 +48,31 @@ LONG = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long come before the others."""
     items.sort(key=lambda item: item.path.stem not in LONG)
+
+
+@pytest.fixture(scope="session")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Another site: its address, and the folder with its pages."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_address[1]}", folder
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def address(elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the real program serves its page, with the real model; nobody may ask for a gun."""
+    folder = tmp_path_factory.mktemp("app")
+    (folder / "blocked").write_text("gun\n")
+    flags = ["--cors-origins", elsewhere[0], "--blocked-words", str(folder / "blocked")]
+    with served(["app.py", "--model", str(BUNDLED), *flags], folder / "log") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same, where it draws so slowly that any browser is faster."""
+    with served(slowly.program(400), tmp_path_factory.mktemp("slow") / "log") as url:
+        yield url

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from benchmarks.processes import stand_in
-from tests.web import served
 from tools import page_states
 
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
@@ -27,18 +25,11 @@ VIOLATIONS = """async () => (await axe.run()).violations.map(
 )"""
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Slow enough for the page to be looked at while it waits."""
-    with served(stand_in(200), tmp_path_factory.mktemp("accessibility") / "log") as url:
-        yield url
-
-
 @pytest.fixture
-def page(site: str, request: pytest.FixtureRequest) -> Iterator[Page]:
+def page(slow_address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
     with page_states.launched() as browser:
         page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
-        page.goto(site)
+        page.goto(slow_address)
         yield page
 
 

@@ -1,14 +1,23 @@
 """The operator's options, and how the program refuses what it cannot use."""
 
+import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
+import httpx
 import pytest
 
-from benchmarks.processes import free_port
+from benchmarks.processes import Instance, free_port, stand_in
 from serving import options
+from tests.web import wait_until
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,6 +67,7 @@ def test_defaults():
         screen=None,
         reveal=True,
         cache_dir=None,
+        on_space=False,
     )
 
 
@@ -78,6 +88,7 @@ def test_sizes_are_width_and_height_each_once():
 def test_on_a_space_the_page_is_open_to_all():
     assert options.read([], {"SPACE_ID": "org/name"}).host == "0.0.0.0"
     assert options.read([], {"SPACE_ID": "org/name", "HOST": "::1"}).host == "::1"
+    assert options.read([], {"SPACE_ID": "org/name"}).on_space
 
 
 @pytest.mark.parametrize(
@@ -165,6 +176,64 @@ def test_pointed_at_itself():
     assert ended.stderr.startswith("app.py: --backend-urls: This instance passes requests on")
 
 
+def test_more_files_can_be_open_than_there_are_connections():
+    program = (
+        "import resource; from serving import start, server;"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE);"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, most));"
+        "start.prepare_environment();"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2 * server.MAX_CONNECTIONS"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=True)
+
+
+@contextmanager
+def pointed(port: int, at: int) -> Iterator[subprocess.Popen[str]]:
+    """The program at one port, told that what draws is at the other."""
+    own = {"PORT": str(port), "BACKEND_URL": f"http://127.0.0.1:{at}"}
+    with subprocess.Popen(
+        [sys.executable, "app.py"], cwd=ROOT, env=os.environ | own, stderr=PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_pointed_at_each_other():
+    """The first waits for the second and says how it is; the second finds out, and says why."""
+    ports = free_port(), free_port()
+    loop = "app.py: --backend-urls: This instance passes requests on itself"
+    here = f"http://127.0.0.1:{ports[0]}"
+    with pointed(*ports) as first:
+        wait_until(lambda: answers(f"{here}/healthz"), 60)
+        assert httpx.get(f"{here}/healthz").json() == {"status": "alive"}
+        for path in ("/readyz", "/v1/model", "/"):
+            waits = httpx.get(here + path)
+            assert waits.status_code == 503
+            assert int(waits.headers["retry-after"]) >= 1
+            assert waits.json()["error"]["code"] == "unavailable"
+        with pointed(*reversed(ports)) as second:
+            assert second.wait(60) == 2
+            assert second.stderr is not None
+            assert second.stderr.read().startswith(loop)
+        # If it asked in just the moment that the second one listened, it has found out, too.
+        if first.poll() is None and answers(f"{here}/healthz"):
+            first.terminate()
+            assert first.wait(30) == 0
+        else:
+            assert first.wait(30) == 2
+            assert first.stderr is not None
+            assert first.stderr.read().startswith(loop)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=20).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def test_help_names_every_option_and_its_variable():
     shown = run_app("--help").stdout
     for name in ("--model", "MODEL_ID", "--host", "HOST", "--port", "PORT", "--steps", "CACHE_DIR"):
@@ -186,3 +255,58 @@ def test_no_checkpoint(model: str):
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert model in ended.stderr
+
+
+@contextmanager
+def drawing(program: list[str], log: Path) -> Iterator[Instance]:
+    """An instance in the midst of a request."""
+    instance = Instance(program, log)
+    instance.start()
+    try:
+        instance.wait_until_ready(60)
+        body = {"prompt": "a red star", "keep": True}  # as the page's are
+        with httpx.stream("POST", f"{instance.url}/v1/generate", json=body, timeout=30) as sent:
+            assert "started" in next(sent.iter_lines())
+            yield instance
+    finally:
+        instance.kill()
+
+
+def test_ends_though_its_devices_are_stuck(tmp_path: Path):
+    log = tmp_path / "log"
+    with drawing(["-m", "tests.fake_pipeline", "--stop-within", "0"], log) as instance:
+        assert instance.stop(20) == 0
+    assert "Something still runs that does not stop" in log.read_text()
+
+
+def test_a_second_ctrl_c_waits_for_no_drawing(tmp_path: Path):
+    with drawing(stand_in(2000), tmp_path / "log") as instance:
+        for _ in range(2):
+            instance.signal(signal.SIGINT)
+            time.sleep(0.5)
+        # Ended by the signal, as Python does it: a whole drawing would take 50 seconds.
+        assert instance.process.wait(20) in (130, -signal.SIGINT)
+
+
+@pytest.mark.parametrize("prompts", ["yes", "no"])
+def test_every_line_of_the_log_is_json(prompts: str, tmp_path: Path):
+    log = tmp_path / "log"
+    instance = Instance(stand_in(1, "--log-format", "json", "--log-prompts", prompts), log)
+    instance.start()
+    try:
+        instance.wait_until_ready(60)
+        body = {"prompt": "a red star", "negative_prompt": "a moon", "id": "0123456789abcdef"}
+        assert httpx.post(f"{instance.url}/v1/generate", json=body, timeout=30).status_code == 200
+        assert httpx.post(f"{instance.url}/v1/generate", json=body).status_code == 409
+    finally:
+        assert instance.stop() == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    about = [line for line in lines if line.get("request_id") == "0123456789abcdef"]
+    assert [line["outcome"] for line in about] == ["done", "duplicate"]
+    assert about[0]["images"] == 4
+    if prompts == "yes":
+        assert (about[0]["prompt"], about[0]["negative_prompt"]) == ("a red star", "a moon")
+    else:
+        assert "a red star" not in log.read_text()
+        assert "a moon" not in log.read_text()

@@ -1,13 +1,11 @@
 """The real program with a real model, in a real browser, as a visitor meets it."""
 
 import re
-import threading
 import urllib.request
 import zipfile
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from openai import OpenAI
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import ROOT, stand_in
+from benchmarks.processes import ROOT
 from pipeline import BUNDLED, metadata
 from pipeline.metadata import Settings
 from serving.words import CANCELLED
@@ -26,47 +24,11 @@ from tests.browsing import (
     ask,
     opened,
     wait_for_pictures,
-    width_needed,
 )
-from tests.web import served
 from tools.page_states import PROMPT, launched
 from ui import words
 
 BLACK = "rgb(0, 0, 0)"
-
-
-@pytest.fixture(scope="module")
-def checkpoint() -> Path:
-    return BUNDLED
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Another site: its address, and the folder with its pages."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://localhost:{server.server_address[1]}", folder
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def address(
-    checkpoint: Path, elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """Where the program serves its page."""
-    log = tmp_path_factory.mktemp("app") / "log"
-    program = ["app.py", "--model", str(checkpoint), "--cors-origins", elsewhere[0]]
-    with served(program, log) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where it does over a stand-in for the model, so slow that any browser is faster."""
-    with served(stand_in(400), tmp_path_factory.mktemp("slow") / "log") as url:
-        yield url
 
 
 @pytest.fixture(scope="module")
@@ -76,20 +38,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """The page, opened in a window of the size that is the fixture's parameter."""
-    width, height = getattr(request, "param", (1280, 800))
-    with opened(browser, address, width, height) as found:
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    with opened(browser, address) as found:
         yield found
 
 
 @pytest.fixture
 def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
-    with opened(browser, slow_address, 1280, 800) as found:
+    with opened(browser, slow_address) as found:
         yield found
 
 
-def test_from_a_prompt_to_a_saved_picture(page: Page, checkpoint: Path, tmp_path: Path):
+def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
     expect(page.locator("#prompt textarea")).to_be_focused()
     page.keyboard.type(PROMPT)
     page.keyboard.press("Enter")
@@ -113,7 +73,7 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, checkpoint: Path, tmp_path
     assert (settings.prompt, settings.negative_prompt) == (PROMPT, "")
     assert (settings.seed, settings.num_inference_steps) == (seed, 25)
     assert settings.guidance_scale == 5.0
-    assert settings.model == checkpoint.name
+    assert settings.model == BUNDLED.name
 
 
 def test_a_picture_opened_and_its_settings_used(page: Page):
@@ -178,6 +138,76 @@ def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
     page.locator("#restore-use").click()
     expect(page.locator("#prompt textarea")).to_have_value(made.prompt)
     expect(page.locator("#status .warning")).to_contain_text("elsewhere")
+
+
+def drop(page: Page, where: str, name: str, content: bytes) -> None:
+    """Lets a file fall."""
+    files = page.evaluate_handle(
+        """([name, text]) => {
+          const files = new DataTransfer();
+          files.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
+          return files;
+        }""",
+        [name, b64encode(content).decode()],
+    )
+    for event in ("dragover", "drop"):
+        refused = page.locator(where).evaluate(
+            """(part, [event, dataTransfer]) => !part.dispatchEvent(
+              new DragEvent(event, { dataTransfer, bubbles: true, cancelable: true }))""",
+            [event, files],
+        )
+        assert refused  # what the browser itself would do with it
+
+
+def test_a_picture_can_be_dropped_anywhere(page: Page):
+    made = Settings("a yellow moon", "", 41, 12, 3.5, 8, 8, "elsewhere", None)
+    picture = Image.new("RGB", (8, 8))
+    metadata.attach(picture, made)
+    png = BytesIO()
+    metadata.save_png(picture, png)
+    found = page.locator("#restored")
+    drop(page, "#gallery", "made.png", png.getvalue())  # and Restore is closed
+    expect(found.locator("dd").first).to_have_text(made.prompt)
+    drop(page, "#prompt textarea", "notes.txt", b"a red star")
+    expect(found).to_have_text(words.UNREADABLE_PICTURE)
+    expect(page.locator("#restore-use")).to_be_hidden()
+    drop(page, "#restore-picture button", "MADE.PNG", png.getvalue())
+    expect(found.locator("dd").first).to_have_text(made.prompt)
+    expect(page.get_by_test_id("toast-body")).to_have_count(0)
+
+
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
+    browser: Browser, address: str, language: str, tmp_path: Path
+):
+    with words.speaking(language):
+        large, unreadable = words.TOO_LARGE_A_PICTURE, words.UNREADABLE_PICTURE
+    with opened(browser, address, locale=language) as page:
+        sent: list[str] = []
+        page.on("request", lambda each: sent.append(each.url) if "upload" in each.url else None)
+        page.locator("#restore .label-wrap").click()
+        place = page.locator("#restore-picture input[type=file]")
+        for name, size, said in (("made.png", 17_000_000, large), ("made.txt", 9, unreadable)):
+            (tmp_path / name).write_bytes(bytes(size))
+            place.set_input_files(tmp_path / name)
+            expect(page.locator("#restored")).to_have_text(said)
+        expect(page.get_by_test_id("toast-body")).to_have_count(0)
+        assert sent == []
+
+
+def test_nothing_is_lost_where_nothing_was_asked_for(browser: Browser, address: str):
+    page = browser.new_page()
+    page.route(
+        "**/queue/data*",
+        lambda route: route.fulfill(status=200, content_type="text/event-stream", body=""),
+        times=1,
+    )
+    page.goto(address)
+    expect(page.locator("#network")).to_have_text(words.AWAY)
+    expect(page.locator("#network")).to_have_text("")
+    page.wait_for_timeout(1000)  # which is when it was said
+    expect(page.locator("#status")).to_have_text("")
+    page.close()
 
 
 def test_a_prompt_too_long_is_said_while_typing(page: Page):
@@ -292,7 +322,7 @@ def test_stop(slow_page: Page):
     expect(page.locator("#stop")).to_have_text(words.STOP)
     looks = page.locator("#looks img")
     expect(looks).to_have_count(4)
-    assert looks.first.evaluate("image => image.naturalWidth") == 8
+    assert looks.first.evaluate("image => image.naturalWidth") == 16
     page.locator("#stop").click()
     expect(page.locator("#status")).to_have_text(CANCELLED)
     expect(page.locator("#generate")).to_be_visible()
@@ -301,6 +331,49 @@ def test_stop(slow_page: Page):
     page.locator("#steps input[type=number]").fill("2")
     ask(page, PROMPT)
     wait_for_pictures(page)
+
+
+def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
+    page = slow_page
+    page.locator("#prompt textarea").fill(PROMPT)
+    generate = page.locator("#generate").bounding_box()
+    assert generate is not None
+    at = generate["x"] + generate["width"] / 2, generate["y"] + generate["height"] / 2
+    page.mouse.dblclick(*at, delay=150)
+    for _ in range(10):
+        page.mouse.click(*at, delay=20)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(page.locator("#history li")).to_have_count(1)
+    page.wait_for_timeout(500)
+    page.mouse.dblclick(*at, delay=150)  # and this is not meant for Generate
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    page.wait_for_timeout(500)
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#history li")).to_have_count(1)
+
+
+def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page: Page):
+    page = slow_page
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("12")
+    ask(page, PROMPT)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.reload()
+    expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 12"))
+    ask(page, "a yellow moon")
+    page.keyboard.press("ControlOrMeta+Enter")
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.get_by_label(words.SEVERAL).check()
+    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
+    page.locator("#prompt textarea").press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
+    page.keyboard.press("Shift+Enter")
+    expect(page.locator("#status")).to_have_text("4 pictures", timeout=DRAWN_WITHIN_MS)
+    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
+    expect(page.locator("#history li")).to_have_count(1)
+    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
 
 
 def test_fixed_seed_gives_the_same_picture(page: Page):
@@ -340,15 +413,6 @@ def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, bro
     third.close()
 
 
-@pytest.mark.parametrize("page", [(390, 844)], indirect=True)
-def test_phone(page: Page):
-    assert width_needed(page) == 390
-    ask(page, PROMPT)
-    wait_for_pictures(page)
-    page.get_by_role("button", name=words.ADVANCED).click()
-    assert width_needed(page) == 390
-
-
 def test_as_a_part_of_another_sites_page(
     browser: Browser, address: str, elsewhere: tuple[str, Path]
 ):
@@ -381,6 +445,64 @@ def test_as_a_part_of_another_sites_page(
         expect(component.locator("#footer")).to_be_visible()
         expect(frame.locator("#footer")).to_be_hidden()
         assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == BLACK
+
+
+HOST = """<!doctype html>
+<html lang="it">
+  <head>
+    <link rel="icon" href="data:,">
+    <script type="module" src="ADDRESS/gradio.js"></script>
+  </head>
+  <body>
+    <p id="status">None yet</p>
+    <textarea id="note"></textarea>
+    <button id="generate">0</button>
+    <gradio-app src="ADDRESS"></gradio-app>
+    <script>
+      const own = document.getElementById("generate");
+      own.addEventListener("click", () => own.textContent++);
+      document.addEventListener("keydown", ({ key, ctrlKey, target }) => {
+        if (target.id !== "note") return;
+        if (key === "Enter" && ctrlKey) target.value += " is kept";
+        if (key === "Escape") target.value = "";
+      });
+    </script>
+  </body>
+</html>"""
+
+
+def test_the_other_sites_page_stays_its_own(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    (folder / "host.html").write_text(HOST.replace("ADDRESS", address))
+    with opened(browser, f"{site}/host.html") as page:
+        component, note = page.locator("gradio-app"), page.locator("#note")
+        prompt, drawn = component.locator("#prompt textarea"), component.locator("#history li")
+        expect(component).to_have_attribute("lang", "en")
+        expect(page.locator("html")).to_have_attribute("lang", "it")
+        expect(page.locator("body > #status")).to_have_css("color", BLACK)
+        expect(page.locator("body > #status")).to_have_css("font-size", "16px")
+        expect(page.locator("body > #status")).to_have_css("min-height", "0px")
+        expect(page.locator("body > #generate")).to_have_css("min-height", "0px")
+        prompt.fill(PROMPT)
+        note.fill("This")
+        note.press("Control+Enter")
+        expect(note).to_have_value("This is kept")
+        prompt.press("Control+Enter")
+        expect(component.locator("#status")).to_contain_text("4 pictures", timeout=DRAWN_WITHIN_MS)
+        component.locator("#history summary").click()
+        expect(drawn).to_have_count(1)
+        width = "image => image.decode().then(() => image.naturalWidth)"
+        assert drawn.locator("img").evaluate(width) == 4 * 96
+        component.locator("#gallery .thumbnail-lg").first.click()
+        expect(component.locator("#picked-settings dd").first).to_be_visible()
+        note.press("Escape")
+        expect(note).to_have_value("")
+        expect(component.locator("#gallery .preview")).to_be_visible()
+        prompt.press("Escape")
+        expect(component.locator("#gallery .preview")).to_have_count(0)
+        expect(page.locator("body > #generate")).to_have_text("0")
 
 
 def test_the_api_beside_the_page(address: str):

@@ -1,12 +1,14 @@
-"""Sizes and variations, as a visitor meets them, over the smallest checkpoint."""
+"""Sizes and variations, as a visitor meets them, with the real model."""
 
 from collections.abc import Iterator
+from io import BytesIO
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, expect
 
+from pipeline import BUNDLED
 from tests.browsing import ask, opened, wait_for_pictures
-from tests.checkpoints import SMALLEST
 from tests.web import served
 from tools.page_states import launched
 from ui import words
@@ -15,16 +17,10 @@ from ui import words
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """Open from before the second size is ready."""
-    program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,24x16", "--steps", "3"]
+    program = ["app.py", "--model", str(BUNDLED), "--sizes", "128x128,192x128"]
     log = tmp_path_factory.mktemp("app") / "log"
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # the pictures are small enough
-        with (
-            served(program, log) as address,
-            launched() as browser,
-            opened(browser, address) as found,
-        ):
-            yield found
+    with served(program, log) as address, launched() as browser, opened(browser, address) as found:
+        yield found
 
 
 def shown(page: Page, name: str) -> str:
@@ -33,15 +29,22 @@ def shown(page: Page, name: str) -> str:
     return term.locator("xpath=following-sibling::dd[1]").inner_text()
 
 
+def pixels_of_the_open_picture(page: Page) -> bytes:
+    link = page.locator("#picked .downloads a").first
+    content = page.request.get(link.evaluate("link => link.href")).body()
+    with Image.open(BytesIO(content)) as picture:
+        return picture.tobytes()
+
+
 def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
     page.get_by_role("button", name=words.ADVANCED).click()
-    wide = page.locator("#size").get_by_label(words.size((24, 16)))
+    wide = page.locator("#size").get_by_label(words.size((192, 128)))
     expect(wide).to_be_visible(timeout=180_000)
     wide.check()
     ask(page, "a star")
     wait_for_pictures(page)
     page.locator("#gallery .thumbnail-lg").first.click()
-    expect(page.locator("#picked-settings")).to_contain_text(words.size((24, 16)))
+    expect(page.locator("#picked-settings")).to_contain_text(words.size((192, 128)))
 
 
 def test_variations_of_the_open_picture(page: Page):
@@ -56,6 +59,7 @@ def test_variations_of_the_open_picture(page: Page):
 
     page.locator("#gallery .thumbnail-lg").last.click()
     expect(page.locator("#picked-settings")).to_contain_text(words.VARIATION_SEED)
+    drawn = pixels_of_the_open_picture(page)
     assert shown(page, words.SEED) == seed
     assert shown(page, words.VARIATION_STRENGTH) == "0.5"
     variation = shown(page, words.VARIATION_SEED)
@@ -64,4 +68,12 @@ def test_variations_of_the_open_picture(page: Page):
     expect(page.locator("#variation-seed input")).to_have_value(variation)
     expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")
     expect(page.locator("#seed input")).to_have_value(seed)
-    expect(page.locator("#size").get_by_label(words.size((24, 16)))).to_be_checked()
+    expect(page.locator("#size").get_by_label(words.size((192, 128)))).to_be_checked()
+
+    page.locator("#generate").click()
+    expect(page.locator("#picked")).to_be_hidden()
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    expect(page.locator("#picked-settings")).to_contain_text(words.VARIATION_SEED)
+    assert shown(page, words.VARIATION_SEED) == variation
+    assert pixels_of_the_open_picture(page) == drawn

@@ -5,11 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import stand_in
-from pipeline import BUNDLED
 from serving.words import CANCELLED
 from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures
-from tests.web import served
 from tools.page_states import PROMPT, launched
 from ui import words
 
@@ -29,17 +26,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    program = ["app.py", "--model", str(BUNDLED)]
-    with served(program, tmp_path_factory.mktemp("app") / "log") as url, opened(browser, url) as it:
-        yield it
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    with opened(browser, address) as found:
+        yield found
 
 
 @pytest.fixture
-def slow_page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    log = tmp_path_factory.mktemp("slow") / "log"
-    with served(stand_in(400), log) as url, opened(browser, url) as it:
-        yield it
+def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
+    with opened(browser, slow_address) as found:
+        yield found
 
 
 def go(page: Page, selector: str, key: str = "Tab") -> None:

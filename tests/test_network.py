@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from benchmarks.processes import Instance, stand_in
+from benchmarks.processes import Instance
 from benchmarks.proxy import Proxy
 from pipeline import BUNDLED
 from serving.words import CANCELLED
+from tests import slowly
 from tests.browsing import ask, opened, wait_for_pictures
+from tests.web import wait_until
 from tools.page_states import PROMPT, launched
 from ui import words
 
@@ -62,7 +65,7 @@ def line_to(program: list[str], log: Path) -> Iterator[Line]:
 @pytest.fixture(scope="module")
 def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     """To a server that takes seven seconds for its pictures."""
-    with line_to(stand_in(280), tmp_path_factory.mktemp("slow") / "log") as line:
+    with line_to(slowly.program(280), tmp_path_factory.mktemp("slow") / "log") as line:
         yield line
 
 
@@ -191,12 +194,25 @@ def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     def cut(route: Route) -> None:
         route.abort("connectionreset")
 
-    page.route("**/gradio_api/file=*", cut, times=1)
+    page.route("**/gradio_api/file=**", cut, times=1)
     ask(page, PROMPT)
     page.wait_for_function(
         """[...document.querySelectorAll("#gallery .thumbnail-lg img")].filter(
             (image) => image.complete && image.naturalWidth).length === 4"""
     )
+
+
+def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
+    page.evaluate(
+        """new MutationObserver(() => { document.title = "away"; }).observe(
+            document.querySelector("#network"), { subtree: true, childList: true })"""
+    )
+    page.route("**/gradio_api/file=**", lambda route: route.fulfill(status=404))
+    ask(page, PROMPT)
+    with page.expect_response(lambda answer: "app_id" in answer.url):  # is anybody there?
+        wait_for_pictures(page)
+    page.wait_for_timeout(500)
+    assert page.title() != "away"
 
 
 def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
@@ -210,8 +226,23 @@ def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
     wait_for_pictures(page)
 
 
+def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
+    """As on a phone that is locked: the request is given up, and drawn once its visitor is back."""
+    with (
+        line_to([*slowly.program(280), "--grace", "0"], tmp_path / "log") as line,
+        opened(browser, line.url, unless=BROKEN) as page,
+    ):
+        draw(page)
+        line.cut()
+        expect_away(page)
+        metrics = f"http://127.0.0.1:{line.server.port}/metrics"
+        wait_until(lambda: 'outcome="abandoned"} 1' in httpx.get(metrics).text)
+        line.mend()
+        expect_ready(page, "4 pictures")
+
+
 @contextmanager
-def slowly(browser: Browser, line: Line) -> Iterator[Page]:
+def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
     """The page, opened over a network that is slow from the first byte."""
     context = browser.new_context()
     page = context.new_page()
@@ -225,7 +256,7 @@ def slowly(browser: Browser, line: Line) -> Iterator[Page]:
 
 
 def test_a_slow_network(browser: Browser, line: Line):
-    with slowly(browser, line) as page:
+    with on_a_slow_network(browser, line) as page:
         ask(page, PROMPT)
         page.wait_for_function("document.querySelector('#status progress')?.value > 0")
         began = time.monotonic()
@@ -239,7 +270,7 @@ def test_a_slow_network(browser: Browser, line: Line):
 
 
 def test_stop_on_a_slow_network(browser: Browser, slow_line: Line):
-    with slowly(browser, slow_line) as page:
+    with on_a_slow_network(browser, slow_line) as page:
         page.get_by_role("button", name=words.ADVANCED).click()
         page.locator("#steps input[type=number]").fill("50")
         draw(page)

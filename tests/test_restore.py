@@ -97,3 +97,9 @@ def test_what_was_found_is_shown_and_nothing_else_happens():
         assert not button.visible
         assert chosen is None
         assert ("No settings" in said) == bool(nothing and nothing.strip())
+
+
+def test_a_call_that_names_no_file(tmp_path: Path):
+    for made_up in (Path(), tmp_path, tmp_path / "x.png"):
+        with pytest.raises(RestoreError, match=words.UNREADABLE_PICTURE):
+            restore.from_picture(made_up)

@@ -8,11 +8,10 @@ import pytest
 from PIL import Image as Pillow
 from playwright.sync_api import Page, expect
 
-from pipeline import metadata
+from pipeline import BUNDLED, metadata
 from pipeline.metadata import BLURRED, Settings
 from serving.generator import Image, RequestError
 from tests.browsing import ask, opened, wait_for_pictures
-from tests.checkpoints import SMALLEST
 from tests.test_ui import said_of, to_request
 from tests.web import served
 from tools.page_states import launched
@@ -103,16 +102,10 @@ def test_the_button_is_where_there_is_something_to_reveal(shown: list[Picture]):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """Where every second picture is blurred, from the first on."""
-    program = ["app.py", "--model", str(SMALLEST), "--screen", "tests.screens:every_second"]
+    program = ["app.py", "--model", str(BUNDLED), "--screen", "tests.screens:every_second"]
     log = tmp_path_factory.mktemp("app") / "log"
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # the pictures are small enough
-        with (
-            served([*program, "--steps", "3"], log) as address,
-            launched() as browser,
-            opened(browser, address) as found,
-        ):
-            yield found
+    with served(program, log) as address, launched() as browser, opened(browser, address) as found:
+        yield found
 
 
 def downloaded(page: Page, before: str = "") -> tuple[str, str, bytes]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-import httpx
 import jax
 import numpy as np
 import openai
@@ -23,7 +22,7 @@ from serving.desk import Limits
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
-from serving.remote import RemoteGenerator
+from serving.remote import Client, RemoteGenerator
 from tests import screens
 from tests.checkpoints import SMALLEST, CompilationCount
 from tests.test_http import Event, generate
@@ -133,9 +132,7 @@ def site(pipe: SDXLPipeline, request: pytest.FixtureRequest) -> Iterator[Site]:
         if request.param == "here":
             yield behind
             return
-        front = RemoteGenerator(
-            httpx.AsyncClient(), [behind.url], generator.model, Limits(), none, Observer()
-        )
+        front = RemoteGenerator(Client(), [behind.url], generator.model, Limits(), none, Observer())
         with serve(generator=front, passes_on=True) as site:
             yield site
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
+from html import escape
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -35,7 +36,7 @@ from serving.generator import (
     Started,
     Step,
 )
-from ui import drawing, files, inputs, status, words
+from ui import drawing, embedding, files, inputs, page, status, words
 from ui.drawing import Drawing, Shown
 from ui.examples import examples_for, surprise
 from ui.inputs import Visitor
@@ -76,7 +77,7 @@ class StandIn:
 
     model = MODEL
     load = Load(0, 0, 3, accepting=True)
-    stuck = False
+    stuck = at_work = False
 
     def __init__(
         self,
@@ -106,6 +107,10 @@ class StandIn:
         if self._refusal:
             raise self._refusal
         self.asked.append(request)
+
+    async def take_up(self, request_id: str) -> None:
+        if self._refusal:
+            raise self._refusal
 
     async def events(self, request_id: str) -> AsyncGenerator[Event]:
         if request_id not in (request.id for request in self.asked):
@@ -148,6 +153,11 @@ def served_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def to_request(**changes: Any) -> Request:
     values = VALUES | {"visitor": Visitor("a session", "::1"), "keep": True} | changes
     return inputs.to_request(MODEL, styles_for(Kind.SDXL), **values)
+
+
+def test_what_a_program_calls_its_session_is_not_kept_at_any_length():
+    sender = gr.Request(CLIENT, session_hash="x" * 2**20)  # type: ignore[arg-type]
+    assert Visitor.behind(sender) == Visitor("x" * 64, "::1")
 
 
 def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Shown]:
@@ -252,6 +262,29 @@ def test_style_reaches_the_request():
 def test_examples_are_short_enough_to_be_read_whole(kind: Kind):
     assert examples_for(kind)
     assert all(len(example) <= 60 for example in examples_for(kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "licence"),
+    [
+        ("stabilityai/stable-diffusion-xl-base-1.0", "Open RAIL++-M"),
+        ("stable-diffusion-xl-base-1.0", "Open RAIL++-M"),
+        ("someone/stable-diffusion-xl-faces", words.OWN_LICENCE),
+        ("someone/other", words.OWN_LICENCE),
+    ],
+)
+def test_a_licence_is_only_named_where_it_is_known(name: str, licence: str):
+    model = replace(MODEL, name=name)
+    assert escape(licence) in page._footer(model, kind_of(model))
+
+
+def test_without_pictures_the_choice_of_settings_inside_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    saved: list[object] = []
+    monkeypatch.setattr(files, "save", lambda named: saved.append(named) or [])
+    assert set(map(str, embedding._follow(False, []))) == {str(gr.skip())}
+    assert saved == []
 
 
 def test_kinds():
@@ -464,11 +497,22 @@ def test_a_page_loaded_anew_finds_its_request_again():
         assert set(map(str, update)) == {str(gr.skip())}
 
 
+def test_where_nothing_was_asked_for_nothing_is_lost():
+    async def resumed() -> list[Shown]:
+        broken = gr.EventData(None, {"visitors": False})
+        drawn = Drawing(StandIn(), Kind.MINIATURE)
+        return [update async for update in drawn.resume(broken, None)]
+
+    (update,) = asyncio.run(resumed())
+    assert set(map(str, update)) == {str(gr.skip())}
+
+
 @pytest.mark.parametrize("nothing_to_find", [None, "forgotten"])
 def test_a_request_that_was_lost_with_the_connection_is_said_to_be(nothing_to_find: str | None):
     async def resumed() -> list[Shown]:
         drawn = Drawing(StandIn(), Kind.MINIATURE)
-        return [update async for update in drawn.resume(nothing_to_find)]
+        broken = gr.EventData(None, {"visitors": True})
+        return [update async for update in drawn.resume(broken, nothing_to_find)]
 
     first, last = asyncio.run(resumed())
     assert set(map(str, first)) == {str(gr.skip())}

@@ -122,7 +122,7 @@ class Drawing:
                 several=several,
                 guidance_until=guidance_until,
                 variation_strength=variation_strength,
-                variation_seed=int(variation_seed or 0),
+                variation_seed=request.variation_seed,
                 size=size,
             )
             yield _running(
@@ -176,10 +176,15 @@ class Drawing:
                     yield update
 
     async def resume(
-        self, request_id: str | None, files: str | None = None
+        self, broken: gr.EventData, request_id: str | None, files: str | None = None
     ) -> AsyncGenerator[Shown]:
-        """Finds the request again that the page was about when the connection broke."""
+        """Finds the request again that the page was about when the connection broke.
+
+        Where there is none, nothing is lost unless the visitor was waiting for something.
+        """
         yield _UNCHANGED
+        if not request_id and broken._data == {"visitors": False}:
+            return
         try:
             async with aclosing(self._found(request_id or "", files)) as updates:
                 async for update in updates:
@@ -267,6 +272,15 @@ class Drawing:
         return inputs.to_request(model, self._styles, steps=steps, **values)
 
     async def _found(self, request_id: str, files: str | None) -> AsyncGenerator[Shown]:
+        """Raises `RequestError` where it is forgotten."""
+        try:
+            # Who was away for longer than anybody waits is back.
+            await self._generator.take_up(request_id)
+        except RequestError as error:
+            if error.kind is ErrorKind.UNKNOWN:
+                raise
+            yield _ended(status.error(_said(error)))
+            return
         async with aclosing(self._follow(request_id, files)) as updates:
             async for update in updates:
                 yield update._replace(request_id=request_id)

@@ -49,7 +49,7 @@ def connect(
 
 def _follow(embed: bool, shown: list[Picture]) -> tuple[Any, ...]:
     try:
-        changed = pictures.again(shown, embed)
+        changed = pictures.again(shown, embed) if shown else []
     except (OSError, RequestError):  # those files are gone, or there is no room for others
         changed = []
     if not changed:

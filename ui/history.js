@@ -4,6 +4,8 @@ const KEY = "sdxl-history";
 const MOST = 30;
 const SIDE = 96; // of a thumbnail, in pixels
 
+const page = element.closest(".gradio-container"); // which may be a part of another's
+
 const read = () => {
   try {
     const kept = JSON.parse(localStorage.getItem(KEY));
@@ -44,7 +46,7 @@ const row = (entry) => {
   add(button, "small", `${entry.said} · ${when}`);
   button.addEventListener("click", () => {
     // While something is drawn, its pictures stay in view.
-    const busy = document.getElementById("stop")?.offsetParent;
+    const busy = page.querySelector("#stop")?.offsetParent;
     trigger("select", { link: entry.link, id: busy ? "" : entry.id });
   });
   return item;
@@ -63,6 +65,7 @@ const look = async (addresses) => {
   canvas.height = SIDE;
   for (const [i, address] of addresses.entries()) {
     const image = new Image();
+    image.crossOrigin = "anonymous"; // what comes from elsewhere is not to be read otherwise
     image.src = address;
     await image.decode();
     const { naturalWidth: width, naturalHeight: height } = image;
@@ -76,7 +79,7 @@ const look = async (addresses) => {
 // Where the gallery has these files from, once it shows them all.
 const shown = async (files) => {
   for (let tries = 0; tries < 100; tries++) {
-    const addresses = [...document.querySelectorAll("#gallery img")].map((image) => image.src);
+    const addresses = [...page.querySelectorAll("#gallery img")].map((image) => image.src);
     const found = files.map((file) => addresses.find((address) => address.endsWith(file)));
     if (found.every(Boolean)) return found;
     await new Promise((wake) => setTimeout(wake, 100));
@@ -102,7 +105,7 @@ element.addEventListener("told", async ({ detail: told }) => {
 element.addEventListener("click", (event) => {
   if (!event.target.closest("[data-clear]")) return;
   write([]);
-  document.querySelector("#prompt textarea")?.focus();
+  page.querySelector("#prompt textarea")?.focus();
 });
 
 addEventListener("storage", show);

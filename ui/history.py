@@ -21,7 +21,7 @@ from ui.styles import NONE, Style
 SCRIPT = Path(__file__).with_name("history.js")
 
 _TELL = """(told) => {
-  const list = document.querySelector("#history details");
+  const list = document.querySelector(".gradio-container #history details");
   list?.dispatchEvent(new CustomEvent("told", { bubbles: true, detail: told }));
 }"""
 

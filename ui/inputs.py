@@ -20,6 +20,9 @@ from serving.generator import (
 from ui import sizes, words
 from ui.styles import Style
 
+# The page's own are shorter, but a program makes up what it likes, and it is remembered.
+_MAX_SESSION = 64
+
 
 @dataclass(frozen=True)
 class Visitor:
@@ -31,7 +34,8 @@ class Visitor:
     @classmethod
     def behind(cls, request: gr.Request) -> "Visitor":
         """The visitor whose browser or program sent `request`."""
-        return cls(request.session_hash or "", request.client.host if request.client else "")
+        session = (request.session_hash or "")[:_MAX_SESSION]
+        return cls(session, request.client.host if request.client else "")
 
 
 def to_request(

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI
-from fastapi.responses import FileResponse
+from fastapi.responses import Response
 from gradio.routes import App
 from gradio.state_holder import StateHolder
 from starlette.middleware.gzip import GZipMiddleware
@@ -25,6 +25,7 @@ from ui.page import build_page
 SCRIPT = Path(__file__).with_name("page.js")
 HEAD = Path(__file__).with_name("head.html")
 ICON = Path(__file__).with_name("icon.svg")
+COMPONENT = Path(__file__).with_name("component.js")
 
 
 def mount(
@@ -72,12 +73,14 @@ def mount(
 
 def _offer_component(app: FastAPI) -> None:
     """Serves the script of the `<gradio-app>` element, which other pages show this one with."""
-    script = Path(gr.__file__).parent / "templates" / "frontend" / "gradio.js"
+    gradios = Path(gr.__file__).parent / "templates" / "frontend" / "gradio.js"
+    script = "\n".join(file.read_text(encoding="utf-8") for file in (COMPONENT, gradios))
 
     # It names the newest scripts, whose own names change with what is in them.
     @app.get("/gradio.js", include_in_schema=False)
-    async def component() -> FileResponse:
-        return FileResponse(script, headers={"Cache-Control": "no-cache"})
+    async def component() -> Response:
+        headers = {"Cache-Control": "no-cache"}
+        return Response(script, headers=headers, media_type="text/javascript")
 
 
 def _tidy_up(app: FastAPI, pages: StateHolder, keep_s: float) -> None:

@@ -11,7 +11,9 @@ const GATEWAY_ALONE = [502, 504]; // there is something that answers, but no ser
 
 const own = new URL(element.closest("gradio-app")?.getAttribute("src") ?? "", location).origin;
 const send = window.fetch.bind(window);
-const waitedFor = new Set(); // the ids of the events whose end Gradio has not heard of
+// The ids of the events whose end Gradio has not heard of, and whether a visitor set them off: the
+// opening of the page does so, too, and what is asked for again may be either.
+const waitedFor = new Map();
 
 const say = (away) => {
   const note = element.querySelector("[data-away]");
@@ -60,7 +62,8 @@ const whole = async (...call) => {
 const join = async (root, ...call) => {
   const answer = await persist(root, () => whole(...call));
   const { event_id: id } = await answer.clone().json().catch(() => ({}));
-  if (id) waitedFor.add(id);
+  const { trigger_id: trigger, event_data: told } = JSON.parse(call[1].body);
+  if (id) waitedFor.set(id, told?.visitors ?? Boolean(trigger));
   return answer;
 };
 
@@ -92,7 +95,7 @@ const pass = async (reader, on) => {
 
 // What Gradio is told in the end if the server could not: that all is done, and nothing has changed.
 const endings = () => {
-  const messages = [...waitedFor].map((id) => (
+  const messages = [...waitedFor.keys()].map((id) => (
     { msg: "process_completed", event_id: id, success: true, output: { data: [] } }
   ));
   waitedFor.clear();
@@ -111,8 +114,9 @@ const follow = async (root, ...call) => {
       reader.cancel().catch(() => {});
       if (error.name === "AbortError") return stream.close(); // the page itself did that
       await back(root);
+      const visitors = [...waitedFor.values()].some(Boolean);
       endings().forEach(on);
-      trigger("select");
+      trigger("select", { visitors });
     }
     stream.close();
   };
@@ -132,10 +136,11 @@ window.fetch = (input, init) => {
 
 const fetchedAgain = new Set(); // each once, as there may be pictures that are gone for good
 
-document.addEventListener("error", async ({ target: image }) => {
+element.closest(".gradio-container").addEventListener("error", async ({ target: image }) => {
   const address = image.src;
   if (!image.closest?.("#gallery") || fetchedAgain.has(address)) return;
   fetchedAgain.add(address);
-  await back(address.replace(API, "$1"));
+  const root = address.replace(API, "$1");
+  if (!await answers(root)) await back(root);
   if (image.src === address) image.src = address;
 }, true);

@@ -43,6 +43,8 @@ _LICENCES = {
         "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/blob/main/LICENSE.md",
     ),
 }
+# On the Hub, and in a folder.
+_PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
 STORAGE_KEY = "sdxl-request"
 
 
@@ -98,10 +100,11 @@ def build_page(generator: Generator) -> gr.Blocks:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
         _events(page, parts, drawing, generator)
+        names = ", ".join(styles_for(kind))
         api(
             drawing.for_programs,
             api_name="generate",
-            api_description=inspect.getdoc(drawing.for_programs),
+            api_description=f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}.",
         )
     return page.queue(default_concurrency_limit=None)
 
@@ -151,7 +154,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             advanced = _advanced(model, kind)
             requests = history.layout()
             restorer = restore.layout()
-    gr.HTML(_footer(kind), elem_id="footer", padding=False)
+    gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
     return Parts(
         prompt=prompt,
         length=length,
@@ -321,21 +324,25 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
 
 def _header(model: Model, kind: Kind) -> str:
     # Browsers are told the language: which one it is they choose themselves. And what the page's
-    # script puts in place, because Gradio does not: some names, and the pictures of styles.
+    # script needs, because Gradio does not: some names, the pictures of styles, and how large
+    # a file may be.
     untranslated = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY")
     names = {getattr(words.en, name): getattr(words, name) for name in untranslated} | words.STYLES
-    told = json.dumps({"names": names, "pictures": style_pictures.addresses(kind)})
+    pictures = style_pictures.addresses(kind)
+    told = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
     title, line, told = map(escape, (words.title(model), words.model_line(model, kind), told))
     return f'<h1 lang="{words.LANGUAGE}" data-page="{told}">{title}</h1><p>{line}</p>'
 
 
-def _footer(kind: Kind) -> str:
+def _footer(model: Model, kind: Kind) -> str:
     limits = escape(words.MINIATURE_LIMITS if kind is Kind.MINIATURE else words.LIMITS)
-    return f"<p>{limits} {_licence(kind)}</p>"
+    return f"<p>{limits} {_licence(model, kind)}</p>"
 
 
-def _licence(kind: Kind) -> str:
-    if kind not in _LICENCES:
+def _licence(model: Model, kind: Kind) -> str:
+    # Models that are made from SDXL and named after it may have others.
+    of_its_kind = kind is Kind.MINIATURE or model.name in _PUBLISHED
+    if kind not in _LICENCES or not of_its_kind:
         return escape(words.OWN_LICENCE)
     name, address = _LICENCES[kind]
     text = escape(f"{words.LICENCE}: {name}")

@@ -1,6 +1,7 @@
 """Settings read back from a picture, or from its text."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ from pipeline import metadata
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.metadata import Settings
 from serving.generator import Generator
+from serving.http_guard import MAX_UPLOAD_BYTES
 from ui import settings, status, words
 from ui.events import AT_ONCE
 from ui.picked import apply
+
+# Of a file; around it there is a form, which the limit is meant for.
+MOST_BYTES = MAX_UPLOAD_BYTES - 2**10
+
+_REFUSE = 'element.addEventListener("refused", ({ detail }) => trigger("select", detail));'
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,8 @@ def from_picture(path: Path) -> Settings:
     except MetadataError as error:
         raise RestoreError(words.UNREADABLE_SETTINGS) from error
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # whoever made up a call may have named a folder, or nothing
+            path.unlink()
     if found is None:
         raise RestoreError(words.NO_SETTINGS_IN_PICTURE)
     return found
@@ -83,7 +91,7 @@ def layout() -> Restorer:
             max_lines=6,
             elem_id="restore-text",
         )
-        found = gr.HTML(elem_id="restored", padding=False)
+        found = gr.HTML(js_on_load=_REFUSE, elem_id="restored", padding=False)
         use = gr.Button(words.USE_SETTINGS, visible=False, elem_id="restore-use")
     return Restorer(file, text, found, use, gr.State(None))
 
@@ -94,6 +102,7 @@ def connect(
     """Shows what was found at once, and puts it into the page's fields when asked to."""
     shows = [restorer.found, restorer.use, restorer.settings]
     restorer.file.upload(_of_picture, restorer.file, [restorer.file, *shows], **AT_ONCE)
+    restorer.found.select(_refused, None, shows, **AT_ONCE)
     restorer.text.change(_of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
     restorer.use.click(
         lambda chosen: apply(chosen, generator.model),
@@ -108,6 +117,12 @@ def _of_picture(path: str | None) -> tuple[Any, ...]:
     return None, *_shown(lambda: from_picture(Path(path or "")))
 
 
+def _refused(event: gr.EventData) -> tuple[Any, ...]:
+    """Says why a file was not even sent, of which the browser names the reason."""
+    large = event._data == "too large"
+    return _not_found(words.TOO_LARGE_A_PICTURE if large else words.UNREADABLE_PICTURE)
+
+
 def _of_text(text: str | None) -> tuple[Any, ...]:
     if not (text or "").strip():
         return status.EMPTY, gr.Button(visible=False), None
@@ -118,5 +133,9 @@ def _shown(find: Callable[[], Settings]) -> tuple[str, Any, Settings | None]:
     try:
         found = find()
     except RestoreError as error:
-        return status.warning(str(error)), gr.Button(visible=False), None
+        return _not_found(str(error))
     return settings.as_html(found), gr.Button(words.USE_SETTINGS, visible=True), found
+
+
+def _not_found(why: str) -> tuple[str, Any, None]:
+    return status.warning(why), gr.Button(visible=False), None

@@ -137,8 +137,10 @@ _SAID = {
     said.UNAVAILABLE: "Zurzeit kann niemand zeichnen. Bitte später noch einmal versuchen.",
     said.OUT_OF_MEMORY: "Der Speicher hat nicht gereicht. Bitte noch einmal versuchen.",
     said.FAILED: "Beim Zeichnen ist etwas schiefgegangen. Bitte noch einmal versuchen.",
+    said.BROKEN: FAILED,
     said.UNSCREENED: "Die Bilder ließen sich nicht prüfen. Bitte noch einmal versuchen.",
     said.UNKNOWN: "Eine solche Anfrage gibt es nicht oder nicht mehr.",
+    said.CROWDED: "Gerade sind zu viele Besucher hier. Bitte versuchen Sie es gleich noch einmal.",
     said.DUPLICATE: "Eine solche Anfrage gibt es schon.",
 }
 

@@ -133,8 +133,10 @@ _SAID = {
     said.UNAVAILABLE: "Ahora mismo nadie puede dibujar. Inténtelo de nuevo más tarde.",
     said.OUT_OF_MEMORY: "La memoria no bastó para dibujar. Inténtelo de nuevo.",
     said.FAILED: "Algo salió mal al dibujar. Inténtelo de nuevo.",
+    said.BROKEN: FAILED,
     said.UNSCREENED: "Las imágenes no se pudieron revisar. Inténtelo de nuevo.",
     said.UNKNOWN: "No hay, o ya no hay, tal petición.",
+    said.CROWDED: "Ahora mismo hay demasiados visitantes. Inténtelo de nuevo en un momento.",
     said.DUPLICATE: "Ya hay una petición así.",
 }
 

@@ -137,8 +137,10 @@ _SAID = {
     said.UNAVAILABLE: "Personne ne peut dessiner pour le moment. Veuillez réessayer plus tard.",
     said.OUT_OF_MEMORY: "La mémoire n’a pas suffi pour dessiner. Veuillez réessayer.",
     said.FAILED: "Quelque chose a échoué pendant le dessin. Veuillez réessayer.",
+    said.BROKEN: FAILED,
     said.UNSCREENED: "Les images n’ont pas pu être vérifiées. Veuillez réessayer.",
     said.UNKNOWN: "Il n’y a pas, ou plus, de telle demande.",
+    said.CROWDED: "Il y a trop de visiteurs en ce moment. Veuillez réessayer dans un instant.",
     said.DUPLICATE: "Il y a déjà une telle demande.",
 }
 
