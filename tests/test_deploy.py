@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from serving import options
+from serving import options, server
 from serving.observer import Observer
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -26,11 +27,15 @@ def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
+def ray_service() -> dict[str, Any]:
+    [*_, service] = documents("kuberay.yaml")
+    return service
+
+
 def pods() -> list[dict[str, Any]]:
     """The specifications of all pods."""
     [*_, deployment] = documents("kubernetes.yaml")
-    [*_, service] = documents("kuberay.yaml")
-    cluster = service["spec"]["rayClusterConfig"]
+    cluster = ray_service()["spec"]["rayClusterConfig"]
     owners = [deployment["spec"], cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     return [owner["template"]["spec"] for owner in owners]
 
@@ -49,12 +54,49 @@ def test_kubernetes_takes_its_own_kinds():
         kubernetes_validate.validate({**about, "spec": {}}, KUBERNETES, strict=True)
 
 
+def takes_ray_service(service: dict[str, Any]) -> None:
+    schema = yaml.safe_load(Path(__file__).with_name("rayservice.schema.yaml").read_text())
+    jsonschema.validate(service, schema, jsonschema.Draft202012Validator)
+
+
+def test_kuberay_takes_its_service():
+    takes_ray_service(ray_service())
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ([], "apiVersion", "ray.io/v1alpha1"),
+        (["metadata"], "name", "Sdxl"),
+        (["spec"], "serveConfigV1", ""),
+        (["spec", "rayClusterConfig"], "enableInTreeAutoscaling", "yes"),
+        (["spec", "rayClusterConfig", "headGroupSpec", "rayStartParams"], "num-cpus", 0),
+        (["spec", "rayClusterConfig", "workerGroupSpecs", 0], "numOfHost", 1),
+        (["spec", "rayClusterConfig", "workerGroupSpecs", 0], "maxReplicas", "4"),
+    ],
+)
+def test_what_kuberay_does_not_take(place: list[Any], name: str, value: object):
+    service = ray_service()
+    at: Any = service
+    for step in place:
+        at = at[step]
+    at[name] = value
+    with pytest.raises(jsonschema.ValidationError):
+        takes_ray_service(service)
+
+
 def test_requests_are_finished_before_a_pod_is_killed():
-    stop_within_s = options.read([], {}).stop_within
+    """And the pictures are sent."""
+    ends_within_s = options.read([], {}).stop_within + server.ANSWERS_ON_S + server.GOODBYE_S
     drawing = [pod for pod in pods() if pod["containers"][0]["name"] != "ray-head"]
-    assert all(pod["terminationGracePeriodSeconds"] > stop_within_s for pod in drawing)
     service = (DEPLOY / "sdxl-jax.service").read_text()
-    assert int(re.findall(r"TimeoutStopSec=(\d+)", service)[0]) > stop_within_s
+    compose = documents("compose.yaml")[0]["services"]["sdxl"]
+    for given_s in (
+        *(pod["terminationGracePeriodSeconds"] for pod in drawing),
+        int(re.findall(r"TimeoutStopSec=(\d+)", service)[0]),
+        int(compose["stop_grace_period"].removesuffix("s")),
+    ):
+        assert given_s > ends_within_s + 5
 
 
 def test_compose_takes_its_files():
@@ -73,13 +115,39 @@ def test_compose_takes_its_files():
                 assert not source.startswith("./") or (DEPLOY / source).exists()
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
+# What systemd knows of what the unit says: systemd.unit(5), .service(5), .exec(5), .kill(5).
+UNIT = {
+    "Unit": {"Description", "Wants", "After"},
+    "Service": {
+        *("User", "WorkingDirectory", "Environment", "EnvironmentFile", "ExecStart"),
+        *("Restart", "RestartSec", "TimeoutStopSec", "LimitMEMLOCK"),
+        *("CacheDirectory", "CacheDirectoryMode", "NoNewPrivileges", "PrivateTmp"),
+        *("ProtectHome", "ProtectSystem", "ProtectKernelTunables", "ProtectKernelModules"),
+        *("ProtectControlGroups", "RestrictSUIDSGID", "LockPersonality"),
+    },
+    "Install": {"WantedBy"},
+}
+
+
 def test_systemd_takes_its_unit(tmp_path: Path):
+    """Every line is one that systemd knows; where there is a systemd, it is asked itself."""
     unit = (DEPLOY / "sdxl-jax.service").read_text()
-    here = tmp_path / "sdxl-jax.service"
-    here.write_text(unit.replace("/opt/sdxl-jax/.venv/bin/python", sys.executable))
-    checked = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    section = ""
+    for line in filter(None, unit.splitlines()):
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif not line.startswith("#"):
+            key, _, value = line.partition("=")
+            assert key in UNIT[section], line
+            assert value, line
+    program = re.findall(r"^ExecStart=(\S+) (\S+)$", unit, re.MULTILINE)
+    assert program == [("/opt/sdxl-jax/.venv/bin/python", "app.py")]
+    assert (DEPLOY.parent / "app.py").exists()
+    if systemd := shutil.which("systemd-analyze"):
+        here = tmp_path / "sdxl-jax.service"
+        here.write_text(unit.replace("/opt/sdxl-jax/.venv/bin/python", sys.executable))
+        checked = subprocess.run([systemd, "verify", here], capture_output=True, text=True)
+        assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_only_settings_that_there_are(capsys: pytest.CaptureFixture[str]):
@@ -91,8 +159,8 @@ def test_only_settings_that_there_are(capsys: pytest.CaptureFixture[str]):
     named = {part.partition("=")[0] for line in lines for part in line.split()}
     for pod in pods():
         named |= {each["name"] for one in pod["containers"] for each in one.get("env", [])}
-    [*_, service] = documents("kuberay.yaml")
-    [application] = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    serve = yaml.safe_load(ray_service()["spec"]["serveConfigV2"])
+    [application] = serve["applications"]
     named |= application["runtime_env"]["env_vars"].keys()
     named |= documents("compose.yaml")[0]["services"]["sdxl"]["environment"].keys()
     assert named <= known
