@@ -35,6 +35,8 @@ from benchmarks.visitors import Moment, Visit, many_connections, page_request, p
 STEP_MS, STEPS = 20, 20
 # What happens to a request, and how often: whoever stops it or leaves does so at one of these.
 PHASES = {"queued": 1, "started": 1, "step": STEPS, "image": 4}
+# With so many requests all of that must have happened at each phase.
+MANY = 1000
 VISITORS = 8
 PROMPTS = 8  # that differ
 SETTLED_WITHIN_S = 60.0
@@ -70,15 +72,17 @@ class Toll:
     asked_again: int = 0
     wrong: list[str] = field(default_factory=list)
 
+    def changes(self) -> Counter[str]:
+        """How often visitors stopped their requests, and left, at each phase."""
+        return Counter(f"{meant}: {m.changed_at}" for meant, m in self.visits if m.changed_at)
+
     def report(self) -> dict[str, Any]:
         """As it is written down."""
         outcomes = Counter(f"{meant}: {made.outcome}" for meant, made in self.visits)
         return {
             "requests": len(self.visits),
             "outcomes": dict(sorted(outcomes.items())),
-            "stopped_or_left_at": dict(
-                Counter(m.changed_at for _, m in self.visits if m.changed_at)
-            ),
+            "changed_their_minds": dict(sorted(self.changes().items())),
             "refused_and_asked_again": self.asked_again,
             "mishaps": dict(sorted(self.mishaps.items())),
             "restart_ms": percentiles(self.restart_s),
@@ -150,6 +154,12 @@ async def _disturbed(
         await _front_end_killed(client, front, bodies, right, toll)
         await _disk_full(client, instances, front, bodies, right, toll)
         await settled(client, front, toll)
+    if plan.requests >= MANY:
+        wanted_changes = {
+            f"{meant}: {phase}" for meant in ("cancels", "leaves") for phase in PHASES
+        }
+        missed = wanted_changes - toll.changes().keys()
+        toll.wrong += [f"nobody {change}" for change in sorted(missed)]
     return toll
 
 

@@ -51,6 +51,7 @@ class StandIn:
         on_step: Any,
         cancelled: threading.Event,
         on_preview: OnPreview | None = None,
+        variation_strength: float = 0.0,
         **_unused: float,
     ) -> Result:
         """See `SDXLPipeline.generate`."""
@@ -64,7 +65,8 @@ class StandIn:
                 on_preview(self._look)
         count = self.images_per_request
         prompts = [prompt] * count if isinstance(prompt, str) else prompt
-        seeds = [(seed + i) % 2**32 for i in range(count)]
+        apart = 0 if variation_strength > 0 else 1
+        seeds = [(seed + apart * i) % 2**32 for i in range(count)]
         images = []
         for text, one in zip(prompts, seeds, strict=True):
             image = self._picture(text, one)

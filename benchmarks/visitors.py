@@ -112,8 +112,8 @@ async def _follow(
         if now_is in (cancel_at, leave_at):
             made.changed_at = name
         if now_is == cancel_at:
-            request_id = answer.headers["X-Request-Id"]
-            await client.delete(f"{url}/v1/requests/{request_id}", timeout=PATIENCE)
+            where = url + answer.headers["Content-Location"]
+            (await client.delete(where, timeout=PATIENCE)).raise_for_status()
         if now_is == leave_at and made.outcome == "broken":
             made.outcome = "left"
             return
