@@ -339,13 +339,11 @@ def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
     generate = page.locator("#generate").bounding_box()
     assert generate is not None
     at = generate["x"] + generate["width"] / 2, generate["y"] + generate["height"] / 2
-    page.mouse.dblclick(*at, delay=150)
-    for _ in range(10):
-        page.mouse.click(*at, delay=20)
+    page.mouse.click(*at, delay=50, click_count=12)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     expect(page.locator("#history li")).to_have_count(1)
     page.wait_for_timeout(500)
-    page.mouse.dblclick(*at, delay=150)  # and this is not meant for Generate
+    page.mouse.dblclick(*at)  # and this is not meant for Generate
     expect(page.locator("#status")).to_have_text(CANCELLED)
     page.wait_for_timeout(500)
     expect(page.locator("#status")).to_have_text(CANCELLED)

@@ -70,12 +70,15 @@
     }
   });
 
+  // What follows a press at once, as the system counts double clicks or nearly.
+  const follows = (event, before) => event.detail > 1 || event.timeStamp - before < 500;
+
   // Gradio notes a press a moment late: as soon as there is Stop. Of several till then the first
   // counts.
   let pressed = -Infinity;
   document.addEventListener("click", (event) => {
     if (!around(event.target) || !event.target.closest?.("#generate, #new-seed")) return;
-    if (event.timeStamp - pressed < 500) event.stopPropagation();
+    if (follows(event, pressed)) event.stopPropagation();
     else pressed = event.timeStamp;
   }, true);
 
@@ -85,7 +88,7 @@
   document.addEventListener("click", (event) => {
     const id = event.target.closest?.("#generate, #stop")?.id;
     if (!id || !around(event.target) || !event.detail) return;
-    const rest = aimed && aimed.id !== id && event.timeStamp - aimed.at < 500;
+    const rest = aimed && aimed.id !== id && follows(event, aimed.at);
     if (rest) swallow(event);
     aimed = { id: rest ? aimed.id : id, at: event.timeStamp };
   }, true);
