@@ -29,8 +29,13 @@ jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 # Most of the time is the compiler's, and little of it pays for what runs once. The comparison with
-# torch, in tests/reference, has programs compiled as everywhere else.
+# torch, in tests/reference, has programs compiled as everywhere else. So have programs that are
+# started by a test: XLA reads its flags when the devices are made.
 jax.config.update("jax_disable_most_optimizations", True)
+with pytest.MonkeyPatch.context() as patch:
+    given = os.environ.get("XLA_FLAGS", "")
+    patch.setenv("XLA_FLAGS", f"{given} --xla_cpu_use_fusion_emitters=false")
+    jax.devices()
 
 # Begun first, so that no process is left with one of them when the others have nothing more to do.
 LONG = {

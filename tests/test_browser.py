@@ -12,7 +12,8 @@ import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from openai import OpenAI
-from PIL import Image
+from PIL import ExifTags, Image
+from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.processes import ROOT
@@ -120,6 +121,43 @@ def test_copied_settings_restore(page: Page):
     page.locator("#prompt textarea").fill("something else")
     page.locator("#restore-use").click()
     expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+
+
+# As AUTOMATIC1111 writes it.
+A1111 = """a (red:1.2) star, 8k
+Negative prompt: blurry
+Steps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7, Seed: 965400086, \
+Size: 512x512, Model hash: 6ce0161689, Model: v1-5-pruned-emaonly, Version: v1.10.1"""
+
+
+def a1111_files() -> Iterator[tuple[str, bytes]]:
+    """Its PNG has the text in a chunk, its JPEG in the Exif comment."""
+    chunk, exif = PngInfo(), Image.Exif()
+    chunk.add_text("parameters", A1111)
+    comment = b"UNICODE\0" + A1111.encode("utf-16-be")
+    exif[ExifTags.IFD.Exif] = {ExifTags.Base.UserComment: comment}
+    for kind, where in (("PNG", {"pnginfo": chunk}), ("JPEG", {"exif": exif})):
+        file = BytesIO()
+        Image.new("RGB", (8, 8)).save(file, format=kind, **where)
+        yield f"00000-1.{kind.lower()}", file.getvalue()
+
+
+def test_a_picture_of_automatic1111_restores(page: Page):
+    found, prompt = page.locator("#restored"), page.locator("#prompt textarea")
+    for name, content in a1111_files():
+        prompt.fill("something else")
+        drop(page, "#prompt textarea", name, content)
+        expect(found.locator("dd").first).to_have_text("a (red:1.2) star, 8k")
+        expect(prompt).to_have_value("something else")
+        page.locator("#restore-use").click()
+        expect(prompt).to_have_value("a (red:1.2) star, 8k")
+        expect(page.locator("#status .warning")).to_contain_text("v1-5-pruned-emaonly")
+        drop(page, "#prompt textarea", "notes.txt", b"a red star")
+        expect(found).to_have_text(words.UNREADABLE_PICTURE)
+    page.get_by_role("button", name=words.ADVANCED).click()
+    expect(page.locator("#negative textarea")).to_have_value("blurry")
+    expect(page.locator("#seed input")).to_have_value("965400086")
+    expect(page.locator("#steps input[type=number]")).to_have_value("20")
 
 
 def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
@@ -348,6 +386,25 @@ def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
     page.wait_for_timeout(500)
     expect(page.locator("#status")).to_have_text(CANCELLED)
     expect(page.locator("#history li")).to_have_count(1)
+
+
+def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(slow_page: Page):
+    page = slow_page
+    more = page.locator("#new-seed"), page.locator("#variations")
+    page.get_by_role("button", name=words.ADVANCED).click()
+    for steps in ("1", "8"):
+        page.locator("#steps input[type=number]").fill(steps)
+        ask(page, PROMPT)
+        page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+        if steps == "1":
+            wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    for button in more:
+        expect(button).to_be_disabled()
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    for button in more:
+        expect(button).to_be_enabled()
 
 
 def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page: Page):

@@ -190,6 +190,26 @@ def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
     expect(page.locator("#status")).to_have_text(CANCELLED)
 
 
+def test_what_got_through_without_an_answer_is_not_drawn_twice(page: Page, line: Line):
+    def cut(route: Route) -> None:
+        route.fetch()
+        route.abort("connectionreset")
+
+    def drawn() -> float:
+        metrics = httpx.get(f"http://127.0.0.1:{line.server.port}/metrics").text
+        found = re.search(r'^sdxl_requests_total\{outcome="done"\} (.*)$', metrics, re.M)
+        return float(found[1]) if found else 0
+
+    before = drawn()
+    page.route("**/queue/join*", cut, times=1)
+    ask(page, PROMPT)
+    expect_away(page)
+    wait_for_pictures(page)
+    page.wait_for_timeout(1000)
+    assert drawn() == before + 1
+    expect(page.locator("#history li")).to_have_count(1)
+
+
 def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     def cut(route: Route) -> None:
         route.abort("connectionreset")

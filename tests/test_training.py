@@ -28,12 +28,10 @@ TINY = Settings(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def settings_of_jax() -> Iterator[None]:
-    """Optax mixes dtypes on purpose; and no program runs often enough to be worth optimising."""
-    jax.config.update("jax_disable_most_optimizations", True)
+def standard_promotion() -> Iterator[None]:
+    """Optax mixes dtypes on purpose."""
     with jax.numpy_dtype_promotion("standard"):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from ui import downloads, files, sessions, style_pictures, theme
 from ui.delivery import Delivery
 from ui.kinds import kind_of
 from ui.languages import in_every_language
+from ui.once import Once
 from ui.page import build_page
 
 SCRIPT = Path(__file__).with_name("page.js")
@@ -64,6 +65,7 @@ def mount(
     [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(mounted, App)
     _tidy_up(app, mounted.state_holder, keep_files_s)
+    mounted.add_middleware(Once)
     mounted.add_middleware(Delivery)
     mounted.add_middleware(
         GZipMiddleware, compresslevel=6

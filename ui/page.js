@@ -210,7 +210,10 @@
     const heading = app.querySelector("#header [data-page]");
     if (!heading) return; // it is not there yet, or this is another program's
     (alone ? root : app).lang = heading.lang;
-    if (app.querySelector("#stop")) pressed = -Infinity;
+    const draws = isSeen(app.querySelector("#stop"));
+    if (draws) pressed = -Infinity;
+    // One drawing at a time: each has the pictures' place.
+    for (const more of app.querySelectorAll("#new-seed, #variations")) more.disabled = draws;
     const misnamed = "#gallery .empty, #gallery .thumbnail-lg, .upload-container";
     for (const part of app.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
     const captions = "#gallery .thumbnail-lg .caption-label";
