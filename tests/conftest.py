@@ -20,7 +20,7 @@ os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cach
 import jax
 
 from pipeline import BUNDLED
-from tests import slowly
+from tests import compiling, slowly
 from tests.web import served
 
 # Eight simulated devices stand in for an accelerator host. Set through the configuration and
@@ -28,13 +28,11 @@ from tests.web import served
 jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-# Most of the time is the compiler's, and little of it pays for what runs once. The comparison with
-# torch, in tests/reference, has programs compiled as everywhere else. So have programs that are
-# started by a test: XLA reads its flags when the devices are made.
+# The comparison with torch, in tests/reference, has programs compiled as everywhere else. So have
+# programs that are started by a test: XLA reads its flags when the devices are made.
 jax.config.update("jax_disable_most_optimizations", True)
 with pytest.MonkeyPatch.context() as patch:
-    given = os.environ.get("XLA_FLAGS", "")
-    patch.setenv("XLA_FLAGS", f"{given} --xla_cpu_use_fusion_emitters=false")
+    patch.setenv("XLA_FLAGS", compiling.QUICKLY["XLA_FLAGS"])
     jax.devices()
 
 # Begun first, so that no process is left with one of them when the others have nothing more to do.

@@ -263,7 +263,7 @@ def drawing(program: list[str], log: Path) -> Iterator[Instance]:
     instance = Instance(program, log)
     instance.start()
     try:
-        instance.wait_until_ready(60)
+        instance.wait_until_ready()
         body = {"prompt": "a red star", "keep": True}  # as the page's are
         with httpx.stream("POST", f"{instance.url}/v1/generate", json=body, timeout=30) as sent:
             assert "started" in next(sent.iter_lines())
@@ -294,7 +294,7 @@ def test_every_line_of_the_log_is_json(prompts: str, tmp_path: Path):
     instance = Instance(stand_in(1, "--log-format", "json", "--log-prompts", prompts), log)
     instance.start()
     try:
-        instance.wait_until_ready(60)
+        instance.wait_until_ready()
         body = {"prompt": "a red star", "negative_prompt": "a moon", "id": "0123456789abcdef"}
         assert httpx.post(f"{instance.url}/v1/generate", json=body, timeout=30).status_code == 200
         assert httpx.post(f"{instance.url}/v1/generate", json=body).status_code == 409

@@ -14,6 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from PIL import Image
 
+from tests import compiling
 from tests.checkpoints import GOLDEN
 from tools.miniature.judge import look
 
@@ -66,6 +67,8 @@ BACKGROUNDS = ("blue", "white", "purple", "black", "red", "yellow", "green", "or
 
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the bundled miniature, on two simulated devices; its pictures show what was asked."""
+    for name, value in compiling.QUICKLY.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("MODEL_ID", raising=False)

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from pipeline import metadata
 from pipeline.metadata import Settings
-from tests.browsing import opened, wait_for_pictures, width_needed
+from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures, width_needed
 from tools.page_states import launched
 from ui import words
 
@@ -302,6 +302,7 @@ def test_a_seed_that_cannot_be_is_a_message(page: Page, field: str, label: str, 
 
 def test_ten_million_characters_are_a_message(browser: Browser, address: str):
     page = browser.new_page()  # whose console says that something was too large
+    page.set_default_timeout(DRAWN_WITHIN_MS)
     page.goto(address)
     page.locator("#prompt textarea").evaluate(
         """field => {

@@ -18,8 +18,8 @@ from benchmarks.proxy import Proxy
 from pipeline import BUNDLED
 from serving.words import CANCELLED
 from tests import slowly
-from tests.browsing import ask, opened, wait_for_pictures
-from tests.web import wait_until
+from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures
+from tests.web import start, wait_until
 from tools.page_states import PROMPT, launched
 from ui import words
 
@@ -54,8 +54,7 @@ class Line:
 @contextmanager
 def line_to(program: list[str], log: Path) -> Iterator[Line]:
     server = Instance(program, log)
-    server.start()
-    server.wait_until_ready(180)
+    start(server)
     line = Line(server)
     yield line
     line.close()
@@ -111,7 +110,7 @@ def expect_away(page: Page) -> None:
 
 def expect_ready(page: Page, strip: str) -> None:
     """It says how that ended, and that is all that is left of it."""
-    expect(page.locator("#status")).to_have_text(strip, timeout=60_000)
+    expect(page.locator("#status")).to_have_text(strip, timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#network")).to_have_text("")
     expect(page.locator("#looks img")).to_have_count(0)
     expect(page.locator("#generate")).to_be_visible()
@@ -176,7 +175,7 @@ def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line)
 def test_silence_is_no_connection(slow_page: Page, slow_line: Line):
     draw(slow_page)
     slow_line.server.signal(signal.SIGSTOP)
-    expect(slow_page.locator("#network")).to_have_text(words.AWAY, timeout=30_000)
+    expect(slow_page.locator("#network")).to_have_text(words.AWAY)
     slow_line.server.signal(signal.SIGCONT)
     expect_ready(slow_page, "4 pictures")
 
@@ -270,7 +269,7 @@ def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
     chromium.send("Network.enable")
     chromium.send("Network.emulateNetworkConditions", SLOW)
     page.goto(line.url)
-    expect(page.locator("html[data-sdxl]")).to_be_attached(timeout=60_000)
+    expect(page.locator("html[data-sdxl]")).to_be_attached()
     yield page
     context.close()
 

@@ -30,7 +30,7 @@ from serving.record import Record
 from tests import slowly
 from tests.browsing import ask, opened, wait_for_pictures
 from tests.fake_pipeline import FakePipeline
-from tests.web import Site, serve, wait_until
+from tests.web import Site, serve, start, wait_until
 from tools.page_states import launched
 
 STEP_MS = 120
@@ -71,9 +71,8 @@ def instance(
     """The program, which the last test that has it may stop."""
     log = tmp_path_factory.mktemp("app") / "log"
     instance = Instance([*slowly.program(STEP_MS), "--cors-origins", others[0]], log)
-    instance.start()
     try:
-        instance.wait_until_ready(180)
+        start(instance)
         yield instance
     finally:
         instance.kill()

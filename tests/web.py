@@ -1,6 +1,7 @@
 """Real servers: in a thread, over a pipeline whose steps the test controls, or in a process."""
 
 import asyncio
+import fcntl
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Instance, free_port
+from benchmarks.processes import ROOT, Instance, free_port
 from serving import http
 from serving.desk import Limits
 from serving.generator import Generator
@@ -68,6 +69,16 @@ def serve(
         assert not thread.is_alive()
 
 
+def start(instance: Instance) -> None:
+    """Until it is ready. One after the other: of two side by side each would compile the same."""
+    folder = ROOT / ".pytest_cache"
+    folder.mkdir(exist_ok=True)
+    with (folder / "starting").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        instance.start()
+        instance.wait_until_ready()
+
+
 @contextmanager
 def served(program: Sequence[str], log: Path, *, attacked: bool = False) -> Iterator[str]:
     """Runs a program of ours in a process of its own; ended politely, and with success.
@@ -75,9 +86,8 @@ def served(program: Sequence[str], log: Path, *, attacked: bool = False) -> Iter
     Only where it is attacked may there be tracebacks in the log: Gradio's, of what it refuses.
     """
     instance = Instance(program, log)
-    instance.start()
     try:
-        instance.wait_until_ready(180)
+        start(instance)
         yield instance.url
     finally:
         status = instance.stop(60)
