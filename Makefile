@@ -26,6 +26,7 @@ VENV := .venv
 REFERENCE := .venv-reference
 INCUMBENT := .venv-incumbent
 TPU := .venv-tpu
+PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -43,14 +44,14 @@ run: setup
 run-cluster: setup $(VENV)/.installed-cluster
 	$(VENV)/bin/serve run serving.ray_app:app $(ARGS)
 
-# One process more than there are processors: much of it is waiting, for servers and browsers.
 test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) \
+	$(VENV)/bin/python -m pytest --numprocesses $(PROCESSORS) \
 	  --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference $(ARGS)
+	$(REFERENCE)/bin/python -m pytest tests/reference --numprocesses $(PROCESSORS) \
+	  --maxprocesses 4 --dist loadgroup $(ARGS)
 
 test-cluster: $(VENV)/.installed-test
 	$(VENV)/bin/python -m pytest tests/cluster $(ARGS)

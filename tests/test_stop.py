@@ -206,7 +206,7 @@ def test_who_reads_slowly_is_sent_everything():
 def test_questions_are_answered_for_a_while_after_the_last_drawing():
     """Of which the end may have come just before the signal."""
     painting = Painting()
-    with serve(generator=painting, answers_on_s=1.5) as site:
+    with serve(generator=painting, answers_on_s=5) as site:
         with asked(site) as client:
             time.sleep(0.3)
             painting.may_end.set()

@@ -210,7 +210,7 @@
     const heading = app.querySelector("#header [data-page]");
     if (!heading) return; // it is not there yet, or this is another program's
     (alone ? root : app).lang = heading.lang;
-    const draws = isSeen(app.querySelector("#stop"));
+    const draws = Boolean(app.querySelector("#stop"));
     if (draws) pressed = -Infinity;
     // One drawing at a time: each has the pictures' place.
     for (const more of app.querySelectorAll("#new-seed, #variations")) more.disabled = draws;
