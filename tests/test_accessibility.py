@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
+from tests.browsing import SHOWN_WITHIN_MS
 from tools import page_states
 
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
@@ -29,7 +30,9 @@ VIOLATIONS = """async () => (await axe.run()).violations.map(
 def page(slow_address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
     with page_states.launched() as browser:
         page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
-        page.goto(slow_address)
+        page.set_default_timeout(SHOWN_WITHIN_MS)
+        with page.expect_response(lambda answer: "/queue/data" in answer.url):
+            page.goto(slow_address)
         yield page
 
 

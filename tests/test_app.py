@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ def run_app(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         env={"PATH": "/usr/bin:/bin", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -184,7 +183,7 @@ def test_more_files_can_be_open_than_there_are_connections():
         "start.prepare_environment();"
         "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2 * server.MAX_CONNECTIONS"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=300, check=True)
 
 
 @contextmanager
@@ -206,7 +205,7 @@ def test_pointed_at_each_other():
     loop = "app.py: --backend-urls: This instance passes requests on itself"
     here = f"http://127.0.0.1:{ports[0]}"
     with pointed(*ports) as first:
-        wait_until(lambda: answers(f"{here}/healthz"), 60)
+        wait_until(lambda: answers(f"{here}/healthz"), 300)
         assert httpx.get(f"{here}/healthz").json() == {"status": "alive"}
         for path in ("/readyz", "/v1/model", "/"):
             waits = httpx.get(here + path)
@@ -214,22 +213,22 @@ def test_pointed_at_each_other():
             assert int(waits.headers["retry-after"]) >= 1
             assert waits.json()["error"]["code"] == "unavailable"
         with pointed(*reversed(ports)) as second:
-            assert second.wait(60) == 2
+            assert second.wait(300) == 2
             assert second.stderr is not None
             assert second.stderr.read().startswith(loop)
         # If it asked in just the moment that the second one listened, it has found out, too.
-        if first.poll() is None and answers(f"{here}/healthz"):
+        stopped = first.poll() is None and answers(f"{here}/healthz")
+        if stopped:
             first.terminate()
-            assert first.wait(30) == 0
-        else:
-            assert first.wait(30) == 2
+        if first.wait(300) != 0 or not stopped:
+            assert first.returncode == 2
             assert first.stderr is not None
             assert first.stderr.read().startswith(loop)
 
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=20).status_code == 200
+        return httpx.get(url, timeout=60).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -275,17 +274,17 @@ def drawing(program: list[str], log: Path) -> Iterator[Instance]:
 def test_ends_though_its_devices_are_stuck(tmp_path: Path):
     log = tmp_path / "log"
     with drawing(["-m", "tests.fake_pipeline", "--stop-within", "0"], log) as instance:
-        assert instance.stop(20) == 0
+        assert instance.stop(120) == 0
     assert "Something still runs that does not stop" in log.read_text()
 
 
 def test_a_second_ctrl_c_waits_for_no_drawing(tmp_path: Path):
-    with drawing(stand_in(2000), tmp_path / "log") as instance:
-        for _ in range(2):
-            instance.signal(signal.SIGINT)
-            time.sleep(0.5)
-        # Ended by the signal, as Python does it: a whole drawing would take 50 seconds.
-        assert instance.process.wait(20) in (130, -signal.SIGINT)
+    with drawing(stand_in(10_000), tmp_path / "log") as instance:
+        instance.signal(signal.SIGINT)
+        wait_until(lambda: httpx.get(f"{instance.url}/readyz").status_code == 503)
+        instance.signal(signal.SIGINT)
+        # Ended by the signal, as Python does it: a minute would be waited for the drawing.
+        assert instance.process.wait(45) in (130, -signal.SIGINT)
 
 
 @pytest.mark.parametrize("prompts", ["yes", "no"])
@@ -299,7 +298,7 @@ def test_every_line_of_the_log_is_json(prompts: str, tmp_path: Path):
         assert httpx.post(f"{instance.url}/v1/generate", json=body, timeout=30).status_code == 200
         assert httpx.post(f"{instance.url}/v1/generate", json=body).status_code == 409
     finally:
-        assert instance.stop() == 0
+        assert instance.stop(120) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     about = [line for line in lines if line.get("request_id") == "0123456789abcdef"]

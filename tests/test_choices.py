@@ -39,7 +39,7 @@ def pixels_of_the_open_picture(page: Page) -> bytes:
 def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
     page.get_by_role("button", name=words.ADVANCED).click()
     wide = page.locator("#size").get_by_label(words.size((192, 128)))
-    expect(wide).to_be_visible(timeout=180_000)
+    expect(wide).to_be_visible(timeout=600_000)
     wide.check()
     ask(page, "a star")
     wait_for_pictures(page)

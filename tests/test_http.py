@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ import pytest
 from anyio import BrokenResourceError
 from PIL import Image as Pillow
 
-from serving import http_guard, http_openai, words
+from serving import http_guard, http_openai, local, words
 from serving.desk import Limits
 from serving.generator import Done, Image, Preview, Request
 from serving.limits import Buckets, RateLimits
@@ -66,7 +66,7 @@ class Background:
         self.events.extend(generate(site, **changes))
 
     def finished(self) -> list[Event]:
-        self._thread.join(30)
+        self._thread.join(60)
         return self.events
 
 
@@ -187,9 +187,12 @@ def test_closing_the_connection_frees_the_place(keep: bool):
 
 
 def test_hanging_up_on_the_openai_api_frees_the_place():
+    body = json.dumps({"prompt": "a star"}).encode()
+    head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     with serve(held=True) as site:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{site.url}/v1/images/generations", json={"prompt": "a star"}, timeout=1)
+        with connected(site) as client:
+            client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            wait_until(lambda: metric(site, "sdxl_inflight") == 1)
         wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
 
 
@@ -214,7 +217,7 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         assert httpx.get(f"{site.url}/healthz").status_code == 200
         site.pipe.let_all()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
 
 
@@ -258,8 +261,9 @@ def test_retry_after_is_when_a_place_is_free():
         assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
 
 
-def test_devices_that_say_nothing_for_long_are_no_good_health():
-    with serve(held=True, limits=Limits(running_s=3.0)) as site, ThreadPoolExecutor() as pool:
+def test_devices_that_say_nothing_for_long_are_no_good_health(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local, "_STUCK", 0.01)  # so that it is noticed long before the deadline
+    with serve(held=True, limits=Limits(running_s=60.0)) as site, ThreadPoolExecutor() as pool:
         health = f"{site.url}/healthz"
         assert httpx.get(health).status_code == 200
         asked = pool.submit(generate, site)
@@ -377,19 +381,20 @@ def test_slow_headers(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
     with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
         slow.sendall(head)
-        slow.settimeout(10)
+        slow.settimeout(60)
         assert slow.recv(100) == b""
 
 
 def test_a_request_that_comes_early_has_as_much_time(monkeypatch: pytest.MonkeyPatch):
     """Sent before the first one is answered, as HTTP/1.1 allows, it is drawn to its end."""
-    monkeypatch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
     body = json.dumps(BODY).encode()
     first = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
     second = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     with serve(held=True) as site, connected(site) as client:
+        wait_until(lambda: site.server.server_state.connections)
+        monkeypatch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
         client.sendall(first + second + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        wait_until(lambda: site.pipe.calls)
         time.sleep(1)
         site.pipe.let_all()
         answer = b"".join(iter(lambda: client.recv(2**16), b""))
@@ -401,7 +406,7 @@ def connected(site: Site) -> socket.socket:
     """A connection of which the system buffers little."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
-    client.settimeout(20)
+    client.settimeout(60)
     client.connect(("127.0.0.1", int(site.url.rpartition(":")[2])))
     return client
 
@@ -418,29 +423,41 @@ class Large(LocalGenerator):
         self._desk.publish(record, Done())
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("pause_s", [0.1, None])
-def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
-    stream: bool, pause_s: float | None, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
-    monkeypatch.setattr(http_guard, "TAKE_WITHIN_S", 0.7)
-    body = json.dumps({"prompt": "a star", "n": 2, "stream": stream}).encode()
-    head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-    with serve(generator=Large()) as site, connected(site) as client:
-        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        if pause_s is None:
-            connections = site.server.server_state.connections
-            wait_until(lambda: len(connections) == 1)
-            wait_until(lambda: not connections)
-            return
-        taken, pauses = 0, 0
+def taken_slowly(client: socket.socket) -> int:
+    """How many bytes of an answer there are for who pauses after every few."""
+    taken, pauses = 0, 0
+    with suppress(ConnectionError):
         while part := client.recv(2**20):
             taken += len(part)
             if taken > pauses * 2**21:
                 pauses += 1
-                time.sleep(pause_s)
-        assert taken > 32 * 2**20
+                time.sleep(0.1)
+    return taken
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("takes", [True, False])
+def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
+    stream: bool, takes: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http_guard, "TAKE_WITHIN_S", 0.7)
+    body = json.dumps({"prompt": "a star", "n": 2, "stream": stream}).encode()
+    head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with serve(generator=Large()) as site:
+        connections = site.server.server_state.connections
+        for attempts_left in (2, 1, 0):
+            with connected(site) as client, monkeypatch.context() as patch:
+                wait_until(lambda: len(connections) == 1)
+                patch.setattr(http_guard, "HEAD_WITHIN_S", 0.3)
+                client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                if not takes:
+                    wait_until(lambda: not connections)
+                    return
+                # A machine that stands still for a moment takes nothing itself.
+                if taken_slowly(client) > 32 * 2**20:
+                    return
+            wait_until(lambda: not connections)
+            assert attempts_left
 
 
 def test_slow_body(site: Site, monkeypatch: pytest.MonkeyPatch):
@@ -448,7 +465,7 @@ def test_slow_body(site: Site, monkeypatch: pytest.MonkeyPatch):
     head = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
         slow.sendall(head + b'Content-Length: 50\r\n\r\n{"prom')
-        slow.settimeout(10)
+        slow.settimeout(60)
         answer = slow.recv(1000)
         assert b"413" not in answer
         assert not answer or b" 400 " in answer or b" 408 " in answer
@@ -570,7 +587,7 @@ def test_other_pages_only_where_they_are_named():
 
 
 def test_graceful_stop():
-    with serve(held=True) as site:
+    with serve(held=True, stop_within_s=50) as site:
         running = Background(site)
         wait_until(lambda: metric(site, "sdxl_inflight") == 1)
         queued = Background(site)
@@ -583,7 +600,7 @@ def test_graceful_stop():
         assert httpx.get(f"{site.url}/readyz").status_code == 503
         site.pipe.let_all()
         assert running.finished()[-1][0] == "done"
-        site.thread.join(20)
+        site.thread.join(60)
         assert not site.thread.is_alive()
 
 
@@ -594,8 +611,8 @@ def test_stop_has_a_limit():
         began = time.monotonic()
         site.stop()
         assert running.finished()[-1][1]["kind"] == "stopping"
-        site.thread.join(20)
-        assert time.monotonic() - began < 10
+        site.thread.join(60)
+        assert time.monotonic() - began < 30
 
 
 # --- what dashboards see ---
@@ -690,9 +707,12 @@ class WithPreviews(LocalGenerator):
     """Shows three previews and then one picture."""
 
     async def _draw(self, record: Record) -> None:
+        while not record.followers:
+            await asyncio.sleep(0.01)
         for done in (1, 2, 3):
             self._desk.publish(record, Preview((b"preview %d" % done,)))
-            await asyncio.sleep(0.05)
+            for _ in range(100):  # in so many turns it is seen, however long each takes
+                await asyncio.sleep(0)
         self._desk.publish(record, Image(0, b"picture", 7, {}))
         self._desk.publish(record, Done())
 

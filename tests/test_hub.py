@@ -128,7 +128,7 @@ def fetch_apart(
         [sys.executable, "-c", PROGRAM, json.dumps({"model": MODEL} | kwargs), str(largest_file)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env=kept | settings | (environment or {}),
     )
     if done.returncode:

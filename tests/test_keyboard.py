@@ -49,7 +49,8 @@ def go(page: Page, selector: str, key: str = "Tab") -> None:
 
 def test_from_a_prompt_to_an_earlier_request(page: Page):
     press = page.keyboard.press
-    assert page.evaluate(IS_SEEN)
+    expect(page.locator("#prompt textarea")).to_be_focused()
+    page.wait_for_function(IS_SEEN)
     page.keyboard.type(PROMPT)
     go(page, "#generate")
     press("Space")
@@ -78,13 +79,14 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     expect(page.locator("#picked")).to_be_hidden()
     expect(large.nth(1)).to_be_focused()
 
+    steps = page.locator("#steps input[type=number]")
     go(page, "#advanced")
     press("Enter")
+    expect(steps).to_be_visible()
     go(page, "#style input")
     press("Tab")
     press("Space")
     expect(page.locator("#style input").nth(1)).to_be_checked()
-    steps = page.locator("#steps input[type=number]")
     go(page, "#steps input[type=range]")
     for _ in range(3):
         press("ArrowLeft")
@@ -92,6 +94,8 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     press("ControlOrMeta+Enter")
     expect(page.locator("#history li")).to_have_count(2, timeout=DRAWN_WITHIN_MS)
     wait_for_pictures(page)
+    # After which the list stays as it is, and with it the focus.
+    expect(page.locator("#history li img")).to_have_count(2)
 
     go(page, "#history summary")
     press("Enter")
@@ -105,6 +109,9 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
 
 def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
     page = slow_page
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("50")
+    page.locator("#prompt textarea").focus()
     page.keyboard.type(PROMPT)
     go(page, "#generate")
     page.keyboard.down("Enter")

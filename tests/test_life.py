@@ -61,7 +61,7 @@ class LifeOfRequests(RuleBasedStateMachine):
         return LocalGenerator(self.pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
 
     def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     async def settle(self) -> None:
         """Until the thread waits for a permit, or for a request."""

@@ -270,7 +270,7 @@ def test_help() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     for option in ("--negative", "--seed", "--out", "--model", "--cache-dir", "Exit status"):
         assert option in done.stdout

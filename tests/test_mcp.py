@@ -136,9 +136,13 @@ def test_who_leaves_stops_the_drawing():
 
         async def leave() -> None:
             async with connected(site) as session:
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.5):
-                        await session.call_tool("generate", {"prompt": "a red star"})
+                calling = asyncio.create_task(
+                    session.call_tool("generate", {"prompt": "a red star"})
+                )
+                await asyncio.to_thread(wait_until, lambda: site.pipe.calls)
+                calling.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await calling
 
         asyncio.run(leave())
         wait_until(lambda: httpx.get(f"{site.url}/readyz").json()["running"] == 0)

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from pipeline import metadata
 from pipeline.metadata import Settings
 from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures, width_needed
+from tests.test_browser import press_to_copy
 from tools.page_states import launched
 from ui import words
 
@@ -32,7 +33,8 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 def draw(page: Page, prompt: str = PROMPT) -> None:
     page.locator("#prompt textarea").fill(prompt)
     page.keyboard.press("ControlOrMeta+Enter")
-    expect(page.locator("#gallery .caption-label").first).to_contain_text(f": {prompt}")
+    caption = page.locator("#gallery .caption-label").first
+    expect(caption).to_contain_text(f": {prompt}", timeout=DRAWN_WITHIN_MS)
     wait_for_pictures(page)
 
 
@@ -49,8 +51,7 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
     page.locator("#gallery .thumbnail-lg").nth(1).click()
     seed = page.locator("#picked-settings dd").nth(1)
     expect(seed).not_to_be_empty()
-    page.get_by_role("button", name=words.COPY_LINK).click()
-    expect(page.get_by_role("button", name=words.COPIED)).to_be_visible()
+    press_to_copy(page.get_by_role("button", name=words.COPY_LINK))
     link = page.evaluate("navigator.clipboard.readText()")
     assert link.startswith(f"{page.url}?prompt=a%20%3Cb%3E")
 
@@ -91,9 +92,9 @@ def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
     page.route("**/gradio_api/**", lambda route: held.append(route))
     page.get_by_label(words.SEVERAL).check()
     page.locator("#prompt textarea").focus()
+    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     page.keyboard.type("a moon\na star")
     expect(page.locator("#prompt textarea")).to_have_value("a moon\na star")
-    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     for request in held:
         request.continue_()
 
@@ -109,6 +110,7 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     expect(history).to_be_visible()
     entries = history.locator("li button")
     expect(entries.first).to_be_hidden()  # it is closed
+    expect(entries.locator("img")).to_have_count(1)
     draw(page, "a star")
 
     page.reload()
@@ -117,7 +119,7 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     page.keyboard.press("Enter")
     expect(entries).to_have_count(2)
     expect(entries.locator("img")).to_have_count(2)
-    assert entries.locator("img").first.evaluate("image => image.naturalWidth") == 4 * 96
+    expect(entries.locator("img").first).to_have_js_property("naturalWidth", 4 * 96)
     expect(entries.nth(1).locator("span")).to_have_text("<img src=x onerror=alert(1)> a moon")
     entries.nth(1).focus()
     page.keyboard.press("Enter")
@@ -211,7 +213,10 @@ def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, 
             assert metadata.read(Path(files.extract(name, tmp_path))) is None
     advanced(page)
     expect(page.get_by_label(words.EMBED)).not_to_be_checked()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    expect(page.locator("#picked")).to_be_visible()
     page.get_by_label(words.EMBED).check()
+    expect(page.locator("#picked")).to_be_hidden()
     page.locator("#gallery .thumbnail-lg").first.click()
     assert metadata.read(saved(page, links[0], tmp_path)) is not None
 
@@ -262,7 +267,7 @@ def test_a_press_soon_after_the_pictures_counts(page: Page):
           const said = () => document.getElementById("status").textContent;
           document.getElementById("generate").click();
           while (!said().includes("4 pictures in")) await pause(5);
-          await pause(50);
+          await pause(200); // Gradio has heard by now that this was all
           document.getElementById("generate").click();
         }"""
     )
@@ -311,6 +316,7 @@ def test_ten_million_characters_are_a_message(browser: Browser, address: str):
         }"""
     )
     page.locator("#generate").click()
-    expect(page.get_by_role("alert")).to_contain_text("at most 2000 are possible")
+    said = page.get_by_role("alert")
+    expect(said).to_contain_text("at most 2000 are possible", timeout=DRAWN_WITHIN_MS)
     draw(page)
     page.close()

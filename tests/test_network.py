@@ -63,7 +63,7 @@ def line_to(program: list[str], log: Path) -> Iterator[Line]:
 
 @pytest.fixture(scope="module")
 def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """To a server that takes seven seconds for its pictures."""
+    """To a server that takes seven seconds for 25 steps."""
     with line_to(slowly.program(280), tmp_path_factory.mktemp("slow") / "log") as line:
         yield line
 
@@ -91,7 +91,31 @@ def page(browser: Browser, line: Line) -> Iterator[Page]:
 @pytest.fixture
 def slow_page(browser: Browser, slow_line: Line) -> Iterator[Page]:
     with opened(browser, slow_line.url, unless=BROKEN) as found:
+        found.get_by_role("button", name=words.ADVANCED).click()
+        set_steps(found, 50)  # so that it is still drawn, however slow the machine is
         yield found
+
+
+def set_steps(page: Page, steps: int) -> None:
+    page.locator("#steps input[type=number]").fill(str(steps))
+
+
+def drawn(line: Line) -> float:
+    """How many requests were drawn to their end."""
+    found = re.search(r'^sdxl_requests_total\{outcome="done"\} (.*)$', metrics(line), re.M)
+    return float(found[1]) if found else 0
+
+
+def metrics(line: Line) -> str:
+    return httpx.get(f"http://127.0.0.1:{line.server.port}/metrics").text
+
+
+@contextmanager
+def kept_away(page: Page) -> Iterator[None]:
+    """What breaks off is not back before somebody has looked."""
+    page.route("**/app_id", lambda route: route.fulfill(status=502))
+    yield
+    page.unroute("**/app_id")
 
 
 def draw(page: Page) -> None:
@@ -126,21 +150,24 @@ def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line):
     expect_away(page)
     expect(page.locator("#stop")).to_be_visible()
     slow_line.mend()
-    expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 25, about"))
+    expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50, about"))
     expect(page.locator("#network")).to_have_text("")
     expect_ready(page, "4 pictures")
     expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
+    set_steps(page, 2)
     ask(page, MEANWHILE)
     wait_for_pictures(page)
     expect(page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
 
 
-def test_back_after_it_was_drawn(page: Page, line: Line):
+def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line):
+    page, before = slow_page, drawn(slow_line)
+    set_steps(page, 25)
     draw(page)
-    line.cut()
+    slow_line.cut()
     expect_away(page)
-    page.wait_for_timeout(5000)
-    line.mend()
+    wait_until(lambda: drawn(slow_line) == before + 1)
+    slow_line.mend()
     expect_ready(page, "4 pictures")
     pictures = page.locator("#gallery .thumbnail-lg img")
     expect(pictures).to_have_count(4)
@@ -165,6 +192,7 @@ def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line)
     page.locator("#stop").click()
     slow_line.mend()
     expect_ready(page, CANCELLED)
+    set_steps(page, 2)
     slow_line.cut()
     page.locator("#generate").click()
     expect_away(page)
@@ -183,8 +211,9 @@ def test_silence_is_no_connection(slow_page: Page, slow_line: Line):
 def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
     page = slow_page
     page.route("**/queue/join*", lambda route: route.fulfill(status=502), times=1)
-    ask(page, PROMPT)
-    expect_away(page)
+    with kept_away(page):
+        ask(page, PROMPT)
+        expect_away(page)
     page.locator("#stop").click()
     expect(page.locator("#status")).to_have_text(CANCELLED)
 
@@ -194,18 +223,14 @@ def test_what_got_through_without_an_answer_is_not_drawn_twice(page: Page, line:
         route.fetch()
         route.abort("connectionreset")
 
-    def drawn() -> float:
-        metrics = httpx.get(f"http://127.0.0.1:{line.server.port}/metrics").text
-        found = re.search(r'^sdxl_requests_total\{outcome="done"\} (.*)$', metrics, re.M)
-        return float(found[1]) if found else 0
-
-    before = drawn()
+    before = drawn(line)
     page.route("**/queue/join*", cut, times=1)
-    ask(page, PROMPT)
-    expect_away(page)
+    with kept_away(page):
+        ask(page, PROMPT)
+        expect_away(page)
     wait_for_pictures(page)
     page.wait_for_timeout(1000)
-    assert drawn() == before + 1
+    assert drawn(line) == before + 1
     expect(page.locator("#history li")).to_have_count(1)
 
 
@@ -217,7 +242,8 @@ def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     ask(page, PROMPT)
     page.wait_for_function(
         """[...document.querySelectorAll("#gallery .thumbnail-lg img")].filter(
-            (image) => image.complete && image.naturalWidth).length === 4"""
+            (image) => image.complete && image.naturalWidth).length === 4""",
+        timeout=DRAWN_WITHIN_MS,
     )
 
 
@@ -228,7 +254,10 @@ def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
     )
     page.route("**/gradio_api/file=**", lambda route: route.fulfill(status=404))
     ask(page, PROMPT)
-    with page.expect_response(lambda answer: "app_id" in answer.url):  # is anybody there?
+    is_anybody_there = page.expect_response(
+        lambda answer: "app_id" in answer.url, timeout=DRAWN_WITHIN_MS
+    )
+    with is_anybody_there:
         wait_for_pictures(page)
     page.wait_for_timeout(500)
     assert page.title() != "away"
@@ -241,6 +270,7 @@ def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
     expect_away(page)
     slow_line.server.start()
     expect_ready(page, words.LOST)
+    set_steps(page, 2)
     ask(page, MEANWHILE)
     wait_for_pictures(page)
 
@@ -248,14 +278,13 @@ def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
 def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
     """As on a phone that is locked: the request is given up, and drawn once its visitor is back."""
     with (
-        line_to([*slowly.program(280), "--grace", "0"], tmp_path / "log") as line,
+        line_to([*slowly.program(400), "--grace", "0"], tmp_path / "log") as line,
         opened(browser, line.url, unless=BROKEN) as page,
     ):
         draw(page)
         line.cut()
         expect_away(page)
-        metrics = f"http://127.0.0.1:{line.server.port}/metrics"
-        wait_until(lambda: 'outcome="abandoned"} 1' in httpx.get(metrics).text)
+        wait_until(lambda: 'outcome="abandoned"} 1' in metrics(line))
         line.mend()
         expect_ready(page, "4 pictures")
 
@@ -264,18 +293,20 @@ def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
 def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
     """The page, opened over a network that is slow from the first byte."""
     context = browser.new_context()
+    context.set_default_timeout(DRAWN_WITHIN_MS)
     page = context.new_page()
     chromium = context.new_cdp_session(page)
     chromium.send("Network.enable")
     chromium.send("Network.emulateNetworkConditions", SLOW)
-    page.goto(line.url)
-    expect(page.locator("html[data-sdxl]")).to_be_attached()
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.goto(line.url)
+    expect(page.locator("html[data-sdxl]")).to_be_attached(timeout=DRAWN_WITHIN_MS)
     yield page
     context.close()
 
 
-def test_a_slow_network(browser: Browser, line: Line):
-    with on_a_slow_network(browser, line) as page:
+def test_a_slow_network(browser: Browser, slow_line: Line):
+    with on_a_slow_network(browser, slow_line) as page:
         ask(page, PROMPT)
         page.wait_for_function("document.querySelector('#status progress')?.value > 0")
         began = time.monotonic()
@@ -283,7 +314,7 @@ def test_a_slow_network(browser: Browser, line: Line):
         wait_for_pictures(page)
         said = re.search(r"in ([\d.]+) s", page.locator("#status").inner_text())
         assert said is not None
-        assert time.monotonic() - began < float(said[1]) + 20  # and not minutes
+        assert time.monotonic() - began < float(said[1]) + 60  # and not minutes
         pictures = page.locator("#gallery .thumbnail-lg img")
         assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
 
@@ -291,7 +322,7 @@ def test_a_slow_network(browser: Browser, line: Line):
 def test_stop_on_a_slow_network(browser: Browser, slow_line: Line):
     with on_a_slow_network(browser, slow_line) as page:
         page.get_by_role("button", name=words.ADVANCED).click()
-        page.locator("#steps input[type=number]").fill("50")
+        set_steps(page, 50)
         draw(page)
         page.locator("#stop").click()
         expect_ready(page, CANCELLED)

@@ -1,6 +1,6 @@
 """The order of requests: fair to visitors, and complete."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.queue import FairQueue
@@ -15,6 +15,7 @@ def filled(pushes: list[tuple[str, int]]) -> FairQueue[tuple[str, int, int]]:
     return queue
 
 
+@settings(deadline=None)
 @given(PUSHES)
 def test_what_goes_in_comes_out_once_and_in_the_order_foretold(pushes: list[tuple[str, int]]):
     queue = filled(pushes)
@@ -27,6 +28,7 @@ def test_what_goes_in_comes_out_once_and_in_the_order_foretold(pushes: list[tupl
         assert own == sorted(own)
 
 
+@settings(deadline=None)
 @given(PUSHES)
 def test_nobody_waits_for_two_turns_of_another(pushes: list[tuple[str, int]]):
     order = [visitor for visitor, _, _ in filled(pushes)]
@@ -44,6 +46,7 @@ def test_one_request_is_not_starved_by_ten():
     assert queue.pop() == ("patient", 0, 0)
 
 
+@settings(deadline=None)
 @given(PUSHES, st.data())
 def test_removed_is_gone_and_nothing_else(pushes: list[tuple[str, int]], data: st.DataObject):
     queue = filled([*pushes, ("a", 0)])
@@ -59,6 +62,7 @@ def test_empty():
     assert FairQueue[int]().pop() is None
 
 
+@settings(deadline=None)
 @given(PUSHES, st.integers())
 def test_what_is_not_ready_keeps_its_place(pushes: list[tuple[str, int]], least: int):
     queue = filled(pushes)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
+
 from benchmarks.processes import ROOT, Instance, free_port
 from serving import http
 from serving.desk import Limits
@@ -20,6 +22,10 @@ from serving.local import LocalGenerator
 from serving.observer import Observer
 from serving.server import Server
 from tests.fake_pipeline import FakePipeline
+
+# As long as any test waits: the 5 seconds that httpx has are little for a slow machine.
+for name in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, name, 60.0)
 
 
 @dataclass
@@ -65,7 +71,7 @@ def serve(
     finally:
         pipe.let_all()
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -90,7 +96,7 @@ def served(program: Sequence[str], log: Path, *, attacked: bool = False) -> Iter
         start(instance)
         yield instance.url
     finally:
-        status = instance.stop(60)
+        status = instance.stop(120)
     assert attacked or "Traceback" not in log.read_text()
     assert status == 0
 
@@ -107,6 +113,9 @@ def raw_server(answer: Callable[[bytes], bytes | Iterable[bytes] | None]) -> Ite
                 if said is not None:
                     for part in [said] if isinstance(said, bytes) else said:
                         connection.sendall(part)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65_536):  # closed before, it would be reset
+                        pass
                     connection.close()
 
         def run() -> None:
@@ -119,7 +128,7 @@ def raw_server(answer: Callable[[bytes], bytes | Iterable[bytes] | None]) -> Ite
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def wait_until(condition: Any, within_s: float = 20.0) -> None:
+def wait_until(condition: Any, within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
