@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
+
+from ui import words
 
 # A busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000
@@ -62,6 +64,20 @@ def wait_for_pictures(page: Page) -> None:
     expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
     page.wait_for_timeout(200)  # Gradio takes no press before it has heard that all is said
+
+
+def press_to_copy(button: Locator) -> None:
+    """It says only for a moment that this was done."""
+    said = button.evaluate_handle(
+        """(button) => ({
+          next: new Promise((tell) => {
+            const changed = new MutationObserver(() => tell(button.textContent));
+            changed.observe(button, { childList: true });
+          }),
+        })"""
+    )
+    button.click()
+    assert said.evaluate("({ next }) => next") == words.COPIED
 
 
 def width_needed(page: Page) -> int:

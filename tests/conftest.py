@@ -1,10 +1,7 @@
 """Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
 
 import os
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,19 +18,16 @@ import jax
 
 from pipeline import BUNDLED
 from tests import compiling, slowly
-from tests.web import served
+from tests.web import folder_served, served
 
 # Eight simulated devices stand in for an accelerator host. Set through the configuration and
 # not XLA_FLAGS, so that programs started by a test see the machine as it is.
 jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-# The comparison with torch, in tests/reference, has programs compiled as everywhere else. So have
-# programs that are started by a test: XLA reads its flags when the devices are made.
+# The comparison with torch, in tests/reference, has programs compiled as everywhere else; so have
+# programs that are started by a test.
 jax.config.update("jax_disable_most_optimizations", True)
-with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XLA_FLAGS", compiling.QUICKLY["XLA_FLAGS"])
-    jax.devices()
 
 # Begun first, so that no process is left with one of them when the others have nothing more to do.
 LONG = {
@@ -48,6 +42,14 @@ LONG = {
 }
 
 
+def pytest_configure() -> None:
+    """XLA reads its flags when the devices are made, and every conftest has had its say."""
+    if jax.config.values["jax_disable_most_optimizations"]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XLA_FLAGS", compiling.QUICKLY["XLA_FLAGS"])
+            jax.devices()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long come before the others."""
     items.sort(key=lambda item: item.path.stem not in LONG)
@@ -57,11 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """Another site: its address, and the folder with its pages."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://localhost:{server.server_address[1]}", folder
-        server.shutdown()
+    with folder_served(folder) as port:
+        yield f"http://localhost:{port}", folder
 
 
 @pytest.fixture(scope="session")

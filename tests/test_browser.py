@@ -14,7 +14,7 @@ from gradio_client.exceptions import AppError
 from openai import OpenAI
 from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.processes import ROOT
 from pipeline import BUNDLED, metadata
@@ -25,6 +25,7 @@ from tests.browsing import (
     SHOWN_WITHIN_MS,
     ask,
     opened,
+    press_to_copy,
     wait_for_pictures,
 )
 from tools.page_states import PROMPT, launched
@@ -105,20 +106,6 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     with zipfile.ZipFile(download.value.path()) as all_of_them:
         assert len(all_of_them.namelist()) == 4
         assert all(name.endswith(".png") for name in all_of_them.namelist())
-
-
-def press_to_copy(button: Locator) -> None:
-    """It says only for a moment that this was done."""
-    said = button.evaluate_handle(
-        """(button) => ({
-          next: new Promise((tell) => {
-            const changed = new MutationObserver(() => tell(button.textContent));
-            changed.observe(button, { childList: true });
-          }),
-        })"""
-    )
-    button.click()
-    assert said.evaluate("({ next }) => next") == words.COPIED
 
 
 def test_copied_settings_restore(page: Page):

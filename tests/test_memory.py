@@ -10,8 +10,13 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from pipeline import metadata
 from pipeline.metadata import Settings
-from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures, width_needed
-from tests.test_browser import press_to_copy
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    opened,
+    press_to_copy,
+    wait_for_pictures,
+    width_needed,
+)
 from tools.page_states import launched
 from ui import words
 

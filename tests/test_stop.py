@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from signal import SIGTERM
 from urllib.parse import urlsplit
 
@@ -30,7 +28,7 @@ from serving.record import Record
 from tests import slowly
 from tests.browsing import SHOWN_WITHIN_MS, ask, opened, wait_for_pictures
 from tests.fake_pipeline import FakePipeline
-from tests.web import Site, serve, start, wait_until
+from tests.web import Site, folder_served, serve, start, wait_until
 from tools.page_states import launched
 
 STEP_MS = 240
@@ -56,12 +54,8 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     """Another site by two names, of which only the first may show the page; its pages are below."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "empty.html").write_text("<!doctype html><title>Elsewhere</title>")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_address[1]
+    with folder_served(folder) as port:
         yield f"http://localhost:{port}", f"http://127.0.0.1:{port}"
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")

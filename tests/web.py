@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,16 @@ def serve(
         server.should_exit = True
         thread.join(60)
         assert not thread.is_alive()
+
+
+@contextmanager
+def folder_served(folder: Path) -> Iterator[int]:
+    """Serves the pages in a folder, as another site; on a port of its own."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 def start(instance: Instance) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
-from urllib.parse import parse_qs
 
+from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _JOIN = "/queue/join"  # by which Gradio's pages have anything done
@@ -57,5 +57,5 @@ class Once:
 def _key(scope: Scope) -> str | None:
     if scope["type"] != "http" or not scope["path"].endswith(_JOIN):
         return None
-    [key] = parse_qs(scope["query_string"].decode("latin-1")).get("once", [""])[:1]
+    key = QueryParams(scope["query_string"]).get("once", "")
     return key if 0 < len(key) <= _MOST_CHARACTERS else None
