@@ -79,7 +79,8 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:
     """A generator that has other instances draw; waits until one of them can."""
     from serving import waiting
-    from serving.remote import Client, LoopError, RemoteGenerator
+    from serving.instance import Client, LoopError
+    from serving.remote import RemoteGenerator
 
     key = _read_keys("--backend-key-file", chosen.backend_key_file)
     headers = {"Authorization": f"Bearer {key[0]}"} if key else {}

@@ -26,9 +26,10 @@ from ray.serve.handle import DeploymentHandle
 
 from serving import http, logs, options, server, start
 from serving.generator import Model
+from serving.instance import Client
 from serving.observer import Observer
 from serving.options import Options
-from serving.remote import Client, RemoteGenerator
+from serving.remote import RemoteGenerator
 from serving.server import Server
 
 if TYPE_CHECKING:

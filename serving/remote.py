@@ -2,18 +2,14 @@
 
 import asyncio
 import dataclasses
-import json
 import logging
 import math
-import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.metadata import Settings
@@ -27,7 +23,6 @@ from serving.generator import (
     Event,
     Image,
     Length,
-    Load,
     Model,
     Preview,
     Queued,
@@ -35,7 +30,15 @@ from serving.generator import (
     Started,
     Step,
 )
-from serving.http_generate import HOP_HEADER
+from serving.instance import (
+    ELSEWHERE,
+    BackendError,
+    Client,
+    LoopError,
+    fetch_length,
+    fetch_model,
+    stream,
+)
 from serving.limits import RateLimits
 from serving.logs import about
 from serving.observer import Observer
@@ -46,54 +49,14 @@ log = logging.getLogger(__name__)
 
 # More than any request needs that is only unlucky, and an end for one that is what kills instances.
 ATTEMPTS = 5
-LENGTH_WITHIN_S = 2.0  # after which a visitor who types has typed on
-# Between two looks at an instance, and until it must have answered one.
-HEALTH_S = 5.0
-ANSWER_S = 5.0
+HEALTH_S = 5.0  # between two looks at an instance
 # Looks in a row without an answer, until what an instance draws is begun again elsewhere.
 _LOOKS = 2
 # The same, until an instance that was not there from the start is forgotten.
 LAST_LOOKS = 24
 # How long an instance that refuses requests for the moment is spared, whatever it says.
 _LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
-# A stream says something at least every 15 seconds, if only that it lives.
-_TIMEOUT = httpx.Timeout(10.0, read=40.0)
-# Above these it is nonsense: an event has at most one picture, twice, or previews.
-_MAX_ANSWER_BYTES, _MAX_LINE_BYTES = 2**20, 2**26
-# As many bytes as were counted: what is small must not become large by being unpacked.
-_HEADERS = {HOP_HEADER: "1", "Accept-Encoding": "identity"}
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
-
-
-class BackendError(Exception):
-    """An instance that cannot be used, or could not see a request through.
-
-    Attributes:
-        reason: one of few words, for the metrics.
-        retry_after_s: when asking again makes sense, if it said so.
-    """
-
-    def __init__(self, message: str, reason: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-
-
-class Client(httpx.AsyncClient):
-    """For a `RemoteGenerator`; sends these headers with everything."""
-
-    def __init__(self, headers: dict[str, str] | None = None) -> None:
-        # httpx counts some connections for ever that were given up before they were made. How many
-        # there are at a time is limited here by how many instances can draw.
-        super().__init__(headers=headers, limits=httpx.Limits(max_connections=None))
-
-    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """See `httpx.AsyncClient.send`."""
-        try:
-            return await super().send(request, **options)
-        except AttributeError as error:
-            # From anyio, where a connection is reset in the moment in which it is made.
-            raise httpx.ConnectError(str(error), request=request) from error
 
 
 @dataclass(frozen=True)
@@ -107,10 +70,6 @@ class _PutOff:
     record: Record
     tried: list["Backend"]
     backend: "asyncio.Future[Backend]"
-
-
-class LoopError(Exception):
-    """The instance asked passes requests on itself."""
 
 
 @dataclass
@@ -296,7 +255,7 @@ class RemoteGenerator(Reception):
                     backend.silent = 0
                     if isinstance(event, Queued | Started):
                         continue  # it is this instance that says so
-                    if isinstance(event, Error) and event.kind in _ELSEWHERE:
+                    if isinstance(event, Error) and event.kind in ELSEWHERE:
                         raise BackendError(event.message, str(event.kind))
                     _check(event, record, self.model)
                     self._desk.publish(record, event)
@@ -368,144 +327,10 @@ def _give_up(backend: Backend) -> None:
             until.reschedule(asyncio.get_running_loop().time())
 
 
-# Endings that another instance may well spare the request.
-_ELSEWHERE = {
-    ErrorKind.STOPPING,
-    ErrorKind.UNAVAILABLE,
-    ErrorKind.FULL,
-    ErrorKind.TOO_MANY,
-    ErrorKind.ABANDONED,
-    ErrorKind.DUPLICATE,
-    ErrorKind.UNAUTHORISED,
-    ErrorKind.LOOP,
-}
 # Reasons that do not speak against an instance for other requests.
 _PASSING = {"full", "too_many", "abandoned"}
 # Those of them for which it did not even begin: asking again costs nothing but time.
 _NOT_BEGUN = {"full", "too_many"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Answer(Model):
-    """What an instance says about itself."""
-
-    load: Load
-
-
-async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
-    """The model that an instance draws with, and how busy it is.
-
-    Raises:
-        BackendError: it cannot be reached, is not ready, is stuck or shutting down, or answers
-            nonsense.
-        LoopError: it passes requests on itself.
-    """
-    try:
-        status, content = await _ask(client, "GET", f"{url}/v1/model", ANSWER_S)
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-        raise BackendError(f"cannot be reached: {error!r}", "lost") from error
-    if status == 508:
-        raise LoopError(words.LOOP)
-    if status != 200:
-        raise BackendError(f"answers {status}, not 200", "refused")
-    try:
-        found = TypeAdapter(_Answer).validate_json(content)
-    except ValidationError as error:
-        raise BackendError(f"does not say what it draws with: {error}", "nonsense") from error
-    if found.load.stuck:  # what it draws is to be begun elsewhere, as if it were gone
-        raise BackendError("has devices that say nothing any more", "lost")
-    if not found.load.accepting:
-        raise BackendError("takes in nothing at the moment", "stopping")
-    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
-    return Model(**fields), found.load
-
-
-async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:
-    """How long a prompt is for the model of an instance, if it answers."""
-    body = {"prompt": prompt}
-    try:
-        status, content = await _ask(client, "POST", f"{url}/v1/length", LENGTH_WITHIN_S, body)
-        return TypeAdapter(Length).validate_json(content) if status == 200 else None
-    except (httpx.HTTPError, TimeoutError, BackendError, ValidationError):
-        return None
-
-
-async def _ask(
-    client: httpx.AsyncClient, method: str, url: str, within_s: float, body: object = None
-) -> tuple[int, bytes]:
-    """The status and the content of a plain answer; the time is that for all of it.
-
-    Raises:
-        TimeoutError: it takes longer, though it may have begun.
-        httpx.HTTPError, httpx.InvalidURL: it cannot be had.
-        BackendError: it is too large.
-    """
-    async with (
-        asyncio.timeout(within_s),
-        client.stream(method, url, json=body, headers=_HEADERS, timeout=within_s) as answer,
-    ):
-        return answer.status_code, await _content(answer)
-
-
-async def _content(answer: httpx.Response) -> bytes:
-    content = bytearray()
-    async for chunk in answer.aiter_raw():
-        content += chunk
-        if len(content) > _MAX_ANSWER_BYTES:
-            raise BackendError("answers without an end", "nonsense")
-    return bytes(content)
-
-
-async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
-    line = bytearray()
-    async for chunk in answer.aiter_raw():
-        *ends, rest = chunk.split(b"\n")
-        for end in ends:
-            line += end
-            yield line.decode().removesuffix("\r")
-            line.clear()
-        line += rest
-        if len(line) > _MAX_LINE_BYTES:
-            raise BackendError("sends a line without an end", "nonsense")
-
-
-async def stream(
-    client: httpx.AsyncClient, url: str, body: dict[str, object]
-) -> AsyncGenerator[Event]:
-    """The events of a request that is sent to an instance, up to its ending.
-
-    Raises:
-        BackendError: it is lost, refuses, or answers nonsense.
-        TimeoutError: it takes long to say why it refuses.
-    """
-    try:
-        async with client.stream(
-            "POST", f"{url}/v1/generate", json=body, headers=_HEADERS, timeout=_TIMEOUT
-        ) as answer:
-            if answer.status_code != 200:
-                async with asyncio.timeout(ANSWER_S):
-                    content = await _content(answer)
-                refused = _refusal(answer.status_code, content)
-                if refused.kind in _ELSEWHERE:
-                    wait_s = _retry_after_s(answer.headers)
-                    raise BackendError(refused.message, str(refused.kind), wait_s)
-                yield refused
-                return
-            name = ""
-            async for line in _lines(answer):
-                kind, _, value = line.partition(": ")
-                if kind == "event":
-                    name = value
-                elif kind == "data":
-                    event = wire.to_event(name, value)
-                    yield event
-                    if isinstance(event, Done | Error):
-                        return
-    except httpx.HTTPError as error:
-        raise BackendError(f"was lost: {error!r}", "lost") from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise BackendError(f"answers nonsense: {str(error)[:200]}", "nonsense") from error
-    raise BackendError("stopped in mid-request", "lost")
 
 
 def _check(event: Event, record: Record, model: Model) -> None:
@@ -551,20 +376,6 @@ def _are_settings(found: dict[str, str | int | float | None]) -> bool:
     except ValidationError:
         return False
     return found.items() <= dataclasses.asdict(read).items()
-
-
-def _refusal(status: int, content: bytes) -> Error:
-    """The error with which an instance refused a request."""
-    try:
-        error = json.loads(content)["error"]
-        return Error(ErrorKind(error["code"]), str(error["message"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as cause:
-        raise BackendError(f"answers {status}, and not why", "nonsense") from cause
-
-
-def _retry_after_s(headers: httpx.Headers) -> float | None:
-    said = headers.get("retry-after", "")
-    return float(said) if re.fullmatch(r"[0-9]{1,9}", said) else None
 
 
 def _same(one: Model, other: Model) -> bool:

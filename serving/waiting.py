@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from serving import http_errors, server, words
 from serving.generator import ErrorKind, Model, RequestError
 from serving.http_generate import HOP_HEADER
-from serving.remote import BackendError, fetch_model
+from serving.instance import BackendError, fetch_model
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,14 @@ import pytest
 
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
-from serving import local, remote, waiting, words
+from serving import instance, local, remote, waiting, words
 from serving.desk import Limits
 from serving.generator import Done, ErrorKind, Image, Load, Model, Request, RequestError
+from serving.instance import LoopError
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
-from serving.remote import LoopError, RemoteGenerator
+from serving.remote import RemoteGenerator
 from tests.fake_pipeline import FakePipeline
 from tests.test_http import Background, Event, generate, metric, post, read
 from tests.web import Site, raw_server, serve, wait_until
@@ -53,7 +54,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
     observer = Observer()
     rates = RateLimits(None, None)
-    generator = RemoteGenerator(remote.Client(), urls, MODEL, Limits(**limits), rates, observer)
+    generator = RemoteGenerator(instance.Client(), urls, MODEL, Limits(**limits), rates, observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         yield site
 
@@ -74,7 +75,7 @@ def test_the_same_pictures_as_without_a_front_end():
 
 
 def test_lengths_are_asked_for_there(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote, "LENGTH_WITHIN_S", 30.0)
+    monkeypatch.setattr(instance, "LENGTH_WITHIN_S", 30.0)
     with serve() as site, front_of(site.url) as front:
         asked = {"prompt": "one two three"}
         answers = [httpx.post(f"{each.url}/v1/length", json=asked) for each in (site, front)]
@@ -143,12 +144,12 @@ def test_a_connection_that_breaks_begins_again_and_no_picture_comes_twice():
 
 
 def test_what_breaks_after_the_ending_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch):
-    told = remote.stream
+    told = instance.stream
 
     async def breaking(*given: Any) -> AsyncGenerator[object]:
         async for event in told(*given):
             yield event
-        raise remote.BackendError("was lost", "lost")
+        raise instance.BackendError("was lost", "lost")
 
     monkeypatch.setattr(remote, "stream", breaking)
     with serve() as site, front_of(site.url) as front:
@@ -251,7 +252,7 @@ def test_a_request_waits_for_an_instance_that_comes_back():
 
 
 def test_an_instance_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPatch):
-    impatient = lambda: monkeypatch.setattr(remote, "ANSWER_S", 0.5)  # noqa: E731
+    impatient = lambda: monkeypatch.setattr(instance, "ANSWER_S", 0.5)  # noqa: E731
     with silent_server(impatient) as silent, serve() as site, front_of(silent, site.url) as front:
         events = generate(front)
         assert [fields["attempt"] for name, fields in events if name == "started"][-1] == 2
@@ -279,8 +280,8 @@ def test_an_instance_that_does_not_know_of_stuck_devices_is_used():
     del older["load"]["stuck"]
 
     async def fetch(url: str) -> Load:
-        async with remote.Client() as client:
-            return (await remote.fetch_model(client, url))[1]
+        async with instance.Client() as client:
+            return (await instance.fetch_model(client, url))[1]
 
     with raw_server(lambda _: http_answer("application/json", json.dumps(older))) as url:
         assert asyncio.run(fetch(url)) == Load(0, 0, 32, accepting=True)
@@ -295,7 +296,7 @@ def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
 
     async def life(site: Site) -> list[str]:
         none = RateLimits(None, None)
-        generator = RemoteGenerator(remote.Client(), [], MODEL, Limits(), none, Observer())
+        generator = RemoteGenerator(instance.Client(), [], MODEL, Limits(), none, Observer())
         await generator.open()
         with pytest.raises(RequestError, match=re.escape(words.UNAVAILABLE)):
             await generator.submit(wanted[0])
@@ -438,14 +439,14 @@ UNUSABLE = {
 def test_what_cannot_be_an_instance(kind: str, monkeypatch: pytest.MonkeyPatch):
     # Only of the one that never ends it matters.
     within_s = 0.5 if kind == "dribble" else 30.0
-    monkeypatch.setattr(remote, "ANSWER_S", within_s)
-    monkeypatch.setattr(remote, "LENGTH_WITHIN_S", within_s)
+    monkeypatch.setattr(instance, "ANSWER_S", within_s)
+    monkeypatch.setattr(instance, "LENGTH_WITHIN_S", within_s)
 
     async def ask(url: str) -> str:
-        async with remote.Client() as client, asyncio.timeout(60):
-            assert await remote.fetch_length(client, url, "a") is None
-            with pytest.raises(remote.BackendError) as refused:
-                await remote.fetch_model(client, url)
+        async with instance.Client() as client, asyncio.timeout(60):
+            assert await instance.fetch_length(client, url, "a") is None
+            with pytest.raises(instance.BackendError) as refused:
+                await instance.fetch_model(client, url)
             return refused.value.reason
 
     reasons = {"redirect": "refused", "dribble": "lost"}
@@ -455,7 +456,7 @@ def test_what_cannot_be_an_instance(kind: str, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("kind", ["endless", "redirect"])
 def test_a_request_answered_without_an_end(kind: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote, "_MAX_LINE_BYTES", 2**20)
+    monkeypatch.setattr(instance, "_MAX_LINE_BYTES", 2**20)
     answer = lambda asked: READY if asked.startswith(b"GET") else UNUSABLE[kind]()  # noqa: E731
     with raw_server(answer) as broken, serve() as site, front_of(broken, site.url) as front:
         assert generate(front)[-1][0] == "done"
@@ -466,7 +467,7 @@ def test_a_refusal_that_does_not_end(monkeypatch: pytest.MonkeyPatch):
     def answer(asked: bytes) -> bytes | Iterator[bytes]:
         if asked.startswith(b"GET"):
             return READY
-        monkeypatch.setattr(remote, "ANSWER_S", 0.5)
+        monkeypatch.setattr(instance, "ANSWER_S", 0.5)
         return (part.replace(b"200 OK", b"503 No") for part in endless("", b" ", 0.05))
 
     with raw_server(answer) as broken, serve() as site, front_of(broken, site.url) as front:
@@ -522,7 +523,7 @@ def test_a_connection_reset_while_it_is_made(method: str, monkeypatch: pytest.Mo
 
 
 def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.MonkeyPatch):
-    fetch, failed = remote.fetch_model, threading.Event()
+    fetch, failed = instance.fetch_model, threading.Event()
 
     async def fail_once(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
         if not failed.is_set():
@@ -540,7 +541,7 @@ def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.M
 def test_a_request_stopped_before_it_began_leaves_its_place_to_the_next():
     async def stop_and_draw(url: str) -> list[object]:
         limits, rates = Limits(), RateLimits(None, None)
-        generator = RemoteGenerator(remote.Client(), [url], MODEL, limits, rates, Observer())
+        generator = RemoteGenerator(instance.Client(), [url], MODEL, limits, rates, Observer())
         stopped, drawn = (Request("a red star", None, 5.0, 4, seed=7) for _ in range(2))
         await generator.submit(stopped)
         generator.cancel(stopped.id)
@@ -590,7 +591,7 @@ def test_told_to_stop_while_an_instance_dribbles(tmp_path: Path):
         began = time.monotonic()
         assert front.stop() == 0
         # To look at both takes longer.
-        assert time.monotonic() - began < 2 * remote.ANSWER_S
+        assert time.monotonic() - began < 2 * instance.ANSWER_S
 
 
 def answers(url: str) -> bool:

@@ -19,10 +19,11 @@ from pipeline.safety_images import blur
 from pipeline.screen import Screen
 from serving import words
 from serving.desk import Limits
+from serving.instance import Client
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
-from serving.remote import Client, RemoteGenerator
+from serving.remote import RemoteGenerator
 from tests import screens
 from tests.checkpoints import SMALLEST, CompilationCount
 from tests.test_http import Event, generate
