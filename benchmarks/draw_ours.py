@@ -25,7 +25,7 @@ from benchmarks.random_weights import fill
 from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
 from pipeline.config import Config, read_config
 from pipeline.devices import cores_as_devices
-from pipeline.pipeline import blueprints
+from pipeline.loading import blueprints
 from pipeline.scheduler import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
 from pipeline.config import Config, read_config
-from pipeline.pipeline import blueprints
+from pipeline.loading import blueprints
 from tests.published import SDXL_BASE, write
 
 PACKAGES = ("flax", "jax", "jaxlib", "libtpu")

@@ -86,7 +86,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     from pipeline import SDXLPipeline, metadata
     from pipeline.default_model import choose_model
     from pipeline.devices import cores_as_devices
-    from pipeline.pipeline import check_request
+    from pipeline.request import check_request
 
     prompt = options.prompt if len(options.prompt) > 1 else options.prompt[0]
     # Before anything slow, so that what cannot be is known at once.

@@ -27,14 +27,8 @@ from pipeline import parameters, safety_images, sampler
 from pipeline.config import Config, read_config
 from pipeline.errors import CheckpointError, InputError
 from pipeline.hub import fetch
-from pipeline.pipeline import (
-    blueprints,
-    check_count,
-    image_size,
-    load_networks,
-    load_tokenizers,
-    network_dtype,
-)
+from pipeline.loading import blueprints, load_networks, load_tokenizers, network_dtype
+from pipeline.request import check_count, image_size
 from pipeline.safety_checker import SafetyChecker
 from pipeline.scheduler import REMEMBERED, State, make_schedule
 from pipeline.tokenizer import Tokenizers

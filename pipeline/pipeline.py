@@ -3,9 +3,7 @@
 Named after the model it was made for; it draws with Stable Diffusion 1 and 2 as well.
 """
 
-import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,46 +11,36 @@ from threading import Event
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 from PIL import Image
-from tqdm import tqdm
 
-from pipeline import metadata, preview, safety_images, weights
-from pipeline.clip import CLIPTextEncoder
-from pipeline.compiled import (
-    CompiledSampler,
-    Networks,
-    Shapes,
-    make_mesh,
-    place_on,
-)
+from pipeline import metadata, preview, safety_images
+from pipeline.compiled import CompiledSampler, Shapes, make_mesh, place_on
 from pipeline.config import Config, read_config
 from pipeline.devices import failures_explained, find_devices, worth_a_copy
-from pipeline.errors import Cancelled, CheckpointError, InputError
+from pipeline.errors import Cancelled, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
-from pipeline.layers import folded
-from pipeline.safety_checker import SafetyChecker
+from pipeline.loading import Timed, load_networks, load_tokenizers, network_dtype
+from pipeline.request import (
+    MAX_IMAGES,
+    Request,
+    check_count,
+    check_request,
+    checked_latents,
+    image_size,
+)
 from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.screen import Screen, verdicts
 from pipeline.tokenizer import Tokenizers, longest
-from pipeline.unet import UNet
-from pipeline.vae import VAE
 
-MAX_IMAGES = 64  # per request
-MAX_SEED = 2**32 - 1
-MAX_GUIDANCE_SCALE = 50.0
 OUTPUT_TYPES = ("pil", "np", "latent")
 
 OnStep = Callable[[int, int, Array], object]
 OnPreview = Callable[[Callable[[], np.ndarray]], object]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -87,25 +75,6 @@ class Length(NamedTuple):
     tokens: int
     limit: int
     left_out: str
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request whose values have been checked: one prompt and negative prompt per picture."""
-
-    prompts: list[str]
-    negative_prompts: list[str]
-    guidance_scale: float
-    seeds: list[int]
-    num_inference_steps: int
-    guidance_until: float
-    variation_seeds: list[int]
-    variation_strength: float
-
-    @property
-    def guided_steps(self) -> int:
-        """The steps before guidance ends."""
-        return round(self.guidance_until * self.num_inference_steps)
 
 
 class SDXLPipeline:
@@ -225,7 +194,7 @@ class SDXLPipeline:
         networks = load_networks(checkpoint.folder, config, dtype, place_on(mesh))
         compiled = CompiledSampler(config, networks, mesh, shapes, cache)
         # The first run of an executable is slow even when it has been compiled.
-        with _Timed("warmed up"):
+        with Timed("warmed up"):
             colours = _fit_colours(compiled)
             pipe = cls(
                 checkpoint, config, tokenizers, compiled, colours, num_inference_steps, screen
@@ -321,7 +290,7 @@ class SDXLPipeline:
         if output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
         run = self._sampler(height, width)
-        noise = None if latents is None else _checked_latents(latents, run)
+        noise = None if latents is None else checked_latents(latents, (count, *run.latents_shape))
         ids, truncated = self._tokenizers.tokenize(request.prompts)
         negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
         input_ids = np.stack([negative_ids, ids])
@@ -468,187 +437,8 @@ class SDXLPipeline:
         )
 
 
-def check_request(
-    prompt: str | Sequence[str],
-    negative_prompt: str | Sequence[str] | None,
-    guidance_scale: float,
-    seed: int,
-    num_inference_steps: int,
-    images: int,
-    guidance_until: float = 1.0,
-    variation_seed: int = 0,
-    variation_strength: float = 0.0,
-) -> Request:
-    """The values of a request for `images` pictures; needs no checkpoint.
-
-    Raises InputError, naming the argument and its value.
-    """
-    check_count("images_per_request", images, 1, MAX_IMAGES)
-    negative = "" if negative_prompt is None else negative_prompt
-    prompts = _per_picture("prompt", prompt, images)
-    if any(not text.strip() for text in prompts):
-        raise InputError("prompt is blank; say what the picture should show")
-    _check_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE)
-    _check_number("guidance_until", guidance_until, 1)
-    _check_number("variation_strength", variation_strength, 1)
-    check_count("seed", seed, 0, MAX_SEED)
-    check_count("variation_seed", variation_seed, 0, MAX_SEED)
-    check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
-    return Request(
-        prompts=prompts,
-        negative_prompts=_per_picture("negative_prompt", negative, images),
-        guidance_scale=float(guidance_scale),
-        seeds=[int(seed)] * images if variation_strength > 0 else _from(seed, images),
-        num_inference_steps=int(num_inference_steps),
-        guidance_until=float(guidance_until),
-        variation_seeds=_from(variation_seed, images),
-        variation_strength=float(variation_strength),
-    )
-
-
-def _from(seed: int, count: int) -> list[int]:
-    return [(int(seed) + i) % (MAX_SEED + 1) for i in range(count)]
-
-
-def _checked_latents(latents: np.ndarray, run: CompiledSampler) -> np.ndarray:
-    right = (run.shapes.images, *run.latents_shape)
-    try:
-        array = np.asarray(latents)
-    except ValueError as error:
-        raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
-    if array.shape != right or array.dtype != np.float32:
-        raise InputError(
-            f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
-        )
-    if not np.isfinite(array).all():
-        raise InputError("latents hold NaN or infinity; expected standard normal noise")
-    return array
-
-
-def _per_picture(name: str, value: Any, count: int) -> list[str]:
-    if isinstance(value, str):
-        texts = [value] * count
-    else:
-        texts = list(value) if isinstance(value, Iterable) else [value]
-    if len(texts) != count or not all(isinstance(text, str) for text in texts):
-        raise InputError(
-            f"{name} must be one text, or a list of {count}, one for each picture;"
-            f" got {len(texts)} of {sorted({type(text).__name__ for text in texts})}"
-        )
-    return texts
-
-
-def _check_number(name: str, value: Any, high: float) -> None:
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    if not is_number or isinstance(value, bool) or not 0 <= value <= high:  # nor is NaN
-        raise InputError(f"{name} is {value!r}; expected a number from 0 to {high:g}")
-
-
-def check_count(name: str, value: object, low: int, high: int) -> None:
-    """Refuses what is not a whole number from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
-    if not low <= value <= high:
-        raise InputError(f"{name} is {value}; expected {low} to {high}")
-
-
-def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
-    """What networks run in on `devices`: what was asked for, or what suits them where None.
-
-    XLA's CPU backend is slower in bfloat16 than in float32.
-    """
-    if dtype is None:
-        return jnp.dtype(jnp.float32 if devices[0].platform == "cpu" else jnp.bfloat16)
-    for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
-        if dtype in (supported, supported.name, supported.type):
-            return supported
-    right = "float32 or bfloat16 (the VAE overflows in float16)"
-    raise InputError(f"dtype is {dtype}; expected {right}")
-
-
-def image_size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
-    """Pixels; every level of the UNet must be able to halve the latents."""
-    factor = config.vae.scale_factor
-    multiple = factor * 2 ** (len(config.unet.block_out_channels) - 1)
-    own = (side * factor for side in config.unet.sample_size)
-    sizes = []
-    for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
-        size = default if given is None else given
-        check_count(name, size, multiple, 8192)
-        if size % multiple:
-            raise InputError(f"{name} is {size}; expected a multiple of {multiple}")
-        sizes.append(int(size))
-    return sizes[0], sizes[1]
-
-
-def load_tokenizers(folder: Path, config: Config) -> Tokenizers:
-    """Of a checkpoint on this machine; they must fit the text encoders."""
-    encoders = config.text_encoders
-    lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
-    tokenizers = Tokenizers.load(folder, lengths)
-    for tokenizer, (name, encoder) in zip(tokenizers.each, encoders.items(), strict=True):
-        if tokenizer.vocabulary_size > encoder.vocab_size:
-            raise CheckpointError(
-                f"{folder}/{name}/config.json: vocab_size = {encoder.vocab_size} is less than the"
-                f" {tokenizer.vocabulary_size} of its tokenizer"
-            )
-    return tokenizers
-
-
-def load_networks(folder: Path, config: Config, dtype: DTypeLike, place: weights.Place) -> Networks:
-    """Of a checkpoint on this machine; `place` puts each parameter where it belongs."""
-
-    def load(name: str, make: Callable[[DTypeLike], nnx.Module]) -> Any:
-        # Thresholds with three decimals need more than 16 bits.
-        own = np.float32 if name == "safety_checker" else dtype
-        with _Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
-            return weights.load(lambda: make(own), folder / name, own, place, bar.update)
-
-    loaded = {name: load(name, make) for name, make in blueprints(config).items()}
-    return Networks(
-        text_encoders=tuple(loaded[name] for name in config.text_encoders),
-        unet=loaded["unet"],
-        vae=loaded["vae"],
-        safety_checker=loaded.get("safety_checker"),
-    )
-
-
 def _fit_colours(compiled: CompiledSampler) -> preview.Colours:
     def decode(latents: np.ndarray) -> np.ndarray:
         return np.asarray(compiled.decode(compiled.put_latents(latents))[0])
 
     return preview.fit(decode, (compiled.shapes.images, *compiled.latents_shape))
-
-
-def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
-    """By the name of its folder, what makes each network in a dtype, for its shapes alone."""
-
-    def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
-        return lambda dtype: folded(make(part, dtype=dtype, rngs=weights.shape_rngs()))
-
-    encoders = {
-        name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()
-    }
-    made = {**encoders, "unet": blueprint(UNet, config.unet), "vae": blueprint(VAE, config.vae)}
-    if config.safety_checker is not None:
-        made["safety_checker"] = blueprint(SafetyChecker, config.safety_checker)
-    return made
-
-
-def _progress_bar(title: str) -> tqdm:
-    """Bytes loaded; silent where nobody watches a terminal."""
-    return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
-
-
-class _Timed:
-    """Logs how long a stage of startup took."""
-
-    def __init__(self, done: str):
-        self.done = done
-
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            log.info("%s in %.1f s", self.done, time.perf_counter() - self.start)

@@ -1,0 +1,136 @@
+"""What can be asked of a pipeline, and what is said of the rest; needs no checkpoint."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.config import Config
+from pipeline.errors import InputError
+from pipeline.scheduler_config import MAX_INFERENCE_STEPS
+
+MAX_IMAGES = 64  # per request
+MAX_SEED = 2**32 - 1
+MAX_GUIDANCE_SCALE = 50.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request whose values have been checked: one prompt and negative prompt per picture."""
+
+    prompts: list[str]
+    negative_prompts: list[str]
+    guidance_scale: float
+    seeds: list[int]
+    num_inference_steps: int
+    guidance_until: float
+    variation_seeds: list[int]
+    variation_strength: float
+
+    @property
+    def guided_steps(self) -> int:
+        """The steps before guidance ends."""
+        return round(self.guidance_until * self.num_inference_steps)
+
+
+def check_request(
+    prompt: str | Sequence[str],
+    negative_prompt: str | Sequence[str] | None,
+    guidance_scale: float,
+    seed: int,
+    num_inference_steps: int,
+    images: int,
+    guidance_until: float = 1.0,
+    variation_seed: int = 0,
+    variation_strength: float = 0.0,
+) -> Request:
+    """The values of a request for `images` pictures; needs no checkpoint.
+
+    Raises InputError, naming the argument and its value.
+    """
+    check_count("images_per_request", images, 1, MAX_IMAGES)
+    negative = "" if negative_prompt is None else negative_prompt
+    prompts = _per_picture("prompt", prompt, images)
+    if any(not text.strip() for text in prompts):
+        raise InputError("prompt is blank; say what the picture should show")
+    _check_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE)
+    _check_number("guidance_until", guidance_until, 1)
+    _check_number("variation_strength", variation_strength, 1)
+    check_count("seed", seed, 0, MAX_SEED)
+    check_count("variation_seed", variation_seed, 0, MAX_SEED)
+    check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
+    return Request(
+        prompts=prompts,
+        negative_prompts=_per_picture("negative_prompt", negative, images),
+        guidance_scale=float(guidance_scale),
+        seeds=[int(seed)] * images if variation_strength > 0 else _from(seed, images),
+        num_inference_steps=int(num_inference_steps),
+        guidance_until=float(guidance_until),
+        variation_seeds=_from(variation_seed, images),
+        variation_strength=float(variation_strength),
+    )
+
+
+def _from(seed: int, count: int) -> list[int]:
+    return [(int(seed) + i) % (MAX_SEED + 1) for i in range(count)]
+
+
+def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:
+    """Noise of the shape that is `right`: `[images, h, w, C]` float32.
+
+    Raises InputError, saying what was wrong with it.
+    """
+    try:
+        array = np.asarray(latents)
+    except ValueError as error:
+        raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
+    if array.shape != right or array.dtype != np.float32:
+        raise InputError(
+            f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
+        )
+    if not np.isfinite(array).all():
+        raise InputError("latents hold NaN or infinity; expected standard normal noise")
+    return array
+
+
+def _per_picture(name: str, value: Any, count: int) -> list[str]:
+    if isinstance(value, str):
+        texts = [value] * count
+    else:
+        texts = list(value) if isinstance(value, Iterable) else [value]
+    if len(texts) != count or not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            f"{name} must be one text, or a list of {count}, one for each picture;"
+            f" got {len(texts)} of {sorted({type(text).__name__ for text in texts})}"
+        )
+    return texts
+
+
+def _check_number(name: str, value: Any, high: float) -> None:
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool) or not 0 <= value <= high:  # nor is NaN
+        raise InputError(f"{name} is {value!r}; expected a number from 0 to {high:g}")
+
+
+def check_count(name: str, value: object, low: int, high: int) -> None:
+    """Refuses what is not a whole number from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
+    if not low <= value <= high:
+        raise InputError(f"{name} is {value}; expected {low} to {high}")
+
+
+def image_size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
+    """Pixels; every level of the UNet must be able to halve the latents."""
+    factor = config.vae.scale_factor
+    multiple = factor * 2 ** (len(config.unet.block_out_channels) - 1)
+    own = (side * factor for side in config.unet.sample_size)
+    sizes = []
+    for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
+        size = default if given is None else given
+        check_count(name, size, multiple, 8192)
+        if size % multiple:
+            raise InputError(f"{name} is {size}; expected a multiple of {multiple}")
+        sizes.append(int(size))
+    return sizes[0], sizes[1]
