@@ -27,6 +27,8 @@ def opened(
     **options: Any,
 ) -> Iterator[Page]:
     """The page must neither call anywhere else nor write errors, unless they begin so."""
+    # What moves is painted by the processor here, which is busy enough.
+    options.setdefault("reduced_motion", "reduce")
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(SHOWN_WITHIN_MS)
     page = context.new_page()

@@ -174,20 +174,20 @@ def negative_prompts(name: str) -> list[str]:
 
 
 def check_sample(pipe: SDXLPipeline, name: str, case: str, **request: Any) -> None:
-    """25 steps from the golden file's noise: latents and pictures."""
+    """25 steps from the golden file's noise: latents and pictures, drawn as the page has it."""
+    watched: list[jax.Array] = []
+    draw = partial(draw_sample, pipe, name, **request)
+    images = draw(output_type="np", on_step=lambda _, __, latents: watched.append(latents))
+    expected = golden(name)[f"sample_{case}_latents"], golden(name)[f"sample_{case}_images"]
+    assert relative_error(np.asarray(watched[-1]), expected[0]) <= LATENTS_BOUND
+    assert np.abs(images - expected[1]).max() <= PICTURE_BOUND
+
+
+def draw_sample(pipe: SDXLPipeline, name: str, **request: Any) -> Any:
+    """The `images` of the golden file's prompts, from its noise."""
     theirs = golden(name)
-    draw = partial(
-        pipe.generate,
-        json.loads(str(theirs["sample_prompts"])),
-        latents=theirs["sample_latents"],
-        **request,
-    )
-    latents = draw(output_type="latent").images
-    assert relative_error(latents, theirs[f"sample_{case}_latents"]) <= LATENTS_BOUND
-    images = theirs[f"sample_{case}_images"]
-    assert np.abs(draw(output_type="np").images - images).max() <= PICTURE_BOUND
-    levels = np.stack([np.asarray(image, np.float32) for image in draw().images])
-    assert np.abs(levels - np.round(255 * images)).max() <= 1
+    prompts = json.loads(str(theirs["sample_prompts"]))
+    return pipe.generate(prompts, latents=theirs["sample_latents"], **request).images
 
 
 @pytest.mark.parametrize("negative_prompt", [None, "", " \n\t "])
@@ -202,6 +202,18 @@ def test_sample_without_negative_prompt(
 def test_sample_with_negative_prompts(start: Callable[..., SDXLPipeline], name: str) -> None:
     negative = negative_prompts(name)
     check_sample(start(name), name, "negative", negative_prompt=negative, guidance_scale=5.0)
+
+
+@for_every_checkpoint
+def test_sample_of_every_type(start: Callable[..., SDXLPipeline], name: str) -> None:
+    """All steps at once, which nobody watches."""
+    request = {"negative_prompt": negative_prompts(name), "guidance_scale": 5.0}
+    latents = draw_sample(start(name), name, output_type="latent", **request)
+    assert relative_error(latents, golden(name)["sample_negative_latents"]) <= LATENTS_BOUND
+    pictures = draw_sample(start(name), name, output_type="pil", **request)
+    levels = np.stack([np.asarray(picture, np.float32) for picture in pictures])
+    images = golden(name)["sample_negative_images"]
+    assert np.abs(levels - np.round(255 * images)).max() <= 1
 
 
 @pytest.mark.parametrize("guidance_scale", [1.0, 0.0])

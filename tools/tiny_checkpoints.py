@@ -343,9 +343,9 @@ TINY: dict[str, Tiny] = {
         text_encoder=text_encoder(16, 3, 2, "quick_gelu"),
         text_encoder_2=None,
         unet=unet(
-            (8, 8, 16, 16),
-            "xxx-",
-            layers_per_block=2,
+            (8, 8, 16),
+            "xx-",
+            layers_per_block=1,
             attention_head_dim=2,
             norm_num_groups=4,
             use_linear_projection=False,
