@@ -20,6 +20,7 @@ from PIL import Image
 import app
 from pipeline import Cancelled, Result, SDXLPipeline, metadata
 from pipeline.pipeline import OnPreview
+from pipeline.request import picture_seeds
 from serving.options import Options
 
 
@@ -65,8 +66,7 @@ class StandIn:
                 on_preview(self._look)
         count = self.images_per_request
         prompts = [prompt] * count if isinstance(prompt, str) else prompt
-        apart = 0 if variation_strength > 0 else 1
-        seeds = [(seed + apart * i) % 2**32 for i in range(count)]
+        seeds = picture_seeds(seed, count, variation_strength)
         images = []
         for text, one in zip(prompts, seeds, strict=True):
             image = self._picture(text, one)

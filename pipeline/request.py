@@ -64,16 +64,18 @@ def check_request(
         prompts=prompts,
         negative_prompts=_per_picture("negative_prompt", negative, images),
         guidance_scale=float(guidance_scale),
-        seeds=[int(seed)] * images if variation_strength > 0 else _from(seed, images),
+        seeds=picture_seeds(int(seed), images, variation_strength),
         num_inference_steps=int(num_inference_steps),
         guidance_until=float(guidance_until),
-        variation_seeds=_from(variation_seed, images),
+        variation_seeds=picture_seeds(int(variation_seed), images),
         variation_strength=float(variation_strength),
     )
 
 
-def _from(seed: int, count: int) -> list[int]:
-    return [(int(seed) + i) % (MAX_SEED + 1) for i in range(count)]
+def picture_seeds(seed: int, images: int, variation_strength: float = 0.0) -> list[int]:
+    """What each picture is drawn from; variations are all of the same one."""
+    apart = 0 if variation_strength > 0 else 1
+    return [(seed + apart * i) % (MAX_SEED + 1) for i in range(images)]
 
 
 def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:

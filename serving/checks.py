@@ -2,12 +2,11 @@
 
 import math
 
+from pipeline.request import MAX_GUIDANCE_SCALE, MAX_SEED
 from serving import words
 from serving.blocked import BlockedWords
 from serving.generator import (
     MAX_CHARACTERS,
-    MAX_GUIDANCE,
-    MAX_SEED,
     ErrorKind,
     Model,
     Request,
@@ -28,7 +27,7 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     if any(not text.strip() for text in _texts(request.prompt)):
         raise _wrong("prompt", "is blank; say what the picture should show")
     for field, high in (
-        ("guidance_scale", MAX_GUIDANCE),
+        ("guidance_scale", MAX_GUIDANCE_SCALE),
         ("guidance_until", 1),
         ("variation_strength", 1),
     ):

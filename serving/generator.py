@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from pipeline.request import MAX_SEED
+
 MAX_CHARACTERS = 2000  # of a prompt
-MAX_GUIDANCE = 50.0
-MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from pipeline.request import MAX_IMAGES
 from serving import wire
 from serving.generator import Done, Error, Event, Generator, Image, Model, Step
 from serving.http_errors import as_refusal, first_fault
@@ -46,7 +47,7 @@ class Arguments(wire.Body):
     """What an assistant may say."""
 
     images: int | None = Field(
-        None, ge=1, le=wire.MAX_IMAGES, description="How many; as many as there can be if None."
+        None, ge=1, le=MAX_IMAGES, description="How many; as many as there can be if None."
     )
     size: str | None = Field(
         None, pattern=f"^{wire.SIZE}$", description="WxH, one of the server's; its own if None."

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.metadata import Settings
+from pipeline.request import picture_seeds
 from serving import wire, words
 from serving.desk import Limits
 from serving.generator import (
-    MAX_SEED,
     Done,
     Error,
     ErrorKind,
@@ -26,7 +26,6 @@ from serving.generator import (
     Model,
     Preview,
     Queued,
-    Request,
     Started,
     Step,
 )
@@ -337,6 +336,7 @@ def _check(event: Event, record: Record, model: Model) -> None:
     """Passes what a request like this one can hear of."""
     wanted = record.request.images or model.images_per_request
     steps = record.request.num_inference_steps
+    seeds = picture_seeds(record.request.seed, wanted, record.request.variation_strength)
     if isinstance(event, Step) and not 1 <= event.done <= event.total == steps:
         raise BackendError(f"has done {event.done} of {event.total} steps, not {steps}", "nonsense")
     if isinstance(event, Image) and not (0 <= event.index < wanted and event.png.startswith(_PNG)):
@@ -344,7 +344,7 @@ def _check(event: Event, record: Record, model: Model) -> None:
     if isinstance(event, Image) and not _may_be_unblurred(event, record):
         raise BackendError("sends a picture unblurred that is not to be", "nonsense")
     if isinstance(event, Image) and not (
-        event.seed == _seed(record.request, event.index) and _are_settings(event.settings)
+        event.seed == seeds[event.index] and _are_settings(event.settings)
     ):
         raise BackendError("sends a picture of another seed, or without settings", "nonsense")
     if isinstance(event, Preview) and not (
@@ -359,12 +359,6 @@ def _may_be_unblurred(image: Image, record: Record) -> bool:
     """Whether what came with a picture, if anything, is a picture that was asked for."""
     unblurred = image.unblurred
     return unblurred is None or (record.request.unblurred and unblurred.startswith(_PNG))
-
-
-def _seed(request: Request, index: int) -> int:
-    """That a picture is drawn from; variations are all of the same picture."""
-    apart = 0 if request.variation_strength > 0 else index
-    return (request.seed + apart) % (MAX_SEED + 1)
 
 
 def _are_settings(found: dict[str, str | int | float | None]) -> bool:

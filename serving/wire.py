@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from pipeline.request import MAX_GUIDANCE_SCALE, MAX_IMAGES, MAX_SEED
 from serving.generator import (
     MAX_CHARACTERS,
-    MAX_GUIDANCE,
-    MAX_SEED,
     Done,
     Error,
     Event,
@@ -27,7 +26,6 @@ from serving.generator import (
     random_seed,
 )
 
-MAX_IMAGES = 64
 ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
 SIZE = r"[1-9]\d{0,4}x[1-9]\d{0,4}"
 _EVENTS: dict[str, type[Event]] = {
@@ -54,7 +52,7 @@ class Body(BaseModel):
     prompt: Texts = Field(description="One for all pictures, or one for each.")
     negative_prompt: Texts | None = Field(None, description="What they should not show.")
     guidance_scale: float = Field(
-        5.0, ge=0, le=MAX_GUIDANCE, description="How closely to follow the prompt."
+        5.0, ge=0, le=MAX_GUIDANCE_SCALE, description="How closely to follow the prompt."
     )
     num_inference_steps: int | None = Field(None, ge=1, le=1000, description="The server's own.")
     seed: int | None = Field(

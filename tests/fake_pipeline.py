@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
+from pipeline.request import picture_seeds
 
 
 class FakePipeline:
@@ -92,8 +93,7 @@ class FakePipeline:
             on_step(step + 1, num_inference_steps, None)
             if on_preview and step + 1 < num_inference_steps:
                 on_preview(lambda: np.full((self.images_per_request, 1, 1, 3), 99, np.uint8))
-        apart = 0 if variation_strength > 0 else 1
-        seeds = [(seed + apart * i) % 2**32 for i in range(self.images_per_request)]
+        seeds = picture_seeds(seed, self.images_per_request, variation_strength)
         size = width or self.width, height or self.height
         images = [Image.new("RGB", size, (one % 256, 0, 0)) for one in seeds]
         texts = [prompt] * len(seeds) if isinstance(prompt, str) else prompt

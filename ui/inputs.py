@@ -8,10 +8,9 @@ from typing import TypeGuard
 
 import gradio as gr
 
+from pipeline.request import MAX_GUIDANCE_SCALE, MAX_SEED
 from serving.generator import (
     MAX_CHARACTERS,
-    MAX_GUIDANCE,
-    MAX_SEED,
     Model,
     Request,
     RequestError,
@@ -79,7 +78,7 @@ def to_request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
         images=len(prompts) if several else None,
-        guidance_scale=_number(words.GUIDANCE, guidance_scale, MAX_GUIDANCE),
+        guidance_scale=_number(words.GUIDANCE, guidance_scale, MAX_GUIDANCE_SCALE),
         num_inference_steps=_whole(words.STEPS, steps, 1, model.max_inference_steps),
         seed=_seed(words.SEED, seed),
         guidance_until=_number(words.GUIDANCE_UNTIL, guidance_until, 1),

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from pipeline import metadata
 from pipeline.metadata import Settings
-from serving.generator import MAX_CHARACTERS, MAX_SEED, Image, Model
+from pipeline.request import MAX_SEED
+from serving.generator import MAX_CHARACTERS, Image, Model
 from ui import sizes, words
 from ui.styles import NONE
 
