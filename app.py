@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from serving import logs, options, start
+from serving import logs, options, scratch, start
 from serving.desk import Limits
 from serving.generator import Generator, Model
 from serving.limits import RateLimits
@@ -132,7 +131,7 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
 def _leave(status: int) -> NoReturn:
     """Ends the process without its threads: Python would wait for those that devices hold up."""
     log.warning("Something still runs that does not stop; it is left to end with the process")
-    shutil.rmtree(os.environ["GRADIO_TEMP_DIR"], ignore_errors=True)
+    scratch.remove_made()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

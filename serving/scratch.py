@@ -12,6 +12,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _PREFIX = "sdxl-page-"
+_made: list[Path] = []
 
 
 def make_folder() -> Path:
@@ -26,8 +27,15 @@ def make_folder() -> Path:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         _lock(folder, fcntl.LOCK_EX)  # and never let go
         if folder.is_dir():  # another process may have been quicker, and removed it
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            _made.append(folder)
             return folder
+
+
+@atexit.register
+def remove_made() -> None:
+    """Removes this process's own; for who ends it in a way that Python does not hear of."""
+    for folder in _made:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_if_left(folder: Path) -> None:
