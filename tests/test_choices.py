@@ -17,7 +17,7 @@ from ui import words
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """Open from before the second size is ready."""
-    program = ["app.py", "--model", str(BUNDLED), "--sizes", "128x128,192x128"]
+    program = ["app.py", "--model", str(BUNDLED), "--sizes", "256x256,192x128"]
     log = tmp_path_factory.mktemp("app") / "log"
     with served(program, log) as address, launched() as browser, opened(browser, address) as found:
         yield found
