@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import httpx
 import ray
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
@@ -154,7 +153,7 @@ class Painter:
         port = door.getsockname()[1]
         self._url = f"http://{host}:{port}"
         self._server = Server(web, generator, host, port, chosen.stop_within)
-        self._client = httpx.AsyncClient()
+        self._client = Client()
         self._threads = [
             threading.Thread(target=lambda: asyncio.run(self._server.serve([door]))),
             threading.Thread(target=self._announce),

@@ -22,7 +22,6 @@ from pipeline import metadata
 from serving import instance, local, remote, waiting, words
 from serving.desk import Limits
 from serving.generator import Done, ErrorKind, Image, Load, Model, Request, RequestError
-from serving.instance import LoopError
 from serving.limits import RateLimits
 from serving.local import LocalGenerator
 from serving.observer import Observer
@@ -560,13 +559,13 @@ def test_two_front_ends_pointed_at_each_other():
         refused = httpx.get(f"{other.url}/v1/model", headers={"X-SDXL-Hop": "1"})
         assert refused.status_code == 508
         assert refused.json()["error"]["message"] == words.LOOP
-        with pytest.raises(LoopError):
+        with pytest.raises(instance.LoopError):
             asyncio.run(wait_at(free_port(), other.url))
 
 
 def test_waiting_for_itself_is_noticed():
     port = free_port()
-    with pytest.raises(LoopError):
+    with pytest.raises(instance.LoopError):
         asyncio.run(wait_at(port, f"http://127.0.0.1:{port}"))
 
 
