@@ -319,10 +319,12 @@ def test_a_slow_network(browser: Browser, slow_line: Line):
         assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
 
 
-def test_stop_on_a_slow_network(browser: Browser, slow_line: Line):
-    with on_a_slow_network(browser, slow_line) as page:
-        page.get_by_role("button", name=words.ADVANCED).click()
-        set_steps(page, 50)
+def test_stop_on_a_slow_network(browser: Browser, tmp_path: Path):
+    """It is drawn for longer than a loaded machine's browser takes to press Stop."""
+    with (
+        line_to(slowly.program(3000), tmp_path / "log") as line,
+        on_a_slow_network(browser, line) as page,
+    ):
         draw(page)
         page.locator("#stop").click()
         expect_ready(page, CANCELLED)
