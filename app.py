@@ -1,7 +1,6 @@
 """The Space: settings -> generator -> page -> server. `python app.py --help` tells the settings."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -119,9 +118,6 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
     at = chosen.host, chosen.port
     server = Server(app, generator, *at, chosen.stop_within, end_streams, ANSWERS_ON_S)
     status = 0
-    # Looking for garbage among all that was made for good would stop every visitor for a moment.
-    gc.collect()
-    gc.freeze()
     try:
         server.run()
     except KeyboardInterrupt:

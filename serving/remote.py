@@ -336,23 +336,29 @@ def _check(event: Event, record: Record, model: Model) -> None:
     """Passes what a request like this one can hear of."""
     wanted = record.request.images or model.images_per_request
     steps = record.request.num_inference_steps
-    seeds = picture_seeds(record.request.seed, wanted, record.request.variation_strength)
-    if isinstance(event, Step) and not 1 <= event.done <= event.total == steps:
-        raise BackendError(f"has done {event.done} of {event.total} steps, not {steps}", "nonsense")
-    if isinstance(event, Image) and not (0 <= event.index < wanted and event.png.startswith(_PNG)):
-        raise BackendError(f"sends a picture {event.index} that is none", "nonsense")
-    if isinstance(event, Image) and not _may_be_unblurred(event, record):
+    match event:
+        case Step(done, total) if not 1 <= done <= total == steps:
+            raise BackendError(f"has done {done} of {total} steps, not {steps}", "nonsense")
+        case Image():
+            _check_image(event, record, wanted)
+        case Preview(jpegs) if not (
+            1 <= len(jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in jpegs)
+        ):
+            raise BackendError("sends a preview that is none", "nonsense")
+        case Done() if record.images < wanted:
+            raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
+
+
+def _check_image(image: Image, record: Record, wanted: int) -> None:
+    """Passes one of the pictures that this request is to have."""
+    request = record.request
+    seeds = picture_seeds(request.seed, wanted, request.variation_strength)
+    if not (0 <= image.index < wanted and image.png.startswith(_PNG)):
+        raise BackendError(f"sends a picture {image.index} that is none", "nonsense")
+    if not _may_be_unblurred(image, record):
         raise BackendError("sends a picture unblurred that is not to be", "nonsense")
-    if isinstance(event, Image) and not (
-        event.seed == seeds[event.index] and _are_settings(event.settings)
-    ):
+    if image.seed != seeds[image.index] or not _are_settings(image.settings):
         raise BackendError("sends a picture of another seed, or without settings", "nonsense")
-    if isinstance(event, Preview) and not (
-        1 <= len(event.jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in event.jpegs)
-    ):
-        raise BackendError("sends a preview that is none", "nonsense")
-    if isinstance(event, Done) and record.images < wanted:
-        raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
 
 
 def _may_be_unblurred(image: Image, record: Record) -> bool:

@@ -1,6 +1,7 @@
 """The web server, and how it ends: requests first, connections then."""
 
 import asyncio
+import gc
 import math
 import socket
 import time
@@ -69,6 +70,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the generator before the first connection."""
         await self._generator.open()
+        # Looking for garbage among all that was made for good would stop everybody for a moment.
+        gc.collect()
+        gc.freeze()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

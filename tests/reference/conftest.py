@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help="what checkpoints and prompts are drawn from; by default a new one every time",
     )
-    parser.addoption("--checkpoints", type=int, default=5, help="how many to draw")
+    parser.addoption("--checkpoints", type=int, default=3, help="how many to draw")
 
 
 def pytest_configure(config: pytest.Config) -> None:
