@@ -133,6 +133,11 @@ def model_line(model: Model, kind: Kind) -> str:
     return f"{name} · {size(model.sizes[0])} pixels · on {devices}"
 
 
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return str(number)
+
+
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", variation {variation}"

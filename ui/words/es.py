@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, hardware, quoted, short, size
+from ui.words.numbers import comma, duration, hardware, quoted, short, size, with_comma
 
 LANGUAGE = "es"
 
@@ -153,6 +153,11 @@ def model_line(model: Model, kind: Kind) -> str:
     return f"{name} · {size(model.sizes[0])} píxeles · en {devices}"
 
 
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return with_comma(number)
+
+
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", variación {variation}"
@@ -243,7 +248,7 @@ def not_text(field: str) -> str:
 
 def out_of_range(field: str, value: object, low: float, high: float) -> str:
     """A number outside its range, or no number at all."""
-    bounds = f"de {comma(f'{low}')} a {comma(f'{high}')}"
+    bounds = f"de {written(low)} a {written(high)}"
     return f"{field}: {_short(value)} no es posible; va {bounds}."
 
 
@@ -280,4 +285,4 @@ def _soon(wait_s: float | None) -> str:
 
 
 def _short(value: object) -> str:
-    return "nada" if value is None else short(value)
+    return "nada" if value is None else short(written(value))
