@@ -464,15 +464,23 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
     assert one == other
 
 
+WAIT = re.compile(r"in the queue, about \d+ (s|min)$")
+
+
 def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, browser: Browser):
     page = slow_page
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("5")
+    ask(page, PROMPT)
+    wait_for_pictures(page)  # and from now on it is known how long pictures take
+    page.get_by_role("button", name=words.ADVANCED).click()
     with opened(browser, page.url) as second, opened(browser, page.url) as third:
         for busy in (page, second):  # two, so that the third has time to wait in
             busy.get_by_role("button", name=words.ADVANCED).click()
             busy.locator("#steps input[type=number]").fill("50")
             ask(busy, PROMPT)
         ask(third, "a yellow moon")
-        waits = third.locator("#status .running", has_text="in the queue")
+        waits = third.locator("#status .running", has_text=WAIT)
         expect(waits).to_be_visible()
         expect(third.locator("#prompt textarea")).to_have_value("a yellow moon")
         third.reload()
