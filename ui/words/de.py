@@ -31,6 +31,15 @@ EMBED = "Einstellungen in den Bilddateien"
 EMBED_INFO = "Von dort kann sie jeder wiederherstellen, der die Datei hat."
 GALLERY = "Bilder"
 LOOKS = "Wie die Bilder bis jetzt aussehen"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Schließen",
+    "Download All": "Alle herunterladen",
+    "Fullscreen": "Vollbild",
+    "Exit fullscreen mode": "Vollbild verlassen",
+    "Thumbnail # of #": "Vorschaubild # von #",
+    "Reset to default value": "Auf den Ausgangswert zurücksetzen",
+}
 
 ADVANCED = "Mehr Einstellungen"
 STYLE = "Stil"

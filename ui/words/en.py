@@ -30,6 +30,15 @@ EMBED = "Settings inside the pictures’ files"
 EMBED_INFO = "They can be restored from there, by everyone who has the file."
 GALLERY = "Pictures"
 LOOKS = "How the pictures look so far"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Close",
+    "Download All": "Download All",
+    "Fullscreen": "Fullscreen",
+    "Exit fullscreen mode": "Exit fullscreen mode",
+    "Thumbnail # of #": "Thumbnail # of #",
+    "Reset to default value": "Reset to default value",
+}
 
 ADVANCED = "Advanced"
 STYLE = "Style"

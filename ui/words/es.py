@@ -31,6 +31,15 @@ EMBED = "Ajustes dentro de los archivos"
 EMBED_INFO = "Quien tenga el archivo puede recuperarlos de ahí."
 GALLERY = "Imágenes"
 LOOKS = "Cómo son las imágenes por ahora"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Cerrar",
+    "Download All": "Descargar todo",
+    "Fullscreen": "Pantalla completa",
+    "Exit fullscreen mode": "Salir de la pantalla completa",
+    "Thumbnail # of #": "Miniatura # de #",
+    "Reset to default value": "Restablecer el valor inicial",
+}
 
 ADVANCED = "Más ajustes"
 STYLE = "Estilo"

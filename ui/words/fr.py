@@ -31,6 +31,15 @@ EMBED = "Réglages dans les fichiers des images"
 EMBED_INFO = "Quiconque a le fichier peut les y retrouver."
 GALLERY = "Images"
 LOOKS = "Les images telles qu’elles sont pour l’instant"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Fermer",
+    "Download All": "Tout télécharger",
+    "Fullscreen": "Plein écran",
+    "Exit fullscreen mode": "Quitter le plein écran",
+    "Thumbnail # of #": "Vignette # sur #",
+    "Reset to default value": "Rétablir la valeur initiale",
+}
 
 ADVANCED = "Plus de réglages"
 STYLE = "Style"
