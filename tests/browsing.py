@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    WebSocket,
+    expect,
+)
 
 from ui import words
 
@@ -34,7 +42,13 @@ def opened(
     page = context.new_page()
     strangers: list[str] = []
     errors: list[str] = []
-    page.on("request", lambda sent: strangers.append(sent.url) if _is_far(sent.url) else None)
+
+    def sent(each: Request | WebSocket) -> None:
+        if _is_far(each.url):
+            strangers.append(each.url)
+
+    context.on("request", sent)
+    page.on("websocket", sent)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if _is_error(said, unless) else None)
     # Nobody acts before what the page asks for when it is opened is answered.

@@ -350,6 +350,33 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         expect(page.locator("#history small").first).to_contain_text("Umrissen · Startzahl")
 
 
+def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: str):
+    english = [name.replace("#", r"\d+") for name in words.CONTROLS]
+    english += ["number input for", "range slider for", "detailed view"]
+    with opened(browser, address, locale="de") as page, words.speaking("de"):
+        app, gallery = page.locator("gradio-app"), page.locator("#gallery")
+        page.get_by_role("button", name=words.ADVANCED).click()
+        page.locator("#steps input[type=number]").fill("2")
+        page.locator("#guidance input[type=number]").fill("7.5")
+        ask(page, PROMPT)
+        expect(gallery.locator(".thumbnail-lg img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
+        expect(page.locator("#generate")).to_be_visible()
+        page.wait_for_timeout(200)  # as in `wait_for_pictures`
+        expect(gallery.get_by_role("button", name="Alle herunterladen")).to_be_visible()
+        said = app.aria_snapshot()
+        gallery.locator(".thumbnail-lg").first.click()
+        expect(page.locator("#picked-settings dd").filter(has_text="7,5")).to_be_visible()
+        for name in ("Schließen", "Vollbild", "Vorschaubild 4 von 4"):
+            expect(gallery.get_by_role("button", name=name)).to_be_visible()
+        for role in ("spinbutton", "slider"):
+            expect(page.locator("#steps").get_by_role(role, name=words.STEPS)).to_be_visible()
+        said += app.aria_snapshot()
+        said += str(app.locator("[title]").evaluate_all("(all) => all.map(({ title }) => title)"))
+        assert re.findall("|".join(english), said) == []
+        page.keyboard.press("Escape")
+        expect(gallery.locator(".preview")).to_have_count(0)
+
+
 def test_blank_prompt_is_a_message(page: Page):
     ask(page, "   ")
     expect(page.get_by_role("alert")).to_have_text(words.BLANK_PROMPT)
@@ -464,15 +491,23 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
     assert one == other
 
 
+WAIT = re.compile(r"in the queue, about \d+ (s|min)$")
+
+
 def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, browser: Browser):
     page = slow_page
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("5")
+    ask(page, PROMPT)
+    wait_for_pictures(page)  # and from now on it is known how long pictures take
+    page.get_by_role("button", name=words.ADVANCED).click()
     with opened(browser, page.url) as second, opened(browser, page.url) as third:
         for busy in (page, second):  # two, so that the third has time to wait in
             busy.get_by_role("button", name=words.ADVANCED).click()
             busy.locator("#steps input[type=number]").fill("50")
             ask(busy, PROMPT)
         ask(third, "a yellow moon")
-        waits = third.locator("#status .running", has_text="in the queue")
+        waits = third.locator("#status .running", has_text=WAIT)
         expect(waits).to_be_visible()
         expect(third.locator("#prompt textarea")).to_have_value("a yellow moon")
         third.reload()

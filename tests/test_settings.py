@@ -83,6 +83,17 @@ def test_shown_as_text_and_copied_whole():
     assert metadata.from_text(metadata.to_text(hostile)) == hostile
 
 
+@pytest.mark.parametrize(("language", "guidance"), [("en", "7.5"), ("de", "7,5"), ("fr", "7,5")])
+def test_numbers_are_shown_as_the_visitor_writes_them(language: str, guidance: str):
+    with words.speaking(language):
+        named = replace(MADE_HERE, prompt="7.5 stars", guidance_scale=7.5, model="sdxl-1.0")
+        shown = dict(settings.described(named))
+        assert shown[words.GUIDANCE] == guidance
+        assert shown[words.PROMPT] == "7.5 stars"
+        assert shown[words.SETTINGS["model"]] == "sdxl-1.0"
+        assert f"<dd>{guidance}</dd>" in settings.as_html(named)
+
+
 def test_nothing_is_shown_that_a_picture_does_not_say():
     silent = Settings("a star", "", None, None, None, None, None, None, None)
     assert settings.described(silent) == [(words.PROMPT, "a star")]

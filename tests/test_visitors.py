@@ -10,6 +10,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from playwright.sync_api import Browser, expect
 
+from serving.words import CANCELLED
 from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures, width_needed
 from tools.page_states import PROMPT, launched
 from ui import words
@@ -36,6 +37,26 @@ def test_two_at_once_each_get_their_own_pictures(browser: Browser, address: str)
             wait_for_pictures(page)
             captions = page.locator("#gallery .caption-label").all_inner_texts()
             assert [caption.endswith(f": {prompt}") for caption in captions] == [True] * 4
+
+
+def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: str):
+    step = re.compile(r"Step \d+ of 50")
+    with opened(browser, slow_address) as one, opened(browser, slow_address) as other:
+        for page in (one, other):
+            page.get_by_role("button", name=words.ADVANCED).click()
+            page.locator("#steps input[type=number]").fill("50")
+        ask(one, PROMPT)
+        expect(one.locator("#status")).to_contain_text(step)
+        ask(other, MOON)
+        expect(other.locator("#status")).to_contain_text("Next in the queue")
+        one.locator("#stop").click()
+        expect(one.locator("#status")).to_have_text(CANCELLED)
+        expect(other.locator("#status")).to_contain_text(step)
+        # Not because the other one had come to its end.
+        unfinished = re.compile(r"Unfinished: step [1-4]?\d of 50")
+        expect(one.locator("#gallery .caption-label").first).to_contain_text(unfinished)
+        other.locator("#stop").click()
+        expect(other.locator("#status")).to_have_text(CANCELLED)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ SAMPLES: dict[str, Any] = {
     "low": 16,
     "model": MODEL,
     "name": "NAME",
+    "number": 7.5,
     "pictures": 17,
     "position": 18,
     "prompt": "A STAR",
@@ -118,7 +119,13 @@ def test_numbers_are_written_as_there(language: str, finished: str):
     with words.speaking(language):
         assert words.finished(17, 19.5) == finished
         assert words.finished(1, None).startswith("1 ")
-        assert ("19.5" in words.adjusted("FIELD", 40, 19.5)) == (language == "en")
+        point = "." if language == "en" else ","
+        assert f"7{point}5" in words.adjusted("FIELD", 7.5, 40)
+        assert f"19{point}5" in words.adjusted("FIELD", 40, 19.5)
+        assert f"0{point}5" in words.out_of_range("FIELD", -1, 0.5, 1)
+        for wrong in (words.out_of_range, words.not_whole):
+            assert f"7{point}5" in wrong("FIELD", 7.5, 0, 1)
+            assert "7.5" in wrong("FIELD", "7.5", 0, 1)  # which is what was sent
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -28,7 +28,7 @@
   };
 
   const closePicture = (app) => {
-    const close = app.querySelector("#gallery .preview [aria-label='Close']");
+    const close = app.querySelector("#gallery .preview [data-named='Close']");
     close?.click();
     return close;
   };
@@ -176,6 +176,17 @@
       const name = names[part.dataset.named] ?? part.dataset.named;
       if (part.textContent !== name) part.textContent = name;
     }
+    for (const part of app.querySelectorAll("#gallery button, .reset-button")) {
+      for (const attribute of ["aria-label", "title"]) {
+        const said = part.getAttribute(attribute) ?? "";
+        const name = names[said.replace(/\d+/g, "#")];
+        if (!name) continue; // it is told already
+        part.dataset.named = said;
+        const numbers = said.match(/\d+/g);
+        const own = name.replace(/#/g, () => numbers.shift());
+        if (own !== said) part.setAttribute(attribute, own);
+      }
+    }
     for (const label of app.querySelectorAll("#style label:not([data-pictured])")) {
       const picture = pictures[label.querySelector("input").value];
       if (!picture) continue;
@@ -204,7 +215,8 @@
     if (!focused.isConnected && document.activeElement === document.body) heir(app)?.focus();
   };
 
-  // Gradio names these otherwise than they read, or what is only decoration; and says captions twice.
+  // Gradio names these otherwise than they read, or what is only decoration, or in English, as it does
+  // a slider's two parts, which are told apart anyway; and says captions twice.
   // And the language is that of the heading.
   const mend = (app) => {
     const heading = app.querySelector("#header [data-page]");
@@ -214,8 +226,12 @@
     if (draws) pressed = -Infinity;
     // One drawing at a time: each has the pictures' place.
     for (const more of app.querySelectorAll("#new-seed, #variations")) more.disabled = draws;
-    const misnamed = "#gallery .empty, #gallery .thumbnail-lg, .upload-container";
+    const misnamed = "#gallery :is(.empty, .thumbnail-lg, .media-button), .upload-container, footer";
     for (const part of app.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
+    const ofSliders = ":is([aria-label^='number input for '], [aria-label^='range slider for '])";
+    for (const part of app.querySelectorAll(ofSliders)) {
+      part.ariaLabel = part.ariaLabel.replace(/^.*? for /, "");
+    }
     const captions = "#gallery .thumbnail-lg .caption-label";
     for (const caption of app.querySelectorAll(captions)) caption.ariaHidden = "true";
     for (const link of alone ? [] : app.querySelectorAll(".downloads a")) {

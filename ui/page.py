@@ -327,7 +327,8 @@ def _header(model: Model, kind: Kind) -> str:
     # script needs, because Gradio does not: some names, the pictures of styles, and how large
     # a file may be.
     untranslated = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY")
-    names = {getattr(words.en, name): getattr(words, name) for name in untranslated} | words.STYLES
+    names = {getattr(words.en, name): getattr(words, name) for name in untranslated}
+    names |= words.STYLES | words.CONTROLS
     pictures = style_pictures.addresses(kind)
     told = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
     title, line, told = map(escape, (words.title(model), words.model_line(model, kind), told))

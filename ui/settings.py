@@ -40,7 +40,7 @@ def described(settings: Settings) -> list[tuple[str, str]]:
     found = [(name, getattr(settings, field)) for field, name in words.SETTINGS.items()]
     if settings.width is not None and settings.height is not None:
         found.insert(-1, (words.SIZE, words.size((settings.width, settings.height))))
-    return [(name, str(value)) for name, value in found if value not in (None, "")]
+    return [(name, words.written(value)) for name, value in found if value not in (None, "")]
 
 
 def as_html(settings: Settings, link: str | None = None) -> str:
@@ -49,8 +49,7 @@ def as_html(settings: Settings, link: str | None = None) -> str:
     A `link` begins at its query; the browser knows the page's address.
     """
     rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
-        for name, value in described(settings)
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in described(settings)
     )
     buttons = _copies("copy", metadata.to_text(settings), words.COPY_SETTINGS)
     if link is not None:

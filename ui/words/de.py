@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, hardware, quoted, short, size
+from ui.words.numbers import comma, duration, hardware, quoted, short, size, with_comma
 
 LANGUAGE = "de"
 
@@ -31,6 +31,15 @@ EMBED = "Einstellungen in den Bilddateien"
 EMBED_INFO = "Von dort kann sie jeder wiederherstellen, der die Datei hat."
 GALLERY = "Bilder"
 LOOKS = "Wie die Bilder bis jetzt aussehen"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Schließen",
+    "Download All": "Alle herunterladen",
+    "Fullscreen": "Vollbild",
+    "Exit fullscreen mode": "Vollbild verlassen",
+    "Thumbnail # of #": "Vorschaubild # von #",
+    "Reset to default value": "Auf den Ausgangswert zurücksetzen",
+}
 
 ADVANCED = "Mehr Einstellungen"
 STYLE = "Stil"
@@ -157,6 +166,11 @@ def model_line(model: Model, kind: Kind) -> str:
     return f"{name} · {size(model.sizes[0])} Pixel · auf {devices}"
 
 
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return with_comma(number)
+
+
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", Abwandlung {variation}"
@@ -250,7 +264,7 @@ def not_text(field: str) -> str:
 
 def out_of_range(field: str, value: object, low: float, high: float) -> str:
     """A number outside its range, or no number at all."""
-    bounds = f"von {comma(f'{low}')} bis {comma(f'{high}')}"
+    bounds = f"von {written(low)} bis {written(high)}"
     return f"{field}: {_short(value)} ist nicht möglich; es geht {bounds}."
 
 
@@ -287,4 +301,4 @@ def _soon(wait_s: float | None) -> str:
 
 
 def _short(value: object) -> str:
-    return "nichts" if value is None else short(value)
+    return "nichts" if value is None else short(written(value))

@@ -30,6 +30,15 @@ EMBED = "Settings inside the pictures’ files"
 EMBED_INFO = "They can be restored from there, by everyone who has the file."
 GALLERY = "Pictures"
 LOOKS = "How the pictures look so far"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Close",
+    "Download All": "Download All",
+    "Fullscreen": "Fullscreen",
+    "Exit fullscreen mode": "Exit fullscreen mode",
+    "Thumbnail # of #": "Thumbnail # of #",
+    "Reset to default value": "Reset to default value",
+}
 
 ADVANCED = "Advanced"
 STYLE = "Style"
@@ -131,6 +140,11 @@ def model_line(model: Model, kind: Kind) -> str:
     name = MINIATURE if kind is Kind.MINIATURE else model.name
     devices = hardware(model.device, model.num_devices)
     return f"{name} · {size(model.sizes[0])} pixels · on {devices}"
+
+
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return str(number)
 
 
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:

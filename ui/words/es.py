@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, hardware, quoted, short, size
+from ui.words.numbers import comma, duration, hardware, quoted, short, size, with_comma
 
 LANGUAGE = "es"
 
@@ -31,6 +31,15 @@ EMBED = "Ajustes dentro de los archivos"
 EMBED_INFO = "Quien tenga el archivo puede recuperarlos de ahí."
 GALLERY = "Imágenes"
 LOOKS = "Cómo son las imágenes por ahora"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Cerrar",
+    "Download All": "Descargar todo",
+    "Fullscreen": "Pantalla completa",
+    "Exit fullscreen mode": "Salir de la pantalla completa",
+    "Thumbnail # of #": "Miniatura # de #",
+    "Reset to default value": "Restablecer el valor inicial",
+}
 
 ADVANCED = "Más ajustes"
 STYLE = "Estilo"
@@ -153,6 +162,11 @@ def model_line(model: Model, kind: Kind) -> str:
     return f"{name} · {size(model.sizes[0])} píxeles · en {devices}"
 
 
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return with_comma(number)
+
+
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", variación {variation}"
@@ -243,7 +257,7 @@ def not_text(field: str) -> str:
 
 def out_of_range(field: str, value: object, low: float, high: float) -> str:
     """A number outside its range, or no number at all."""
-    bounds = f"de {comma(f'{low}')} a {comma(f'{high}')}"
+    bounds = f"de {written(low)} a {written(high)}"
     return f"{field}: {_short(value)} no es posible; va {bounds}."
 
 
@@ -280,4 +294,4 @@ def _soon(wait_s: float | None) -> str:
 
 
 def _short(value: object) -> str:
-    return "nada" if value is None else short(value)
+    return "nada" if value is None else short(written(value))

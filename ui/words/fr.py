@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, hardware, quoted, short, size
+from ui.words.numbers import comma, duration, hardware, quoted, short, size, with_comma
 
 LANGUAGE = "fr"
 
@@ -31,6 +31,15 @@ EMBED = "Réglages dans les fichiers des images"
 EMBED_INFO = "Quiconque a le fichier peut les y retrouver."
 GALLERY = "Images"
 LOOKS = "Les images telles qu’elles sont pour l’instant"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Fermer",
+    "Download All": "Tout télécharger",
+    "Fullscreen": "Plein écran",
+    "Exit fullscreen mode": "Quitter le plein écran",
+    "Thumbnail # of #": "Vignette # sur #",
+    "Reset to default value": "Rétablir la valeur initiale",
+}
 
 ADVANCED = "Plus de réglages"
 STYLE = "Style"
@@ -157,6 +166,11 @@ def model_line(model: Model, kind: Kind) -> str:
     return f"{name} · {size(model.sizes[0])} pixels · sur {devices}"
 
 
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return with_comma(number)
+
+
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """A picture's caption, which is also what a screen reader says."""
     remark = "" if variation is None else f", variation {variation}"
@@ -249,7 +263,7 @@ def not_text(field: str) -> str:
 
 def out_of_range(field: str, value: object, low: float, high: float) -> str:
     """A number outside its range, or no number at all."""
-    bounds = f"de {comma(f'{low}')} à {comma(f'{high}')}"
+    bounds = f"de {written(low)} à {written(high)}"
     return f"{field} : {_short(value)} n’est pas possible ; cela va {bounds}."
 
 
@@ -287,4 +301,4 @@ def _soon(wait_s: float | None) -> str:
 
 
 def _short(value: object) -> str:
-    return "rien" if value is None else short(value)
+    return "rien" if value is None else short(written(value))

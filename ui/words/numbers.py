@@ -13,6 +13,11 @@ def comma(number: str) -> str:
     return number.replace(".", ",")
 
 
+def with_comma(value: object) -> str:
+    """A value as text: numbers with a decimal comma, all else as it is."""
+    return comma(str(value)) if isinstance(value, float) else str(value)
+
+
 def size(size: tuple[int, int]) -> str:
     """Width and height."""
     return "{} × {}".format(*size)
