@@ -108,6 +108,64 @@ def test_two_instances_share_the_work():
         assert [request.finished()[-1][0] for request in requests] == ["done"] * 3
 
 
+@pytest.mark.parametrize("busy", [0, 1])
+def test_the_instance_with_least_to_do_is_sent_a_request_first(
+    busy: int, monkeypatch: pytest.MonkeyPatch
+):
+    fetch, running = instance.fetch_model, dict[str, list[int]]()
+
+    async def noted(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+        model, load = await fetch(client, url)
+        running.setdefault(url, []).append(load.running)
+        return model, load
+
+    monkeypatch.setattr(remote, "fetch_model", noted)
+    with serve(held=True) as one, serve(held=True) as other, front_of(one.url, other.url) as front:
+        busier, idle = (one, other) if busy == 0 else (other, one)
+        not_from_here = Background(busier)
+        # With a look after the first that saw it, what that one saw is known.
+        wait_until(lambda: running[busier.url][-2:] == [1, 1])
+        request = Background(front)
+        wait_until(lambda: len(one.pipe.calls) + len(other.pipe.calls) == 2)
+        assert len(idle.pipe.calls) == 1
+        # Where there is no other, it is the busier one that is sent the next.
+        next_one = Background(front)
+        wait_until(lambda: metric(busier, "sdxl_queue_depth") == 1)
+        busier.pipe.let_all()
+        idle.pipe.let_all()
+        asked = [not_from_here, request, next_one]
+        assert [each.finished()[-1][0] for each in asked] == ["done"] * 3
+
+
+def test_a_request_that_waits_too_long_leaves_its_place():
+    with serve(held=True) as site, front_of(site.url, waiting_s=2.0, max_waiting=1) as front:
+        drawn = Background(front)
+        wait_until(lambda: site.pipe.calls)
+        name, fields = generate(front, seed=8)[-1]
+        assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
+        assert fields["message"] == words.too_late(False, 2.0)
+        assert metric(front, "sdxl_queue_depth") == 0
+        waits = Background(front, seed=9)  # in the only place there is
+        site.pipe.let_all()
+        assert [each.finished()[-1][0] for each in (drawn, waits)] == ["done", "done"]
+        assert [call["seed"] for call in site.pipe.calls] == [7, 9]
+
+
+def test_a_request_that_is_drawn_too_long_leaves_its_place():
+    with serve(held=True) as site, front_of(site.url, running_s=4.0) as front:
+        drawn = Background(front)
+        wait_until(lambda: site.pipe.calls)
+        waits = Background(front, seed=8)
+        name, fields = drawn.finished()[-1]
+        assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
+        assert fields["message"] == words.too_late(True, 4.0)
+        site.pipe.let_all()
+        assert waits.finished()[-1][0] == "done"
+        assert [call["seed"] for call in site.pipe.calls] == [7, 8]
+        assert metric(front, "sdxl_inflight") == metric(site, "sdxl_inflight") == 0
+        assert metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1
+
+
 def test_a_lost_instance_is_replaced_in_mid_request():
     with ExitStack() as stack:
         sites = [stack.enter_context(serve(held=True, stop_within_s=0)) for _ in range(2)]
