@@ -35,6 +35,9 @@ from benchmarks.visitors import Moment, Visit, many_connections, page_request, p
 STEP_MS, STEPS = 20, 20
 # What happens to a request, and how often: whoever stops it or leaves does so at one of these.
 PHASES = {"queued": 1, "started": 1, "step": STEPS, "image": 4}
+# Who stops a request so soon after hearing that all of it is still to be drawn stops it in time:
+# what was heard would have to be as old as the other three quarters of what drawing takes.
+EARLY_S = STEP_MS * STEPS / 4000
 # With so many requests all of that must have happened at each phase.
 MANY = 1000
 VISITORS = 8
@@ -205,12 +208,19 @@ def judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
     also = {"stays": set(), "cancels": {"cancelled"}, "leaves": {"left"}}[meant]
     if made.outcome not in {"done", *also}:
         toll.wrong.append(f"one who {meant} was told: {made.outcome}")
+    if made.outcome == "done" and _stopped_early(made):
+        toll.wrong.append(f"done, though it was stopped at {made.changed_at}")
     if made.outcome == "done" and made.pictures.keys() != right.keys():
         toll.wrong.append(f"done with the pictures {sorted(made.pictures)}")
     if any(right.get(i) != digest for i, digest in made.pictures.items()):
         toll.wrong.append("a picture is not the one that is drawn undisturbed")
     if made.duplicates:
         toll.wrong.append("something came twice")
+
+
+def _stopped_early(made: Visit) -> bool:
+    """Whether it was stopped, and the server said so, when it cannot have been done yet."""
+    return made.stopped_s is not None and made.stopped_s < EARLY_S and made.drawn <= 1 / 2
 
 
 # --- mishaps ---

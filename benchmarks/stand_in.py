@@ -29,6 +29,7 @@ class StandIn:
 
     model, revision, device_kind, num_devices = "stand-in", None, "none", 1
     family, safety_checker, screened = "Stable Diffusion XL", False, False
+    scheduler, version = "none", "none"
     height = width = 64
     max_inference_steps = 50
     compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}

@@ -36,6 +36,9 @@ class Visit:
         pictures: by index, a digest of each file.
         duplicates: pictures that came again, and endings after the first.
         changed_at: the name of the event at which the visitor stopped it or walked away.
+        drawn: the part of its steps that the visitor had heard of by then.
+        stopped_s: from the last word that all of it was still to be drawn until the server said
+            that it is stopped; None if it was not stopped, or that was not said.
     """
 
     outcome: str = "broken"
@@ -46,6 +49,8 @@ class Visit:
     duplicates: int = 0
     retry_after_s: float = 0.0
     changed_at: str = ""
+    drawn: float = 0.0
+    stopped_s: float | None = None
 
 
 def many_connections() -> httpx.AsyncClient:
@@ -96,7 +101,7 @@ async def _follow(
     cancel_at: Moment | None,
     leave_at: Moment | None,
 ) -> None:
-    name, last = "", due
+    name, last, undrawn_at, drawn = "", due, due, 0.0
     seen: Counter[str] = Counter()
     async for line in answer.aiter_lines():
         key, _, value = line.partition(": ")
@@ -104,16 +109,21 @@ async def _follow(
             name = value
         if key != "data":
             continue
-        now = time.monotonic()
-        _heard(made, name, json.loads(value), now - due, now - last)
+        now, event = time.monotonic(), json.loads(value)
+        _heard(made, name, event, now - due, now - last)
         last = now
+        if name in ("queued", "started"):
+            undrawn_at, drawn = now, 0.0
+        elif name == "step":
+            drawn = event["done"] / event["total"]
         now_is = Moment(name, seen[name])
         seen[name] += 1
         if now_is in (cancel_at, leave_at):
-            made.changed_at = name
+            made.changed_at, made.drawn = name, drawn
         if now_is == cancel_at:
             where = url + answer.headers["Content-Location"]
             (await client.delete(where, timeout=PATIENCE)).raise_for_status()
+            made.stopped_s = time.monotonic() - undrawn_at
         if now_is == leave_at and made.outcome == "broken":
             made.outcome = "left"
             return

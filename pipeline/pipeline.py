@@ -87,6 +87,8 @@ class SDXLPipeline:
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker looks at the pictures.
         screened: whether a function of the operator's does.
+        scheduler: a key of `pipeline.scheduler_config.SCHEDULERS`.
+        version: JAX's, and the type of the networks' numbers: others compute other pictures.
         height, width: of the pictures, in pixels, unless a request says otherwise.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
         device_kind, num_devices: what it runs on, such as "NVIDIA H200" and 1.
@@ -103,6 +105,7 @@ class SDXLPipeline:
         compiled: CompiledSampler,
         colours: preview.Colours,
         num_inference_steps: int,
+        dtype: np.dtype,
         screen: Screen | None = None,
     ):
         self.model = checkpoint.model
@@ -110,6 +113,8 @@ class SDXLPipeline:
         self.family = "Stable Diffusion" + (" XL" if config.text_encoder_2 else "")
         self.safety_checker = config.safety_checker is not None
         self.screened = screen is not None
+        self.scheduler = config.scheduler.name
+        self.version = f"jax {jax.__version__}, {dtype}"
         self.height = compiled.shapes.height
         self.width = compiled.shapes.width
         self.images_per_request = compiled.shapes.images
@@ -197,7 +202,14 @@ class SDXLPipeline:
         with Timed("warmed up"):
             colours = _fit_colours(compiled)
             pipe = cls(
-                checkpoint, config, tokenizers, compiled, colours, num_inference_steps, screen
+                checkpoint,
+                config,
+                tokenizers,
+                compiled,
+                colours,
+                num_inference_steps,
+                dtype,
+                screen,
             )
             pipe.generate("warm up", num_inference_steps=1, output_type="latent")
             pipe._flagged(

@@ -30,6 +30,8 @@ class Model:
     max_inference_steps: int
     family: str  # "Stable Diffusion XL" or "Stable Diffusion"
     safety_checker: bool  # one looks at the pictures, and those that it flags are blurred
+    scheduler: str  # such as "euler"
+    version: str  # of what computes, and its numbers, such as "jax 0.10.2, bfloat16"
     more_sizes: tuple[tuple[int, int], ...] = ()  # width and height, that a request can ask for
     coming_sizes: tuple[tuple[int, int], ...] = ()  # those it will be able to ask for soon
     screened: bool = False  # the operator's own function looks at the pictures as well

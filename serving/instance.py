@@ -99,13 +99,20 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     try:
         found = TypeAdapter(_Answer).validate_json(content)
     except ValidationError as error:
-        raise BackendError(f"does not say what it draws with: {error}", "nonsense") from error
+        said = f"does not say what it draws with: {_about(error)}"
+        raise BackendError(said, "nonsense") from error
     if found.load.stuck:  # what it draws is to be begun elsewhere, as if it were gone
         raise BackendError("has devices that say nothing any more", "lost")
     if not found.load.accepting:
         raise BackendError("takes in nothing at the moment", "stopping")
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
     return Model(**fields), found.load
+
+
+def _about(error: ValidationError) -> str:
+    """What is missing or wrong, in a line; an older instance does not have every field."""
+    wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return ", ".join(wrong)[:200]
 
 
 async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:

@@ -278,5 +278,7 @@ def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         max_inference_steps=pipe.max_inference_steps,
         family=pipe.family,
         safety_checker=pipe.safety_checker,
+        scheduler=pipe.scheduler,
+        version=pipe.version,
         screened=pipe.screened,
     )

@@ -82,7 +82,7 @@ class Backend:
         resting: whether it has said that it takes in nothing more for a moment.
         silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
         stays: whether it is looked at for ever, however long it is silent.
-        model: what it said that it draws with, at the last look.
+        model: what it said that it draws with, at the last look; None before the first.
     """
 
     url: str
@@ -97,8 +97,9 @@ class Backend:
 
     def draws(self, size: tuple[int, int] | None) -> bool:
         """Whether it would do so now; None for the size of who does not ask for one."""
-        free = self.healthy and not self.resting and not self.drawing
-        return free and (size is None or (bool(self.model) and size in self.model.sizes))
+        if self.model is None or not self.healthy or self.resting or self.drawing:
+            return False
+        return size is None or size in self.model.sizes
 
 
 class RemoteGenerator(Reception):
@@ -292,8 +293,8 @@ class RemoteGenerator(Reception):
     async def _look_at(self, backend: Backend) -> None:
         try:
             model, load = await fetch_model(self._client, backend.url)
-            if not _same(model, self.model):
-                raise BackendError(f"it draws with {model.name}, not {self.model.name}", "other")
+            if others := _differences(model, self.model):
+                raise BackendError(f"it draws with {others}", "other")
         except (BackendError, LoopError) as error:
             if backend.healthy:
                 log.warning("%s is not used: %s", backend.url, error)
@@ -378,16 +379,24 @@ def _are_settings(found: dict[str, str | int | float | None]) -> bool:
     return found.items() <= dataclasses.asdict(read).items()
 
 
-def _same(one: Model, other: Model) -> bool:
-    """Whether two instances draw the same pictures of the same request."""
-    fields = (
-        "name",
-        "revision",
-        "height",
-        "width",
-        "images_per_request",
-        "max_inference_steps",
-        "safety_checker",
-        "screened",
-    )
-    return all(getattr(one, name) == getattr(other, name) for name in fields)
+# What decides, beside the request, what the pictures are, to the bit.
+_DRAWN_WITH = (
+    "name",
+    "revision",
+    "scheduler",
+    "version",
+    "device",
+    "num_devices",
+    "height",
+    "width",
+    "images_per_request",
+    "max_inference_steps",
+    "safety_checker",
+    "screened",
+)
+
+
+def _differences(one: Model, other: Model) -> str:
+    """Why an instance draws other pictures of the same request than another; "" if it does not."""
+    pairs = [(name, getattr(one, name), getattr(other, name)) for name in _DRAWN_WITH]
+    return ", ".join(f"{name} {own!r}, not {its!r}" for name, own, its in pairs if own != its)

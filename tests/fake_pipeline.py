@@ -25,6 +25,7 @@ class FakePipeline:
     height = width = 8
     images_per_request = 2
     family, safety_checker, screened = "Stable Diffusion XL", False, False
+    scheduler, version = "euler", "none"
     num_inference_steps, max_inference_steps = 4, 50
     compile_seconds: ClassVar = {"hit": 0.5, "miss": 7.0}
 

@@ -3,7 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from benchmarks import chaos
+from benchmarks.visitors import Moment, Visit, many_connections, visit
+from tests.web import serve
 
 
 def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
@@ -13,3 +17,40 @@ def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
     assert (report["lost"], report["duplicated"]) == (0, 0)
     assert report["mishaps"]["killed"] >= 1
     assert report["begun_again"] > 0
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (Visit("cancelled", changed_at="queued", stopped_s=0.01), []),
+        (Visit("done", changed_at="queued", stopped_s=0.01), ["queued"]),
+        (Visit("done", changed_at="started", stopped_s=0.01), ["started"]),
+        (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.05), ["step"]),
+        (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.5), []),  # the answer came late
+        (Visit("done", changed_at="step", drawn=0.9, stopped_s=0.05), []),  # what was heard did
+        (Visit("done", changed_at="started"), []),  # nobody said that it is stopped
+    ],
+)
+def test_what_was_stopped_in_time_is_not_done(made: Visit, wrong: list[str]):
+    toll = chaos.Toll()
+    chaos.judge("cancels", made, {}, toll)
+    assert toll.wrong == [f"done, though it was stopped at {phase}" for phase in wrong]
+
+
+def test_when_a_visitor_stopped_it_is_known():
+    async def stop(at: Moment) -> Visit:
+        async with many_connections() as client:
+            return await visit(client, site.url, {"prompt": "a red star"}, cancel_at=at)
+
+    with serve(held=True) as site:
+        site.pipe.let_step()
+        early = asyncio.run(stop(Moment("step")))
+        assert (early.outcome, early.changed_at, early.drawn) == ("cancelled", "step", 1 / 4)
+        assert early.stopped_s is not None
+        site.pipe.let_all()
+        late = asyncio.run(stop(Moment("done")))
+        assert (late.outcome, late.drawn) == ("done", 1.0)
+        assert late.stopped_s is not None
+        assert late.stopped_s >= 0
+        never = asyncio.run(stop(Moment("queued", 9)))
+        assert (never.outcome, never.changed_at, never.stopped_s) == ("done", "", None)

@@ -43,7 +43,8 @@ class Follower:
 class LifeOfRequests(RuleBasedStateMachine):
     """What the generator promises, whatever happens and in whichever order.
 
-    The model: per visitor the requests in the order they came. Followed by one follower each.
+    The model: per visitor the requests in the order they came, and of each how it may end. Followed
+    by one follower each.
     """
 
     ids = Bundle("ids")
@@ -55,6 +56,8 @@ class LifeOfRequests(RuleBasedStateMachine):
         self.generator = self.on_loop(self.make())
         self.followers: dict[str, Follower] = {}
         self.order: dict[str, list[str]] = {}
+        self.kept: set[str] = set()
+        self.endings: dict[str, set[str]] = {}
 
     async def make(self) -> LocalGenerator:
         limits = Limits(max_waiting=MAX_WAITING, grace_s=60.0, kept=1000)
@@ -73,6 +76,9 @@ class LifeOfRequests(RuleBasedStateMachine):
         under_way = self.generator._desk.under_way()
         return [one.request.visitor for one in under_way if one.started_at is None]
 
+    def is_under_way(self, request_id: str) -> bool:
+        return self.generator._desk.find(request_id).ending is None
+
     @rule(target=ids, visitor=st.sampled_from("abc"), keep=st.booleans())
     def submit(self, visitor: str, keep: bool) -> str:
         async def submit() -> str:
@@ -89,6 +95,8 @@ class LifeOfRequests(RuleBasedStateMachine):
             await self.generator.submit(wanted)
             self.followers[wanted.id] = Follower(self.generator.events(wanted.id))
             self.order.setdefault(visitor, []).append(str(wanted.prompt))
+            self.kept |= {wanted.id} if keep else set()
+            self.endings[wanted.id] = {"done"}
             await self.settle()
             return wanted.id
 
@@ -103,6 +111,8 @@ class LifeOfRequests(RuleBasedStateMachine):
     def cancel(self, request_id: str) -> None:
         async def cancel() -> None:
             if request_id:
+                if self.is_under_way(request_id):
+                    self.endings[request_id] = {ErrorKind.CANCELLED}
                 self.generator.cancel(request_id)
                 await self.settle()
 
@@ -112,6 +122,9 @@ class LifeOfRequests(RuleBasedStateMachine):
     def leave(self, request_id: str) -> None:
         async def leave() -> None:
             if request_id:
+                if self.is_under_way(request_id) and request_id not in self.kept:
+                    # What is nearly there may be done before the one who leaves has left.
+                    self.endings[request_id] = {ErrorKind.ABANDONED, "done"}
                 await self.followers[request_id].go()
                 await self.settle()
 
@@ -142,21 +155,42 @@ class LifeOfRequests(RuleBasedStateMachine):
     def teardown(self) -> None:
         async def end() -> None:
             self.pipe.let_all()
-            await self.generator.close(20)
+            await self.all_over()
+            # Whatever has happened, there is a place for the next.
+            last = Request("the last", None, 5.0, STEPS, 7, visitor="d")
+            await self.generator.submit(last)
+            self.followers[last.id] = Follower(self.generator.events(last.id))
+            self.endings[last.id] = {"done"}
+            await self.all_over()
             for request_id, follower in self.followers.items():
-                heard = [event async for event in self.generator.events(request_id)]
-                assert isinstance(heard[-1], Done | Error), "a request has no ending"
-                if isinstance(heard[-1], Done):
-                    assert heard[0] == Started(1)
-                    assert [e.index for e in heard if isinstance(e, Image)] == [0, 1]
-                if not follower.task.cancelled():
-                    await follower.task
-                    assert follower.heard[-1] == heard[-1]
+                await self.ended_as_it_may(request_id, follower)
+            await self.generator.close(20)
 
-        self.on_loop(end())
-        self.nothing_follows_an_ending()
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
+        try:
+            self.on_loop(end())
+            self.nothing_follows_an_ending()
+        finally:
+            self.on_loop(self.generator.close(0))
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+    async def all_over(self) -> None:
+        """Until nobody waits and nothing is drawn."""
+        async with asyncio.timeout(10):
+            while self.generator.load.waiting or self.generator.load.running:
+                await asyncio.sleep(0.002)
+
+    async def ended_as_it_may(self, request_id: str, follower: Follower) -> None:
+        heard = [event async for event in self.generator.events(request_id)]
+        ending = heard[-1]
+        assert isinstance(ending, Done | Error), "a request has no ending"
+        assert ("done" if isinstance(ending, Done) else ending.kind) in self.endings[request_id]
+        if isinstance(ending, Done):
+            assert heard[0] == Started(1)
+            assert [e.index for e in heard if isinstance(e, Image)] == [0, 1]
+        if not follower.task.cancelled():
+            await follower.task
+            assert follower.heard[-1] == ending
 
 
 TestLifeOfRequests = LifeOfRequests.TestCase

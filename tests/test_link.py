@@ -12,7 +12,9 @@ from ui.kinds import Kind
 from ui.settings import Fields
 from ui.styles import NONE, styles_for
 
-MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False)
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+)
 STYLES = styles_for(Kind.SDXL)
 USUAL = Fields("", NONE, "", 5.0, 25, True, 0)
 

@@ -11,7 +11,9 @@ from serving.generator import Model
 from ui import picked, words
 from ui.pictures import Picture
 
-MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False)
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+)
 SETTINGS = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed in (7, 8)]
 PICTURES = [Picture(Path(f"folder/a-star-{s.seed}.png"), "a star", s) for s in SETTINGS]
 

@@ -382,6 +382,7 @@ def test_what_a_pipeline_says_of_itself(pipe: SDXLPipeline) -> None:
     assert (pipe.model, pipe.revision) == ("checkpoint", None)
     assert (pipe.height, pipe.width, pipe.images_per_request) == (SIZE, SIZE, 4)
     assert (pipe.device_kind, pipe.num_devices, pipe.max_inference_steps) == ("cpu", 1, 50)
+    assert (pipe.scheduler, pipe.version) == ("euler", f"jax {jax.__version__}, float32")
     assert pipeline.SDXLPipeline is SDXLPipeline
 
 

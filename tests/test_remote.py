@@ -31,7 +31,9 @@ from tests.test_http import Background, Event, generate, metric, post, read
 from tests.web import Site, raw_server, serve, wait_until
 
 ROOT = Path(__file__).parent.parent
-MODEL = Model("stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False)
+MODEL = Model(
+    "stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False, "euler", "none"
+)
 ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
 
@@ -55,6 +57,8 @@ def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
     rates = RateLimits(None, None)
     generator = RemoteGenerator(instance.Client(), urls, MODEL, Limits(**limits), rates, observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
+        # So that of two that are free it is the first that is sent the first request.
+        wait_until(lambda: all(each.model or not each.healthy for each in generator._backends))
         yield site
 
 
@@ -102,6 +106,64 @@ def test_two_instances_share_the_work():
         wait_until(lambda: len(one.pipe.calls) == 2)
         other.pipe.let_all()
         assert [request.finished()[-1][0] for request in requests] == ["done"] * 3
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_the_instance_with_least_to_do_is_sent_a_request_first(
+    busy: int, monkeypatch: pytest.MonkeyPatch
+):
+    fetch, running = instance.fetch_model, dict[str, list[int]]()
+
+    async def noted(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+        model, load = await fetch(client, url)
+        running.setdefault(url, []).append(load.running)
+        return model, load
+
+    monkeypatch.setattr(remote, "fetch_model", noted)
+    with serve(held=True) as one, serve(held=True) as other, front_of(one.url, other.url) as front:
+        busier, idle = (one, other) if busy == 0 else (other, one)
+        not_from_here = Background(busier)
+        # With a look after the first that saw it, what that one saw is known.
+        wait_until(lambda: running[busier.url][-2:] == [1, 1])
+        request = Background(front)
+        wait_until(lambda: len(one.pipe.calls) + len(other.pipe.calls) == 2)
+        assert len(idle.pipe.calls) == 1
+        # Where there is no other, it is the busier one that is sent the next.
+        next_one = Background(front)
+        wait_until(lambda: metric(busier, "sdxl_queue_depth") == 1)
+        busier.pipe.let_all()
+        idle.pipe.let_all()
+        asked = [not_from_here, request, next_one]
+        assert [each.finished()[-1][0] for each in asked] == ["done"] * 3
+
+
+def test_a_request_that_waits_too_long_leaves_its_place():
+    with serve(held=True) as site, front_of(site.url, waiting_s=2.0, max_waiting=1) as front:
+        drawn = Background(front)
+        wait_until(lambda: site.pipe.calls)
+        name, fields = generate(front, seed=8)[-1]
+        assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
+        assert fields["message"] == words.too_late(False, 2.0)
+        assert metric(front, "sdxl_queue_depth") == 0
+        waits = Background(front, seed=9)  # in the only place there is
+        site.pipe.let_all()
+        assert [each.finished()[-1][0] for each in (drawn, waits)] == ["done", "done"]
+        assert [call["seed"] for call in site.pipe.calls] == [7, 9]
+
+
+def test_a_request_that_is_drawn_too_long_leaves_its_place():
+    with serve(held=True) as site, front_of(site.url, running_s=4.0) as front:
+        drawn = Background(front)
+        wait_until(lambda: site.pipe.calls)
+        waits = Background(front, seed=8)
+        name, fields = drawn.finished()[-1]
+        assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
+        assert fields["message"] == words.too_late(True, 4.0)
+        site.pipe.let_all()
+        assert waits.finished()[-1][0] == "done"
+        assert [call["seed"] for call in site.pipe.calls] == [7, 8]
+        assert metric(front, "sdxl_inflight") == metric(site, "sdxl_inflight") == 0
+        assert metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1
 
 
 def test_a_lost_instance_is_replaced_in_mid_request():
@@ -343,7 +405,75 @@ def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFix
     for different in ({"model": "another"}, {"safety_checker": True}, {"screened": True}):
         with serve(generator=_other(**different)) as other, front_of(other.url) as front:
             wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
-    assert "it draws with another" in caplog.text
+    assert "it draws with name 'another', not 'stand-in'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("different", "said"),
+    [
+        ({"scheduler": "ddim"}, "it draws with scheduler 'ddim', not 'euler'"),
+        ({"device_kind": "NVIDIA H200"}, "it draws with device 'NVIDIA H200', not 'cpu'"),
+        ({"num_devices": 4}, "it draws with num_devices 4, not 1"),
+        ({"version": "jax 0.0.1, float32"}, "it draws with version 'jax 0.0.1, float32', not"),
+    ],
+    ids=lambda each: "".join(each) if isinstance(each, dict) else "",
+)
+def test_no_request_goes_where_its_pictures_would_be_others(
+    different: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+):
+    port, pipe = free_port(), FakePipeline()
+    vars(pipe).update(different)
+    rates = RateLimits(None, None)
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), rates, Observer())
+    with ExitStack() as stack:
+        other = stack.enter_context(serve(generator=generator))
+        with serve(held=True, port=port, stop_within_s=0) as site:
+            front = stack.enter_context(front_of(other.url, site.url))
+            assert said in caplog.text
+            request = Background(front)
+            wait_until(lambda: site.pipe.calls)
+            site.stop()
+            site.thread.join(60)
+        # Nor is what was begun ended there: it waits for one like the first.
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+        with serve(port=port):
+            assert request.finished()[-1][0] == "done"
+        assert pipe.calls == []
+
+
+def test_an_instance_that_does_not_say_how_it_draws_is_not_used(caplog: pytest.LogCaptureFixture):
+    older = json.loads(ANSWER)
+    del older["scheduler"], older["version"]
+    answer = http_answer("application/json", json.dumps(older))
+    with raw_server(lambda _: answer) as url, front_of(url) as front:
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+    said = "does not say what it draws with: scheduler: Field required, version: Field required"
+    assert f"{url} is not used: {said}" in caplog.text
+
+
+def test_nothing_is_sent_to_an_instance_before_it_was_looked_at():
+    asked = threading.Event()
+
+    def answer(sent: bytes) -> bytes:
+        if sent.startswith(b"POST"):
+            asked.set()
+        return http_answer("application/json", json.dumps(json.loads(ANSWER) | {"name": "other"}))
+
+    async def submit(url: str) -> None:
+        limits, rates = Limits(), RateLimits(None, None)
+        generator = RemoteGenerator(instance.Client(), [url], MODEL, limits, rates, Observer())
+        wanted = Request("a red star", None, 5.0, 4, seed=7)
+        await generator.submit(wanted)
+        await generator.open()
+        async with asyncio.timeout(60):
+            while generator.load.accepting:
+                await asyncio.sleep(0.01)
+        assert generator.load.waiting == 1
+        await generator.close(0)
+
+    with raw_server(answer) as url:
+        asyncio.run(submit(url))
+    assert not asked.is_set()
 
 
 def test_a_size_is_drawn_where_it_can_be():
@@ -542,10 +672,14 @@ def test_a_request_stopped_before_it_began_leaves_its_place_to_the_next():
         limits, rates = Limits(), RateLimits(None, None)
         generator = RemoteGenerator(instance.Client(), [url], MODEL, limits, rates, Observer())
         stopped, drawn = (Request("a red star", None, 5.0, 4, seed=7) for _ in range(2))
-        await generator.submit(stopped)
-        generator.cancel(stopped.id)
-        await generator.submit(drawn)
+        await generator.open()
         async with asyncio.timeout(60):
+            while generator._backends[0].model is None:
+                await asyncio.sleep(0.01)
+            await generator.submit(stopped)
+            assert generator.load.running == 1
+            generator.cancel(stopped.id)
+            await generator.submit(drawn)
             heard: list[object] = [event async for event in generator.events(drawn.id)]
         await generator.close(5)
         return heard

@@ -10,7 +10,9 @@ from serving.generator import Model
 from ui import settings, words
 from ui.styles import NONE
 
-MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False)
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+)
 MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 256, 256, "org/model", None, "Euler")
 
 

@@ -45,7 +45,9 @@ from ui.page import build_page
 from ui.styles import NONE, styles_for
 
 ROOT = Path(__file__).parent.parent
-MODEL = Model("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion", True)
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion", True, "euler", ""
+)
 CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
 SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
 VALUES: dict[str, Any] = {

@@ -14,7 +14,9 @@ from ui.kinds import Kind
 from ui.styles import styles_for
 from ui.words import en
 
-MODEL = Model("MODEL", None, False, "DEVICE", 6, 333, 444, 4, 25, 50, "FAMILY", True)
+MODEL = Model(
+    "MODEL", None, False, "DEVICE", 6, 333, 444, 4, 25, 50, "FAMILY", True, "euler", "none"
+)
 OTHERS = [language for language in words.LANGUAGES if language != "en"]
 # What is the same in another language, or no word at all.
 ALIKE = {"RESTORE_HINT", "STYLE"}
