@@ -157,6 +157,7 @@ async def _disturbed(
         await _front_end_killed(client, front, bodies, right, toll)
         await _disk_full(client, instances, front, bodies, right, toll)
         await settled(client, front, toll)
+    judge_stops(toll)
     if plan.requests >= MANY:
         wanted_changes = {
             f"{meant}: {phase}" for meant in ("cancels", "leaves") for phase in PHASES
@@ -208,14 +209,20 @@ def judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
     also = {"stays": set(), "cancels": {"cancelled"}, "leaves": {"left"}}[meant]
     if made.outcome not in {"done", *also}:
         toll.wrong.append(f"one who {meant} was told: {made.outcome}")
-    if made.outcome == "done" and _stopped_early(made):
-        toll.wrong.append(f"done, though it was stopped at {made.changed_at}")
     if made.outcome == "done" and made.pictures.keys() != right.keys():
         toll.wrong.append(f"done with the pictures {sorted(made.pictures)}")
     if any(right.get(i) != digest for i, digest in made.pictures.items()):
         toll.wrong.append("a picture is not the one that is drawn undisturbed")
     if made.duplicates:
         toll.wrong.append("something came twice")
+
+
+def judge_stops(toll: Toll) -> None:
+    """Adds to what is wrong if stops come to nothing; one may have heard something late."""
+    early = [made for _, made in toll.visits if _stopped_early(made)]
+    done = sum(made.outcome == "done" for made in early)
+    if done > max(1, len(early) // 2):
+        toll.wrong.append(f"{done} of {len(early)} that were stopped in time are done")
 
 
 def _stopped_early(made: Visit) -> bool:

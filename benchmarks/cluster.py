@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from benchmarks import record
-from benchmarks.chaos import STEP_MS, STEPS, Toll, come, judge
+from benchmarks.chaos import STEP_MS, STEPS, Toll, come, judge, judge_stops
 from benchmarks.processes import Instance, stand_in
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.stand_in import load
@@ -58,6 +58,7 @@ def main() -> None:
             report.say(f"waits_at_{times}x", waits)
         asyncio.run(_killed(cluster, chosen.kills, right, toll))
         report.say("stopped", asyncio.run(_stopped(cluster, right, toll)))
+        judge_stops(toll)
         report.say("killed", toll.report())
     with fleet_on_this_machine(
         Fleet(min_replicas=1, max_replicas=PAINTERS), options.read(FLAGS, {}), LOAD

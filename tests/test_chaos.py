@@ -23,18 +23,17 @@ def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
     ("made", "wrong"),
     [
         (Visit("cancelled", changed_at="queued", stopped_s=0.01), []),
-        (Visit("done", changed_at="queued", stopped_s=0.01), ["queued"]),
-        (Visit("done", changed_at="started", stopped_s=0.01), ["started"]),
-        (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.05), ["step"]),
+        (Visit("done", changed_at="queued", stopped_s=0.01), ["3 of 3"]),
+        (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.05), ["3 of 3"]),
         (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.5), []),  # the answer came late
         (Visit("done", changed_at="step", drawn=0.9, stopped_s=0.05), []),  # what was heard did
         (Visit("done", changed_at="started"), []),  # nobody said that it is stopped
     ],
 )
 def test_what_was_stopped_in_time_is_not_done(made: Visit, wrong: list[str]):
-    toll = chaos.Toll()
-    chaos.judge("cancels", made, {}, toll)
-    assert toll.wrong == [f"done, though it was stopped at {phase}" for phase in wrong]
+    toll = chaos.Toll(visits=[("cancels", made)] * 3)
+    chaos.judge_stops(toll)
+    assert toll.wrong == [f"{how_many} that were stopped in time are done" for how_many in wrong]
 
 
 def test_when_a_visitor_stopped_it_is_known():

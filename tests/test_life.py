@@ -176,7 +176,7 @@ class LifeOfRequests(RuleBasedStateMachine):
 
     async def all_over(self) -> None:
         """Until nobody waits and nothing is drawn."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.generator.load.waiting or self.generator.load.running:
                 await asyncio.sleep(0.002)
 

@@ -144,7 +144,7 @@ def test_a_request_that_waits_too_long_leaves_its_place():
         name, fields = generate(front, seed=8)[-1]
         assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
         assert fields["message"] == words.too_late(False, 2.0)
-        assert metric(front, "sdxl_queue_depth") == 0
+        wait_until(lambda: metric(front, "sdxl_queue_depth") == 0)
         waits = Background(front, seed=9)  # in the only place there is
         site.pipe.let_all()
         assert [each.finished()[-1][0] for each in (drawn, waits)] == ["done", "done"]
@@ -162,7 +162,8 @@ def test_a_request_that_is_drawn_too_long_leaves_its_place():
         site.pipe.let_all()
         assert waits.finished()[-1][0] == "done"
         assert [call["seed"] for call in site.pipe.calls] == [7, 8]
-        assert metric(front, "sdxl_inflight") == metric(site, "sdxl_inflight") == 0
+        for each in (front, site):
+            wait_until(lambda each=each: metric(each, "sdxl_inflight") == 0)
         assert metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1
 
 
