@@ -51,7 +51,7 @@ test: $(VENV)/.installed-test tests/node/node_modules/.installed
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 	$(REFERENCE)/bin/python -m pytest tests/reference --numprocesses $(PROCESSORS) \
-	  --maxprocesses 4 --dist loadgroup $(ARGS)
+	  --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-cluster: $(VENV)/.installed-test
 	$(VENV)/bin/python -m pytest tests/cluster $(ARGS)

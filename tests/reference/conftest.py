@@ -4,11 +4,15 @@ make test-reference ARGS="--seed 7 --checkpoints 20"
 """
 
 import importlib.util
+import re
 import secrets
 from typing import Any
 
 import jax
 import pytest
+
+# The number of a drawn checkpoint in the name of a test about it.
+DRAWN = re.compile(r"^.*test_reference\.py::\w+\[(\d+).*$")
 
 collect_ignore_glob = ["*"]
 if importlib.util.find_spec("torch"):
@@ -27,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """One seed for all processes, as the heading says."""
-    given = getattr(config, "workerinput", {"seed": config.option.seed})["seed"]
+    given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
     config.option.seed = secrets.randbelow(2**32) if given is None else given
 
 
@@ -35,6 +39,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """xdist asks what to tell a process that it starts."""
     node.workerinput["seed"] = node.config.option.seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keeps in one process what is about one checkpoint; xdist 3.8 loses groups with pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByCheckpoint(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return DRAWN.sub(r"\1", nodeid)
+
+    return ByCheckpoint(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -6,19 +6,30 @@ a picture is in the golden files.
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from drawing import draw_flax_checkpoint
 
 from pipeline.compat import FlaxDiffusionPipeline
+from tests import compiling
 from tools import flax_calls, torch_reference
 from tools.tiny_checkpoints import write
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-incumbent/bin/python"
 PICTURE_BOUND = 2 / 255
+
+
+@pytest.fixture(autouse=True)
+def _compiled_quickly() -> Iterator[None]:
+    """Pictures agree to two levels without most of XLA's optimisations, too."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.mark.parametrize("xl", [True, False])
@@ -30,7 +41,7 @@ def test_pictures(xl: bool, request: pytest.FixtureRequest, tmp_path: Path) -> N
     folder, file = tmp_path / "checkpoint", tmp_path / "theirs.npz"
     write(tiny, folder)
     command = [PYTHON, "-m", "tools.incumbent", folder, file, "--torch-constants"]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **compiling.QUICKLY, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         ours = flax_calls.pictures(*FlaxDiffusionPipeline.from_pretrained(folder))
     assert process.returncode == 0

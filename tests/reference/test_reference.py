@@ -66,10 +66,7 @@ def _prepared() -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "drawn" in metafunc.fixturenames:
-        count = metafunc.config.getoption("--checkpoints")
-        numbers = (  # what is about one of them stays in one process
-            pytest.param(i, marks=pytest.mark.xdist_group(f"drawn {i}")) for i in range(count)
-        )
+        numbers = range(metafunc.config.getoption("--checkpoints"))
         metafunc.parametrize("drawn", numbers, indirect=True, scope="module")
 
 
