@@ -5,6 +5,7 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -21,10 +22,12 @@ class RayCluster:
 
     Attributes:
         url: of the front-end.
+        dashboard: where Ray's own dashboard answers, which also takes jobs.
     """
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, dashboard: str, name: str) -> None:
         self.url = url
+        self.dashboard = dashboard
         self._name = name
 
     def painters(self) -> set[int]:
@@ -57,16 +60,18 @@ def fleet_on_this_machine(
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     name, port = f"fleet-{secrets.token_hex(4)}", free_port()
-    ray.init(
+    chosen = replace(chosen, host="127.0.0.1", port=port)
+    started = ray.init(
         num_cpus=fleet.max_replicas,
-        include_dashboard=False,
+        include_dashboard=True,
+        dashboard_port=free_port(),
         object_store_memory=100 * 2**20,
         log_to_driver=False,
     )
     try:
-        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        serve.start(proxy_location="Disabled")
         serve.run(build(fleet, chosen, load), name=name)
-        yield RayCluster(f"http://127.0.0.1:{port}", name)
+        yield RayCluster(f"http://127.0.0.1:{port}", f"http://{started.dashboard_url}", name)
     finally:
         serve.shutdown()
         ray.shutdown()

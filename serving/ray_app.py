@@ -1,9 +1,10 @@
 """Many machines with Ray Serve: `serve run serving.ray_app:app` starts one front-end and painters.
 
 Ray starts the processes, has as many painters as there is work for, and replaces those that end or
-are stuck. Each painter is an instance like any other, with a port of its own, and tells the
-front-end where it is; from there on `serving.remote` does all there is to do. What is set for
-`app.py` by environment variables is set in the same way here.
+are stuck. All else is as without Ray: the front-end serves the page and the APIs at `HOST` and
+`PORT`, each painter is an instance like any other, with a port of its own, and tells the front-end
+where it is; from there on `serving.remote` does all there is to do. What is set for `app.py` by
+environment variables is set in the same way here.
 """
 
 import asyncio
@@ -16,20 +17,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import ray
-from fastapi import FastAPI
+from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 from ray.serve.handle import DeploymentHandle
 
-from serving import http, logs, options, server, start
+from serving import http, logs, options, start
 from serving.generator import Model
 from serving.instance import Client
 from serving.observer import Observer
 from serving.options import Options
 from serving.remote import RemoteGenerator
-from serving.server import Server
+from serving.server import ANSWERS_ON_S, GOODBYE_S, Server
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -40,11 +41,8 @@ log = logging.getLogger(__name__)
 ANNOUNCE_S = 2.0
 # Ray looks so often whether a painter is well, and gives up on one after three times that.
 HEALTH_S = 5.0
-# Room for painters to say where they are, besides as many calls as `serving.http_guard` lets in;
-# more wait, and more yet are refused.
-CALLS, CALLS_WAITING = server.MAX_CONNECTIONS, 100
 # For what is left to do when all requests have ended: what is still being sent, and Ray's own.
-GOODBYE_S = server.GOODBYE_S + 5.0
+ENDS_ON_S = ANSWERS_ON_S + GOODBYE_S + 5.0
 
 
 Whole = Annotated[int, Field(ge=1)]
@@ -72,7 +70,7 @@ def build(
 ) -> Application:
     """A front-end and its painters, whose pipelines `load` gets: it runs where they draw."""
     key = secrets.token_urlsafe()  # which only this front-end and these painters know
-    ends_within_s = chosen.stop_within + GOODBYE_S
+    ends_within_s = chosen.stop_within + ENDS_ON_S
     painters = serve.deployment(
         ray_actor_options=_host(fleet),
         health_check_period_s=HEALTH_S,
@@ -81,13 +79,12 @@ def build(
         **_scaling(fleet),
     )(Painter)
     front_end = serve.deployment(
-        max_ongoing_requests=CALLS,
-        max_queued_requests=CALLS_WAITING,
         # On the head's host, which stays when hosts of painters come and go.
         ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
-        logging_config={"enable_access_log": False},  # whoever knows an id may stop the request
+        logging_config={"enable_access_log": False},  # every word of a painter would be a line
+        health_check_period_s=HEALTH_S,
         graceful_shutdown_timeout_s=ends_within_s,
-    )(serve.ingress()(FrontEnd))
+    )(FrontEnd)
     return front_end.bind(chosen, key, painters.bind(chosen, key, load))
 
 
@@ -196,35 +193,55 @@ class Painter:
 
 
 class FrontEnd:
-    """The page and the APIs, over whichever painters there are. Has no model and no JAX."""
+    """The page and the APIs, over whichever painters there are. Has no model and no JAX.
+
+    On a port of its own, with the server that every instance has: Ray's proxy would let clients
+    hold a connection, or a place, for as long as they like.
+    """
 
     async def __init__(self, chosen: Options, key: str, painters: DeploymentHandle) -> None:
         logs.start(chosen.log_format)
         start.prepare_environment()
-        self._chosen = chosen
-        self._observer = Observer(log_prompts=chosen.log_prompts)
-        self._keys = start.read_keys("API_KEYS_FILE", chosen.api_keys_file)
+        from ui.mount import mount  # Gradio reads the environment as it is imported
+
+        observer = Observer(log_prompts=chosen.log_prompts)
+        keys = start.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
         model = await painters.model.remote()  # waits until there is one
-        self._generator = RemoteGenerator(client, [], model, *start.limits(chosen), self._observer)
-        await self._generator.open()
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        """Called by Ray, after the constructor."""
-        from ui.mount import mount
-
+        self._generator = RemoteGenerator(client, [], model, *start.limits(chosen), observer)
         web = http.build(
             self._generator,
-            self._observer,
-            keys=self._keys,
-            cors_origins=self._chosen.cors_origins,
-            trusted_proxies=self._chosen.trusted_proxies,
-            on_space=self._chosen.on_space,
+            observer,
+            keys=keys,
+            cors_origins=chosen.cors_origins,
+            trusted_proxies=chosen.trusted_proxies,
+            on_space=chosen.on_space,
         )
-        chosen = self._chosen
-        at = chosen.host, chosen.port
-        self._end_streams = mount(web, self._generator, *at, chosen.keep_files)
-        return web
+        self._at = chosen.host, chosen.port
+        end_streams = mount(web, self._generator, *self._at, chosen.keep_files)
+        self._server = Server(
+            web, self._generator, *self._at, chosen.stop_within, end_streams, ANSWERS_ON_S
+        )
+        # One that Ray puts in this one's place begins before this one has ended.
+        family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
+        door = socket.create_server(self._at, family=family, reuse_port=True)
+        self._serving = asyncio.create_task(self._server.serve([door]))
+        while not self._server.started:
+            await self.check_health()
+            await asyncio.sleep(0.05)
+
+    async def __call__(self, request: Request) -> Response:
+        """What Ray's own proxy passes on."""
+        return Response("The page is at {}, port {}.".format(*self._at), status_code=404)
+
+    async def check_health(self) -> None:
+        """Called by Ray.
+
+        Raises:
+            RuntimeError: it does not serve any more.
+        """
+        if self._serving.done():
+            raise RuntimeError("The server has ended") from self._serving.exception()
 
     async def meet(self, url: str) -> int:
         """Called by a painter: has it draw. Returns how many requests there are to be drawn."""
@@ -233,6 +250,6 @@ class FrontEnd:
         return load.waiting + load.running
 
     async def __del__(self) -> None:
-        """Called by Ray."""
-        await self._generator.close(self._chosen.stop_within)
-        self._end_streams()
+        """Called by Ray: what was asked for is finished."""
+        self._server.should_exit = True
+        await self._serving

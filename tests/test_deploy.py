@@ -48,7 +48,8 @@ def test_kubernetes_takes_its_own_kinds():
         if one["kind"] != "RayService"
     ]
     about = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
-    for one in [*own, *({**about, "spec": pod} for pod in pods())]:
+    entrance = {**about, "kind": "Service", **ray_service()["spec"]["serveService"]}
+    for one in [*own, entrance, *({**about, "spec": pod} for pod in pods())]:
         kubernetes_validate.validate(one, KUBERNETES, strict=True)
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate({**about, "spec": {}}, KUBERNETES, strict=True)
@@ -164,6 +165,17 @@ def test_only_settings_that_there_are(capsys: pytest.CaptureFixture[str]):
     named |= application["runtime_env"]["env_vars"].keys()
     named |= documents("compose.yaml")[0]["services"]["sdxl"]["environment"].keys()
     assert named <= known
+
+
+def test_kuberay_leads_visitors_to_the_front_end():
+    [port] = ray_service()["spec"]["serveService"]["spec"]["ports"]
+    image = (DEPLOY.parent / "Dockerfile").read_text()
+    assert f"PORT={port['targetPort']} " in image
+    # This is the name of the port that KubeRay would have led them to.
+    [head] = ray_service()["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"][
+        "containers"
+    ]
+    assert port["name"] in {each["name"] for each in head["ports"]}
 
 
 def test_prometheus_asks_where_compose_serves():

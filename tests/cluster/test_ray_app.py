@@ -1,6 +1,8 @@
 """Real Ray processes on this machine: one front-end and two painters of the miniature."""
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.visitors import Moment, Visit, visit
 from pipeline import BUNDLED
 from serving import options, start
+from serving.http_guard import HEAD_WITHIN_S
 from serving.ray_app import Fleet
 
 MODEL = ["--model", str(BUNDLED)]
@@ -20,6 +23,8 @@ BODIES = [
     {"prompt": "a yellow moon", "seed": 7, "num_inference_steps": 5},
     {"prompt": "a red star on a blue background", "seed": 2**32 - 2, "num_inference_steps": 40},
 ]
+# Of Ray's dashboard.
+READABLE = ("/api/jobs/", "/api/serve/applications/", "/api/cluster_status", "/nodes?view=summary")
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +89,34 @@ def test_too_many_are_refused_and_not_kept(cluster: RayCluster):
     outcomes = [one.outcome for one in made]
     # Two are drawn at once, and two wait.
     assert sorted(outcomes) == ["done"] * 4 + ["refused: full"] * 3
+
+
+@pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"])
+def test_clients_that_only_hold_a_connection_are_hung_up_on(cluster: RayCluster, head: bytes):
+    """As `app.py` does, which test_http shows in full."""
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", int(cluster.url.rpartition(":")[2]))) as slow:
+        slow.sendall(head)
+        slow.settimeout(60)
+        assert slow.recv(100) == b""
+    assert time.monotonic() - began < HEAD_WITHIN_S + 20
+
+
+def test_ray_tells_and_does_nothing_without_its_token(cluster: RayCluster):
+    """CVE-2023-48022: whoever could reach its dashboard could run a command on the hosts."""
+    job = {"entrypoint": "true"}
+    right = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        with httpx.Client(base_url=cluster.dashboard, headers=headers) as stranger:
+            answers = [
+                stranger.post("/api/jobs/", json=job),
+                stranger.put("/api/serve/applications/", json={"applications": []}),
+                stranger.delete("/api/serve/applications/"),
+                *(stranger.get(path) for path in READABLE),
+            ]
+        assert {answer.status_code for answer in answers} <= {401, 403}
+    for path in READABLE:
+        assert httpx.get(f"{cluster.dashboard}{path}", headers=right).status_code == 200
 
 
 def test_a_painter_that_is_killed_loses_nothing(cluster: RayCluster, alone: list[Visit]):
