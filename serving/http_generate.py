@@ -42,7 +42,7 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
             **wire.generate_fields(body),
         )
         await generator.submit(request)
-        # Not X-Request-Id, for which proxies, Ray's among them, have values of their own.
+        # Not X-Request-Id, for which proxies have values of their own.
         response.headers["Content-Location"] = f"/v1/requests/{request.id}"
         # Before anything is answered: the request may end, and be forgotten, in between.
         return following(request.id)
