@@ -1,30 +1,20 @@
 """Requests drawn by other instances of this program, over HTTP. Needs no model and no JAX."""
 
 import asyncio
-import dataclasses
 import logging
-import math
 import secrets
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from pydantic import TypeAdapter, ValidationError
-
-from pipeline.metadata import Settings
-from pipeline.request import picture_seeds
 from serving import wire, words
 from serving.desk import Limits
 from serving.generator import (
-    Done,
     Error,
     ErrorKind,
-    Event,
-    Image,
     Length,
     Model,
-    Preview,
     Queued,
     Started,
     Step,
@@ -41,6 +31,7 @@ from serving.instance import (
 from serving.limits import RateLimits
 from serving.logs import about
 from serving.observer import Observer
+from serving.plausible import check, differences
 from serving.reception import Reception
 from serving.record import Record
 
@@ -55,7 +46,6 @@ _LOOKS = 2
 LAST_LOOKS = 24
 # How long an instance that refuses requests for the moment is spared, whatever it says.
 _LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
-_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
 @dataclass(frozen=True)
@@ -257,7 +247,7 @@ class RemoteGenerator(Reception):
                         continue  # it is this instance that says so
                     if isinstance(event, Error) and event.kind in ELSEWHERE:
                         raise BackendError(event.message, str(event.kind))
-                    _check(event, record, self.model)
+                    check(event, record, self.model)
                     self._desk.publish(record, event)
                     if isinstance(event, Step) and event.done == event.total:
                         self._speed.observe(request.num_inference_steps, time.monotonic() - began)
@@ -293,7 +283,7 @@ class RemoteGenerator(Reception):
     async def _look_at(self, backend: Backend) -> None:
         try:
             model, load = await fetch_model(self._client, backend.url)
-            if others := _differences(model, self.model):
+            if others := differences(model, self.model):
                 raise BackendError(f"it draws with {others}", "other")
         except (BackendError, LoopError) as error:
             if backend.healthy:
@@ -331,72 +321,3 @@ def _give_up(backend: Backend) -> None:
 _PASSING = {"full", "too_many", "abandoned"}
 # Those of them for which it did not even begin: asking again costs nothing but time.
 _NOT_BEGUN = {"full", "too_many"}
-
-
-def _check(event: Event, record: Record, model: Model) -> None:
-    """Passes what a request like this one can hear of."""
-    wanted = record.request.images or model.images_per_request
-    steps = record.request.num_inference_steps
-    match event:
-        case Step(done, total) if not 1 <= done <= total == steps:
-            raise BackendError(f"has done {done} of {total} steps, not {steps}", "nonsense")
-        case Image():
-            _check_image(event, record, wanted)
-        case Preview(jpegs) if not (
-            1 <= len(jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in jpegs)
-        ):
-            raise BackendError("sends a preview that is none", "nonsense")
-        case Done() if record.images < wanted:
-            raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
-
-
-def _check_image(image: Image, record: Record, wanted: int) -> None:
-    """Passes one of the pictures that this request is to have."""
-    request = record.request
-    seeds = picture_seeds(request.seed, wanted, request.variation_strength)
-    if not (0 <= image.index < wanted and image.png.startswith(_PNG)):
-        raise BackendError(f"sends a picture {image.index} that is none", "nonsense")
-    if not _may_be_unblurred(image, record):
-        raise BackendError("sends a picture unblurred that is not to be", "nonsense")
-    if image.seed != seeds[image.index] or not _are_settings(image.settings):
-        raise BackendError("sends a picture of another seed, or without settings", "nonsense")
-
-
-def _may_be_unblurred(image: Image, record: Record) -> bool:
-    """Whether what came with a picture, if anything, is a picture that was asked for."""
-    unblurred = image.unblurred
-    return unblurred is None or (record.request.unblurred and unblurred.startswith(_PNG))
-
-
-def _are_settings(found: dict[str, str | int | float | None]) -> bool:
-    """Whether these are of a picture, each of its kind; None is what an older instance left out."""
-    if any(isinstance(value, float) and not math.isfinite(value) for value in found.values()):
-        return False
-    try:
-        read = TypeAdapter(Settings).validate_python(found)
-    except ValidationError:
-        return False
-    return found.items() <= dataclasses.asdict(read).items()
-
-
-# What decides, beside the request, what the pictures are, to the bit.
-_DRAWN_WITH = (
-    "name",
-    "revision",
-    "scheduler",
-    "version",
-    "device",
-    "num_devices",
-    "height",
-    "width",
-    "images_per_request",
-    "max_inference_steps",
-    "safety_checker",
-    "screened",
-)
-
-
-def _differences(one: Model, other: Model) -> str:
-    """Why an instance draws other pictures of the same request than another; "" if it does not."""
-    pairs = [(name, getattr(one, name), getattr(other, name)) for name in _DRAWN_WITH]
-    return ", ".join(f"{name} {own!r}, not {its!r}" for name, own, its in pairs if own != its)
