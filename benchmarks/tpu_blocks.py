@@ -75,14 +75,28 @@ def main() -> None:
         print(name, json.dumps(layers[name], indent=2), flush=True)
     report = {
         **record.head("benchmarks.tpu_blocks"),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": versions(),
         "microseconds": layers,
     }
     print(record.save(f"tpu-{options.topology}-layers", report))
 
 
-def program(make: Callable[..., nnx.Module], sizes: Sizes, place: SingleDeviceSharding) -> str:
-    """The compiled layer's HLO, in bfloat16."""
+def versions() -> dict[str, str]:
+    """Of what compiles."""
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def program(
+    make: Callable[..., nnx.Module],
+    sizes: Sizes,
+    place: SingleDeviceSharding,
+    options: dict[str, str | bool] | None = None,
+) -> str:
+    """The compiled layer's HLO, in bfloat16; `options` are the compiler's.
+
+    Raises:
+        JaxRuntimeError: there is no such option, or none that compiles.
+    """
 
     def shape(size: tuple[int, ...], dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(size, dtype, sharding=place)
@@ -91,7 +105,7 @@ def program(make: Callable[..., nnx.Module], sizes: Sizes, place: SingleDeviceSh
     graphdef, state = nnx.split(module)
     weights = jax.tree.map(lambda leaf: shape(leaf.shape, leaf.dtype), state)
     run = jax.jit(lambda weights, *inputs: nnx.merge(graphdef, weights)(*inputs))
-    return run.lower(weights, *map(shape, sizes)).compile().as_text() or ""
+    return run.lower(weights, *map(shape, sizes)).compile(options).as_text() or ""
 
 
 if __name__ == "__main__":
