@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -55,9 +54,8 @@ def _stop(*_: object) -> None:
 
 def _check_address(host: str, port: int) -> None:
     """Fails at once, not after the model was loaded, if the page cannot be served there."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        start.listen(host, port).close()
     except OSError as error:
         _give_up(f"cannot listen on {host}, port {port}: {error.strerror}")
 
@@ -99,24 +97,9 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
-    from serving import http
-    from serving.server import ANSWERS_ON_S, Server
-    from ui.mount import mount
-
-    app = http.build(
-        generator,
-        observer,
-        keys=keys,
-        cors_origins=chosen.cors_origins,
-        trusted_proxies=chosen.trusted_proxies,
-        passes_on=bool(chosen.backend_urls),
-        on_space=chosen.on_space,
-    )
-    end_streams = mount(app, generator, chosen.host, chosen.port, chosen.keep_files)
+    server = start.page_server(generator, observer, keys, chosen)
     host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
     log.info("Open http://%s:%d", host, chosen.port)
-    at = chosen.host, chosen.port
-    server = Server(app, generator, *at, chosen.stop_within, end_streams, ANSWERS_ON_S)
     status = 0
     try:
         server.run()

@@ -8,13 +8,12 @@ seen here first. Attention kernels, of which the compiler says nothing, are not 
 """
 
 import argparse
-import importlib.metadata
 import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.tpu_topology import describe  # first: it sets the environment
+from benchmarks.tpu_topology import describe, versions  # first: it sets the environment
 
 # isort: split
 
@@ -29,7 +28,6 @@ from pipeline.layers import ResnetBlock, Upsample, folded
 from pipeline.unet import TransformerBlock
 from pipeline.weights import shape_rngs
 
-PACKAGES = ("flax", "jax", "jaxlib", "libtpu")
 BATCH = 2  # both halves of guidance
 TOKENS, PROMPT, TIME = 77, 2048, 1280
 Sizes = tuple[tuple[int, ...], ...]
@@ -79,11 +77,6 @@ def main() -> None:
         "microseconds": layers,
     }
     print(record.save(f"tpu-{options.topology}-layers", report))
-
-
-def versions() -> dict[str, str]:
-    """Of what compiles."""
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def program(

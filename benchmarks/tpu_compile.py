@@ -6,13 +6,12 @@ Writes every program's HLO into the folder and prints times and sizes as JSON.
 """
 
 import argparse
-import importlib.metadata
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tpu_topology import describe, megabytes  # first: it sets the environment
+from benchmarks.tpu_topology import describe, megabytes, versions  # first: it sets the environment
 
 # isort: split
 
@@ -26,7 +25,6 @@ from pipeline.config import Config, read_config
 from pipeline.loading import blueprints
 from tests.published import SDXL_BASE, write
 
-PACKAGES = ("flax", "jax", "jaxlib", "libtpu")
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 
 
@@ -51,7 +49,7 @@ def main() -> None:
     report = {
         "topology": options.topology,
         "layout": dict(mesh.shape),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": versions(),
         "programs": programs,
     }
     print(json.dumps(report))

@@ -10,7 +10,7 @@ import argparse
 import time
 from typing import Any
 
-from benchmarks.tpu_topology import describe  # first: it sets the environment
+from benchmarks.tpu_topology import describe, versions  # first: it sets the environment
 
 # isort: split
 
@@ -19,34 +19,30 @@ from jax.sharding import SingleDeviceSharding
 
 from benchmarks import record
 from benchmarks.roofline import CHIPS, Chip, whole_and_loop
-from benchmarks.tpu_blocks import BLOCKS, program, versions
+from benchmarks.tpu_blocks import BLOCKS, program
 
-DEFAULTS = "defaults"
-OPTIONS: dict[str, str | bool] = {
-    # What recipes for language models have.
-    "xla_tpu_rwb_fusion": False,
-    "xla_tpu_dot_dot_fusion_duplicated": True,
-    "xla_tpu_dot_dot_fusion": False,
-    # What may keep more of a convolution's or a product's arrays in fast memory.
-    "xla_jf_tune_large_vmem": True,
-    "xla_jf_conv_prefers_padding_input_feature": True,
-    "xla_jf_conv_reshape_fusion": True,
-    "xla_tpu_allow_conv_input_fusion_with_downcast_convert": True,
-    # What may fuse more, or lay arrays out better.
-    "xla_tpu_enable_experimental_fusion_cost_model": True,
-    "xla_tpu_enable_aggressive_loop_fusion_layout_opt": True,
-    "xla_tpu_enable_multi_level_nested_loop_fusion": True,
-    "xla_tpu_enable_large_2nd_minor_layout_for_x16": True,
-    "xla_jf_enable_advanced_multi_output_fusion": True,
-    "xla_tpu_enable_copy_fusion": True,
-    # What may hide more of the copies.
-    "xla_tpu_enable_latency_hiding_scheduler": False,
-    "xla_tpu_enable_all_experimental_scheduler_features": True,
-}
 SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"
-CHOICES: list[dict[str, str | bool]] = [
-    *({SCOPED_VMEM: str(1024 * mib)} for mib in (32, 64, 96)),
-    *({name: value} for name, value in OPTIONS.items()),
+OPTIONS: list[tuple[str, str | bool]] = [
+    *((SCOPED_VMEM, str(1024 * mib)) for mib in (32, 64, 96)),
+    # What recipes for language models have.
+    ("xla_tpu_rwb_fusion", False),
+    ("xla_tpu_dot_dot_fusion_duplicated", True),
+    ("xla_tpu_dot_dot_fusion", False),
+    # What may keep more of a convolution's or a product's arrays in fast memory.
+    ("xla_jf_tune_large_vmem", True),
+    ("xla_jf_conv_prefers_padding_input_feature", True),
+    ("xla_jf_conv_reshape_fusion", True),
+    ("xla_tpu_allow_conv_input_fusion_with_downcast_convert", True),
+    # What may fuse more, or lay arrays out better.
+    ("xla_tpu_enable_experimental_fusion_cost_model", True),
+    ("xla_tpu_enable_aggressive_loop_fusion_layout_opt", True),
+    ("xla_tpu_enable_multi_level_nested_loop_fusion", True),
+    ("xla_tpu_enable_large_2nd_minor_layout_for_x16", True),
+    ("xla_jf_enable_advanced_multi_output_fusion", True),
+    ("xla_tpu_enable_copy_fusion", True),
+    # What may hide more of the copies.
+    ("xla_tpu_enable_latency_hiding_scheduler", False),
+    ("xla_tpu_enable_all_experimental_scheduler_features", True),
 ]
 
 
@@ -57,9 +53,10 @@ def main() -> None:
     topology = parser.parse_args().topology
     place = SingleDeviceSharding(describe(topology)[0])
     chip = CHIPS[topology.partition(":")[0]]
+    choices: dict[str, dict[str, str | bool]] = {"defaults": {}}
+    choices |= {f"{option}={value}": {option: value} for option, value in OPTIONS}
     found: dict[str, Any] = {}
-    for choice in ({}, *CHOICES):
-        name = " ".join(f"{option}={value}" for option, value in choice.items()) or DEFAULTS
+    for name, choice in choices.items():
         found[name] = measure(choice, place, chip)
         print(name, found[name], flush=True)
     report = {

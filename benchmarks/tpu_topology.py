@@ -1,5 +1,6 @@
 """TPUs that are not there, to compile for. Import this before JAX: it sets the environment."""
 
+import importlib.metadata
 import math
 import os
 
@@ -22,6 +23,12 @@ def describe(topology: str) -> list[jax.Device]:
     name = {"v5e": "v5litepod"}.get(kind, kind)
     os.environ["TPU_ACCELERATOR_TYPE"] = f"{name}-{chips}"
     return list(topologies.get_topology_desc(topology, platform="tpu").devices)
+
+
+def versions() -> dict[str, str]:
+    """Of what this project compiles with."""
+    packages = ("flax", "jax", "jaxlib", "libtpu")
+    return {name: importlib.metadata.version(name) for name in packages}
 
 
 def megabytes(executable: jax.stages.Compiled) -> dict[str, float]:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import secrets
-import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -146,7 +145,7 @@ class Painter:
         # Ray's event loop shall not wait for pictures, nor they for Ray's.
         web = http.build(generator, observer, keys=[key])
         host = ray.util.get_node_ip_address()
-        door = socket.create_server((host, 0))
+        door = start.listen(host, 0)
         port = door.getsockname()[1]
         self._url = f"http://{host}:{port}"
         self._server = Server(web, generator, host, port, chosen.stop_within)
@@ -202,29 +201,14 @@ class FrontEnd:
     async def __init__(self, chosen: Options, key: str, painters: DeploymentHandle) -> None:
         logs.start(chosen.log_format)
         start.prepare_environment()
-        from ui.mount import mount  # Gradio reads the environment as it is imported
-
         observer = Observer(log_prompts=chosen.log_prompts)
         keys = start.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
         model = await painters.model.remote()  # waits until there is one
         self._generator = RemoteGenerator(client, [], model, *start.limits(chosen), observer)
-        web = http.build(
-            self._generator,
-            observer,
-            keys=keys,
-            cors_origins=chosen.cors_origins,
-            trusted_proxies=chosen.trusted_proxies,
-            on_space=chosen.on_space,
-        )
-        self._at = chosen.host, chosen.port
-        end_streams = mount(web, self._generator, *self._at, chosen.keep_files)
-        self._server = Server(
-            web, self._generator, *self._at, chosen.stop_within, end_streams, ANSWERS_ON_S
-        )
+        self._server = start.page_server(self._generator, observer, keys, chosen)
         # One that Ray puts in this one's place begins before this one has ended.
-        family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
-        door = socket.create_server(self._at, family=family, reuse_port=True)
+        door = start.listen(chosen.host, chosen.port, reuse_port=True)
         self._serving = asyncio.create_task(self._server.serve([door]))
         while not self._server.started:
             await self.check_health()
@@ -232,7 +216,7 @@ class FrontEnd:
 
     async def __call__(self, request: Request) -> Response:
         """What Ray's own proxy passes on."""
-        return Response("The page is at {}, port {}.".format(*self._at), status_code=404)
+        return Response(f"The page is on port {self._server.config.port}.", status_code=404)
 
     async def check_health(self) -> None:
         """Called by Ray.
