@@ -18,6 +18,8 @@ from pipeline import flash
 # Of scores in memory at once; beyond that queries are taken in turns. The VAE's at 1024x1024
 # would be a gigabyte for every picture.
 SCORE_BYTES = 2**28
+# On a CPU as many heads are taken at once as have so few scores that they stay in the cache.
+CACHED_BYTES = 2**24
 CUDNN_MAX_HEAD_SIZE = 128
 
 
@@ -51,7 +53,10 @@ def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _by_platform(heads: int, *projections: Array) -> Array:
     """`self_attention` of one array, `cross_attention` of two."""
-    kernels: dict[str, Callable[..., Array]] = {"default": partial(_plain, heads)}
+    kernels: dict[str, Callable[..., Array]] = {
+        "default": partial(_plain, heads),
+        "cpu": partial(_on_cpu, heads),
+    }
     # Of a prompt's few keys XLA makes less work than the kernel: benchmarks/README.md.
     if len(projections) == 1 and flash.fits(heads, *projections):
         kernels["tpu"] = partial(flash.flash_attention, heads)
@@ -86,14 +91,53 @@ def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
 
 def _plain(heads: int, *projections: Array) -> Array:
     query, key, value = _split(heads, *projections)
-    batch, rows = query.shape[:2]
-    wanted = -(-4 * batch * heads * rows * key.shape[1] // SCORE_BYTES)
-    parts = next(n for n in range(wanted, rows + 1) if rows % n == 0)
+    score_bytes = 4 * len(query) * heads * query.shape[1] * key.shape[1]
+    done = _in_turns(lambda part: attention(part, key, value), query, score_bytes)
+    return done.reshape(*done.shape[:2], -1)
+
+
+def _on_cpu(heads: int, *projections: Array) -> Array:
+    """Some heads of some pictures at a time; XLA makes one kernel of all that is done for them."""
+    each = [
+        x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in _split(heads, *projections)
+    ]  # [B * N, L, K] and [B * N, S, K]
+    head_bytes = 4 * each[0].shape[1] * each[1].shape[1]
+    parts = _parts(len(each[0]), head_bytes * len(each[0]), CACHED_BYTES)
+
+    def turn(some: list[Array]) -> Array:
+        query, key, value = some
+        score_bytes = head_bytes * len(query)
+        return _in_turns(lambda part: _unscaled(part, key, value), query, score_bytes)
+
+    done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in each])
+    batch, rows = projections[0].shape[:2]
+    return done.reshape(batch, heads, rows, -1).swapaxes(1, 2).reshape(batch, rows, -1)
+
+
+def _unscaled(query: Array, key: Array, value: Array) -> Array:
+    """`attention` of `[G, L, K]` to two `[G, S, K]`, divided by the weights' sum in the end."""
+    scores = jnp.einsum("glk,gsk->gls", query, key, preferred_element_type=jnp.float32)
+    scores *= query.shape[-1] ** -0.5
+    weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    narrow = weights.astype(value.dtype)
+    done = jnp.einsum("gls,gsk->glk", narrow, value, preferred_element_type=jnp.float32)
+    return (done / weights.sum(axis=-1, keepdims=True)).astype(query.dtype)
+
+
+def _in_turns(attend: Callable[[Array], Array], query: Array, score_bytes: int) -> Array:
+    """Of queries `[B, L, ...]`, as many at a time as have `SCORE_BYTES` of scores."""
+    parts = _parts(query.shape[1], score_bytes, SCORE_BYTES)
     if parts == 1:
-        return attention(query, key, value).reshape(batch, rows, -1)
-    turns = jnp.moveaxis(query.reshape(batch, parts, rows // parts, *query.shape[2:]), 1, 0)
-    done = jax.lax.map(lambda turn: attention(turn, key, value), turns)
-    return jnp.moveaxis(done, 0, 1).reshape(batch, rows, -1)
+        return attend(query)
+    turns = query.reshape(len(query), parts, -1, *query.shape[2:])
+    done = jax.lax.map(attend, jnp.moveaxis(turns, 1, 0))
+    return jnp.moveaxis(done, 0, 1).reshape(query.shape)
+
+
+def _parts(length: int, size: int, most: int) -> int:
+    """Into how many equal parts a length is divided, for each to have at most `most` of `size`."""
+    wanted = min(-(-size // most), length)
+    return next(n for n in range(wanted, length + 1) if length % n == 0)
 
 
 def _cudnn_fits(heads: int, *projections: Array) -> bool:

@@ -10,8 +10,9 @@ from jax.errors import JaxRuntimeError
 
 from pipeline.errors import DeviceError
 
-# Of a checkpoint up to this size every core of a CPU can have a copy.
-COPIED_BYTES = 500e6
+# A checkpoint that is larger has one copy in a CPU's memory, not one for every core.
+LARGE_BYTES = 500e6
+CPU_INFO = Path("/proc/cpuinfo")
 _UNSET = -1
 
 
@@ -33,8 +34,23 @@ def worth_a_copy(devices: Sequence[jax.Device], folder: Path) -> Sequence[jax.De
 
     All of them; but of a CPU's, which have one memory, only the first where it is large.
     """
-    size = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
-    return devices[:1] if devices[0].platform == "cpu" and size > COPIED_BYTES else devices
+    return devices[:1] if devices[0].platform == "cpu" and _is_large(folder) else devices
+
+
+def worth_bfloat16(device: jax.Device, folder: Path) -> bool:
+    """Whether the networks of a checkpoint in a folder should run in bfloat16 on a device.
+
+    On accelerators all. On a CPU those of a large one, if it has tiles for such products (AMX): in
+    a small one's they are too small to be worth the time that they take to compile.
+    """
+    if device.platform != "cpu":
+        return True
+    tiles = CPU_INFO.exists() and "amx_bf16" in CPU_INFO.read_text().split()
+    return tiles and _is_large(folder)
+
+
+def _is_large(folder: Path) -> bool:
+    return sum(file.stat().st_size for file in folder.rglob("*.safetensors")) > LARGE_BYTES
 
 
 def find_devices() -> list[jax.Device]:

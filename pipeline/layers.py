@@ -12,6 +12,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from pipeline.attention import cross_attention, self_attention
+from pipeline.products import convolution, dot_general
 
 A = TypeVar("A", Array, np.ndarray)
 M = TypeVar("M", bound=nnx.Module)
@@ -19,7 +20,15 @@ M = TypeVar("M", bound=nnx.Module)
 
 def linear(d_in: int, d_out: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
     """`[..., d_in] -> [..., d_out]`."""
-    return nnx.Linear(d_in, d_out, use_bias=bias, dtype=dtype, param_dtype=dtype, rngs=rngs)
+    return nnx.Linear(
+        d_in,
+        d_out,
+        use_bias=bias,
+        dtype=dtype,
+        param_dtype=dtype,
+        dot_general=dot_general,
+        rngs=rngs,
+    )
 
 
 def conv(
@@ -40,6 +49,7 @@ def conv(
         kernel_size=(kernel, kernel),
         strides=stride,
         padding=[pad, pad],
+        conv_general_dilated=convolution,
         dtype=dtype,
         param_dtype=dtype,
         rngs=rngs,
@@ -244,10 +254,7 @@ class Upsample(nnx.Module):
 
 def _conv_2x2(x: Array, kernel: Array, i: int, j: int) -> Array:
     """Of the pixels in row i and column j of every four."""
-    padding = ((1 - i, i), (1 - j, j))
-    return jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    return convolution(x, kernel, (1, 1), ((1 - i, i), (1 - j, j)))
 
 
 def summed_taps(kernel: A) -> A:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
     """What networks run in on `devices`: what was asked for, or what suits them where None.
 
-    XLA's CPU backend is slower in bfloat16 than in float32.
+    Of a CPU that depends on the checkpoint too: `devices.worth_bfloat16`.
     """
     if dtype is None:
         return jnp.dtype(jnp.float32 if devices[0].platform == "cpu" else jnp.bfloat16)

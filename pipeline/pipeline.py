@@ -19,7 +19,7 @@ from PIL import Image
 from pipeline import metadata, preview, safety_images
 from pipeline.compiled import CompiledSampler, Shapes, make_mesh, place_on
 from pipeline.config import Config, read_config
-from pipeline.devices import failures_explained, find_devices, worth_a_copy
+from pipeline.devices import failures_explained, find_devices, worth_a_copy, worth_bfloat16
 from pipeline.errors import Cancelled, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
@@ -156,7 +156,8 @@ class SDXLPipeline:
             width: the same.
             images_per_request: pictures that every call draws.
             num_inference_steps: the default of `generate`, 1 to 50.
-            dtype: of the networks: bfloat16 on accelerators and float32 on CPU where None.
+            dtype: of the networks; where None bfloat16 on accelerators, and of a large checkpoint
+                on a CPU with AMX, and otherwise float32.
             devices: to run on; where None all of the default backend, but for a large checkpoint
                 only the first of a CPU's.
             cache_dir: a private folder to keep compiled executables in; None keeps none.
@@ -181,22 +182,24 @@ class SDXLPipeline:
         used = find_devices() if devices is None else list(devices)
         if not used:
             raise InputError("devices is empty; expected at least one")
-        dtype = network_dtype(dtype, used)
+        chosen = network_dtype(dtype, used)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         checkpoint = fetch(
             str(model),
             revision,
-            prefer_fp16=dtype.itemsize == 2,
+            prefer_fp16=chosen.itemsize == 2,
             scheduler=scheduler,
             safety_checker=safety_checker,
         )
+        if dtype is None and worth_bfloat16(used[0], checkpoint.folder):
+            chosen = network_dtype("bfloat16", used)
         config = read_config(checkpoint.folder, scheduler, safety_checker=safety_checker)
         tokenizers = load_tokenizers(checkpoint.folder, config)
         shapes = Shapes(images_per_request, *image_size(config, height, width), tokenizers.length)
         if devices is None:
             used = worth_a_copy(used, checkpoint.folder)
         mesh = make_mesh(used, images_per_request)
-        networks = load_networks(checkpoint.folder, config, dtype, place_on(mesh))
+        networks = load_networks(checkpoint.folder, config, chosen, place_on(mesh))
         compiled = CompiledSampler(config, networks, mesh, shapes, cache)
         # The first run of an executable is slow even when it has been compiled.
         with Timed("warmed up"):
@@ -208,7 +211,7 @@ class SDXLPipeline:
                 compiled,
                 colours,
                 num_inference_steps,
-                dtype,
+                chosen,
                 screen,
             )
             pipe.generate("warm up", num_inference_steps=1, output_type="latent")

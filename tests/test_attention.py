@@ -64,10 +64,20 @@ def heads_apart(x: np.ndarray) -> list[np.ndarray]:
     return [part.reshape(2, 6, 3, 8) for part in np.split(x, x.shape[-1] // 24, axis=-1)]
 
 
-@pytest.mark.parametrize("score_bytes", [2**28, 4 * 2 * 3 * 6 * 2])
-def test_of_projections(score_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All queries at once, and in turns of two."""
+HEAD_BYTES = 4 * 6 * 6
+
+
+@pytest.mark.parametrize(
+    ("score_bytes", "cached_bytes"),
+    [(2**28, 2**24), (2**28, 2 * HEAD_BYTES), (HEAD_BYTES // 3, 2 * HEAD_BYTES)],
+)
+def test_of_projections(
+    score_bytes: int, cached_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once, two heads at a time, and of those a query at a time."""
     monkeypatch.setattr("pipeline.attention.SCORE_BYTES", score_bytes)
+    monkeypatch.setattr("pipeline.attention.CACHED_BYTES", cached_bytes)
+    jax.clear_caches()  # they are not among what a trace is kept by
     joined, query, key_value = parts(72, 24, 48)
     right = by_definition(*heads_apart(joined), causal=False).reshape(2, 6, 24)
     run = jax.jit(lambda x: self_attention(x, 3))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from pipeline.devices import COPIED_BYTES, worth_a_copy
+from pipeline.devices import LARGE_BYTES, worth_a_copy, worth_bfloat16
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
@@ -56,7 +56,35 @@ def test_a_large_checkpoint_is_not_copied_within_one_memory(tmp_path: Path) -> N
         file.truncate(1000)
     assert worth_a_copy(devices, tmp_path) == devices
     with weights.open("wb") as file:
-        file.truncate(int(COPIED_BYTES) + 1)
+        file.truncate(int(LARGE_BYTES) + 1)
     assert worth_a_copy(devices, tmp_path) == devices[:1]
     accelerators = [SimpleNamespace(platform="tpu")] * 4
     assert len(worth_a_copy(accelerators, tmp_path)) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "size", "worth"),
+    [
+        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_BYTES + 1, True),
+        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_BYTES, False),
+        ("cpu", "avx512_bf16", LARGE_BYTES + 1, False),
+        ("cpu", None, LARGE_BYTES + 1, False),
+        ("gpu", None, 1, True),
+    ],
+)
+def test_bfloat16_where_the_hardware_has_it(
+    platform: str,
+    flags: str | None,
+    size: float,
+    worth: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = tmp_path / "cpuinfo"
+    if flags is not None:
+        info.write_text(f"processor\t: 0\nflags\t\t: fpu {flags} rdpid\n")
+    monkeypatch.setattr("pipeline.devices.CPU_INFO", info)
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(int(size))
+    device = SimpleNamespace(platform=platform)
+    assert worth_bfloat16(device, tmp_path) == worth  # type: ignore[arg-type]

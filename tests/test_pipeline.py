@@ -613,7 +613,12 @@ def mixed_dtypes() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("mixed_dtypes")
-def test_other_size_and_precision(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", None])
+def test_other_size_and_precision(
+    dtype: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it is asked for, and as it is chosen where the hardware is made for it."""
+    monkeypatch.setattr("pipeline.pipeline.worth_bfloat16", lambda *_: True)
     with caplog.at_level(logging.INFO, logger="pipeline"):
         pipe = SDXLPipeline.from_pretrained(
             SMALLEST,
@@ -621,9 +626,10 @@ def test_other_size_and_precision(caplog: pytest.LogCaptureFixture) -> None:
             width=16,
             images_per_request=1,
             num_inference_steps=2,
-            dtype="bfloat16",
+            dtype=dtype,
             devices=jax.devices()[:1],
         )
+    assert pipe.version.endswith(", bfloat16")
     for stage in ("loaded unet", "compiled denoise", "warmed up"):
         assert any(message.startswith(stage) for message in caplog.messages)
     result = pipe.generate("a star", output_type="np").images
