@@ -31,11 +31,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         published = write(Path(folder), SDXL_BASE)
-        found = {
-            name: measure(BUNDLED if name == "miniature" else published, JOBS[name])
-            for name in options.jobs
-        }
-    record.write("cpu", found)
+        found = {}
+        for name in options.jobs:
+            found[name] = measure(BUNDLED if name == "miniature" else published, JOBS[name])
+            record.write("cpu", found)  # each job takes long: what is known is kept
 
 
 def measure(configs: Path, job: list[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ kernel on TPU, cuDNN's on NVIDIA GPUs where it can be used, XLA's own operations
 platform ever holds more than `SCORE_BYTES` of scores.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -91,8 +92,7 @@ def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
 
 def _plain(heads: int, *projections: Array) -> Array:
     query, key, value = _split(heads, *projections)
-    score_bytes = 4 * len(query) * heads * query.shape[1] * key.shape[1]
-    done = _in_turns(lambda part: attention(part, key, value), query, score_bytes)
+    done = _in_turns(lambda part: attention(part, key, value), query, key.shape[1])
     return done.reshape(*done.shape[:2], -1)
 
 
@@ -101,13 +101,11 @@ def _on_cpu(heads: int, *projections: Array) -> Array:
     each = [
         x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in _split(heads, *projections)
     ]  # [B * N, L, K] and [B * N, S, K]
-    head_bytes = 4 * each[0].shape[1] * each[1].shape[1]
-    parts = _parts(len(each[0]), head_bytes * len(each[0]), CACHED_BYTES)
+    parts = _parts(len(each[0]), _score_bytes(each[0], each[1].shape[1]), CACHED_BYTES)
 
     def turn(some: list[Array]) -> Array:
         query, key, value = some
-        score_bytes = head_bytes * len(query)
-        return _in_turns(lambda part: _unscaled(part, key, value), query, score_bytes)
+        return _in_turns(lambda part: _unscaled(part, key, value), query, key.shape[1])
 
     done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in each])
     batch, rows = projections[0].shape[:2]
@@ -124,14 +122,19 @@ def _unscaled(query: Array, key: Array, value: Array) -> Array:
     return (done / weights.sum(axis=-1, keepdims=True)).astype(query.dtype)
 
 
-def _in_turns(attend: Callable[[Array], Array], query: Array, score_bytes: int) -> Array:
-    """Of queries `[B, L, ...]`, as many at a time as have `SCORE_BYTES` of scores."""
-    parts = _parts(query.shape[1], score_bytes, SCORE_BYTES)
+def _in_turns(attend: Callable[[Array], Array], query: Array, keys: int) -> Array:
+    """Of queries `[B, L, ..., K]`, as many at a time as have `SCORE_BYTES` of scores."""
+    parts = _parts(query.shape[1], _score_bytes(query, keys), SCORE_BYTES)
     if parts == 1:
         return attend(query)
     turns = query.reshape(len(query), parts, -1, *query.shape[2:])
     done = jax.lax.map(attend, jnp.moveaxis(turns, 1, 0))
     return jnp.moveaxis(done, 0, 1).reshape(query.shape)
+
+
+def _score_bytes(query: Array, keys: int) -> int:
+    """Of queries `[..., K]` to so many keys each."""
+    return 4 * math.prod(query.shape[:-1]) * keys
 
 
 def _parts(length: int, size: int, most: int) -> int:
