@@ -7,6 +7,7 @@ too. Of the full size a few steps for one small picture. Writes results/<date>-c
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +21,36 @@ JOBS = {
     "sdxl 256x256": ["--pixels", "256", "--images", "1", "--steps", "3", "--repeats", "2"],
     "sdxl 512x512": ["--pixels", "512", "--images", "1", "--steps", "3", "--repeats", "1"],
 }
-LIBRARIES = [("ours", "float32"), ("flax", "float32"), ("torch", "float32")]
-LIBRARIES += [("ours", "bfloat16"), ("torch", "bfloat16")]
+LIBRARIES = ("ours float32", "flax float32", "torch float32", "ours bfloat16", "torch bfloat16")
 
 
 def main() -> None:
     """Measures and records."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
+    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         published = write(Path(folder), SDXL_BASE)
         found = {}
         for name in options.jobs:
-            found[name] = measure(BUNDLED if name == "miniature" else published, JOBS[name])
+            configs = BUNDLED if name == "miniature" else published
+            found[name] = measure(configs, JOBS[name], options.libraries)
             record.write("cpu", found)  # each job takes long: what is known is kept
 
 
-def measure(configs: Path, job: list[str]) -> dict[str, Any]:
-    """What every library takes for a job, and how many times as long as this one in float32."""
+def measure(configs: Path, job: list[str], libraries: Sequence[str]) -> dict[str, Any]:
+    """What libraries take for a job, and how many times as long as this one in float32."""
     found = {}
-    for name, dtype in LIBRARIES:
-        found[f"{name} {dtype}"] = run(
+    for library in libraries:
+        name, dtype = library.split()
+        found[library] = run(
             ENVIRONMENTS[name],
             f"benchmarks.draw_{name}",
             [str(configs), *job, "--dtype", dtype],
             JAX_PLATFORMS="cpu",
         )
-    ours = found["ours float32"].get("request_seconds")
+    ours = found.get("ours float32", {}).get("request_seconds")
     for each in found.values():
         if ours and "request_seconds" in each:
             each["times_ours"] = round(each["request_seconds"] / ours, 2)

@@ -401,7 +401,7 @@ def _keep(array: np.ndarray) -> Any:
 
 
 def _suited(params: Params) -> Params:
-    """In float32 on CPUs, which are slower in bfloat16; otherwise as they are."""
+    """In float32 on CPUs, most of which are slower in bfloat16; otherwise as they are."""
     if jax.default_backend() != "cpu":
         return params
     exact = jax.tree.map(
