@@ -87,6 +87,15 @@ def test_of_projections(
     np.testing.assert_allclose(run(query, key_value), right.reshape(2, 6, 24), atol=1e-5)
 
 
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_of_projections_in_bfloat16() -> None:
+    [joined] = (jnp.asarray(x, jnp.bfloat16) for x in parts(72))
+    ours = self_attention(joined, 3)
+    assert ours.dtype == jnp.bfloat16
+    right = by_definition(*heads_apart(np.asarray(joined, np.float32)), causal=False)
+    np.testing.assert_allclose(np.asarray(ours, np.float32), right.reshape(2, 6, 24), atol=2e-2)
+
+
 def test_scores_are_never_in_memory_whole() -> None:
     """As the VAE's at 1024x1024, where they would be a gigabyte a picture."""
     shape = jax.ShapeDtypeStruct((1, 16384, 3 * 512), jnp.float32)

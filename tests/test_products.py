@@ -1,6 +1,7 @@
 """Products and convolutions in bfloat16 on a CPU against XLA's own of the same in float32."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pipeline.products import convolution, dot_general
+from pipeline.products import LAYOUT, convolution, dot_general
 
 LAST_BIT = 2**-8  # of bfloat16, as a share
 CHANNELS = 64
@@ -35,6 +36,10 @@ def test_product() -> None:
     agree(product(x, y), x.astype(jnp.float32) @ y.astype(jnp.float32))
 
 
+def plain(x: Array, kernel: Array, *window: Sequence[Any]) -> Array:
+    return jax.lax.conv_general_dilated(x, kernel, *window, dimension_numbers=LAYOUT)
+
+
 WINDOWS = {
     "3x3": (3, (1, 1), ((1, 1), (1, 1))),
     "1x1": (1, (1, 1), ((0, 0), (0, 0))),
@@ -51,13 +56,7 @@ def test_convolution(window: str, pixels: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("pipeline.products.PIXELS", pixels)
     size, strides, padding = WINDOWS[window]
     x, kernel = draw(2, 12, 10, CHANNELS), draw(size, size, CHANNELS, 70)
-    right = jax.lax.conv_general_dilated(
-        x.astype(jnp.float32),
-        kernel.astype(jnp.float32),
-        strides,
-        padding,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
+    right = plain(x.astype(jnp.float32), kernel.astype(jnp.float32), strides, padding)
     jax.clear_caches()  # PIXELS is not among what a trace is kept by
     agree(convolution(x, kernel, strides, padding), right)
 
@@ -65,20 +64,15 @@ def test_convolution(window: str, pixels: int, monkeypatch: pytest.MonkeyPatch) 
 def test_derivative() -> None:
     """The bits that pixels are moved as have none."""
     x, kernel = draw(1, 8, 8, CHANNELS), draw(3, 3, CHANNELS, CHANNELS)
-    padding = ((1, 1), (1, 1))
+    window = (1, 1), ((1, 1), (1, 1))
 
-    def plain(x: Array, kernel: Array) -> Array:
-        done = jax.lax.conv_general_dilated(
-            x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        return (done.astype(jnp.float32) ** 2).sum()
+    def gradients(form: Callable[..., Array]) -> tuple[Array, ...]:
+        def squares(*factors: Array) -> Array:
+            return (form(*factors, *window).astype(jnp.float32) ** 2).sum()
 
-    def ours(x: Array, kernel: Array) -> Array:
-        return (convolution(x, kernel, (1, 1), padding).astype(jnp.float32) ** 2).sum()
+        return jax.grad(squares, (0, 1))(x, kernel)
 
-    for mine, right in zip(
-        jax.grad(ours, (0, 1))(x, kernel), jax.grad(plain, (0, 1))(x, kernel), strict=True
-    ):
+    for mine, right in zip(gradients(convolution), gradients(plain), strict=True):
         scale = float(jnp.abs(right.astype(jnp.float32)).max())
         np.testing.assert_allclose(
             mine.astype(jnp.float32), right.astype(jnp.float32), atol=4 * LAST_BIT * scale
