@@ -97,7 +97,9 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
-    server = start.page_server(generator, observer, keys, chosen)
+    from ui import server as page_server
+
+    server = page_server.build(generator, observer, keys, chosen)
     host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
     log.info("Open http://%s:%d", host, chosen.port)
     status = 0

@@ -21,7 +21,7 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self.port}"
         self.delay_s = 0.0
         self._target = target_port
-        self._clients: set[asyncio.StreamWriter] = set()
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._left: int | None = None  # bytes to pass back until a connection is cut off
         self._server: asyncio.Server | None = None
 
@@ -34,10 +34,11 @@ class Proxy:
         if self._server:
             self._server.close()
         self.reset()
+        await asyncio.gather(*self._clients)
 
     def reset(self) -> None:
         """Breaks off all connections there are."""
-        for client in list(self._clients):
+        for client in self._clients.values():
             _break(client)
 
     def truncate(self, after: int) -> None:
@@ -45,11 +46,18 @@ class Proxy:
         self._left = after
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._clients.add(writer)
+        task = asyncio.current_task()
+        assert task, "asyncio starts each connection as a task"
+        self._clients[task] = writer
+        try:
+            await self._connect(reader, writer)
+        finally:
+            del self._clients[task]
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
-            self._clients.discard(writer)
             _break(writer)
             return
         there = asyncio.create_task(self._pass_on(reader, far_writer))
@@ -57,9 +65,9 @@ class Proxy:
         try:
             await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._clients.discard(writer)
             for task in (there, back):
                 task.cancel()
+            await asyncio.wait([there, back])
             for end in (writer, far_writer):
                 end.close()
 

@@ -201,12 +201,15 @@ class FrontEnd:
     async def __init__(self, chosen: Options, key: str, painters: DeploymentHandle) -> None:
         logs.start(chosen.log_format)
         start.prepare_environment()
+        # Gradio reads the environment as it is imported.
+        from ui import server as page_server
+
         observer = Observer(log_prompts=chosen.log_prompts)
         keys = start.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
         model = await painters.model.remote()  # waits until there is one
         self._generator = RemoteGenerator(client, [], model, *start.limits(chosen), observer)
-        self._server = start.page_server(self._generator, observer, keys, chosen)
+        self._server = page_server.build(self._generator, observer, keys, chosen)
         # One that Ray puts in this one's place begins before this one has ended.
         door = start.listen(chosen.host, chosen.port, reuse_port=True)
         self._serving = asyncio.create_task(self._server.serve([door]))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from serving import blocked, scratch, screen
 from serving.blocked import BlockedWords
 from serving.desk import Limits
-from serving.generator import Generator
 from serving.limits import RateLimits
 from serving.observer import Observer
 from serving.options import Options
@@ -18,7 +17,6 @@ from serving.options import Options
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
     from serving.local import LocalGenerator
-    from serving.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -119,29 +117,6 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, reuse_port=reuse_port)
-
-
-def page_server(
-    generator: Generator, observer: Observer, keys: list[str], chosen: Options
-) -> "Server":
-    """What serves the page and the APIs over a generator; the environment is prepared."""
-    # Gradio is imported only where there is a page, and reads the environment then.
-    from serving import http
-    from serving.server import ANSWERS_ON_S, Server
-    from ui.mount import mount
-
-    app = http.build(
-        generator,
-        observer,
-        keys=keys,
-        cors_origins=chosen.cors_origins,
-        trusted_proxies=chosen.trusted_proxies,
-        passes_on=bool(chosen.backend_urls),
-        on_space=chosen.on_space,
-    )
-    at = chosen.host, chosen.port
-    end_streams = mount(app, generator, *at, chosen.keep_files)
-    return Server(app, generator, *at, chosen.stop_within, end_streams, ANSWERS_ON_S)
 
 
 def read_keys(flag: str, file: Path | None) -> list[str]:
