@@ -1,4 +1,4 @@
-"""Layers of SDXL on this machine's CPU, alone: as XLA's own operation, and in the form taken here.
+"""Layers of SDXL on this machine's CPU, alone: as XLA's own operation, and as they are taken here.
 
     .venv/bin/python -m benchmarks.cpu_layers
 
@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from benchmarks import record
 from pipeline.attention import attention, cross_attention, self_attention
-from pipeline.products import LAYOUT, convolution, dot_general
+from pipeline.products import LAYOUT, compiler_options, convolution, dot_general
 
 REPEATS = 6
 HEAD = 64
@@ -84,7 +84,10 @@ def plain_attention(heads: int, *projections: Array) -> Array:
 def measure(forms: Forms, sizes: Sizes, dtype: DTypeLike) -> dict[str, float]:
     """What each form takes, in milliseconds."""
     arrays = [jax.random.normal(jax.random.key(i), size, dtype) for i, size in enumerate(sizes)]
-    made = {name: jax.jit(form).lower(*arrays).compile() for name, form in forms.items()}
+    options = {"xla": None, "here": compiler_options(jax.devices()[0], arrays[0].dtype)}
+    made = {
+        name: jax.jit(form).lower(*arrays).compile(options[name]) for name, form in forms.items()
+    }
     taken = {name: [] for name in made}
     for _ in range(REPEATS):
         for name, form in made.items():

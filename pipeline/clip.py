@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from pipeline.attention import attention
 from pipeline.clip_config import EncoderConfig, TextEncoderConfig
-from pipeline.layers import LayerNorm, linear
+from pipeline.layers import LayerNorm, gelu, linear
 
 # Files written when CLIP was new call the end token 2, whatever the tokenizer says; they mean
 # "where the ids are largest".
@@ -25,7 +25,7 @@ def quick_gelu(x: Array) -> Array:
 
 ACTIVATION: dict[str, Callable[[Array], Array]] = {
     "quick_gelu": quick_gelu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu": gelu,
     "gelu_new": partial(jax.nn.gelu, approximate=True),
     "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,

@@ -25,6 +25,7 @@ from pipeline.clip import CLIPTextEncoder
 from pipeline.clip_config import SafetyCheckerConfig
 from pipeline.config import Config
 from pipeline.executables import ExecutableCache
+from pipeline.products import CompilerOptions, compiler_options
 from pipeline.safety_checker import SafetyChecker
 from pipeline.sampler import Conditioning
 from pipeline.scheduler import REMEMBERED, Schedule, State, Table
@@ -256,7 +257,8 @@ class CompiledSampler:
             return sampler.prepare(rebuild["unet"](unet), conditioning, self._shard)
 
         args = (self._weights["text_encoders"], self._weights["unet"], ids, zero)
-        return self._compile("encode", encode, args, _shardings(self._context_spec()))
+        outputs = _shardings(self._context_spec())
+        return self._compile("encode", encode, args, outputs, options=self._options())
 
     def _compile_denoise(self) -> Callable[..., Any]:
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
@@ -265,7 +267,8 @@ class CompiledSampler:
             return sampler.denoise(self._rebuild["unet"](weights), *rest, gather=gather)
 
         args = self._denoise_spec()
-        return self._compile("denoise", denoise, args, _shardings(args[1]), apart=True)
+        outputs, options = _shardings(args[1]), self._options()
+        return self._compile("denoise", denoise, args, outputs, apart=True, options=options)
 
     def _compile_unguided(self) -> Callable[..., Any]:
         def denoise(weights: list[Array], state: State, context: Context, *rest: Any) -> State:
@@ -273,7 +276,8 @@ class CompiledSampler:
             return sampler.denoise(self._rebuild["unet"](weights), state, prompts, *rest)
 
         args = self._denoise_spec()
-        return self._compile("unguided", denoise, args, _shardings(args[1]), apart=True)
+        outputs, options = _shardings(args[1]), self._options()
+        return self._compile("unguided", denoise, args, outputs, apart=True, options=options)
 
     def _denoise_spec(self) -> tuple[Any, ...]:
         state = State(self._latents_spec(), self._history_spec())
@@ -334,6 +338,11 @@ class CompiledSampler:
         shapes = jax.eval_shape(prepare, self._weights["unet"], self._conditioning_spec())
         return jax.tree.map(lambda leaf: _spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
+    def _options(self) -> CompilerOptions:
+        """Of the text encoders' and the UNet's programs."""
+        device, weight = self.mesh.devices.flat[0], self._weights["unet"][0]
+        return compiler_options(device, weight.dtype)
+
     def _compile(
         self,
         name: str,
@@ -343,17 +352,18 @@ class CompiledSampler:
         config: object = None,
         *,
         apart: bool = False,
+        options: CompilerOptions | None = None,
     ) -> Callable[..., Any]:
         """The executable for `function` at the shapes of `args`, from the cache if it is there.
 
         `config` is what it was made from, if that is not the sampler's networks. With `apart` every
         device runs `function` on its own share of the arguments. What is left to XLA to divide must
-        not contain kernels, which it cannot divide.
+        not contain kernels, which it cannot divide. `options` are for the compiler.
         """
 
         def build() -> jax.stages.Compiled:
             program = self._apart(function, args, outputs) if apart else function
-            return jax.jit(program, out_shardings=outputs).lower(*args).compile()
+            return jax.jit(program, out_shardings=outputs).lower(*args).compile(options)
 
         start = time.perf_counter()
         if self._cache is None:

@@ -12,15 +12,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 Numbers = Sequence[int]
 Padding = Sequence[tuple[int, int]]
+CompilerOptions = dict[str, str | bool]
 
 # With fewer channels it takes longer to lay pixels side by side than to widen them.
 CHANNELS = 64
 # So many pixels have enough work for one product, and what it reads and writes stays in the cache.
 PIXELS = 1024
 LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+
+def compiler_options(device: jax.Device, dtype: DTypeLike) -> CompilerOptions:
+    """What XLA is told of a program whose time goes to products and wide convolutions in `dtype`.
+
+    For a CPU it has two libraries. YNNPACK, its first choice, is the only one with bfloat16 and
+    sums over many pixels faster, but in float32 Eigen's convolutions and most of its products are.
+    """
+    if device.platform != "cpu" or dtype == jnp.bfloat16:
+        return {}
+    return {"xla_disable_hlo_passes": "dot-library-rewriter"}  # which chooses YNNPACK
 
 
 def dot_general(lhs: Array, rhs: Array, dimension_numbers: Any, **_: Any) -> Array:

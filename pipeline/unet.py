@@ -25,6 +25,7 @@ from pipeline.layers import (
     TimestepEmbedding,
     Upsample,
     conv,
+    gelu,
     linear,
     sinusoid,
 )
@@ -55,7 +56,7 @@ class FeedForward(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """`[B, L, width] -> [B, L, width]`."""
         hidden, gate = jnp.split(self.proj_in(x), 2, axis=-1)
-        return self.proj_out(hidden * jax.nn.gelu(gate, approximate=False))
+        return self.proj_out(hidden * gelu(gate))
 
 
 class TransformerBlock(nnx.Module):

@@ -19,6 +19,7 @@ from pipeline.layers import (
     Upsample,
     conv,
     folded,
+    gelu,
     sinusoid,
 )
 from tests.checkpoints import random_module
@@ -149,3 +150,13 @@ def test_the_output_projection_always_has_a_bias(bias: bool) -> None:
     attend = nnx.eval_shape(lambda: SelfAttention(8, 2, bias=bias, **options()))
     assert (attend.to_qkv.bias is not None) == bias
     assert attend.to_out.bias is not None
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gelu_by_definition(dtype: Any) -> None:
+    given = jnp.linspace(-9, 9, 2001).astype(dtype)
+    right = [x / 2 * math.erfc(-x * math.sqrt(0.5)) for x in np.asarray(given, np.float64)]
+    ours = jax.jit(gelu)(given)
+    assert ours.dtype == dtype
+    last_bit = 0 if dtype == jnp.float32 else 2**-8
+    np.testing.assert_allclose(np.asarray(ours, np.float64), right, rtol=last_bit, atol=1.5e-6)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pipeline.products import LAYOUT, convolution, dot_general
+from pipeline.products import LAYOUT, compiler_options, convolution, dot_general
 
 LAST_BIT = 2**-8  # of bfloat16, as a share
 CHANNELS = 64
@@ -101,3 +101,13 @@ def test_only_a_cpu_convolves_by_products_and_only_in_bfloat16() -> None:
     assert "stablehlo.convolution" in lowered(convolve, "tpu", x, kernel)
     exact = (x.astype(jnp.float32), kernel.astype(jnp.float32))
     assert "stablehlo.convolution" in lowered(convolve, "cpu", *exact)
+
+
+def test_a_cpu_has_eigen_convolve_in_float32() -> None:
+    device, library = jax.devices("cpu")[0], "ynn_fusion"
+    program = jax.jit(convolve).lower(
+        jnp.ones((1, 8, 8, CHANNELS)), jnp.ones((3, 3, CHANNELS, CHANNELS))
+    )
+    assert library in (program.compile().as_text() or "")
+    assert library not in (program.compile(compiler_options(device, jnp.float32)).as_text() or "")
+    assert compiler_options(device, jnp.bfloat16) == {}
