@@ -2,7 +2,8 @@
 
 XLA's CPU backend widens the factors of a bfloat16 product first, unless the result is float32: only
 then it has the processor's own products of them (AMX, AVX512_BF16). Convolutions in bfloat16 it
-always widens. Everywhere else XLA's own operations are the best there is: benchmarks/README.md.
+always widens. Everywhere else XLA's own operations are the best there is, in float32 on a CPU with
+the second of its libraries (`compiler_options`): benchmarks/README.md.
 """
 
 from collections.abc import Sequence
