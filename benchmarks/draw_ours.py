@@ -114,8 +114,7 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Network
     for i, (name, make) in enumerate(blueprints(config).items()):
         graphdef, shapes = nnx.split(nnx.eval_shape(lambda make=make: make(dtype)))
         made[name] = nnx.merge(graphdef, fill(shapes, jax.random.key(i), place))
-    encoders = tuple(made[name] for name in config.text_encoders)
-    return Networks(encoders, made["unet"], made["vae"], safety_checker=None)
+    return Networks.named(made)
 
 
 def matmul_tflops() -> float:

@@ -8,6 +8,7 @@ Writes every program's HLO into the folder and prints times and sizes as JSON.
 import argparse
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,8 @@ from benchmarks.tpu_topology import describe, megabytes, versions  # first: it s
 
 # isort: split
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
 from pipeline.config import Config, read_config
@@ -37,7 +36,7 @@ def main() -> None:
     devices = describe(options.topology)
     config = sdxl_base()
     mesh = make_mesh(devices, SHAPES.images)
-    compiled = CompiledSampler(config, abstract_networks(config, mesh), mesh, SHAPES, None)
+    compiled = CompiledSampler(config, empty_networks(config), mesh, SHAPES, None)
     options.out.mkdir(parents=True, exist_ok=True)
     programs = {}
     for name, executable in compiled.executables.items():
@@ -61,20 +60,13 @@ def sdxl_base() -> Config:
         return read_config(write(Path(folder), SDXL_BASE))
 
 
-def abstract_networks(config: Config, mesh: Mesh) -> Networks:
-    """The networks in bfloat16, shapes in place of weights, on every chip whole."""
-    whole = NamedSharding(mesh, PartitionSpec())
+def empty_networks(config: Config) -> Networks:
+    """The networks in bfloat16, shapes in place of their parameters."""
 
-    def shapes_alone(name: str) -> Any:
-        graphdef, state = nnx.split(nnx.eval_shape(lambda: make[name](jnp.bfloat16)))
-        placed = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), state
-        )
-        return nnx.merge(graphdef, placed)
+    def empty(make: Callable[[Any], nnx.Module]) -> nnx.Module:
+        return nnx.eval_shape(lambda: make(jnp.bfloat16))
 
-    make = blueprints(config)
-    encoders = tuple(shapes_alone(name) for name in config.text_encoders)
-    return Networks(encoders, shapes_alone("unet"), shapes_alone("vae"), safety_checker=None)
+    return Networks.named({name: empty(make) for name, make in blueprints(config).items()})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from pipeline.attention import attention
 from pipeline.clip_config import EncoderConfig, TextEncoderConfig
-from pipeline.layers import LayerNorm, gelu, linear
+from pipeline.layers import LayerNorm, embedding, gelu, linear
 
 # Files written when CLIP was new call the end token 2, whatever the tokenizer says; they mean
 # "where the ids are largest".
@@ -93,7 +93,7 @@ class CLIPTextEncoder(nnx.Module):
 
     def __init__(self, config: TextEncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width = config.hidden_size
-        embed = partial(nnx.Embed, features=width, dtype=dtype, param_dtype=dtype, rngs=rngs)
+        embed = partial(embedding, width=width, dtype=dtype, rngs=rngs)
         self.config = config
         self.token_embedding = embed(config.vocab_size)
         self.position_embedding = embed(config.max_position_embeddings)

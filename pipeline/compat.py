@@ -27,7 +27,13 @@ from pipeline import parameters, safety_images, sampler
 from pipeline.config import Config, read_config
 from pipeline.errors import CheckpointError, InputError
 from pipeline.hub import fetch
-from pipeline.loading import blueprints, load_networks, load_tokenizers, network_dtype
+from pipeline.loading import (
+    blueprints,
+    find_networks,
+    load_networks,
+    load_tokenizers,
+    network_dtype,
+)
 from pipeline.request import check_count, image_size
 from pipeline.safety_checker import SafetyChecker
 from pipeline.scheduler import REMEMBERED, State, make_schedule
@@ -123,7 +129,7 @@ class FlaxDiffusionPipeline:
         if not issubclass(kind, cls):
             raise CheckpointError(f"{model}: is for {kind.__name__}, not for {cls.__name__}")
         tokenizers = load_tokenizers(checkpoint.folder, config)
-        loaded = load_networks(checkpoint.folder, config, dtype, place=_keep)
+        loaded = load_networks(find_networks(checkpoint.folder, config, dtype), _keep)
         networks = dict(zip(config.text_encoders, loaded.text_encoders, strict=True))
         networks |= {"unet": loaded.unet, "vae": loaded.vae}
         params = {name: parameters.to_dict(network) for name, network in networks.items()}

@@ -6,7 +6,7 @@ nothing compiles after startup.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -46,6 +46,17 @@ class Networks:
     unet: UNet
     vae: VAE
     safety_checker: SafetyChecker | None
+
+    @classmethod
+    def named(cls, networks: Mapping[str, Any]) -> "Networks":
+        """Those that are there, by the names of their folders in a checkpoint."""
+        encoders = (networks.get(name) for name in ("text_encoder", "text_encoder_2"))
+        return cls(
+            text_encoders=tuple(encoder for encoder in encoders if encoder is not None),
+            unet=networks["unet"],
+            vae=networks["vae"],
+            safety_checker=networks.get("safety_checker"),
+        )
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,9 @@ def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
 class CompiledSampler:
     """encode, denoise, decode and check for one set of shapes; a call only runs executables.
 
+    The networks may have shapes in place of their parameters until `fill`, so that one can compile
+    while the parameters are read.
+
     Attributes:
         executables: by name; `seconds`: how long each took to compile, or to load.
         compile_seconds: what getting the executables took, added up: those that were in the cache
@@ -110,7 +124,6 @@ class CompiledSampler:
             config.unet.in_channels,
         )
         self._config = config
-        self._networks = networks
         # The scheduler is no part of any executable: with another one they are still the same.
         self._networks_config = (config.text_encoders, config.unet, config.vae)
         self._cache = cache
@@ -120,9 +133,13 @@ class CompiledSampler:
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
-        parts = {name: nnx.split(network) for name, network in vars(networks).items() if network}
-        self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
+        parts = _split(networks)
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
+        self._weights_spec = {
+            name: [_spec(leaf.shape, leaf.dtype, self._whole) for leaf in jax.tree.leaves(state)]
+            for name, (_, state) in parts.items()
+        }
+        self.fill(networks)
         made = self._compile_all()
         self._noise, self._vary, self._encode = made["noise"], made["vary"], made["encode"]
         self._denoise, self._decode = made["denoise"], made["decode"]
@@ -133,6 +150,12 @@ class CompiledSampler:
             kind: sum(self.seconds[name] for name in made if (name in self._from_cache) == hit)
             for kind, hit in (("hit", True), ("miss", False))
         }
+
+    def fill(self, networks: Networks) -> None:
+        """Takes the same networks with their parameters."""
+        parts = _split(networks)
+        self._networks = networks
+        self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
 
     def resized(self, height: int, width: int) -> "CompiledSampler":
         """The same networks and devices, compiled for pictures of other sides, in pixels."""
@@ -256,7 +279,7 @@ class CompiledSampler:
             conditioning = sampler.encode(encoders, ids, zero, size, self._shard)
             return sampler.prepare(rebuild["unet"](unet), conditioning, self._shard)
 
-        args = (self._weights["text_encoders"], self._weights["unet"], ids, zero)
+        args = (self._weights_spec["text_encoders"], self._weights_spec["unet"], ids, zero)
         outputs = _shardings(self._context_spec())
         return self._compile("encode", encode, args, outputs, options=self._options())
 
@@ -286,13 +309,13 @@ class CompiledSampler:
         table = Table(*[column] * len(Table._fields))._replace(values=values)
         scalars = (_spec((), dtype, self._whole) for dtype in (jnp.float32, jnp.int32, jnp.int32))
         context, seeds = self._context_spec(), self._seeds_spec()
-        return (self._weights["unet"], state, context, seeds, table, *scalars)
+        return (self._weights_spec["unet"], state, context, seeds, table, *scalars)
 
     def _compile_decode(self) -> Callable[..., Any]:
         def decode(weights: list[Array], latents: Array):
             return sampler.decode(self._rebuild["vae"](weights), latents)
 
-        args = (self._weights["vae"], self._latents_spec())
+        args = (self._weights_spec["vae"], self._latents_spec())
         pictures = (self._by_image, self._by_image)
         return self._compile("decode", decode, args, pictures, apart=True)
 
@@ -302,7 +325,7 @@ class CompiledSampler:
 
         side = config.vision.image_size
         images = _spec((self.shapes.images, side, side, 3), jnp.uint8, self._by_image)
-        args = (self._weights["safety_checker"], images)
+        args = (self._weights_spec["safety_checker"], images)
         return self._compile("check", check, args, self._by_image, config)
 
     def _shard(self, joined: Array) -> Array:
@@ -322,7 +345,7 @@ class CompiledSampler:
 
     def _conditioning_spec(self) -> Conditioning:
         pair = (2, self.shapes.images)
-        dtype = self._weights["unet"][0].dtype
+        dtype = self._weights_spec["unet"][0].dtype
         embeds_shape = (*pair, self.shapes.tokens, self._config.unet.cross_attention_dim)
         embeds = _spec(embeds_shape, dtype, self._by_half)
         second = self._config.text_encoder_2
@@ -335,12 +358,13 @@ class CompiledSampler:
         def prepare(weights: list[Array], conditioning: Conditioning) -> Context:
             return sampler.prepare(self._rebuild["unet"](weights), conditioning)
 
-        shapes = jax.eval_shape(prepare, self._weights["unet"], self._conditioning_spec())
+        weights = self._weights_spec["unet"]
+        shapes = jax.eval_shape(prepare, weights, self._conditioning_spec())
         return jax.tree.map(lambda leaf: _spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
     def _options(self) -> CompilerOptions:
         """Of the text encoders' and the UNet's programs."""
-        device, weight = self.mesh.devices.flat[0], self._weights["unet"][0]
+        device, weight = self.mesh.devices.flat[0], self._weights_spec["unet"][0]
         return compiler_options(device, weight.dtype)
 
     def _compile(
@@ -397,6 +421,11 @@ def _spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) ->
 def _shardings(specs: Any) -> Any:
     """The same structure, of shardings."""
     return jax.tree.map(lambda spec: spec.sharding, specs)
+
+
+def _split(networks: Networks) -> dict[str, Any]:
+    """Of those that are there, by name, the graph definition and the parameters."""
+    return {name: nnx.split(network) for name, network in vars(networks).items() if network}
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:

@@ -7,7 +7,8 @@ import pickle
 import platform
 import stat
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import jaxlib
 from jax.experimental import serialize_executable
 
 log = logging.getLogger(__name__)
+
+# For a TPU v5e-4 SDXL's programs take 1 GB for every size of pictures.
+MAX_BYTES = 16 << 30
 
 # JAX's own settings that change what the same source compiles to.
 _SETTINGS = (
@@ -28,17 +32,19 @@ _SETTINGS = (
 
 
 class ExecutableCache:
-    """A folder of serialised executables.
+    """A folder of serialised executables, of at most `max_bytes`.
 
-    Loading one runs the code in it, so the folder must belong to this user and be closed to all
-    others; it is made so where it does not exist.
+    Those that have not been used for longest make room for new ones. Loading one runs the code in
+    it, so the folder must belong to this user and be closed to all others; it is made so where it
+    does not exist.
 
     Raises PermissionError for a folder that others may write to or read, OSError for one that
     cannot be made.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES):
         self.folder = folder
+        self.max_bytes = max_bytes
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -67,15 +73,26 @@ class ExecutableCache:
         file = self.folder / f"{name}-{_key(about, args, devices)}"
         if file.exists():
             try:
-                return True, _load(file.read_bytes(), devices)
+                loaded = _load(file.read_bytes(), devices)
+                _touch(file)
+                return True, loaded
             except Exception as error:  # whatever a damaged file or another version may raise
                 log.warning("%s could not be loaded (%s); compiling again", file, error)
         executable = build()
         try:
             _write(file, _stored(executable))
+            self._make_room()
         except (OSError, ValueError) as error:
             log.warning("the compiled %s was not stored in %s: %s", name, self.folder, error)
         return False, executable
+
+    def _make_room(self) -> None:
+        """Removes files that were used before all others, until the rest takes `max_bytes`."""
+        total = 0
+        for _, size, file in sorted(_files(self.folder), reverse=True):
+            total += size
+            if total > self.max_bytes:
+                file.unlink(missing_ok=True)
 
 
 def _key(about: object, args: Any, devices: Sequence[jax.Device]) -> str:
@@ -118,6 +135,21 @@ def _load(stored: bytes, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
         raise ValueError("the file is damaged")
     load = serialize_executable.deserialize_and_load
     return load(*pickle.loads(content), execution_devices=list(devices))
+
+
+def _touch(file: Path) -> None:
+    """Notes that it was used just now; in a folder that is only read, nothing has to go."""
+    with suppress(OSError):
+        os.utime(file)
+
+
+def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """When each was last used, its bytes, and where it is."""
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process has removed it
+            status = file.lstat()
+            if stat.S_ISREG(status.st_mode):
+                yield status.st_mtime, status.st_size, file
 
 
 def _write(file: Path, content: bytes) -> None:

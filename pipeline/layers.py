@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,40 @@ A = TypeVar("A", Array, np.ndarray)
 M = TypeVar("M", bound=nnx.Module)
 
 
+def _initial(draw: nnx.Initializer) -> nnx.Initializer:
+    """Draws a parameter; where there is no key, as from `weights.shape_rngs`, it is zeros.
+
+    Random numbers are most of the time of tracing a network that is made for its shapes alone.
+    """
+
+    def init(key: Array | None, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return jnp.zeros(shape, dtype) if key is None else draw(key, shape, dtype)
+
+    return cast(nnx.Initializer, init)
+
+
+_kernel = _initial(nnx.initializers.lecun_normal())
+_embedding = _initial(nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0))
+
+
 def linear(d_in: int, d_out: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
     """`[..., d_in] -> [..., d_out]`."""
     return nnx.Linear(
         d_in,
         d_out,
         use_bias=bias,
+        kernel_init=_kernel,
         dtype=dtype,
         param_dtype=dtype,
         dot_general=dot_general,
         rngs=rngs,
+    )
+
+
+def embedding(rows: int, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Embed:
+    """`[...]` integers below `rows` -> `[..., width]`."""
+    return nnx.Embed(
+        rows, width, embedding_init=_embedding, dtype=dtype, param_dtype=dtype, rngs=rngs
     )
 
 
@@ -38,6 +62,7 @@ def conv(
     kernel: int = 3,
     stride: int = 1,
     padding: tuple[int, int] | None = None,
+    bias: bool = True,
     dtype: DTypeLike,
     rngs: nnx.Rngs,
 ) -> nnx.Conv:
@@ -49,6 +74,8 @@ def conv(
         kernel_size=(kernel, kernel),
         strides=stride,
         padding=[pad, pad],
+        use_bias=bias,
+        kernel_init=_kernel,
         conv_general_dilated=convolution,
         dtype=dtype,
         param_dtype=dtype,

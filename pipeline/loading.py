@@ -23,6 +23,7 @@ from pipeline.safety_checker import SafetyChecker
 from pipeline.tokenizer import Tokenizers
 from pipeline.unet import UNet
 from pipeline.vae import VAE
+from pipeline.weights import Stored
 
 log = logging.getLogger(__name__)
 
@@ -55,22 +56,25 @@ def load_tokenizers(folder: Path, config: Config) -> Tokenizers:
     return tokenizers
 
 
-def load_networks(folder: Path, config: Config, dtype: DTypeLike, place: weights.Place) -> Networks:
-    """Of a checkpoint on this machine; `place` puts each parameter where it belongs."""
+def find_networks(folder: Path, config: Config, dtype: DTypeLike) -> dict[str, Stored[Any]]:
+    """Of a checkpoint on this machine, by the names of their folders; refuses what does not fit."""
 
-    def load(name: str, make: Callable[[DTypeLike], nnx.Module]) -> Any:
+    def find(name: str, make: Callable[[DTypeLike], nnx.Module]) -> Stored[Any]:
         # Thresholds with three decimals need more than 16 bits.
         own = np.float32 if name == "safety_checker" else dtype
-        with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
-            return weights.load(lambda: make(own), folder / name, own, place, bar.update)
+        return weights.find(lambda: make(own), folder / name)
 
-    loaded = {name: load(name, make) for name, make in blueprints(config).items()}
-    return Networks(
-        text_encoders=tuple(loaded[name] for name in config.text_encoders),
-        unet=loaded["unet"],
-        vae=loaded["vae"],
-        safety_checker=loaded.get("safety_checker"),
-    )
+    return {name: find(name, make) for name, make in blueprints(config).items()}
+
+
+def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networks:
+    """What `find_networks` found; `place` puts each parameter where it belongs."""
+
+    def load(name: str, stored: Stored[Any]) -> Any:
+        with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
+            return stored.load(place, bar.update)
+
+    return Networks.named({name: load(name, stored) for name, stored in found.items()})
 
 
 def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:

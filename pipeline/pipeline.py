@@ -4,6 +4,7 @@ Named after the model it was made for; it draws with Stable Diffusion 1 and 2 as
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,13 @@ from jax.typing import DTypeLike
 from PIL import Image
 
 from pipeline import metadata, preview, safety_images
-from pipeline.compiled import CompiledSampler, Shapes, make_mesh, place_on
+from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh, place_on
 from pipeline.config import Config, read_config
 from pipeline.devices import failures_explained, find_devices, worth_a_copy, worth_bfloat16
 from pipeline.errors import Cancelled, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
-from pipeline.loading import Timed, load_networks, load_tokenizers, network_dtype
+from pipeline.loading import Timed, find_networks, load_networks, load_tokenizers, network_dtype
 from pipeline.request import (
     MAX_IMAGES,
     Request,
@@ -199,8 +200,12 @@ class SDXLPipeline:
         if devices is None:
             used = worth_a_copy(used, checkpoint.folder)
         mesh = make_mesh(used, images_per_request)
-        networks = load_networks(checkpoint.folder, config, chosen, place_on(mesh))
-        compiled = CompiledSampler(config, networks, mesh, shapes, cache)
+        found = find_networks(checkpoint.folder, config, chosen)
+        with ThreadPoolExecutor(1, thread_name_prefix="load") as threads:
+            loading = threads.submit(load_networks, found, place_on(mesh))
+            empty = Networks.named({name: stored.module for name, stored in found.items()})
+            compiled = CompiledSampler(config, empty, mesh, shapes, cache)
+        compiled.fill(loading.result())
         # The first run of an executable is slow even when it has been compiled.
         with Timed("warmed up"):
             colours = _fit_colours(compiled)

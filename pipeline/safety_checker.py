@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from pipeline.clip import EncoderLayer
 from pipeline.clip_config import SafetyCheckerConfig, VisionEncoderConfig
-from pipeline.layers import LayerNorm, linear
+from pipeline.layers import LayerNorm, conv, embedding, linear
 
 CONCEPTS = 17
 SPECIAL_CARE = 3
@@ -28,21 +28,18 @@ class CLIPVisionEncoder(nnx.Module):
     def __init__(self, config: VisionEncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width, patch = config.hidden_size, config.patch_size
         self.class_embedding = nnx.Param(jnp.zeros(width, dtype))
-        self.patch_embedding = nnx.Conv(
+        self.patch_embedding = conv(
             3,
             width,
-            kernel_size=(patch, patch),
-            strides=patch,
-            padding="VALID",
-            use_bias=False,
+            kernel=patch,
+            stride=patch,
+            padding=(0, 0),
+            bias=False,
             dtype=dtype,
-            param_dtype=dtype,
             rngs=rngs,
         )
         positions = 1 + (config.image_size // patch) ** 2
-        self.position_embedding = nnx.Embed(
-            positions, width, dtype=dtype, param_dtype=dtype, rngs=rngs
-        )
+        self.position_embedding = embedding(positions, width, dtype=dtype, rngs=rngs)
         self.pre_layernorm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
         self.layers = nnx.List(
             EncoderLayer(config, causal=False, dtype=dtype, rngs=rngs)

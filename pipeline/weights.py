@@ -7,13 +7,13 @@ the spellings that older files have into them.
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 
 from pipeline.errors import CheckpointError
 from pipeline.layers import summed_taps
@@ -115,56 +115,69 @@ def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
     return tensors
 
 
-class _OneKey:
-    """The part of nnx.Rngs that layers use, without its counter."""
+class _NoKeys:
+    """The part of nnx.Rngs that layers use; without a key they draw nothing."""
 
-    def __init__(self) -> None:
-        self._key = jax.random.key(0)
-
-    def params(self) -> jax.Array:
-        return self._key
+    def params(self) -> None:
+        return None
 
 
 def shape_rngs() -> nnx.Rngs:
-    """Random numbers for a module made for its shapes alone, as in `load`; all are the same.
+    """For a module made for its shapes alone, as in `find`.
 
-    nnx.Rngs counts its draws inside the trace, each slower than the one before: a minute of
-    computing for SDXL's UNet.
+    Nothing is drawn: nnx.Rngs counts its draws inside the trace, each slower than the one before,
+    a minute of computing for SDXL's UNet.
     """
-    return cast(nnx.Rngs, _OneKey())
+    return cast(nnx.Rngs, _NoKeys())
 
 
-def load(
-    make: Callable[[], M],
-    folder: Path,
-    dtype: DTypeLike,
-    place: Place,
-    progress: Callable[[int], object] = lambda _: None,
-) -> M:
-    """Makes a module and fills it from the safetensors files of a component's folder.
+@dataclass(frozen=True)
+class Stored(Generic[M]):
+    """A module whose parameters are in the files of a component's folder, still to be read.
+
+    Attributes:
+        module: shapes and dtypes in place of its parameters.
+    """
+
+    module: M
+    _folder: Path
+    _sources: dict[Any, list[str]]
+
+    def load(self, place: Place, progress: Callable[[int], object] = lambda _: None) -> M:
+        """The module with its parameters; one tensor at a time is read, cast and placed.
+
+        Args:
+            place: puts a host array on the device or devices.
+            progress: told the number of bytes placed after each tensor.
+
+        Raises CheckpointError, naming the file, for one that cannot be read.
+        """
+        graphdef, state = nnx.split(self.module)
+        flat = dict(nnx.to_flat_state(state))
+        with open_tensors(self._folder) as files:
+            for path, param in flat.items():
+                shares = [from_checkpoint(path, files[name].read()) for name in self._sources[path]]
+                tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
+                array = place(np.ascontiguousarray(tensor.astype(param.dtype)))
+                flat[path] = param.replace(array)
+                progress(array.nbytes)
+        return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def find(make: Callable[[], M], folder: Path) -> Stored[M]:
+    """Finds a module's parameters in the safetensors files of a component's folder.
 
     Args:
-        make: makes the module, with `shape_rngs`; only its shapes are used.
+        make: makes the module, with `shape_rngs`; only its shapes and dtypes are used.
         folder: holds the component's weights, for instance `.../unet`.
-        dtype: of the parameters. One tensor at a time is read, cast and placed.
-        place: puts a host array on the device or devices.
-        progress: told the number of bytes placed after each tensor.
 
     Raises CheckpointError, naming file and tensor, for an unknown, missing, duplicate or wrongly
     shaped tensor, and for a file that cannot be read.
     """
     module = nnx.eval_shape(make)
-    graphdef, state = nnx.split(module)
-    flat = dict(nnx.to_flat_state(state))
     with open_tensors(folder) as files:
-        sources = _match(folder, files, flat)
-        for path, param in flat.items():
-            shares = [from_checkpoint(path, files[name].read()) for name in sources[path]]
-            tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
-            array = place(np.ascontiguousarray(tensor.astype(dtype)))
-            flat[path] = param.replace(array)
-            progress(array.nbytes)
-    return nnx.merge(graphdef, nnx.from_flat_state(flat))
+        params = dict(nnx.to_flat_state(nnx.state(module)))
+        return Stored(module, folder, _match(folder, files, params))
 
 
 def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:

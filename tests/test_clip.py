@@ -11,6 +11,7 @@ from flax import nnx
 
 from pipeline.clip import ACTIVATION, CLIPTextEncoder
 from pipeline.clip_config import ACTIVATIONS, TextEncoderConfig
+from pipeline.weights import shape_rngs
 from tests.checkpoints import random_module
 
 END = 9
@@ -31,7 +32,7 @@ IDS = np.array([[0, 3, 4, END, 1, 1], [0, END, 1, 1, 1, 1]], np.int32)
 
 
 def encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
-    return CLIPTextEncoder(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    return CLIPTextEncoder(config, dtype=jnp.float32, rngs=shape_rngs())
 
 
 def test_shapes() -> None:

@@ -98,6 +98,23 @@ def test_versions_and_processor_decide(
     assert get(cache)[0] is True
 
 
+def test_what_was_not_used_for_longest_makes_room(cache: ExecutableCache) -> None:
+    get(cache, about="first")
+    first = stored(cache)
+    small = ExecutableCache(cache.folder, max_bytes=first.stat().st_size * 5 // 2)
+    get(small, about="second")
+    for file in cache.folder.iterdir():
+        os.utime(file, (1, 1 if file == first else 2))
+    assert get(small, about="first")[0] is True  # so the second waits longer
+    get(small, about="third")
+    assert [get(small, about=name)[0] for name in ("first", "third", "second")] == [
+        True,
+        True,
+        False,
+    ]
+    assert len(list(cache.folder.iterdir())) == 2
+
+
 def damage_by_cutting(content: bytes) -> bytes:
     return content[: len(content) // 2]
 

@@ -22,11 +22,12 @@ from pipeline.layers import (
     gelu,
     sinusoid,
 )
+from pipeline.weights import shape_rngs
 from tests.checkpoints import random_module
 
 
 def options() -> dict[str, Any]:
-    return {"dtype": jnp.float32, "rngs": nnx.Rngs(0)}
+    return {"dtype": jnp.float32, "rngs": shape_rngs()}
 
 
 def normal(*shape: int) -> np.ndarray:

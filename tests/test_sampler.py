@@ -11,6 +11,7 @@ from flax import nnx
 from pipeline import sampler
 from pipeline.clip import CLIPTextEncoder
 from pipeline.clip_config import TextEncoderConfig
+from pipeline.weights import shape_rngs
 from tests.checkpoints import random_module
 from tests.test_clip import CONFIG as TEXT
 from tests.test_clip import IDS
@@ -31,7 +32,7 @@ _encode = nnx.jit(sampler.encode, static_argnums=3)
 
 @cache
 def text_encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
-    return random_module(lambda: CLIPTextEncoder(config, dtype=jnp.float32, rngs=nnx.Rngs(0)))
+    return random_module(lambda: CLIPTextEncoder(config, dtype=jnp.float32, rngs=shape_rngs()))
 
 
 def test_conditioning() -> None:

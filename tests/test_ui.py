@@ -734,6 +734,19 @@ def test_page_needs_no_jax():
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
+def test_gradio_reads_no_sources_to_write_stubs():
+    program = """
+import inspect, sys
+opened = []
+sys.addaudithook(lambda event, given: event == "open" and opened.append(str(given[0])))
+import ui
+import gradio
+assert not [file for file in opened if file.endswith(".pyi")]
+assert inspect.getfile(gradio) == gradio.__file__
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("folder", "foreign"),
     [("pipeline", {"gradio", "ui", "serving", "app"}), ("serving", {"gradio", "ui", "jax", "app"})],

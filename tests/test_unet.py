@@ -3,27 +3,20 @@
 from functools import cache
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from pipeline.config import UNetConfig, read_config
 from pipeline.unet import UNet
-from pipeline.weights import load
 from tests.checkpoints import SMALLEST
+from tools.agreement import load_module
 
 
 @cache
 def network() -> tuple[UNet, UNetConfig]:
     config = read_config(SMALLEST).unet
-    unet = load(
-        lambda: UNet(config, dtype=jnp.float32, rngs=nnx.Rngs(0)),
-        SMALLEST / "unet",
-        jnp.float32,
-        jnp.asarray,
-    )
-    return unet, config
+    return load_module(UNet, config, SMALLEST / "unet"), config
 
 
 @nnx.jit

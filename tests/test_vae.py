@@ -11,6 +11,7 @@ from flax import nnx
 
 from pipeline.config import VAEConfig
 from pipeline.vae import VAE
+from pipeline.weights import shape_rngs
 from tests.checkpoints import random_module
 
 CONFIG = VAEConfig(
@@ -30,13 +31,13 @@ CONFIG = VAEConfig(
 
 @cache
 def vae(config: VAEConfig) -> VAE:
-    return random_module(lambda: VAE(config, dtype=jnp.float32, rngs=nnx.Rngs(0)))
+    return random_module(lambda: VAE(config, dtype=jnp.float32, rngs=shape_rngs()))
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_shapes(levels: int) -> None:
     config = replace(CONFIG, block_out_channels=(4,) * levels)
-    module = nnx.eval_shape(lambda: VAE(config, dtype=jnp.float32, rngs=nnx.Rngs(0)))
+    module = nnx.eval_shape(lambda: VAE(config, dtype=jnp.float32, rngs=shape_rngs()))
     images = jax.ShapeDtypeStruct((2, 8, 12, 3), jnp.float32)
     factor = 2 ** (levels - 1)
     assert config.scale_factor == factor
@@ -51,7 +52,7 @@ def test_parts_that_the_config_leaves_out() -> None:
     config = replace(
         CONFIG, use_quant_conv=False, use_post_quant_conv=False, mid_block_add_attention=False
     )
-    module = nnx.eval_shape(lambda: VAE(config, dtype=jnp.float32, rngs=nnx.Rngs(0)))
+    module = nnx.eval_shape(lambda: VAE(config, dtype=jnp.float32, rngs=shape_rngs()))
     names = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(module))}
     assert not any("quant_conv" in name or "attention" in name for name in names)
 

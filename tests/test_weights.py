@@ -1,6 +1,7 @@
 """Tensors pair up with parameters in every direction, or the load is refused by name."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.typing import DTypeLike
 from safetensors.numpy import load_file, save_file
 
 from pipeline import weights
@@ -29,14 +31,16 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
 }
 
 
-def maker(checkpoint: Path, component: str) -> Callable[[], nnx.Module]:
+def find(
+    checkpoint: Path, component: str, dtype: DTypeLike = jnp.float32
+) -> weights.Stored[nnx.Module]:
     config = getattr(read_config(checkpoint), component)
-    return lambda: MODULES[component](config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    make = partial(MODULES[component], config, dtype=dtype, rngs=weights.shape_rngs())
+    return weights.find(make, checkpoint / component)
 
 
 def load(checkpoint: Path, component: str) -> nnx.Module:
-    make = maker(checkpoint, component)
-    return weights.load(make, checkpoint / component, jnp.float32, jnp.asarray)
+    return find(checkpoint, component).load(jnp.asarray)
 
 
 def same_weights(one: nnx.Module, other: nnx.Module) -> bool:
@@ -87,9 +91,7 @@ def test_half_precision_file_to_float32(component: str) -> None:
 
 def test_cast_to_bfloat16_and_progress() -> None:
     told: list[int] = []
-    make = maker(PLAIN, "text_encoder")
-    folder = PLAIN / "text_encoder"
-    module = weights.load(make, folder, jnp.bfloat16, jnp.asarray, told.append)
+    module = find(PLAIN, "text_encoder", jnp.bfloat16).load(jnp.asarray, told.append)
     leaves = jax.tree.leaves(nnx.state(module))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
     assert sum(told) == sum(leaf.nbytes for leaf in leaves)
@@ -192,14 +194,7 @@ def test_axes_are_not_guessed(checkpoint: Path) -> None:
         load(checkpoint, "vae")
 
 
-def test_an_unknown_tensor_is_refused_before_anything_is_placed(checkpoint: Path) -> None:
+def test_an_unknown_tensor_is_refused_before_anything_is_loaded(checkpoint: Path) -> None:
     change_tensors(checkpoint / "vae", lambda tensors: {**tensors, **EXTRA})
-    placed: list[np.ndarray] = []
-
-    def place(array: np.ndarray) -> jax.Array:
-        placed.append(array)
-        return jnp.asarray(array)
-
     with pytest.raises(CheckpointError, match=r"vae: unknown tensor encoder\.extra\.weight"):
-        weights.load(maker(checkpoint, "vae"), checkpoint / "vae", jnp.float32, place)
-    assert placed == []
+        find(checkpoint, "vae")

@@ -16,7 +16,7 @@ from pipeline.config import Config, read_config
 from pipeline.tokenizer import Tokenizers
 from pipeline.unet import UNet
 from pipeline.vae import VAE
-from pipeline.weights import load, shape_rngs
+from pipeline.weights import find, shape_rngs
 
 M = TypeVar("M", bound=nnx.Module)
 R = TypeVar("R")
@@ -63,7 +63,7 @@ def load_module(kind: Callable[..., M], config: object, folder: Path) -> M:
     def make() -> M:
         return kind(config, dtype=jnp.float32, rngs=shape_rngs())
 
-    return load(make, folder, jnp.float32, jnp.asarray)
+    return find(make, folder).load(jnp.asarray)
 
 
 def compiled(function: Callable[..., R]) -> Callable[..., R]:

@@ -9,13 +9,12 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from pipeline import BUNDLED, SDXLPipeline, weights
+from pipeline import BUNDLED, SDXLPipeline
 from pipeline.config import read_config
 from pipeline.vae import VAE
+from tools.agreement import load_module
 from tools.miniature.judge import has_colour, judge_scene
 from tools.miniature.scenes import COLOURS, SHAPES, Scene, prompt, random_scene
 from tools.miniature.train_vae import draw_pool, psnr
@@ -103,12 +102,7 @@ def _pictures(pipe: SDXLPipeline, prompts: list[str], negative: str) -> Iterator
 
 
 def _vae_psnr(folder: Path) -> float:
-    config = read_config(folder).vae
-
-    def make() -> VAE:
-        return VAE(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
-
-    vae = weights.load(make, folder / "vae", jnp.float32, jnp.asarray)
+    vae = load_module(VAE, read_config(folder).vae, folder / "vae")
     return psnr(vae, draw_pool(64, SEED))[0]
 
 
