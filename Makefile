@@ -7,7 +7,8 @@
 #   make test-reference             the comparison with torch's diffusers, and with its old Flax
 #                                   pipelines, drawn afresh
 #   make test-cluster               the tests of several machines, with Ray Serve on this one
-#   make bench                      measurements, written into benchmarks/
+#   make bench                      all that can be measured here, into benchmarks/results:
+#                                   start-up, requests, delivery, and bench-cpu; it takes hours
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
 #   make soak                       an hour of mixed load: nothing may grow
@@ -56,8 +57,11 @@ test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 test-cluster: $(VENV)/.installed-test
 	$(VENV)/bin/python -m pytest tests/cluster $(ARGS)
 
-bench: $(VENV)/.installed-$(ACCELERATOR)
-	$(VENV)/bin/python -m benchmarks $(ARGS)
+bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
+	sh tests/chromium.sh $(VENV)/bin/python
+	$(VENV)/bin/python -m benchmarks
+	$(VENV)/bin/python -m benchmarks.delivery
+	$(MAKE) --no-print-directory bench-cpu
 
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)
