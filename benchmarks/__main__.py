@@ -7,13 +7,10 @@ and prints the same.
 import argparse
 import json
 import platform
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from benchmarks import page, record
+from benchmarks import apart, page, record
 
 
 def main() -> None:
@@ -29,8 +26,8 @@ def main() -> None:
         report = {
             **record.head("benchmarks"),
             "python": platform.python_version(),
-            **_measure("benchmarks.requests", [*request, "--cache-dir", f"{cache}/c"]),
-            "start_seconds_cached": _measure(
+            **apart.run("benchmarks.requests", [*request, "--cache-dir", f"{cache}/c"]),
+            "start_seconds_cached": apart.run(
                 "benchmarks.requests", [*model, "--repeats", "0", "--cache-dir", f"{cache}/c"]
             )["start_seconds"],
             "page_ready_seconds": page.seconds_until_ready(of_page),
@@ -38,12 +35,6 @@ def main() -> None:
         }
     file = record.save(f"{report['device']}-{Path(report['model']).name}", report)
     print(json.dumps(report, indent=2), file, sep="\n")
-
-
-def _measure(module: str, arguments: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":

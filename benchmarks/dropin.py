@@ -11,17 +11,14 @@ Writes benchmarks/results/<date>-<device>-dropin-<dtype>.json.
 
 import argparse
 import json
-import subprocess
 import sys
-from pathlib import Path
 from statistics import median
-from typing import Any
 
-from benchmarks import record
+from benchmarks import apart, record
 
-ROOT = Path(__file__).parents[1]
+PROGRAM = "benchmarks.dropin_program"
 PROVIDERS = {
-    "diffusers": str(ROOT / ".venv-incumbent/bin/python"),
+    "diffusers": str(apart.ROOT / ".venv-incumbent/bin/python"),
     "pipeline.compat": sys.executable,
 }
 
@@ -38,7 +35,7 @@ def main() -> None:
     arguments += ["--dtype", options.dtype]
     rounds = [
         {
-            provider: _measure(python, ["--provider", provider, *arguments])
+            provider: apart.run(PROGRAM, ["--provider", provider, *arguments], python)
             for provider, python in PROVIDERS.items()
         }
         for _ in range(options.rounds)
@@ -55,12 +52,6 @@ def main() -> None:
     }
     file = record.save(f"{after[0]['device']}-dropin-{options.dtype}", report)
     print(json.dumps(report, indent=2), file, sep="\n")
-
-
-def _measure(python: str, arguments: list[str]) -> dict[str, Any]:
-    command = [python, "-m", "benchmarks.dropin_program", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":

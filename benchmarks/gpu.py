@@ -9,23 +9,21 @@ history of all such files.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import apart, record
 from benchmarks.draw_job import REQUEST_TFLOP
 from tests.published import SDXL_BASE, write
 
-ROOT = Path(__file__).parents[1]
 HISTORY = record.RESULTS / "gpu-history.png"
 ENVIRONMENTS = {
     "ours": Path(sys.executable),
-    "flax": ROOT / ".venv-incumbent/bin/python",
-    "torch": ROOT / ".venv-reference/bin/python",
+    "flax": apart.ROOT / ".venv-incumbent/bin/python",
+    "torch": apart.ROOT / ".venv-reference/bin/python",
 }
 # XLA flags that might be worth being defaults; nothing is one until it was measured to be.
 SWEEP = (
@@ -96,16 +94,10 @@ def compared(seconds: float, ours: dict[str, Any], pixels: int) -> dict[str, flo
 
 def run(python: Path, module: str, arguments: list[str], **environment: str) -> dict[str, Any]:
     """What a program prints as JSON; or how it failed, which must not cost the other figures."""
-    done = subprocess.run(
-        [python, "-m", module, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-    )
-    if done.returncode:
-        return {"failed": f"{module} ended with status {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
+    try:
+        return apart.run(module, arguments, python, **environment)
+    except subprocess.CalledProcessError as error:
+        return {"failed": f"{module} ended with status {error.returncode}"}
 
 
 def plot(file: Path) -> None:

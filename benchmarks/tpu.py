@@ -6,19 +6,15 @@ prints the same as tables; benchmarks/README.md explains the method.
 """
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import apart, record
 from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
 
-INCUMBENT = Path(__file__).parents[1] / ".venv-incumbent/bin/python"
+INCUMBENT = apart.ROOT / ".venv-incumbent/bin/python"
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 STEPS = 25
 IMAGES = 4
@@ -39,10 +35,10 @@ def main() -> None:
 def measure(topology: str, folder: Path) -> dict[str, Any]:
     """Everything about one topology, and the incumbent; programs are left in the folder."""
     ours, theirs = folder / "ours", folder / "incumbent"
-    compiled = _run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
+    compiled = apart.run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
     kernels = _kernels(topology, compiled["layout"], folder)
     compiled |= estimates(topology, ours, kernels)
-    incumbent = _run(
+    incumbent = apart.run(
         "benchmarks.tpu_incumbent",
         ["--topology", topology, "--out", str(theirs)],
         INCUMBENT,
@@ -83,19 +79,8 @@ def _kernels(topology: str, layout: dict[str, int], folder: Path) -> dict[float,
     batch = 2 * IMAGES // (layout["guidance"] * layout["images"])
     arguments = ["--topology", topology, "--dump", str(dump), "--batch", str(batch)]
     flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
-    found = _run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
+    found = apart.run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
     return dict(found)
-
-
-def _run(
-    module: str, arguments: list[str], python: Path = Path(sys.executable), **environment: str
-) -> Any:
-    """What a program of this project prints as JSON."""
-    command = [python, "-m", module, *arguments]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment}
-    )
-    return json.loads(done.stdout)
 
 
 def table(report: dict[str, Any]) -> str:

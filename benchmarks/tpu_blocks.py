@@ -25,6 +25,7 @@ from jax.sharding import SingleDeviceSharding
 from benchmarks import record
 from benchmarks.roofline import CHIPS, whole_and_loop
 from pipeline.layers import ResnetBlock, Upsample, folded
+from pipeline.products import CompilerOptions
 from pipeline.unet import TransformerBlock
 from pipeline.weights import shape_rngs
 
@@ -83,7 +84,7 @@ def program(
     make: Callable[..., nnx.Module],
     sizes: Sizes,
     place: SingleDeviceSharding,
-    options: dict[str, str | bool] | None = None,
+    options: CompilerOptions | None = None,
 ) -> str:
     """The compiled layer's HLO, in bfloat16; `options` are the compiler's.
 

@@ -7,22 +7,16 @@ Writes every program's HLO into the folder and prints times and sizes as JSON.
 
 import argparse
 import json
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks.tpu_topology import describe, megabytes, versions  # first: it sets the environment
 
 # isort: split
 
 import jax.numpy as jnp
-from flax import nnx
 
-from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
-from pipeline.config import Config, read_config
-from pipeline.loading import blueprints
-from tests.published import SDXL_BASE, write
+from benchmarks.full_size import empty_networks, read_published
+from pipeline.compiled import CompiledSampler, Shapes, make_mesh
 
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 
@@ -34,9 +28,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     devices = describe(options.topology)
-    config = sdxl_base()
+    config = read_published()
     mesh = make_mesh(devices, SHAPES.images)
-    compiled = CompiledSampler(config, empty_networks(config), mesh, SHAPES, None)
+    networks = empty_networks(config, jnp.bfloat16)
+    compiled = CompiledSampler(config, networks, mesh, SHAPES, None)
     options.out.mkdir(parents=True, exist_ok=True)
     programs = {}
     for name, executable in compiled.executables.items():
@@ -52,21 +47,6 @@ def main() -> None:
         "programs": programs,
     }
     print(json.dumps(report))
-
-
-def sdxl_base() -> Config:
-    """Of the published checkpoint."""
-    with tempfile.TemporaryDirectory() as folder:
-        return read_config(write(Path(folder), SDXL_BASE))
-
-
-def empty_networks(config: Config) -> Networks:
-    """The networks in bfloat16, shapes in place of their parameters."""
-
-    def empty(make: Callable[[Any], nnx.Module]) -> nnx.Module:
-        return nnx.eval_shape(lambda: make(jnp.bfloat16))
-
-    return Networks.named({name: empty(make) for name, make in blueprints(config).items()})
 
 
 if __name__ == "__main__":

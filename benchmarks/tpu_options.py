@@ -20,6 +20,7 @@ from jax.sharding import SingleDeviceSharding
 from benchmarks import record
 from benchmarks.roofline import CHIPS, Chip, whole_and_loop
 from benchmarks.tpu_blocks import BLOCKS, program
+from pipeline.products import CompilerOptions
 
 SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"
 OPTIONS: list[tuple[str, str | bool]] = [
@@ -53,7 +54,7 @@ def main() -> None:
     topology = parser.parse_args().topology
     place = SingleDeviceSharding(describe(topology)[0])
     chip = CHIPS[topology.partition(":")[0]]
-    choices: dict[str, dict[str, str | bool]] = {"defaults": {}}
+    choices: dict[str, CompilerOptions] = {"defaults": {}}
     choices |= {f"{option}={value}": {option: value} for option, value in OPTIONS}
     found: dict[str, Any] = {}
     for name, choice in choices.items():
@@ -67,9 +68,7 @@ def main() -> None:
     print(record.save(f"tpu-{topology}-options", report))
 
 
-def measure(
-    options: dict[str, str | bool], place: SingleDeviceSharding, chip: Chip
-) -> dict[str, Any]:
+def measure(options: CompilerOptions, place: SingleDeviceSharding, chip: Chip) -> dict[str, Any]:
     """Every layer's estimates with these options, in microseconds, and the seconds of compiling."""
     layers: dict[str, Any] = {}
     began = time.monotonic()

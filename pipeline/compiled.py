@@ -280,7 +280,7 @@ class CompiledSampler:
             return sampler.prepare(rebuild["unet"](unet), conditioning, self._shard)
 
         args = (self._weights_spec["text_encoders"], self._weights_spec["unet"], ids, zero)
-        outputs = _shardings(self._context_spec())
+        outputs = _shardings(self._context_spec)
         return self._compile("encode", encode, args, outputs, options=self._options())
 
     def _compile_denoise(self) -> Callable[..., Any]:
@@ -289,27 +289,25 @@ class CompiledSampler:
         def denoise(weights: list[Array], *rest: Any) -> State:
             return sampler.denoise(self._rebuild["unet"](weights), *rest, gather=gather)
 
-        args = self._denoise_spec()
-        outputs, options = _shardings(args[1]), self._options()
-        return self._compile("denoise", denoise, args, outputs, apart=True, options=options)
+        return self._compile_steps("denoise", denoise)
 
     def _compile_unguided(self) -> Callable[..., Any]:
         def denoise(weights: list[Array], state: State, context: Context, *rest: Any) -> State:
             prompts = jax.tree.map(lambda halves: halves[1:], context)
             return sampler.denoise(self._rebuild["unet"](weights), state, prompts, *rest)
 
-        args = self._denoise_spec()
-        outputs, options = _shardings(args[1]), self._options()
-        return self._compile("unguided", denoise, args, outputs, apart=True, options=options)
+        return self._compile_steps("unguided", denoise)
 
-    def _denoise_spec(self) -> tuple[Any, ...]:
+    def _compile_steps(self, name: str, denoise: Callable[..., State]) -> Callable[..., Any]:
         state = State(self._latents_spec(), self._history_spec())
         column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
         values = _spec((MAX_EVALUATIONS, 1 + REMEMBERED), jnp.float32, self._whole)
         table = Table(*[column] * len(Table._fields))._replace(values=values)
         scalars = (_spec((), dtype, self._whole) for dtype in (jnp.float32, jnp.int32, jnp.int32))
-        context, seeds = self._context_spec(), self._seeds_spec()
-        return (self._weights_spec["unet"], state, context, seeds, table, *scalars)
+        weights, context, seeds = self._weights_spec["unet"], self._context_spec, self._seeds_spec()
+        args = (weights, state, context, seeds, table, *scalars)
+        outputs, options = _shardings(state), self._options()
+        return self._compile(name, denoise, args, outputs, apart=True, options=options)
 
     def _compile_decode(self) -> Callable[..., Any]:
         def decode(weights: list[Array], latents: Array):
@@ -354,6 +352,7 @@ class CompiledSampler:
         pooled = _spec((*pair, second.projection_dim), dtype, self._by_half)
         return Conditioning(embeds, pooled, _spec((6,), jnp.float32, self._whole))
 
+    @cached_property
     def _context_spec(self) -> Context:
         def prepare(weights: list[Array], conditioning: Conditioning) -> Context:
             return sampler.prepare(self._rebuild["unet"](weights), conditioning)

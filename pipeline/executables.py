@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import platform
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # For a TPU v5e-4 SDXL's programs take 1 GB for every size of pictures.
 MAX_BYTES = 16 << 30
+
+_FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}")  # what is called otherwise is not ours to remove
 
 # JAX's own settings that change what the same source compiles to.
 _SETTINGS = (
@@ -144,8 +147,8 @@ def _touch(file: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each was last used, its bytes, and where it is."""
-    for file in folder.iterdir():
+    """When each executable was last used, its bytes, and where it is."""
+    for file in filter(lambda file: _FILE.fullmatch(file.name), folder.iterdir()):
         with suppress(FileNotFoundError):  # another process has removed it
             status = file.lstat()
             if stat.S_ISREG(status.st_mode):

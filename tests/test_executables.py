@@ -105,14 +105,14 @@ def test_what_was_not_used_for_longest_makes_room(cache: ExecutableCache) -> Non
     get(small, about="second")
     for file in cache.folder.iterdir():
         os.utime(file, (1, 1 if file == first else 2))
+    other = cache.folder / "somebody's"
+    other.write_bytes(bytes(small.max_bytes))
     assert get(small, about="first")[0] is True  # so the second waits longer
     get(small, about="third")
-    assert [get(small, about=name)[0] for name in ("first", "third", "second")] == [
-        True,
-        True,
-        False,
-    ]
-    assert len(list(cache.folder.iterdir())) == 2
+    found = [get(small, about=name)[0] for name in ("first", "third", "second")]
+    assert found == [True, True, False]
+    assert other.exists()
+    assert len(list(cache.folder.iterdir())) == 3
 
 
 def damage_by_cutting(content: bytes) -> bytes:

@@ -1,0 +1,69 @@
+"""How long SDXL base at full size takes to start here, cold and warm: its programs alone.
+
+    .venv/bin/python -m benchmarks.start
+
+A process compiles them from the shapes of their parameters and keeps them; another loads them. Each
+counts from a bare interpreter on. Reading the weights, which needs weights, is not in it. Writes
+`benchmarks/results/<date>-start-<device>.json`.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+START = time.perf_counter()
+SHOWN = ("jax", "jaxlib", "flax")
+
+
+def main() -> None:
+    """Measures and records."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description=__doc__)
+    parser.add_argument("--pixels", type=int, default=1024, help="along each side")
+    parser.add_argument("--cache-dir", type=Path, help="start once, with the programs kept there")
+    options = parser.parse_args()
+    if options.cache_dir is not None:
+        print(json.dumps(start(options.pixels, options.cache_dir)))
+        return
+    from benchmarks import apart, record
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["--pixels", str(options.pixels), "--cache-dir", f"{folder}/cache"]
+        cold, warm = (apart.run("benchmarks.start", arguments) for _ in range(2))
+    report = {**record.head("benchmarks.start"), "cold": cold, "warm": warm}
+    print(json.dumps(report, indent=2), record.save(f"start-{cold['device']}", report), sep="\n")
+
+
+def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
+    """In this process: what its parts took, in seconds."""
+    import importlib.metadata
+
+    import jax
+
+    from benchmarks.full_size import empty_networks, read_published
+    from pipeline.compiled import CompiledSampler, Shapes, make_mesh
+    from pipeline.executables import ExecutableCache
+    from pipeline.loading import network_dtype
+
+    devices = jax.devices()
+    dtype = network_dtype(None, devices)
+    mesh = make_mesh(devices, 4)
+    shapes = Shapes(images=4, height=pixels, width=pixels, tokens=77)
+    config = read_published()
+    networks = empty_networks(config, dtype)
+    compiled = CompiledSampler(config, networks, mesh, shapes, ExecutableCache(cache_dir))
+    return {
+        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "size": f"4 x {pixels}x{pixels}",
+        "dtype": dtype.name,
+        "versions": {name: importlib.metadata.version(name) for name in SHOWN},
+        "seconds": round(time.perf_counter() - START, 2),
+        "programs": {name: round(seconds, 2) for name, seconds in compiled.seconds.items()},
+        "megabytes": round(sum(file.stat().st_size for file in cache_dir.iterdir()) / 1e6),
+    }
+
+
+if __name__ == "__main__":
+    main()
