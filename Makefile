@@ -61,6 +61,7 @@ bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m benchmarks
 	$(VENV)/bin/python -m benchmarks.delivery
+	$(VENV)/bin/python -m benchmarks.start
 	$(MAKE) --no-print-directory bench-cpu
 
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
