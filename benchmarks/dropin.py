@@ -15,10 +15,11 @@ import sys
 from statistics import median
 
 from benchmarks import apart, record
+from benchmarks.processes import ROOT
 
 PROGRAM = "benchmarks.dropin_program"
 PROVIDERS = {
-    "diffusers": str(apart.ROOT / ".venv-incumbent/bin/python"),
+    "diffusers": str(ROOT / ".venv-incumbent/bin/python"),
     "pipeline.compat": sys.executable,
 }
 

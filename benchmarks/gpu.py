@@ -17,13 +17,14 @@ from typing import Any
 
 from benchmarks import apart, record
 from benchmarks.draw_job import REQUEST_TFLOP
+from benchmarks.processes import ROOT
 from tests.published import SDXL_BASE, write
 
 HISTORY = record.RESULTS / "gpu-history.png"
 ENVIRONMENTS = {
     "ours": Path(sys.executable),
-    "flax": apart.ROOT / ".venv-incumbent/bin/python",
-    "torch": apart.ROOT / ".venv-reference/bin/python",
+    "flax": ROOT / ".venv-incumbent/bin/python",
+    "torch": ROOT / ".venv-reference/bin/python",
 }
 # XLA flags that might be worth being defaults; nothing is one until it was measured to be.
 SWEEP = (

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import apart, record
+from benchmarks.processes import ROOT
 from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
 
-INCUMBENT = apart.ROOT / ".venv-incumbent/bin/python"
+INCUMBENT = ROOT / ".venv-incumbent/bin/python"
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 STEPS = 25
 IMAGES = 4

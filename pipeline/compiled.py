@@ -135,11 +135,11 @@ class CompiledSampler:
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
         parts = _split(networks)
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
+        self._networks, self._weights = networks, _parameters(parts)
         self._weights_spec = {
-            name: [_spec(leaf.shape, leaf.dtype, self._whole) for leaf in jax.tree.leaves(state)]
-            for name, (_, state) in parts.items()
+            name: [_spec(leaf.shape, leaf.dtype, self._whole) for leaf in leaves]
+            for name, leaves in self._weights.items()
         }
-        self.fill(networks)
         made = self._compile_all()
         self._noise, self._vary, self._encode = made["noise"], made["vary"], made["encode"]
         self._denoise, self._decode = made["denoise"], made["decode"]
@@ -153,9 +153,7 @@ class CompiledSampler:
 
     def fill(self, networks: Networks) -> None:
         """Takes the same networks with their parameters."""
-        parts = _split(networks)
-        self._networks = networks
-        self._weights = {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
+        self._networks, self._weights = networks, _parameters(_split(networks))
 
     def resized(self, height: int, width: int) -> "CompiledSampler":
         """The same networks and devices, compiled for pictures of other sides, in pixels."""
@@ -425,6 +423,11 @@ def _shardings(specs: Any) -> Any:
 def _split(networks: Networks) -> dict[str, Any]:
     """Of those that are there, by name, the graph definition and the parameters."""
     return {name: nnx.split(network) for name, network in vars(networks).items() if network}
+
+
+def _parameters(parts: dict[str, Any]) -> dict[str, list[Array]]:
+    """Of what `_split` gave, the parameters as lists."""
+    return {name: jax.tree.leaves(state) for name, (_, state) in parts.items()}
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:
