@@ -28,6 +28,8 @@ REFERENCE := .venv-reference
 INCUMBENT := .venv-incumbent
 TPU := .venv-tpu
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
+# One more than processors: a browser's tests are waiting for half of their time.
+TESTERS := $(shell expr $(PROCESSORS) + 1)
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -47,7 +49,7 @@ run-cluster: setup $(VENV)/.installed-cluster
 
 test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m pytest --numprocesses $(PROCESSORS) \
+	$(VENV)/bin/python -m pytest --numprocesses $(TESTERS) \
 	  --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed

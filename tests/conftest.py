@@ -18,7 +18,7 @@ import jax
 
 from pipeline import BUNDLED
 from tests import compiling, slowly
-from tests.web import folder_served, served
+from tests.web import STEPS, folder_served, served
 
 # Eight simulated devices stand in for an accelerator host. Set through the configuration and
 # not XLA_FLAGS, so that programs started by a test see the machine as it is.
@@ -69,7 +69,8 @@ def address(elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("app")
     (folder / "blocked").write_text("gun\n")
     flags = ["--cors-origins", elsewhere[0], "--blocked-words", str(folder / "blocked")]
-    with served(["app.py", "--model", str(BUNDLED), *flags], folder / "log") as url:
+    program = ["app.py", "--model", str(BUNDLED), "--steps", str(STEPS), *flags]
+    with served(program, folder / "log") as url:
         yield url
 
 

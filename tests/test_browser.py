@@ -28,6 +28,7 @@ from tests.browsing import (
     press_to_copy,
     wait_for_pictures,
 )
+from tests.web import STEPS
 from tools.page_states import PROMPT, launched
 from ui import words
 
@@ -73,7 +74,7 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
     settings = metadata.read(saved)
     assert settings is not None
     assert (settings.prompt, settings.negative_prompt) == (PROMPT, "")
-    assert (settings.seed, settings.num_inference_steps) == (seed, 25)
+    assert (settings.seed, settings.num_inference_steps) == (seed, STEPS)
     assert settings.guidance_scale == 5.0
     assert settings.model == BUNDLED.name
 
@@ -99,7 +100,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     expect(page.locator("#picked")).to_be_hidden()
     wait_for_pictures(page)
     assert page.locator("#seed input").input_value() not in (str(first), second)
-    expect(page.locator("#steps input[type=number]")).to_have_value("25")
+    expect(page.locator("#steps input[type=number]")).to_have_value(str(STEPS))
 
     with page.expect_download() as download:
         page.get_by_label("Download all").click()

@@ -1,26 +1,37 @@
-"""Sizes and variations, as a visitor meets them, with the real model."""
+"""Sizes and variations, as a visitor meets them."""
 
 from collections.abc import Iterator
 from io import BytesIO
 
+import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from pipeline import BUNDLED
+from tests import compiling
 from tests.browsing import ask, opened, wait_for_pictures
+from tests.checkpoints import SMALLEST
 from tests.web import served
 from tools.page_states import launched
 from ui import words
 
+WIDE = (24, 16)
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """Open from before the second size is ready."""
-    program = ["app.py", "--model", str(BUNDLED), "--sizes", "256x256,192x128"]
+    """Open from before the second size is ready; of a model that compiles within seconds."""
+    program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,24x16"]
     log = tmp_path_factory.mktemp("app") / "log"
-    with served(program, log) as address, launched() as browser, opened(browser, address) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in compiling.QUICKLY.items():
+            patch.setenv(name, value)
+        with (
+            served(program, log) as address,
+            launched() as browser,
+            opened(browser, address) as found,
+        ):
+            yield found
 
 
 def shown(page: Page, name: str) -> str:
@@ -29,22 +40,22 @@ def shown(page: Page, name: str) -> str:
     return term.locator("xpath=following-sibling::dd[1]").inner_text()
 
 
-def pixels_of_the_open_picture(page: Page) -> bytes:
+def pixels_of_the_open_picture(page: Page) -> np.ndarray:
     link = page.locator("#picked .downloads a").first
     content = page.request.get(link.evaluate("link => link.href")).body()
     with Image.open(BytesIO(content)) as picture:
-        return picture.tobytes()
+        return np.asarray(picture, int)
 
 
 def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
     page.get_by_role("button", name=words.ADVANCED).click()
-    wide = page.locator("#size").get_by_label(words.size((192, 128)))
+    wide = page.locator("#size").get_by_label(words.size(WIDE))
     expect(wide).to_be_visible(timeout=600_000)
     wide.check()
     ask(page, "a star")
     wait_for_pictures(page)
     page.locator("#gallery .thumbnail-lg").first.click()
-    expect(page.locator("#picked-settings")).to_contain_text(words.size((192, 128)))
+    expect(page.locator("#picked-settings")).to_contain_text(words.size(WIDE))
 
 
 def test_variations_of_the_open_picture(page: Page):
@@ -68,7 +79,7 @@ def test_variations_of_the_open_picture(page: Page):
     expect(page.locator("#variation-seed input")).to_have_value(variation)
     expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")
     expect(page.locator("#seed input")).to_have_value(seed)
-    expect(page.locator("#size").get_by_label(words.size((192, 128)))).to_be_checked()
+    expect(page.locator("#size").get_by_label(words.size(WIDE))).to_be_checked()
 
     page.locator("#generate").click()
     expect(page.locator("#picked")).to_be_hidden()
@@ -76,4 +87,5 @@ def test_variations_of_the_open_picture(page: Page):
     page.locator("#gallery .thumbnail-lg").first.click()
     expect(page.locator("#picked-settings")).to_contain_text(words.VARIATION_SEED)
     assert shown(page, words.VARIATION_SEED) == variation
-    assert pixels_of_the_open_picture(page) == drawn
+    # Where it is among the four may decide how a number is rounded.
+    assert np.abs(pixels_of_the_open_picture(page) - drawn).max() <= 1

@@ -26,7 +26,7 @@ XL = GOLDEN / "flax/checkpoint"
 SD = GOLDEN / "flax_sd/checkpoint"
 INCUMBENT_BOUND = 2 / 255
 SAME_CONSTANTS_BOUND = 0.05 / 255
-# By how many devices each is drawn here; `make test-reference` draws both on all.
+# By how many devices each is drawn here.
 DEVICES = {"flax": (1, 8), "flax_sd": (4,)}
 NAMES = {
     model: ("defaults", "negative", *(f"devices_{count}" for count in counts))

@@ -25,6 +25,9 @@ from serving.observer import Observer
 from serving.server import Server
 from tests.fake_pipeline import FakePipeline
 
+# By default of the program that tests share: enough to see one follow another.
+STEPS = 5
+
 # As long as any test waits: the 5 seconds that httpx has are little for a slow machine.
 for name in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, name, 60.0)

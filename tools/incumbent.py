@@ -2,8 +2,8 @@
 
     .venv-incumbent/bin/python -m tools.incumbent CHECKPOINT OUT.npz
 
-draws `tools.flax_calls.pictures` from a checkpoint. Without torch those classes read Flax's
-own format alone, so a copy is made that has the weights in it.
+draws `tools.flax_calls.pictures` from a checkpoint, on each number of `--devices`. Without torch
+those classes read Flax's own format alone, so a copy is made that has the weights in it.
 
 Two constants of theirs are not those of the networks as they were trained, in torch, which this
 project follows: the epsilon of the GroupNorm before a transformer (1e-5 for 1e-6) and the gate of
@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--torch-constants", action="store_true")
+    parser.add_argument("--devices", type=int, nargs="*", default=flax_calls.DEVICES)
     options = parser.parse_args()
     for logging in (diffusers.utils.logging, transformers.utils.logging):
         logging.set_verbosity_error()
@@ -104,7 +105,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "checkpoint")
         convert(options.checkpoint, folder)
-        drawn = flax_calls.pictures(*load(folder))
+        drawn = flax_calls.pictures(*load(folder), options.devices)
     np.savez_compressed(options.out, **drawn)
 
 

@@ -32,8 +32,8 @@ def _compiled_quickly() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.mark.parametrize("xl", [True, False])
-def test_pictures(xl: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("xl", "devices"), [(True, 8), (False, 4)])
+def test_pictures(xl: bool, devices: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     torch_reference.prepare_for_tiny()
     rng = np.random.default_rng([request.config.getoption("--seed"), 39])
     tiny = draw_flax_checkpoint(rng, xl=xl)
@@ -41,9 +41,10 @@ def test_pictures(xl: bool, request: pytest.FixtureRequest, tmp_path: Path) -> N
     folder, file = tmp_path / "checkpoint", tmp_path / "theirs.npz"
     write(tiny, folder)
     command = [PYTHON, "-m", "tools.incumbent", folder, file, "--torch-constants"]
+    command += ["--devices", str(devices)]
     environment = {**os.environ, **compiling.QUICKLY, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
-        ours = flax_calls.pictures(*FlaxDiffusionPipeline.from_pretrained(folder))
+        ours = flax_calls.pictures(*FlaxDiffusionPipeline.from_pretrained(folder), [devices])
     assert process.returncode == 0
     with np.load(file, allow_pickle=False) as theirs:
         assert set(ours) == set(theirs)
