@@ -33,10 +33,9 @@ SIDE = 1024
 FALL, GRAIN = 1.6, 1.0
 SERVE = "--serve"
 STARTED = "drawn at "
-LAST_PICTURE = """() => Math.max(...performance.getEntriesByType("resource")
-  .filter((each) => each.name.includes("/gradio_api/file="))
-  .map((each) => performance.timeOrigin + each.responseEnd))"""
-FIRST_REQUEST = LAST_PICTURE.replace("max", "min").replace("responseEnd", "requestStart")
+# Of every picture that is shown: the history fetches them again, to make them small.
+SHOWN = """() => [...document.querySelectorAll("#gallery img")].map(
+  (image) => performance.getEntriesByName(image.src)[0].toJSON())"""
 
 
 class Finished(StandIn):
@@ -99,6 +98,7 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
     from tools.page_states import launched
 
     seen: list[dict[str, float]] = []
+    shown: list[dict[str, Any]] = []
     with launched() as browser:
         page = browser.new_page()
         page.goto(instance.url)
@@ -113,15 +113,13 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
                 "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
             )
             drawn, finish_ms = _of_the_server(instance.log)
-            first, last = (
-                1000 * (page.evaluate(each) / 1000 - drawn)
-                for each in (FIRST_REQUEST, LAST_PICTURE)
-            )
+            shown = page.evaluate(SHOWN)
+            began_ms = page.evaluate("performance.timeOrigin") - 1000 * drawn
+            first = began_ms + min(each["requestStart"] for each in shown)
+            last = began_ms + max(each["responseEnd"] for each in shown)
             seen.append({"encoded": finish_ms, "asked_for": first, "last_byte": last})
-        sizes = page.evaluate(
-            "performance.getEntriesByType('resource').filter((each) =>"
-            " each.name.includes('/gradio_api/file=')).map((each) => each.encodedBodySize)"
-        )
+            expect(page.locator("#history li").first.locator("img")).to_be_attached()
+        sizes = [each["encodedBodySize"] for each in shown]
     seen = seen[2:]
     middle = {name: round(statistics.median(each[name] for each in seen), 1) for name in seen[0]}
     ends = sorted(round(each["last_byte"], 1) for each in seen)
