@@ -55,11 +55,7 @@ class Instance:
 
     def is_ready(self) -> bool:
         """Whether it would take in a request now."""
-        try:
-            urllib.request.urlopen(f"{self.url}/readyz", timeout=5).close()
-        except OSError:
-            return False
-        return True
+        return is_ready(self.url)
 
     def wait_until_ready(self, within_s: float = 600) -> None:
         """Waits; raises `RuntimeError` if it ends, or takes longer."""
@@ -99,6 +95,15 @@ class Instance:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+
+
+def is_ready(url: str) -> bool:
+    """Whether who answers there would take in a request now."""
+    try:
+        urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def stand_in(step_ms: float, *flags: str) -> list[str]:

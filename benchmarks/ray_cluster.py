@@ -3,6 +3,7 @@
 import os
 import secrets
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import ray
 from ray import serve
 
-from benchmarks.processes import free_port
+from benchmarks.processes import free_port, is_ready
 from pipeline import SDXLPipeline
 from serving.options import Options
 from serving.ray_app import Fleet, build
@@ -71,10 +72,21 @@ def fleet_on_this_machine(
     try:
         serve.start(proxy_location="Disabled")
         serve.run(build(fleet, chosen, load), name=name)
-        yield RayCluster(f"http://127.0.0.1:{port}", f"http://{started.dashboard_url}", name)
+        url = f"http://127.0.0.1:{port}"
+        # Ray knows nothing of that: painters tell the front-end of themselves once it is there.
+        _wait_until_ready(url)
+        yield RayCluster(url, f"http://{started.dashboard_url}", name)
     finally:
         serve.shutdown()
         ray.shutdown()
+
+
+def _wait_until_ready(url: str, within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_ready(url):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no painter has told {url} of itself within {within_s} s")
+        time.sleep(0.05)
 
 
 def kill(process: int) -> None:
