@@ -118,7 +118,7 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
             first = began_ms + min(each["requestStart"] for each in shown)
             last = began_ms + max(each["responseEnd"] for each in shown)
             seen.append({"encoded": finish_ms, "asked_for": first, "last_byte": last})
-            expect(page.locator("#history li").first.locator("img")).to_be_attached()
+            expect(page.locator("#history li img")).to_have_count(number + 1)
         sizes = [each["encodedBodySize"] for each in shown]
     seen = seen[2:]
     middle = {name: round(statistics.median(each[name] for each in seen), 1) for name in seen[0]}

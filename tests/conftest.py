@@ -16,9 +16,8 @@ os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cach
 
 import jax
 
-from pipeline import BUNDLED
 from tests import compiling, slowly
-from tests.web import STEPS, folder_served, served
+from tests.web import PROGRAM, folder_served, served
 
 # Eight simulated devices stand in for an accelerator host. Set through the configuration and
 # not XLA_FLAGS, so that programs started by a test see the machine as it is.
@@ -69,8 +68,7 @@ def address(elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("app")
     (folder / "blocked").write_text("gun\n")
     flags = ["--cors-origins", elsewhere[0], "--blocked-words", str(folder / "blocked")]
-    program = ["app.py", "--model", str(BUNDLED), "--steps", str(STEPS), *flags]
-    with served(program, folder / "log") as url:
+    with served([*PROGRAM, *flags], folder / "log") as url:
         yield url
 
 

@@ -23,15 +23,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """Open from before the second size is ready; of a model that compiles within seconds."""
     program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,24x16"]
     log = tmp_path_factory.mktemp("app") / "log"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in compiling.QUICKLY.items():
-            patch.setenv(name, value)
-        with (
-            served(program, log) as address,
-            launched() as browser,
-            opened(browser, address) as found,
-        ):
-            yield found
+    with (
+        compiling.quickly(),
+        served(program, log) as address,
+        launched() as browser,
+        opened(browser, address) as found,
+    ):
+        yield found
 
 
 def shown(page: Page, name: str) -> str:

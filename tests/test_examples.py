@@ -67,15 +67,14 @@ BACKGROUNDS = ("blue", "white", "purple", "black", "red", "yellow", "green", "or
 
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the bundled miniature, on two simulated devices; its pictures show what was asked."""
-    for name, value in compiling.QUICKLY.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("MODEL_ID", raising=False)
     notebook = nbformat.read(EXAMPLES / "jax_guide.ipynb", as_version=4)
-    NotebookClient(
-        notebook, timeout=None, resources={"metadata": {"path": str(EXAMPLES)}}
-    ).execute()
+    with compiling.quickly():
+        NotebookClient(
+            notebook, timeout=None, resources={"metadata": {"path": str(EXAMPLES)}}
+        ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     texts = [output.data["text/plain"] for output in outputs if "data" in output]
     assert texts.count("(2, 1, 256, 256, 3)") == 2

@@ -15,11 +15,10 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from benchmarks.processes import Instance
 from benchmarks.proxy import Proxy
-from pipeline import BUNDLED
 from serving.words import CANCELLED
 from tests import slowly
 from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures
-from tests.web import STEPS, start, wait_until
+from tests.web import PROGRAM, start, wait_until
 from tools.page_states import PROMPT, launched
 from ui import words
 
@@ -71,8 +70,7 @@ def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     """To the real program with a real model."""
-    program = ["app.py", "--model", str(BUNDLED), "--steps", str(STEPS)]
-    with line_to(program, tmp_path_factory.mktemp("app") / "log") as line:
+    with line_to(PROGRAM, tmp_path_factory.mktemp("app") / "log") as line:
         yield line
 
 

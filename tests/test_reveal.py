@@ -8,12 +8,12 @@ import pytest
 from PIL import Image as Pillow
 from playwright.sync_api import Page, expect
 
-from pipeline import BUNDLED, metadata
+from pipeline import metadata
 from pipeline.metadata import BLURRED, Settings
 from serving.generator import Image, RequestError
 from tests.browsing import ask, opened, wait_for_pictures
 from tests.test_ui import said_of, to_request
-from tests.web import STEPS, served
+from tests.web import PROGRAM, served
 from tools.page_states import launched
 from ui import pictures, reveal, words
 from ui.pictures import BARE, WITH_SETTINGS, Picture
@@ -102,8 +102,7 @@ def test_the_button_is_where_there_is_something_to_reveal(shown: list[Picture]):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """Where every second picture is blurred, from the first on."""
-    screen = ["--screen", "tests.screens:every_second"]
-    program = ["app.py", "--model", str(BUNDLED), "--steps", str(STEPS), *screen]
+    program = [*PROGRAM, "--screen", "tests.screens:every_second"]
     log = tmp_path_factory.mktemp("app") / "log"
     with served(program, log) as address, launched() as browser, opened(browser, address) as found:
         yield found

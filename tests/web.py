@@ -16,6 +16,7 @@ from typing import Any
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from benchmarks.processes import ROOT, Instance, free_port
+from pipeline import BUNDLED
 from serving import http
 from serving.desk import Limits
 from serving.generator import Generator
@@ -25,8 +26,9 @@ from serving.observer import Observer
 from serving.server import Server
 from tests.fake_pipeline import FakePipeline
 
-# By default of the program that tests share: enough to see one follow another.
+# The real program with the real model, and as few steps as show that one follows another.
 STEPS = 5
+PROGRAM = ["app.py", "--model", str(BUNDLED), "--steps", str(STEPS)]
 
 # As long as any test waits: the 5 seconds that httpx has are little for a slow machine.
 for name in ("connect", "read", "write", "pool"):

@@ -76,11 +76,10 @@ const look = async (addresses) => {
   return canvas.toDataURL("image/jpeg", 0.8);
 };
 
-// Where the gallery has these files from, once it has them all: until then they are for the visitor.
+// Where the gallery has these files from, once it shows them all.
 const shown = async (files) => {
   for (let tries = 0; tries < 100; tries++) {
-    const images = [...page.querySelectorAll("#gallery img")].filter((image) => image.complete);
-    const addresses = images.map((image) => image.src);
+    const addresses = [...page.querySelectorAll("#gallery img")].map((image) => image.src);
     const found = files.map((file) => addresses.find((address) => address.endsWith(file)));
     if (found.every(Boolean)) return found;
     await new Promise((wake) => setTimeout(wake, 100));
