@@ -77,8 +77,10 @@ def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[
 
 def _kernels(topology: str, layout: dict[str, int], folder: Path) -> dict[float, float]:
     dump = folder / "llo"
-    batch = 2 * IMAGES // (layout["guidance"] * layout["images"])
-    arguments = ["--topology", topology, "--dump", str(dump), "--batch", str(batch)]
+    images = IMAGES // layout["images"]
+    guided = 2 * images // layout["guidance"]
+    batches = [str(batch) for batch in sorted({guided, images})]
+    arguments = ["--topology", topology, "--dump", str(dump), "--batches", *batches]
     flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
     found = apart.run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
     return dict(found)

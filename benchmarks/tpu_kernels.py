@@ -1,7 +1,7 @@
 """One process: how many cycles the attention kernels are scheduled for on a TPU.
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true" \
-        .venv-tpu/bin/python -m benchmarks.tpu_kernels --topology v5e:2x2 --batch 2 --dump FOLDER
+        .venv-tpu/bin/python -m benchmarks.tpu_kernels --topology v5e:2x2 --batches 1 2 --dump FOLDER
 
 The HLO says nothing of a kernel's time. The compiler's dump holds its schedule: one bundle of
 instructions a cycle, the whole kernel being repeated for every block of its grid. Waiting for
@@ -36,10 +36,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_kernels")
     parser.add_argument("--topology", required=True)
     parser.add_argument("--dump", type=Path, required=True, help="as in LIBTPU_INIT_ARGS")
-    parser.add_argument("--batch", type=int, required=True, help="of the UNet on one chip")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", required=True, help="of the UNet on one chip"
+    )
     options = parser.parse_args()
     place = SingleDeviceSharding(describe(options.topology)[0])
-    shapes = [(options.batch, *shape) for shape in SHAPES] + [(1, *VAE)]
+    shapes = [(batch, *shape) for batch in options.batches for shape in SHAPES] + [(1, *VAE)]
     print(json.dumps([_kernel(*shape, place, options.dump) for shape in shapes]))
 
 
