@@ -1,7 +1,8 @@
 """One process: how many cycles the attention kernels are scheduled for on a TPU.
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true" \
-        .venv-tpu/bin/python -m benchmarks.tpu_kernels --topology v5e:2x2 --batches 1 2 --dump FOLDER
+        .venv-tpu/bin/python -m benchmarks.tpu_kernels \
+        --topology v5e:2x2 --batches 1 2 --dump FOLDER
 
 The HLO says nothing of a kernel's time. The compiler's dump holds its schedule: one bundle of
 instructions a cycle, the whole kernel being repeated for every block of its grid. Waiting for

@@ -13,6 +13,8 @@ from pipeline.errors import DeviceError
 # A checkpoint that is larger has one copy in a CPU's memory, not one for every core.
 LARGE_BYTES = 500e6
 CPU_INFO = Path("/proc/cpuinfo")
+# Of a CPU that multiplies numbers in bfloat16 as they are.
+BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16"})
 _UNSET = -1
 
 
@@ -40,13 +42,13 @@ def worth_a_copy(devices: Sequence[jax.Device], folder: Path) -> Sequence[jax.De
 def worth_bfloat16(device: jax.Device, folder: Path) -> bool:
     """Whether the networks of a checkpoint in a folder should run in bfloat16 on a device.
 
-    On accelerators all. On a CPU those of a large one, if it has tiles for such products (AMX): in
+    On accelerators all. On a CPU those of a large one, if it has instructions for such products: in
     a small one's they are too small to be worth the time that they take to compile.
     """
     if device.platform != "cpu":
         return True
-    tiles = CPU_INFO.exists() and "amx_bf16" in CPU_INFO.read_text().split()
-    return tiles and _is_large(folder)
+    features = CPU_INFO.read_text().split() if CPU_INFO.exists() else []
+    return not BFLOAT16_FEATURES.isdisjoint(features) and _is_large(folder)
 
 
 def _is_large(folder: Path) -> bool:

@@ -19,15 +19,16 @@ import re
 import struct
 import unicodedata
 import uuid
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
+import numpy as np
 from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo, putchunk
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
+from pipeline.png import encode_png
 
 Number = TypeVar("Number", int, float)
 
@@ -50,9 +51,6 @@ MAX_TEXT = 2**20
 NEGATIVE = "Negative prompt:"
 _UNICODE = b"UNICODE\0"  # how EXIF begins a comment in UTF-16; here it is big-endian
 _ASCII = b"ASCII\0\0\0"
-# Runs only: pictures with the grain of photographs are as small as in zlib's usual way, in a fifth
-# of the time.
-_PNG = {"format": "PNG", "compress_level": 1, "compress_type": zlib.Z_RLE}
 _HEADER_BYTES = 33  # of a PNG: the signature and the first chunk
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 # Possessive and of limited length, so that no text takes more than linear time.
@@ -164,24 +162,22 @@ def attach(image: Image.Image, settings: Settings) -> None:
 
 
 def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
-    """Writes a PNG with the settings that are attached to the picture, if any.
+    """Writes a PNG in RGB with the settings that are attached to the picture, if any.
 
     A file appears under its name only when it is whole.
 
     Raises:
         OSError: it cannot be written; the message names the file.
     """
-    info = PngInfo()
-    if KEY in image.info:
-        info.add_text(KEY, image.info[KEY])  # as iTXt where Latin-1 does not suffice
+    png = encode_png(np.asarray(image.convert("RGB")), _chunks(image.info.get(KEY)))
     if not isinstance(target, str | Path):
-        image.save(target, pnginfo=info, **_PNG)
+        target.write(png)
         return
     path = Path(target)
     part = path.with_name(f".{uuid.uuid4().hex}.part")
     try:
         with part.open("xb") as file:
-            image.save(file, pnginfo=info, **_PNG)
+            file.write(png)
         part.replace(path)
     except OSError as error:
         reason = f"the picture cannot be written: {error.strerror or error}"
@@ -210,10 +206,8 @@ def converted(png: bytes, kind: Literal["JPEG", "WEBP"]) -> bytes:
 
 def rewritten(png: bytes, settings: Settings | None) -> bytes:
     """A PNG file of this program with these settings, or none; the pixels stay as they are."""
-    chunks, info, at = io.BytesIO(), PngInfo(), _HEADER_BYTES
-    if settings is not None:
-        info.add_text(KEY, to_text(settings))
-    for kind, data, *_ in info.chunks:
+    chunks, at = io.BytesIO(), _HEADER_BYTES
+    for kind, data in _chunks(None if settings is None else to_text(settings)):
         putchunk(chunks, kind, data)
     while at < len(png):
         end = at + 12 + int.from_bytes(png[at : at + 4], "big")  # length, kind, data, checksum
@@ -221,6 +215,14 @@ def rewritten(png: bytes, settings: Settings | None) -> bytes:
             chunks.write(png[at:end])
         at = end
     return png[:_HEADER_BYTES] + chunks.getvalue()
+
+
+def _chunks(text: str | None) -> list[tuple[bytes, bytes]]:
+    """Of a PNG: iTXt where Latin-1 does not suffice."""
+    info = PngInfo()
+    if text is not None:
+        info.add_text(KEY, text)
+    return [(kind, data) for kind, data, *_ in info.chunks]
 
 
 def read(path: Path | str) -> Settings | None:

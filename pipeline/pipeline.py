@@ -158,7 +158,7 @@ class SDXLPipeline:
             images_per_request: pictures that every call draws.
             num_inference_steps: the default of `generate`, 1 to 50.
             dtype: of the networks; where None bfloat16 on accelerators, and of a large checkpoint
-                on a CPU with AMX, and otherwise float32.
+                on a CPU with AMX or AVX512_BF16, and otherwise float32.
             devices: to run on; where None all of the default backend, but for a large checkpoint
                 only the first of a CPU's.
             cache_dir: a private folder to keep compiled executables in; None keeps none.

@@ -67,7 +67,8 @@ def test_a_large_checkpoint_is_not_copied_within_one_memory(tmp_path: Path) -> N
     [
         ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_BYTES + 1, True),
         ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_BYTES, False),
-        ("cpu", "avx512_bf16", LARGE_BYTES + 1, False),
+        ("cpu", "avx512f avx512_bf16", LARGE_BYTES + 1, True),
+        ("cpu", "avx512f avx512bw", LARGE_BYTES + 1, False),
         ("cpu", None, LARGE_BYTES + 1, False),
         ("gpu", None, 1, True),
     ],

@@ -268,11 +268,10 @@ def test_pixels_are_kept(tmp_path: Path) -> None:
 def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "picture.png").write_bytes(b"the one before")
 
-    def disk_full(self: Image.Image, file: io.BufferedWriter, **kwargs: object) -> None:
-        file.write(b"half a picture")
+    def disk_full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Image.Image, "save", disk_full)
+    monkeypatch.setattr(Path, "replace", disk_full)
     with pytest.raises(OSError, match=r"cannot be written: No space left .*picture\.png"):
         save_png(png(), tmp_path / "picture.png")
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
