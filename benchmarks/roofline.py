@@ -52,9 +52,13 @@ class Row:
     compiler: float = 0.0
 
     def add(self, cost: Cost, times: int, chip: Chip, kernel_cycles: float) -> None:
-        """`kernel_cycles`: of a custom kernel, of which the compiler says nothing in the HLO."""
+        """`kernel_cycles`: of a custom kernel, of which the compiler says nothing in the HLO.
+
+        They are those of its schedule, in which nothing waits for the matrix unit or for memory.
+        """
         seconds = max(cost.flops / chip.flops, cost.bytes / chip.bandwidth)
-        cycles = cost.instruction.estimated_cycles or kernel_cycles
+        kernel = max(kernel_cycles, seconds * chip.clock) if kernel_cycles else 0
+        cycles = cost.instruction.estimated_cycles or kernel
         self.operations += times
         self.gflop += times * cost.flops / 1e9
         self.megabytes += times * cost.bytes / 1e6

@@ -6,7 +6,7 @@
 
 The HLO says nothing of a kernel's time. The compiler's dump holds its schedule: one bundle of
 instructions a cycle, the whole kernel being repeated for every block of its grid. Waiting for
-memory is not in it.
+memory, or for the matrix unit, is not in it.
 """
 
 import argparse

@@ -1,5 +1,9 @@
 """Attention as one TPU kernel: scores live in VMEM, a block at a time (Dao et al. 2022).
 
+A block of queries meets all keys at once where VMEM has the room, and its softmax is then simply
+that of its rows. Of longer sequences it meets them a block after the other, and what was found so
+far is scaled down whenever a larger score turns up.
+
 Heads lie side by side in the last axis, as projections leave them, and are read from there: no
 transposition, and no padding of a 64-wide head to the 128 lanes of a register. Heads that share
 128 lanes are told apart by masks, which costs the matrix unit nothing: a 64-wide product takes it
@@ -21,23 +25,25 @@ SUBLANES = 16  # of a register of bfloat16
 # v5e: benchmarks/README.md.
 BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
+# So many numbers of a sequence's keys, and with them its values and scores, have room in VMEM.
+WHOLE = 4096 * LANES
 
 
 def fits(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> bool:
     """Whether the kernel can tell the heads apart, and share the sequence out in blocks."""
     _, length, size = _sizes(heads, query_key_value)
     whole = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
-    return whole and None not in (_block(length, BLOCK_ROWS), _block(length, BLOCK_COLUMNS))
+    return whole and None not in _block(length, max(LANES, size))
 
 
 def grid(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
     """How often the kernel runs: pictures, groups of heads, blocks of queries and of keys."""
     batch, length, size = _sizes(heads, query_key_value)
-    block_rows, block_columns = _block(length, BLOCK_ROWS), _block(length, BLOCK_COLUMNS)
-    assert block_rows is not None
-    assert block_columns is not None
-    groups = size * heads // max(LANES, size)
-    return batch, groups, length // block_rows, length // block_columns
+    lanes = max(LANES, size)
+    rows, columns = _block(length, lanes)
+    assert rows is not None
+    assert columns is not None
+    return batch, size * heads // lanes, length // rows, length // columns
 
 
 def _sizes(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int]:
@@ -66,14 +72,18 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
         """Block number `at[place]` of the sequence, group `offset + g` of the lanes."""
         return pl.BlockSpec((None, rows, lanes), lambda b, g, *at: (b, at[place], offset + g))
 
-    column = pltpu.VMEM((lanes // size, rows, 1), jnp.float32)
+    shared = lanes // size
+    scale = math.log2(math.e) / math.sqrt(size)
+    column = pltpu.VMEM((shared, rows, 1), jnp.float32)
+    total = pltpu.VMEM((rows, lanes), jnp.float32)
+    at_once = columns == length
     return pl.pallas_call(
-        partial(_kernel, scale=math.log2(math.e) / math.sqrt(size)),
+        partial(_at_once if at_once else _in_turn, shared=shared, scale=scale),
         grid=blocks,
         in_specs=[part(rows, 0, 0), part(columns, 1, groups), part(columns, 1, 2 * groups)],
         out_specs=part(rows, 0, 0),
         out_shape=jax.ShapeDtypeStruct((batch, length, width), query_key_value.dtype),
-        scratch_shapes=[column, column, pltpu.VMEM((rows, lanes), jnp.float32)],
+        scratch_shapes=[] if at_once else [column, column, total],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
@@ -88,14 +98,42 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
     )(query_key_value, query_key_value, query_key_value)
 
 
-def _block(length: int, most: int) -> int | None:
+def _block(length: int, lanes: int) -> tuple[int | None, int | None]:
+    """How many queries and keys are taken at once; None where no number is right."""
+    whole = length * lanes <= WHOLE
+    return _share(length, BLOCK_ROWS), length if whole else _share(length, BLOCK_COLUMNS)
+
+
+def _share(length: int, most: int) -> int | None:
     """The sequence in equal blocks of at most so many rows, each filling whole registers."""
     if length <= most:
         return length
     return next((size for size in range(most, 0, -SUBLANES) if length % size == 0), None)
 
 
-def _kernel(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref, *, scale: float):
+def _at_once(q_ref, k_ref, v_ref, out_ref, *, shared: int, scale: float):
+    """One block of queries against all keys, for all heads that share its lanes."""
+    q, k, v = q_ref[...], k_ref[...], v_ref[...]
+    head = _head_of_lane(q.shape[1], shared)
+    out = jnp.zeros(q.shape, jnp.float32)
+    for i in range(shared):
+        mine = head == i
+        scores = _scores(q, k, mine)
+        weights = jnp.exp2((scores - scores.max(axis=1, keepdims=True)) * scale)
+        # In the lanes of other heads the matrix unit sums up the weights meanwhile.
+        values_or_ones = jnp.where(mine, v, jnp.ones_like(v))
+        values = jnp.dot(
+            weights.astype(v.dtype), values_or_ones, preferred_element_type=jnp.float32
+        )
+        if shared == 1:
+            total = weights.sum(axis=1, keepdims=True)
+        else:
+            total = pltpu.roll(values, q.shape[1] // shared, axis=1)
+        out = jnp.where(mine, values / total, out)
+    out_ref[...] = out.astype(out_ref.dtype)
+
+
+def _in_turn(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref, *, shared: int, scale: float):
     """One block of queries against one of keys, for all heads that share its lanes."""
     step = pl.program_id(3)
 
@@ -106,15 +144,10 @@ def _kernel(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref, *, scale: f
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
     q, k, v = q_ref[...], k_ref[...], v_ref[...]
-    shared = max_ref.shape[0]
-    lane = jax.lax.broadcasted_iota(jnp.int32, q.shape, 1)
-    head = jax.lax.div(lane, q.shape[1] // shared)
+    head = _head_of_lane(q.shape[1], shared)
     for i in range(shared):
         mine = head == i
-        own = jnp.where(mine, q, jnp.zeros_like(q))
-        scores = jax.lax.dot_general(
-            own, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-        )
+        scores = _scores(q, k, mine)
         before = max_ref[i]
         after = jnp.maximum(before, scores.max(axis=1, keepdims=True))
         weights = jnp.exp2((scores - after) * scale)
@@ -130,3 +163,13 @@ def _kernel(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref, *, scale: f
         for i in range(1, shared):
             total = jnp.where(head == i, sum_ref[i], total)
         out_ref[...] = (acc_ref[...] / total).astype(out_ref.dtype)
+
+
+def _head_of_lane(lanes: int, shared: int) -> Array:
+    return jax.lax.div(jax.lax.broadcasted_iota(jnp.int32, (1, lanes), 1), lanes // shared)
+
+
+def _scores(q: Array, k: Array, mine: Array) -> Array:
+    """Of one head, whose lanes are `mine`."""
+    own = jnp.where(mine, q, jnp.zeros_like(q))
+    return jax.lax.dot_general(own, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)

@@ -32,23 +32,47 @@ def test_heads_side_by_side(size: int) -> None:
     np.testing.assert_allclose(ours, plain(heads, joined), atol=1e-5)
 
 
-def test_softmax_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("columns", "blocks"), [(96, 1), (16, 6)])
+def test_softmax_over_several_blocks(
+    columns: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flash, "BLOCK_ROWS", 32)
-    monkeypatch.setattr(flash, "BLOCK_COLUMNS", 16)
+    monkeypatch.setattr(flash, "BLOCK_COLUMNS", columns)
+    monkeypatch.setattr(flash, "WHOLE", columns * 128)
     joined = draw(1, 96, 3 * 128)
     # The largest score of a row is in a block of its own, early for one half and late for another.
     joined = joined.at[0, ::50, 128:256].multiply(8)
-    assert flash.grid(2, joined) == (1, 1, 3, 6)
+    assert flash.grid(2, joined) == (1, 1, 3, blocks)
     ours = flash_attention(2, joined, interpret=True)
     np.testing.assert_allclose(ours, plain(2, joined), atol=1e-5)
 
 
-def test_bfloat16_stays_close_to_float32() -> None:
+@pytest.mark.parametrize("columns", [512, 128])
+def test_bfloat16_stays_close_to_float32(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "BLOCK_COLUMNS", columns)
+    monkeypatch.setattr(flash, "WHOLE", columns * 128)
     joined = draw(1, 512, 3 * 128, dtype=jnp.bfloat16)
+    assert flash.grid(2, joined)[-1] == 512 // columns
     ours = flash_attention(2, joined, interpret=True)
     assert ours.dtype == jnp.bfloat16
     right = plain(2, joined)
     assert np.abs(np.asarray(ours, np.float32) - right).max() <= 2e-2 * np.abs(right).max()
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "length", "blocks"),
+    [
+        (10, 640, 4096, (2, 5, 8, 1)),
+        (20, 1280, 1024, (2, 10, 2, 1)),
+        (10, 640, 9216, (2, 5, 18, 9)),  # at 1536x1536
+        (1, 512, 4096, (2, 1, 8, 4)),  # four times the memory of a head
+    ],
+)
+def test_blocks_have_room(
+    heads: int, width: int, length: int, blocks: tuple[int, int, int, int]
+) -> None:
+    joined = jax.ShapeDtypeStruct((2, length, 3 * width), jnp.bfloat16)
+    assert flash.grid(heads, joined) == blocks
 
 
 @pytest.mark.parametrize(

@@ -141,13 +141,15 @@ def test_class_of_an_operation(scope: str, right: str) -> None:
 
 def test_estimate() -> None:
     chip = Chip(flops=1e9, bandwidth=1e9, clock=1.5e9)
-    step = estimate(Program(PROGRAM).costs("body"), chip, {5000.0: 3000})
+    step = estimate(Program(PROGRAM).costs("body"), chip, {5000.0: 12_000})
     convolution, kernel = step.rows["ResNet convolutions"], step.rows["attention kernel"]
     assert convolution.least == pytest.approx(CONV_FLOPS / 1e3)
     assert convolution.compiler == pytest.approx(1)
     assert kernel.least == pytest.approx(5)
-    assert kernel.compiler == pytest.approx(2)
+    assert kernel.compiler == pytest.approx(8)
     assert step.least == pytest.approx(CONV_FLOPS / 1e3 + 5)
+    waiting = estimate(Program(PROGRAM).costs("body"), chip, {5000.0: 3000})
+    assert waiting.rows["attention kernel"].compiler == pytest.approx(5)
 
 
 def test_transfers_count_where_the_bandwidth_is_taken() -> None:
