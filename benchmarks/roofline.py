@@ -54,7 +54,8 @@ class Row:
     def add(self, cost: Cost, times: int, chip: Chip, kernel_cycles: float) -> None:
         """`kernel_cycles`: of a custom kernel, of which the compiler says nothing in the HLO.
 
-        They are those of its schedule, in which nothing waits for the matrix unit or for memory.
+        They are those of its schedule, in which nothing waits for the matrix unit or for memory,
+        so that the bound counts where it is higher.
         """
         seconds = max(cost.flops / chip.flops, cost.bytes / chip.bandwidth)
         kernel = max(kernel_cycles, seconds * chip.clock) if kernel_cycles else 0

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
 
 LANES = 128
 SUBLANES = 16  # of a register of bfloat16
@@ -25,22 +26,22 @@ SUBLANES = 16  # of a register of bfloat16
 # v5e: benchmarks/README.md.
 BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
-# So many numbers of a sequence's keys, and with them its values and scores, have room in VMEM.
-WHOLE = 4096 * LANES
+# Up to this size a sequence's keys are taken whole: they, the values and a block's scores have room.
+WHOLE_BYTES = 2**20
 
 
 def fits(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> bool:
     """Whether the kernel can tell the heads apart, and share the sequence out in blocks."""
     _, length, size = _sizes(heads, query_key_value)
-    whole = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
-    return whole and None not in _block(length, max(LANES, size))
+    fills_lanes = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
+    return fills_lanes and None not in _blocks(length, max(LANES, size), query_key_value.dtype)
 
 
 def grid(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
     """How often the kernel runs: pictures, groups of heads, blocks of queries and of keys."""
     batch, length, size = _sizes(heads, query_key_value)
     lanes = max(LANES, size)
-    rows, columns = _block(length, lanes)
+    rows, columns = _blocks(length, lanes, query_key_value.dtype)
     assert rows is not None
     assert columns is not None
     return batch, size * heads // lanes, length // rows, length // columns
@@ -75,7 +76,7 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
     shared = lanes // size
     scale = math.log2(math.e) / math.sqrt(size)
     column = pltpu.VMEM((shared, rows, 1), jnp.float32)
-    total = pltpu.VMEM((rows, lanes), jnp.float32)
+    accumulator = pltpu.VMEM((rows, lanes), jnp.float32)
     at_once = columns == length
     return pl.pallas_call(
         partial(_at_once if at_once else _in_turn, shared=shared, scale=scale),
@@ -83,7 +84,7 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
         in_specs=[part(rows, 0, 0), part(columns, 1, groups), part(columns, 1, 2 * groups)],
         out_specs=part(rows, 0, 0),
         out_shape=jax.ShapeDtypeStruct((batch, length, width), query_key_value.dtype),
-        scratch_shapes=[] if at_once else [column, column, total],
+        scratch_shapes=[] if at_once else [column, column, accumulator],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
@@ -98,9 +99,9 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
     )(query_key_value, query_key_value, query_key_value)
 
 
-def _block(length: int, lanes: int) -> tuple[int | None, int | None]:
+def _blocks(length: int, lanes: int, dtype: DTypeLike) -> tuple[int | None, int | None]:
     """How many queries and keys are taken at once; None where no number is right."""
-    whole = length * lanes <= WHOLE
+    whole = length * lanes * jnp.dtype(dtype).itemsize <= WHOLE_BYTES
     return _share(length, BLOCK_ROWS), length if whole else _share(length, BLOCK_COLUMNS)
 
 

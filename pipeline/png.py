@@ -1,7 +1,7 @@
-"""PNG files of pictures in RGB, in a third of the time that Pillow takes, and no larger.
+"""PNG files in RGB: those of photographs in half of the time Pillow takes at best, and no larger.
 
 As in Pillow, every row has the filter that leaves the smallest differences; but all rows of a strip
-are looked at together, and strips are low enough for the processor's nearest memory. What is left
+are looked at together, and strips are low enough to stay in the processor's caches. What is left
 of photographs has no repetitions worth looking for, only runs.
 
 Source: https://www.w3.org/TR/png-3/, sections 5 (chunks), 9 (filters) and 10 (compression).
@@ -15,7 +15,7 @@ import numpy as np
 from PIL.PngImagePlugin import putchunk
 from zlib_ng import zlib_ng
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = 3
 _EIGHT_BITS, _RGB = 8, 2  # what the header calls them
 _STRIP = 64  # rows
@@ -33,7 +33,7 @@ def encode_png(pixels: np.ndarray, chunks: Iterable[tuple[bytes, bytes]] = ()) -
     packer = zlib_ng.compressobj(1, strategy=zlib_ng.Z_RLE)
     data = packer.compress(filtered(pixels)) + packer.flush()
     file = io.BytesIO()
-    file.write(SIGNATURE)
+    file.write(_SIGNATURE)
     for kind, content in ((b"IHDR", header), *chunks, (b"IDAT", data), (b"IEND", b"")):
         putchunk(file, kind, content)
     return file.getvalue()
@@ -54,12 +54,13 @@ def _filter(framed: np.ndarray, rows: np.ndarray) -> None:
     here, left = framed[1:, _CHANNELS:], framed[1:, :-_CHANNELS]
     above, corner = framed[:-1, _CHANNELS:], framed[:-1, :-_CHANNELS]
     mean = (left & above) + ((left ^ above) >> 1)  # the sum itself has nine bits
-    guesses = (left, above, mean, _paeth(left, above, corner))  # the filters 1 to 4
-    left_over = np.stack([here - guess for guess in guesses])
-    size = np.minimum(left_over, 0 - left_over).sum(axis=2, dtype=np.int64)
+    # Filters 1 to 4; 0, which predicts nothing, suits no photograph.
+    predictions = (left, above, mean, _paeth(left, above, corner))
+    residuals = np.stack([here - prediction for prediction in predictions])
+    size = np.minimum(residuals, 0 - residuals).sum(axis=2, dtype=np.int64)
     best = size.argmin(axis=0)
     rows[:, 0] = best + 1
-    rows[:, 1:] = left_over[best, np.arange(len(best))]
+    rows[:, 1:] = residuals[best, np.arange(len(best))]
 
 
 def _paeth(left: np.ndarray, above: np.ndarray, corner: np.ndarray) -> np.ndarray:
@@ -70,7 +71,7 @@ def _paeth(left: np.ndarray, above: np.ndarray, corner: np.ndarray) -> np.ndarra
     to_left, to_above = _distance(above, corner), _distance(left, corner)
     nearer, farther = np.minimum(to_left, to_above), np.maximum(to_left, to_above)
     between = (np.minimum(left, above) < corner) & (corner < np.maximum(left, above))
-    to_corner = farther - nearer  # there
+    to_corner = farther - nearer  # where it does
     side = _where(to_left <= to_above, left, above)
     return _where(between & (to_corner < nearer), corner, side)
 

@@ -23,11 +23,15 @@ def plain(heads: int, joined: jax.Array) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [32, 64, 128, 256])
-def test_heads_side_by_side(size: int) -> None:
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_heads_side_by_side(size: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four heads of 32 share a register's lanes, two of 64; one of 256 takes two registers."""
     heads = 256 // size
     joined = draw(2, 48, 3 * 256)
+    monkeypatch.setattr(flash, "BLOCK_COLUMNS", 48 // blocks)
+    monkeypatch.setattr(flash, "WHOLE_BYTES", 0)
     assert fits(heads, joined)
+    assert flash.grid(heads, joined)[-1] == blocks
     ours = flash_attention(heads, joined, interpret=True)
     np.testing.assert_allclose(ours, plain(heads, joined), atol=1e-5)
 
@@ -38,7 +42,7 @@ def test_softmax_over_several_blocks(
 ) -> None:
     monkeypatch.setattr(flash, "BLOCK_ROWS", 32)
     monkeypatch.setattr(flash, "BLOCK_COLUMNS", columns)
-    monkeypatch.setattr(flash, "WHOLE", columns * 128)
+    monkeypatch.setattr(flash, "WHOLE_BYTES", columns * 128 * 4)
     joined = draw(1, 96, 3 * 128)
     # The largest score of a row is in a block of its own, early for one half and late for another.
     joined = joined.at[0, ::50, 128:256].multiply(8)
@@ -50,7 +54,7 @@ def test_softmax_over_several_blocks(
 @pytest.mark.parametrize("columns", [512, 128])
 def test_bfloat16_stays_close_to_float32(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "BLOCK_COLUMNS", columns)
-    monkeypatch.setattr(flash, "WHOLE", columns * 128)
+    monkeypatch.setattr(flash, "WHOLE_BYTES", columns * 128 * 2)
     joined = draw(1, 512, 3 * 128, dtype=jnp.bfloat16)
     assert flash.grid(2, joined)[-1] == 512 // columns
     ours = flash_attention(2, joined, interpret=True)
@@ -60,18 +64,19 @@ def test_bfloat16_stays_close_to_float32(columns: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("heads", "width", "length", "blocks"),
+    ("heads", "width", "length", "dtype", "blocks"),
     [
-        (10, 640, 4096, (2, 5, 8, 1)),
-        (20, 1280, 1024, (2, 10, 2, 1)),
-        (10, 640, 9216, (2, 5, 18, 9)),  # at 1536x1536
-        (1, 512, 4096, (2, 1, 8, 4)),  # four times the memory of a head
+        (10, 640, 4096, jnp.bfloat16, (2, 5, 8, 1)),
+        (10, 640, 4096, jnp.float32, (2, 5, 8, 4)),
+        (20, 1280, 1024, jnp.float32, (2, 10, 2, 1)),
+        (10, 640, 9216, jnp.bfloat16, (2, 5, 18, 9)),  # at 1536x1536
+        (1, 512, 4096, jnp.bfloat16, (2, 1, 8, 4)),  # as wide as four others
     ],
 )
-def test_blocks_have_room(
-    heads: int, width: int, length: int, blocks: tuple[int, int, int, int]
+def test_grid(
+    heads: int, width: int, length: int, dtype: Any, blocks: tuple[int, int, int, int]
 ) -> None:
-    joined = jax.ShapeDtypeStruct((2, length, 3 * width), jnp.bfloat16)
+    joined = jax.ShapeDtypeStruct((2, length, 3 * width), dtype)
     assert flash.grid(heads, joined) == blocks
 
 

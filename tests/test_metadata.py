@@ -265,13 +265,24 @@ def test_pixels_are_kept(tmp_path: Path) -> None:
         assert saved.tobytes() == image.tobytes()
 
 
+@pytest.mark.parametrize("mode", ["L", "RGBA"])
+def test_pictures_are_saved_in_rgb(mode: str) -> None:
+    image, file = Image.effect_noise((16, 8), 50).convert(mode), io.BytesIO()
+    save_png(image, file)
+    with Image.open(file) as saved:
+        assert saved.mode == "RGB"
+        assert saved.tobytes() == image.convert("RGB").tobytes()
+
+
 def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "picture.png").write_bytes(b"the one before")
 
-    def disk_full(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
+    class DiskFull(io.FileIO):
+        def write(self, content: bytes) -> int:  # type: ignore[override]
+            super().write(content[: len(content) // 2])
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", disk_full)
+    monkeypatch.setattr(Path, "open", lambda path, mode: DiskFull(path, mode))
     with pytest.raises(OSError, match=r"cannot be written: No space left .*picture\.png"):
         save_png(png(), tmp_path / "picture.png")
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
