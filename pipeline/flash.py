@@ -26,7 +26,7 @@ SUBLANES = 16  # of a register of bfloat16
 # v5e: benchmarks/README.md.
 BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
-# Up to this size a sequence's keys are taken whole: they, the values and a block's scores have room.
+# Up to this size a sequence's keys are taken whole: they, the values and their scores have room.
 WHOLE_BYTES = 2**20
 
 
