@@ -18,6 +18,7 @@ ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 HEADER = re.compile(r"^(ENTRY )?%(\S+) \(.*\{$")
 INSTRUCTION = re.compile(r"^\s+(ROOT )?%(\S+) = (.*)$")
 CALLED = re.compile(r"(?:calls|body|to_apply)=%([^\s,]+)")
+CONDITION = re.compile(r"condition=%([\w.-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 # They name, join or take apart what is there already.
 FREE = {
@@ -111,7 +112,7 @@ class Instruction:
 
     @property
     def trips(self) -> int | None:
-        """How often a loop runs, where the compiler knows."""
+        """How often a loop runs, where the compiler has written it down."""
         found = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
         return int(found[1]) if found else None
 
@@ -153,23 +154,37 @@ class Program:
                 current.instructions.append(_instruction(found[2], found[3]))
 
     def loop(self) -> str | None:
-        """The body of the loop whose number of turns is not written down; the largest such."""
+        """The body of the loop whose number of turns is not known; the largest such."""
         bodies = [
             instruction.called
             for instruction in self.computations[self.entry].instructions
-            if instruction.opcode == "while" and instruction.trips is None and instruction.called
+            if instruction.opcode == "while"
+            and self._trips(instruction) is None
+            and instruction.called
         ]
         return max(bodies, key=lambda body: len(self.computations[body].instructions), default=None)
+
+    def _trips(self, loop: Instruction) -> int | None:
+        """How often a loop runs: as is written down, or as it counts from 0 to a constant."""
+        if loop.trips is not None:
+            return loop.trips
+        found = CONDITION.search(loop.attributes)
+        assert found is not None
+        condition = self.computations[found[1]]
+        *_, last = condition.instructions
+        limit = condition.by_name[last.operands[1]] if last.opcode == "compare" else last
+        number = re.match(r"\((\d+)\)", limit.attributes) if limit.opcode == "constant" else None
+        return int(number[1]) if number else None
 
     def costs(self, computation: str) -> Iterator[tuple[Cost, int]]:
         """Every operation in it and how often it runs; a loop of unknown length is left out."""
         inside = self.computations[computation]
         for instruction in inside.instructions:
             if instruction.opcode == "while":
-                body = instruction.called
-                if body is not None and instruction.trips is not None:
+                body, trips = instruction.called, self._trips(instruction)
+                if body is not None and trips is not None:
                     for cost, times in self.costs(body):
-                        yield cost, times * instruction.trips
+                        yield cost, times * trips
             elif instruction.opcode == "call":
                 assert instruction.called is not None
                 yield from self.costs(instruction.called)
@@ -238,7 +253,7 @@ def _instruction(name: str, rest: str) -> Instruction:
     close = _closing(call, len(opcode))
     inner, attributes = call[len(opcode) : close + 1], call[close + 1 :]
     operands = tuple(re.findall(r"%([^\s,()]+)", inner))
-    if opcode == "parameter":
+    if opcode in ("parameter", "constant"):
         attributes = inner + attributes
     return Instruction(name, opcode, _arrays(types), operands, attributes)
 

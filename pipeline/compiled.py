@@ -283,18 +283,26 @@ class CompiledSampler:
 
     def _compile_denoise(self) -> Callable[..., Any]:
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
+        steps = self._steps()
 
         def denoise(weights: list[Array], *rest: Any) -> State:
-            return sampler.denoise(self._rebuild["unet"](weights), *rest, gather=gather)
+            return steps(self._rebuild["unet"](weights), *rest, gather=gather)
 
         return self._compile_steps("denoise", denoise)
 
     def _compile_unguided(self) -> Callable[..., Any]:
+        steps = self._steps()
+
         def denoise(weights: list[Array], state: State, context: Context, *rest: Any) -> State:
             prompts = jax.tree.map(lambda halves: halves[1:], context)
-            return sampler.denoise(self._rebuild["unet"](weights), state, prompts, *rest)
+            return steps(self._rebuild["unet"](weights), state, prompts, *rest)
 
         return self._compile_steps("unguided", denoise)
+
+    def _steps(self) -> Callable[..., State]:
+        """A TPU has the activations of one half of one picture in VMEM, but not those of two."""
+        on_tpu = self.mesh.devices.flat[0].platform == "tpu"
+        return partial(sampler.denoise, one_by_one=on_tpu)
 
     def _compile_steps(self, name: str, denoise: Callable[..., State]) -> Callable[..., Any]:
         state = State(self._latents_spec(), self._history_spec())

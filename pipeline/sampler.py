@@ -6,7 +6,8 @@ pictures spread over devices stay there: the batch of a device is one run of the
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -124,6 +125,7 @@ def denoise(
     start: Array,
     stop: Array,
     gather: Spread = lambda x: x,
+    one_by_one: bool = False,
 ) -> State:
     """Evaluations `start` to `stop` of a run, with classifier-free guidance (Ho and Salimans 2022).
 
@@ -139,19 +141,21 @@ def denoise(
         stop: int32 scalar, the first evaluation that is not done.
         gather: of predictions `[1, B, ...]` and those of the device with the other half,
             `[2, B, ...]`; where no other device has one it changes nothing.
+        one_by_one: the UNet sees one half of one picture after the other, not all at once.
 
     Returns the state after evaluation `stop - 1`.
     """
     shape = state.latents.shape
     halves = len(context.keys_values[0])
     joined = jax.tree.map(_joined, context)
+    predict = partial(_one_by_one, unet) if one_by_one else unet
 
     def evaluate(i: Array, state: State) -> State:
         row = jax.tree.map(lambda column: column[i], table)
         scaled = scheduler.scale_model_input(state.latents, row)
         both = _joined(jnp.broadcast_to(scaled, (halves, *shape)))
         times = jnp.broadcast_to(row.timesteps, (len(both),))
-        *uncond, cond = gather(_halves(unet(both, times, joined), halves))
+        *uncond, cond = gather(_halves(predict(both, times, joined), halves))
         guided = _guided(uncond[0], cond, guidance_scale) if uncond else cond
         drawn = jax.lax.cond(
             row.noise > 0,
@@ -161,6 +165,12 @@ def denoise(
         return scheduler.step(guided, state, row, drawn)
 
     return jax.lax.fori_loop(start, stop, evaluate, state)
+
+
+def _one_by_one(unet: UNet, *batch: Any) -> Array:
+    """The UNet's predictions for a batch, computed in batches of one."""
+    singles = jax.tree.map(lambda leaf: leaf[:, None], batch)
+    return jax.lax.map(lambda single: unet(*single), singles)[:, 0]
 
 
 def _guided(uncond: Array, cond: Array, scale: Array) -> Array:

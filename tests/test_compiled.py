@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from pipeline import sampler
 from pipeline.compiled import choose_layout, make_mesh
 from pipeline.config import read_config
 from pipeline.scheduler import make_schedule
@@ -151,6 +152,21 @@ def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: s
         assert np.abs(np.asarray(half.latents) - whole).max() > 0.001
         np.testing.assert_array_equal(advance(half, start=middle, stop=end).latents, whole)
     np.testing.assert_array_equal(advance(first, start=0, stop=0).latents, first.latents)
+
+
+def test_one_half_of_one_picture_at_a_time_comes_to_the_same() -> None:
+    run = shared_pipeline(1)._compiled
+    schedule = make_schedule(read_config(SMALLEST).scheduler, 3)
+    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
+    ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
+    context = run.encode(ids, np.zeros(4, bool))
+    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
+    rest = first, context, seeds, run.put_schedule(schedule)
+    whole = run.denoise(*rest, guidance_scale=5.0, guided=3, start=0, stop=3)
+    right = np.asarray(whole.latents)
+    in_turn = jax.jit(partial(sampler.denoise, run._networks.unet, one_by_one=True))
+    ours = in_turn(*rest, np.float32(5), np.int32(0), np.int32(3)).latents
+    np.testing.assert_allclose(ours, right, atol=1e-5 * np.abs(right).max())
 
 
 def test_initial_latents_are_scaled_noise() -> None:

@@ -90,9 +90,22 @@ def test_the_loop_is_counted_apart() -> None:
     assert set(costs("body")) == {"convolution.2", "flash"}
 
 
-def test_a_loop_of_known_length() -> None:
-    known = 'body=%body, backend_config={"known_trip_count":{"n":"16"}}'
-    program = Program(PROGRAM.replace("body=%body", known))
+UNKNOWN = "  ROOT %less = pred[]{:T(512)} constant(true)"
+COUNTED = """\
+  %turn = s32[]{:T(128)} get-tuple-element(%param.1), index=0
+  %limit = s32[]{:T(128)} constant(16), metadata={op_name="jit(f)/while"}
+  ROOT %less = pred[]{:T(512)} compare(%turn, %limit), direction=LT"""
+
+
+@pytest.mark.parametrize(
+    ("unknown", "known"),
+    [
+        ("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"16"}}'),
+        (UNKNOWN, COUNTED),
+    ],
+)
+def test_a_loop_of_known_length(unknown: str, known: str) -> None:
+    program = Program(PROGRAM.replace(unknown, known))
     assert program.loop() is None
     times = {cost.instruction.name: times for cost, times in program.costs("main")}
     assert (times["convolution.2"], times["matmul"]) == (16, 1)
