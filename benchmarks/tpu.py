@@ -18,7 +18,6 @@ from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
 INCUMBENT = ROOT / ".venv-incumbent/bin/python"
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 STEPS = 25
-IMAGES = 4
 STEP = ", a step"
 
 
@@ -37,7 +36,7 @@ def measure(topology: str, folder: Path) -> dict[str, Any]:
     """Everything about one topology, and the incumbent; programs are left in the folder."""
     ours, theirs = folder / "ours", folder / "incumbent"
     compiled = apart.run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
-    kernels = _kernels(topology, compiled["layout"], folder)
+    kernels = _kernels(topology, folder)
     compiled |= estimates(topology, ours, kernels)
     incumbent = apart.run(
         "benchmarks.tpu_incumbent",
@@ -75,12 +74,9 @@ def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[
     }
 
 
-def _kernels(topology: str, layout: dict[str, int], folder: Path) -> dict[float, float]:
+def _kernels(topology: str, folder: Path) -> dict[float, float]:
     dump = folder / "llo"
-    images = IMAGES // layout["images"]
-    guided = 2 * images // layout["guidance"]
-    batches = [str(batch) for batch in sorted({guided, images})]
-    arguments = ["--topology", topology, "--dump", str(dump), "--batches", *batches]
+    arguments = ["--topology", topology, "--dump", str(dump)]
     flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
     found = apart.run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
     return dict(found)

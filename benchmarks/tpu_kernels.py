@@ -1,8 +1,7 @@
 """One process: how many cycles the attention kernels are scheduled for on a TPU.
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true" \
-        .venv-tpu/bin/python -m benchmarks.tpu_kernels \
-        --topology v5e:2x2 --batches 1 2 --dump FOLDER
+        .venv-tpu/bin/python -m benchmarks.tpu_kernels --topology v5e:2x2 --dump FOLDER
 
 The HLO says nothing of a kernel's time. The compiler's dump holds its schedule: one bundle of
 instructions a cycle, the whole kernel being repeated for every block of its grid. Waiting for
@@ -27,9 +26,9 @@ from jax.sharding import SingleDeviceSharding
 from benchmarks.hlo import Program
 from pipeline import flash
 
-# Of SDXL's UNet at 1024x1024 and of its VAE: heads, width, tokens.
-SHAPES = ((10, 640, 4096), (20, 1280, 1024))
-VAE = (1, 512, 16384)
+# Of SDXL's UNet at 1024x1024, which sees one half of one picture at a time, and of its VAE: heads,
+# width, tokens.
+SHAPES = ((10, 640, 4096), (20, 1280, 1024), (1, 512, 16384))
 
 
 def main() -> None:
@@ -37,20 +36,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_kernels")
     parser.add_argument("--topology", required=True)
     parser.add_argument("--dump", type=Path, required=True, help="as in LIBTPU_INIT_ARGS")
-    parser.add_argument(
-        "--batches", type=int, nargs="+", required=True, help="of the UNet on one chip"
-    )
     options = parser.parse_args()
     place = SingleDeviceSharding(describe(options.topology)[0])
-    shapes = [(batch, *shape) for batch in options.batches for shape in SHAPES] + [(1, *VAE)]
-    print(json.dumps([_kernel(*shape, place, options.dump) for shape in shapes]))
+    print(json.dumps([_kernel(*shape, place, options.dump) for shape in SHAPES]))
 
 
 def _kernel(
-    batch: int, heads: int, width: int, tokens: int, place: SingleDeviceSharding, dump: Path
+    heads: int, width: int, tokens: int, place: SingleDeviceSharding, dump: Path
 ) -> tuple[float, int]:
     shutil.rmtree(dump, ignore_errors=True)
-    shape = jax.ShapeDtypeStruct((batch, tokens, 3 * width), jnp.bfloat16, sharding=place)
+    shape = jax.ShapeDtypeStruct((1, tokens, 3 * width), jnp.bfloat16, sharding=place)
     lowered = jax.jit(partial(flash.flash_attention, heads)).lower(shape)
     program = Program(lowered.compile().as_text() or "")
     costs = [cost for cost, _ in program.costs(program.entry)]

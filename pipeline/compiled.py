@@ -300,7 +300,7 @@ class CompiledSampler:
         return self._compile_steps("unguided", denoise)
 
     def _steps(self) -> Callable[..., State]:
-        """A TPU has the activations of one half of one picture in VMEM, but not those of two."""
+        """`sampler.denoise`; on a TPU, whose VMEM has room for one half of one picture, in turn."""
         on_tpu = self.mesh.devices.flat[0].platform == "tpu"
         return partial(sampler.denoise, one_by_one=on_tpu)
 
