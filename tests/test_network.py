@@ -245,6 +245,38 @@ def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     )
 
 
+def break_off_late(route: Route) -> None:
+    """So late that whoever else wants it waits for the same load."""
+    time.sleep(1)
+    route.abort("connectionreset")
+
+
+def test_it_is_fetched_again_wherever_it_is_shown(page: Page):
+    """One image fails, and another that shows it while the first waits for it once more."""
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.route(re.compile(r"\?again$"), break_off_late, times=2)
+    page.evaluate(
+        """() => {
+            const gallery = document.querySelector("#gallery")
+            const src = `${gallery.querySelector(".thumbnail-lg img").src}?again`
+            const show = () => {
+                const image = Object.assign(new Image(), { src, className: "again" })
+                gallery.append(image)
+                return image
+            }
+            show().addEventListener("error", show, { once: true })
+        }"""
+    )
+    page.wait_for_function(
+        """() => {
+            const shown = [...document.querySelectorAll(".again")]
+            return shown.length === 2 && shown.every((image) => image.naturalWidth)
+        }""",
+        timeout=DRAWN_WITHIN_MS,
+    )
+
+
 def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
     page.evaluate(
         """new MutationObserver(() => { document.title = "away"; }).observe(

@@ -4,6 +4,7 @@
 // Gradio runs this once, with `element` and `trigger` of the part of the page it belongs to.
 const TRY_EVERY_MS = 2000;
 const ANSWER_WITHIN_MS = 5000;
+const TIMES_AGAIN = 3; // for a picture that did not arrive
 const SILENT_MS = 20_000; // while something is drawn the server says something every 5 s
 
 const API = /^(.*\/gradio_api)\/(.+)$/;
@@ -137,12 +138,15 @@ window.fetch = (input, init) => {
   return send(input, init);
 };
 
-const fetchedAgain = new Set(); // each once, as there may be pictures that are gone for good
+// How often each image was given its address again. Once is too few: the browser may answer it with
+// another image's load, which is about to fail. There may be pictures that are gone for good, too.
+const timesAgain = new WeakMap();
 
 element.closest(".gradio-container").addEventListener("error", async ({ target: image }) => {
   const address = image.src;
-  if (!image.closest?.("#gallery") || fetchedAgain.has(address)) return;
-  fetchedAgain.add(address);
+  const { [address]: times = 0 } = timesAgain.get(image) ?? {};
+  if (!image.closest?.("#gallery") || times === TIMES_AGAIN) return;
+  timesAgain.set(image, { [address]: times + 1 });
   const root = address.replace(API, "$1");
   if (!await answers(root)) await back(root);
   if (image.src === address) image.src = address;
