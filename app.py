@@ -1,6 +1,7 @@
 """The Space: settings -> generator -> page -> server. `python app.py --help` tells the settings."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -28,6 +29,7 @@ log = logging.getLogger("app")
 
 def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     """Starts the page and serves it until told to stop; `load` gets what draws, if not a model."""
+    gc.disable()  # nearly all that starting makes is there to stay; the server turns it on again
     chosen = options.read(arguments, os.environ)
     logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)

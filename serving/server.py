@@ -73,6 +73,7 @@ class Server(uvicorn.Server):
         # Looking for garbage among all that was made for good would stop everybody for a moment.
         gc.collect()
         gc.freeze()
+        gc.enable()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -4,6 +4,7 @@ Told to stop while somebody waits for pictures, the program lets them have them.
 """
 
 import asyncio
+import gc
 import json
 import re
 import socket
@@ -188,6 +189,15 @@ def rest(client: socket.socket) -> bytes:
     """All that comes until the server hangs up."""
     parts = iter(lambda: client.recv(2**20), b"")
     return b"".join(parts)
+
+
+def test_garbage_that_starting_left_alone_is_collected_while_it_serves():
+    gc.disable()
+    try:
+        with serve():
+            assert gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_who_reads_slowly_is_sent_everything():
