@@ -28,6 +28,7 @@ BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
 # Up to this size a sequence's keys are taken whole: they, the values and their scores have room.
 WHOLE_BYTES = 2**20
+WHOLE_ROWS = 1024  # and up to this length all queries at once too
 
 
 def fits(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> bool:
@@ -101,8 +102,9 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
 
 def _blocks(length: int, lanes: int, dtype: DTypeLike) -> tuple[int | None, int | None]:
     """How many queries and keys are taken at once; None where no number is right."""
-    whole = length * lanes * jnp.dtype(dtype).itemsize <= WHOLE_BYTES
-    return _share(length, BLOCK_ROWS), length if whole else _share(length, BLOCK_COLUMNS)
+    if length * lanes * jnp.dtype(dtype).itemsize > WHOLE_BYTES:
+        return _share(length, BLOCK_ROWS), _share(length, BLOCK_COLUMNS)
+    return length if length <= WHOLE_ROWS else _share(length, BLOCK_ROWS), length
 
 
 def _share(length: int, most: int) -> int | None:
