@@ -1,6 +1,7 @@
 """Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,8 @@ LONG = {
 
 def pytest_configure() -> None:
     """XLA reads its flags when the devices are made, and every conftest has had its say."""
+    # A shell has programs in the background ignore Ctrl+C, and these what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if jax.config.values["jax_disable_most_optimizations"]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XLA_FLAGS", compiling.QUICKLY["XLA_FLAGS"])

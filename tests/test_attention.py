@@ -1,6 +1,6 @@
 """Attention against its definition, written out in NumPy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +65,7 @@ def heads_apart(x: np.ndarray) -> list[np.ndarray]:
 
 
 HEAD_BYTES = 4 * 6 * 6
+CUDNN = "jax._src.cudnn.fused_attention_stablehlo"
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,20 @@ def test_a_tpu_gets_no_kernel_for_few_keys() -> None:
     query, key_value = np.zeros((1, 256, 128), np.float32), np.zeros((1, 77, 256), np.float32)
     traced = jax.jit(lambda q, kv: cross_attention(q, kv, 2)).trace(query, key_value)
     assert "custom_call" not in traced.lower(lowering_platforms=("tpu",)).as_text()
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_a_gpu_gets_cudnns_kernel_where_heads_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowered, not run: what JAX asks of a GPU's library as it traces is answered here."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for question in ("check_cudnn_version", "check_compute_capability"):
+        monkeypatch.setattr(f"{CUDNN}.{question}", lambda *_: 91000)
+
+    def kernels(attend: Callable[..., jax.Array], *widths: int) -> int:
+        arrays = [jax.ShapeDtypeStruct((1, 77, width), jnp.bfloat16) for width in widths]
+        lowered = jax.jit(attend).trace(*arrays).lower(lowering_platforms=("cuda",))
+        return lowered.as_text().count("__cudnn$fmhaSoftmax")
+
+    assert kernels(lambda x: self_attention(x, 2), 384) == 1
+    assert kernels(lambda q, kv: cross_attention(q, kv, 2), 128, 256) == 1
+    assert kernels(lambda x: self_attention(x, 1), 3 * 512) == 0  # the VAE's head is too wide
