@@ -3,8 +3,9 @@
     .venv-tpu/bin/python -m benchmarks.tpu_blocks --topology v5e:2x2
 
 Writes results/<date>-tpu-<topology>-layers.json with the same estimates as `make bench-tpu`, for
-one chip that draws one picture with guidance, and prints them. What a change of a layer gives is
-seen here first. Attention kernels, of which the compiler says nothing, are not in its estimate.
+one chip, which sees one half of one picture at a time, and prints them. What a change of a layer
+gives is seen here first. Attention kernels, of which the compiler says nothing, are not in its
+estimate.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from pipeline.products import CompilerOptions
 from pipeline.unet import TransformerBlock
 from pipeline.weights import shape_rngs
 
-BATCH = 2  # both halves of guidance
+BATCH = 1  # one half of guidance
 TOKENS, PROMPT, TIME = 77, 2048, 1280
 Sizes = tuple[tuple[int, ...], ...]
 
