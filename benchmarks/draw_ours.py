@@ -22,10 +22,11 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
-from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh
+from pipeline.compiled import CompiledSampler, make_mesh
 from pipeline.config import Config, read_config
 from pipeline.devices import cores_as_devices
-from pipeline.loading import blueprints
+from pipeline.loading import trace_networks
+from pipeline.programs import Networks, Shapes
 from pipeline.scheduler import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
@@ -80,8 +81,10 @@ class Job:
         )  # of a CPU its cores, if told so; otherwise one is compared with one
         mesh = make_mesh(devices if devices[0].platform == "cpu" else devices[:1], images)
         shapes = Shapes(images, pixels, pixels, TOKENS)
-        networks = random_networks(config, jnp.dtype(dtype), NamedSharding(mesh, P()))
-        self.compiled = CompiledSampler(config, networks, mesh, shapes, None)
+        numbers, whole = jnp.dtype(dtype), NamedSharding(mesh, P())
+        self.compiled = CompiledSampler(
+            config, lambda: random_networks(config, numbers, whole), numbers, mesh, shapes, None
+        )
         self._schedule = make_schedule(config.scheduler, options.steps)
         self._table = self.compiled.put_schedule(self._schedule)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
@@ -111,8 +114,8 @@ class Job:
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Networks:
     """Networks with the same values in any dtype."""
     made = {}
-    for i, (name, make) in enumerate(blueprints(config).items()):
-        graphdef, shapes = nnx.split(nnx.eval_shape(lambda make=make: make(dtype)))
+    for i, (name, network) in enumerate(trace_networks(config, dtype).items()):
+        graphdef, shapes = nnx.split(network)
         made[name] = nnx.merge(graphdef, fill(shapes, jax.random.key(i), place))
     return Networks.named(made)
 

@@ -42,18 +42,27 @@ def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
 
     import jax
 
-    from benchmarks.full_size import empty_networks, read_published
-    from pipeline.compiled import CompiledSampler, Shapes, make_mesh
+    from benchmarks.full_size import read_published
+    from pipeline.compiled import CompiledSampler, make_mesh
     from pipeline.executables import ExecutableCache
-    from pipeline.loading import network_dtype
+    from pipeline.loading import network_dtype, trace_networks, without_collecting_garbage
+    from pipeline.programs import Networks, Shapes
 
     devices = jax.devices()
     dtype = network_dtype(None, devices)
     mesh = make_mesh(devices, 4)
     shapes = Shapes(images=4, height=pixels, width=pixels, tokens=77)
     config = read_published()
-    networks = empty_networks(config, dtype)
-    compiled = CompiledSampler(config, networks, mesh, shapes, ExecutableCache(cache_dir))
+    cache = ExecutableCache(cache_dir)
+    with without_collecting_garbage():
+        compiled = CompiledSampler(
+            config,
+            lambda: Networks.named(trace_networks(config, dtype, cache)),
+            dtype,
+            mesh,
+            shapes,
+            cache,
+        )
     return {
         "device": f"{len(devices)} x {devices[0].device_kind}",
         "size": f"4 x {pixels}x{pixels}",

@@ -15,8 +15,10 @@ from benchmarks.tpu_topology import describe, megabytes, versions  # first: it s
 
 import jax.numpy as jnp
 
-from benchmarks.full_size import empty_networks, read_published
-from pipeline.compiled import CompiledSampler, Shapes, make_mesh
+from benchmarks.full_size import read_published
+from pipeline.compiled import CompiledSampler, make_mesh
+from pipeline.loading import trace_networks
+from pipeline.programs import Networks, Shapes
 
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 
@@ -30,8 +32,9 @@ def main() -> None:
     devices = describe(options.topology)
     config = read_published()
     mesh = make_mesh(devices, SHAPES.images)
-    networks = empty_networks(config, jnp.bfloat16)
-    compiled = CompiledSampler(config, networks, mesh, SHAPES, None)
+    dtype = jnp.dtype(jnp.bfloat16)
+    networks = Networks.named(trace_networks(config, dtype))
+    compiled = CompiledSampler(config, lambda: networks, dtype, mesh, SHAPES, None)
     options.out.mkdir(parents=True, exist_ok=True)
     programs = {}
     for name, executable in compiled.executables.items():

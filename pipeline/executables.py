@@ -10,14 +10,16 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import flax
 import jax
 import jaxlib
 from jax.experimental import serialize_executable
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # For a TPU v5e-4 SDXL's programs take 1 GB for every size of pictures.
@@ -35,9 +37,9 @@ _SETTINGS = (
 
 
 class ExecutableCache:
-    """A folder of serialised executables, of at most `max_bytes`.
+    """A folder of serialised executables, and of what else starting makes, of at most `max_bytes`.
 
-    Those that have not been used for longest make room for new ones. Loading one runs the code in
+    Files that have not been used for longest make room for new ones. Loading one runs the code in
     it, so the folder must belong to this user and be closed to all others; it is made so where it
     does not exist.
 
@@ -64,30 +66,53 @@ class ExecutableCache:
         self,
         name: str,
         about: object,
-        args: Any,
         devices: Sequence[jax.Device],
         build: Callable[[], jax.stages.Compiled],
     ) -> tuple[bool, jax.stages.Compiled]:
-        """The executable for `about` at the shapes of `args`; built and stored if not there.
+        """The executable for `about` on `devices`; built and stored if not there.
 
         Returns whether it was there, and the executable. A file that does not load is replaced,
         and one that cannot be written is a warning in the log: the cache only saves time.
         """
-        file = self.folder / f"{name}-{_key(about, args, devices)}"
+
+        def load(content: bytes) -> jax.stages.Compiled:
+            parts = pickle.loads(content)
+            return serialize_executable.deserialize_and_load(*parts, execution_devices=devices)
+
+        def dump(executable: jax.stages.Compiled) -> bytes:
+            return pickle.dumps(serialize_executable.serialize(executable))
+
+        where = [f"{device.platform} {device.device_kind} {device.id}" for device in devices]
+        runtime = devices[0].client.platform_version  # libtpu's or CUDA's
+        return self._get(f"{name}-{_key(about, where, runtime)}", build, load, dump)
+
+    def get_made(self, name: str, about: object, make: Callable[[], T]) -> T:
+        """In the same way anything else that can be pickled and takes long to make."""
+        return self._get(f"{name}-{_key(about)}", make, pickle.loads, pickle.dumps)[1]
+
+    def _get(
+        self,
+        file_name: str,
+        build: Callable[[], T],
+        load: Callable[[bytes], T],
+        dump: Callable[[T], bytes],
+    ) -> tuple[bool, T]:
+        file = self.folder / file_name
         if file.exists():
             try:
-                loaded = _load(file.read_bytes(), devices)
+                loaded = load(_checked(file.read_bytes()))
                 _touch(file)
                 return True, loaded
             except Exception as error:  # whatever a damaged file or another version may raise
-                log.warning("%s could not be loaded (%s); compiling again", file, error)
-        executable = build()
+                log.warning("%s could not be loaded (%s); making it again", file, error)
+        built = build()
         try:
-            _write(file, _stored(executable))
+            content = dump(built)
+            _write(file, hashlib.sha256(content).digest() + content)
             self._make_room()
         except (OSError, ValueError) as error:
-            log.warning("the compiled %s was not stored in %s: %s", name, self.folder, error)
-        return False, executable
+            log.warning("%s was not stored: %s", file, error)
+        return False, built
 
     def _make_room(self) -> None:
         """Removes files that were used before all others, until the rest takes `max_bytes`."""
@@ -98,23 +123,23 @@ class ExecutableCache:
                 file.unlink(missing_ok=True)
 
 
-def _key(about: object, args: Any, devices: Sequence[jax.Device]) -> str:
-    """Everything that decides what the executable is."""
-    leaves, structure = jax.tree.flatten(args)
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+def _key(*about: object) -> str:
+    """Everything that decides what is made."""
     parts = [
         repr(about),
-        str(structure),
-        *(f"{leaf.shape} {leaf.dtype} {leaf.sharding}" for leaf in leaves),
-        *(f"{device.platform} {device.device_kind} {device.id}" for device in devices),
-        devices[0].client.platform_version,  # libtpu's or CUDA's
         f"{jax.__version__} {jaxlib.__version__} {flax.__version__} {platform.python_version()}",
         _processor(),
         *(f"{key}={os.environ.get(key, '')}" for key in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
         *(f"{name}={jax.config.values[name]}" for name in _SETTINGS),
-        *(source.read_text() for source in sources),
+        _sources(),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def _sources() -> str:
+    """This package's."""
+    return "\n".join(file.read_text() for file in sorted(Path(__file__).parent.glob("*.py")))
 
 
 def _processor() -> str:
@@ -126,18 +151,12 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _stored(executable: jax.stages.Compiled) -> bytes:
-    content = pickle.dumps(serialize_executable.serialize(executable))
-    return hashlib.sha256(content).digest() + content
-
-
-def _load(stored: bytes, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
+def _checked(stored: bytes) -> bytes:
     digest, content = stored[:32], stored[32:]
     # XLA does not check what it loads: a changed byte would crash the process.
     if hashlib.sha256(content).digest() != digest:
         raise ValueError("the file is damaged")
-    load = serialize_executable.deserialize_and_load
-    return load(*pickle.loads(content), execution_devices=list(devices))
+    return content
 
 
 def _touch(file: Path) -> None:
@@ -147,7 +166,7 @@ def _touch(file: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each executable was last used, its bytes, and where it is."""
+    """When each file was last used, its bytes, and where it is."""
     for file in filter(lambda file: _FILE.fullmatch(file.name), folder.iterdir()):
         with suppress(FileNotFoundError):  # another process has removed it
             status = file.lstat()

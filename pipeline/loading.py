@@ -1,8 +1,11 @@
 """From a checkpoint's folder to the parts of a pipeline, their parameters where they belong."""
 
+import gc
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,13 @@ from tqdm import tqdm
 
 from pipeline import weights
 from pipeline.clip import CLIPTextEncoder
-from pipeline.compiled import Networks
 from pipeline.config import Config
 from pipeline.errors import CheckpointError, InputError
+from pipeline.executables import ExecutableCache
 from pipeline.layers import folded
+from pipeline.programs import Networks
 from pipeline.safety_checker import SafetyChecker
-from pipeline.tokenizer import Tokenizers
+from pipeline.tokenizer import Tokenizers, identity
 from pipeline.unet import UNet
 from pipeline.vae import VAE
 from pipeline.weights import Stored
@@ -42,11 +46,17 @@ def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.
     raise InputError(f"dtype is {dtype}; expected {right}")
 
 
-def load_tokenizers(folder: Path, config: Config) -> Tokenizers:
-    """Of a checkpoint on this machine; they must fit the text encoders."""
+def load_tokenizers(
+    folder: Path, config: Config, cache: ExecutableCache | None = None
+) -> Tokenizers:
+    """Of a checkpoint on this machine, or out of a cache; they must fit the text encoders."""
     encoders = config.text_encoders
     lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
-    tokenizers = Tokenizers.load(folder, lengths)
+    load = partial(Tokenizers.load, folder, lengths)
+    if cache is None:
+        tokenizers = load()
+    else:
+        tokenizers = cache.get_made("tokenizers", (lengths, identity(folder)), load)
     for tokenizer, (name, encoder) in zip(tokenizers.each, encoders.items(), strict=True):
         if tokenizer.vocabulary_size > encoder.vocab_size:
             raise CheckpointError(
@@ -56,15 +66,36 @@ def load_tokenizers(folder: Path, config: Config) -> Tokenizers:
     return tokenizers
 
 
-def find_networks(folder: Path, config: Config, dtype: DTypeLike) -> dict[str, Stored[Any]]:
-    """Of a checkpoint on this machine, by the names of their folders; refuses what does not fit."""
+def trace_networks(
+    config: Config, dtype: np.dtype[Any], cache: ExecutableCache | None = None
+) -> dict[str, Any]:
+    """With shapes for parameters, by the names of their folders; out of a cache if there."""
 
-    def find(name: str, make: Callable[[DTypeLike], nnx.Module]) -> Stored[Any]:
+    def trace() -> dict[str, Any]:
         # Thresholds with three decimals need more than 16 bits.
-        own = np.float32 if name == "safety_checker" else dtype
-        return weights.find(lambda: make(own), folder / name)
+        own = {"safety_checker": np.dtype(np.float32)}
+        return {
+            name: nnx.eval_shape(partial(make, own.get(name, dtype)))
+            for name, make in blueprints(config).items()
+        }
 
-    return {name: find(name, make) for name, make in blueprints(config).items()}
+    if cache is None:
+        return trace()
+    networks = (config.text_encoders, config.unet, config.vae, config.safety_checker)
+    return cache.get_made("shapes", (networks, dtype.name), trace)
+
+
+def find_networks(
+    folder: Path, config: Config, dtype: np.dtype[Any], cache: ExecutableCache | None = None
+) -> dict[str, Stored[Any]]:
+    """Of a checkpoint on this machine, by the names of their folders; refuses what does not fit."""
+    networks = trace_networks(config, dtype, cache)
+    return {name: weights.find(network, folder / name) for name, network in networks.items()}
+
+
+def empty_networks(found: dict[str, Stored[Any]]) -> Networks:
+    """What `find_networks` found, with shapes in place of parameters."""
+    return Networks.named({name: stored.module for name, stored in found.items()})
 
 
 def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networks:
@@ -95,6 +126,19 @@ def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
 def _progress_bar(title: str) -> tqdm:
     """Bytes loaded; silent where nobody watches a terminal."""
     return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
+
+
+@contextmanager
+def without_collecting_garbage() -> Iterator[None]:
+    """For starting: what it makes is there to stay, and to look through that takes a while."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Timed:

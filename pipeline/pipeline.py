@@ -14,17 +14,27 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from PIL import Image
 
 from pipeline import metadata, preview, safety_images
-from pipeline.compiled import CompiledSampler, Networks, Shapes, make_mesh, place_on
+from pipeline.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.config import Config, read_config
 from pipeline.devices import failures_explained, find_devices, worth_a_copy, worth_bfloat16
 from pipeline.errors import Cancelled, InputError
 from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
-from pipeline.loading import Timed, find_networks, load_networks, load_tokenizers, network_dtype
+from pipeline.loading import (
+    Timed,
+    empty_networks,
+    find_networks,
+    load_networks,
+    load_tokenizers,
+    network_dtype,
+    without_collecting_garbage,
+)
+from pipeline.programs import Shapes
 from pipeline.request import (
     MAX_IMAGES,
     Request,
@@ -36,7 +46,8 @@ from pipeline.request import (
 from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.screen import Screen, verdicts
-from pipeline.tokenizer import Tokenizers, longest
+from pipeline.tokenizer import Tokenizers, longest, read_length
+from pipeline.weights import Stored
 
 OUTPUT_TYPES = ("pil", "np", "latent")
 
@@ -133,6 +144,7 @@ class SDXLPipeline:
 
     @classmethod
     @failures_explained()
+    @without_collecting_garbage()
     def from_pretrained(
         cls,
         model: str | Path,
@@ -195,17 +207,12 @@ class SDXLPipeline:
         if dtype is None and worth_bfloat16(used[0], checkpoint.folder):
             chosen = network_dtype("bfloat16", used)
         config = read_config(checkpoint.folder, scheduler, safety_checker=safety_checker)
-        tokenizers = load_tokenizers(checkpoint.folder, config)
-        shapes = Shapes(images_per_request, *image_size(config, height, width), tokenizers.length)
+        tokens = read_length(checkpoint.folder)
+        shapes = Shapes(images_per_request, *image_size(config, height, width), tokens)
         if devices is None:
             used = worth_a_copy(used, checkpoint.folder)
         mesh = make_mesh(used, images_per_request)
-        found = find_networks(checkpoint.folder, config, chosen)
-        with ThreadPoolExecutor(1, thread_name_prefix="load") as threads:
-            loading = threads.submit(load_networks, found, place_on(mesh))
-            empty = Networks.named({name: stored.module for name, stored in found.items()})
-            compiled = CompiledSampler(config, empty, mesh, shapes, cache)
-        compiled.fill(loading.result())
+        tokenizers, compiled = _load(checkpoint.folder, config, chosen, mesh, shapes, cache)
         # The first run of an executable is slow even when it has been compiled.
         with Timed("warmed up"):
             colours = _fit_colours(compiled)
@@ -455,6 +462,33 @@ class SDXLPipeline:
             variation_seed=request.variation_seeds[i] if varied else None,
             variation_strength=request.variation_strength if varied else None,
         )
+
+
+def _load(
+    folder: Path,
+    config: Config,
+    dtype: np.dtype[Any],
+    mesh: Mesh,
+    shapes: Shapes,
+    cache: ExecutableCache | None,
+) -> tuple[Tokenizers, CompiledSampler]:
+    """Of a checkpoint on this machine, what text goes through.
+
+    What has been compiled before is loaded while the checkpoint is looked through. The rest is
+    compiled while its parameters are loaded, and nothing for one that turns out to be damaged.
+    """
+
+    def look() -> tuple[Tokenizers, dict[str, Stored[Any]]]:
+        return load_tokenizers(folder, config, cache), find_networks(folder, config, dtype, cache)
+
+    with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
+        looking = threads.submit(look)
+        loading = threads.submit(lambda: load_networks(looking.result()[1], place_on(mesh)))
+        compiled = CompiledSampler(
+            config, lambda: empty_networks(looking.result()[1]), dtype, mesh, shapes, cache
+        )
+    compiled.fill(loading.result())
+    return looking.result()[0], compiled
 
 
 def _fit_colours(compiled: CompiledSampler) -> preview.Colours:

@@ -3,12 +3,15 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.errors import CheckpointError
+from pipeline.keys import Keys
 
 if TYPE_CHECKING:
     from transformers import CLIPTokenizer
@@ -33,10 +36,20 @@ class Tokens:
 
 
 class Tokenizer:
-    """One CLIP tokenizer, giving the ids that diffusers' pipelines give their text encoder."""
+    """One CLIP tokenizer, giving the ids that diffusers' pipelines give their text encoder.
+
+    Attributes:
+        length: L, the number of ids that every prompt becomes.
+    """
 
     def __init__(self, clip: "CLIPTokenizer") -> None:
-        self._clip = clip
+        # What does the work, which can be kept on disk: to import transformers takes a second.
+        self._backend = clip.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._end_of_word: str = self._backend.model.end_of_word_suffix
+        self._pad_token_id = clip.pad_token_id
+        self.length = clip.model_max_length
 
     @classmethod
     def load(cls, folder: Path, max_position_embeddings: int = POSITIONS) -> "Tokenizer":
@@ -65,26 +78,22 @@ class Tokenizer:
         return cls(clip)
 
     @property
-    def length(self) -> int:
-        """L, the number of ids that every prompt becomes."""
-        return self._clip.model_max_length
-
-    @property
     def vocabulary_size(self) -> int:
         """One more than the largest id; the text encoder must have as many embeddings."""
-        return max(self._clip.get_vocab().values()) + 1
+        return max(self._backend.get_vocab().values()) + 1
 
     def tokenize(self, prompt: str) -> Tokens:
         """The ids of any text, cut and padded to `length`. Threads may share a tokenizer."""
-        # Without truncation and padding the shared tokenizer is left unchanged, and what is cut
-        # off is known without a second pass.
-        ids: list[int] = self._clip(_valid_unicode(prompt), verbose=False)["input_ids"]
-        padded = np.full(self.length, self._clip.pad_token_id, np.int32)
+        # Without truncation and padding what is cut off is known without a second pass.
+        ids = self._backend.encode(_valid_unicode(prompt)).ids
+        padded = np.full(self.length, self._pad_token_id, np.int32)
         if len(ids) <= self.length:
             padded[: len(ids)] = ids
             return Tokens(padded, truncated="", count=len(ids))
         padded[:] = [*ids[: self.length - 1], ids[-1]]
-        cut = str(self._clip.decode(ids[self.length - 1 : -1]))
+        cut = self._backend.decode(ids[self.length - 1 : -1], skip_special_tokens=False)
+        # transformers has a method of its own do this, which is not kept on disk.
+        cut = cut.replace(self._end_of_word, " ").strip()
         return Tokens(padded, truncated=cut, count=len(ids))
 
 
@@ -134,6 +143,28 @@ class Tokenizers:
         ids = np.array([[tokens.input_ids for tokens in row] for row in rows], np.int32)
         truncated = [max((tokens.truncated for tokens in row), key=len) for row in rows]
         return ids.reshape(len(rows), len(self.each), self.length), truncated
+
+
+def read_length(folder: Path) -> int:
+    """What `Tokenizers.load` will find as `length`, by a checkpoint's configuration alone.
+
+    Raises CheckpointError where there is none.
+    """
+    return Keys(folder / NAMES[0] / "tokenizer_config.json").take("model_max_length", int)
+
+
+def identity(folder: Path) -> object:
+    """What decides what `Tokenizers.load` makes of a checkpoint: its files and who reads them.
+
+    Raises CheckpointError for a file that cannot be read.
+    """
+    digests = []
+    for file in sorted(file for name in NAMES for file in (folder / name).glob("*.*")):
+        try:
+            digests.append((file.parent.name, file.name, sha256(file.read_bytes()).digest()))
+        except OSError as error:
+            raise CheckpointError(f"{file}: this file cannot be read: {error}") from error
+    return digests, [version(library) for library in ("transformers", "tokenizers")]
 
 
 def longest(tokens: Sequence[Tokens]) -> Tokens:

@@ -123,7 +123,7 @@ class _NoKeys:
 
 
 def shape_rngs() -> nnx.Rngs:
-    """For a module made for its shapes alone, as in `find`.
+    """For a module made for its shapes alone.
 
     Nothing is drawn: nnx.Rngs counts its draws inside the trace, each slower than the one before,
     a minute of computing for SDXL's UNet.
@@ -164,17 +164,16 @@ class Stored(Generic[M]):
         return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
-def find(make: Callable[[], M], folder: Path) -> Stored[M]:
+def find(module: M, folder: Path) -> Stored[M]:
     """Finds a module's parameters in the safetensors files of a component's folder.
 
     Args:
-        make: makes the module, with `shape_rngs`; only its shapes and dtypes are used.
+        module: with shapes and dtypes in place of its parameters.
         folder: holds the component's weights, for instance `.../unet`.
 
     Raises CheckpointError, naming file and tensor, for an unknown, missing, duplicate or wrongly
     shaped tensor, and for a file that cannot be read.
     """
-    module = nnx.eval_shape(make)
     with open_tensors(folder) as files:
         params = dict(nnx.to_flat_state(nnx.state(module)))
         return Stored(module, folder, _match(folder, files, params))

@@ -570,10 +570,10 @@ def test_open_cache_folder(tmp_path: Path) -> None:
 def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Executables come from the cache, and damaged ones are replaced on the way."""
 
-    def start() -> tuple[int, np.ndarray]:
+    def start(folder: Path = SMALLEST) -> tuple[int, np.ndarray]:
         with CompilationCount() as count:
             pipe = SDXLPipeline.from_pretrained(
-                SMALLEST,
+                folder,
                 images_per_request=1,
                 num_inference_steps=2,
                 devices=jax.devices()[:1],
@@ -584,8 +584,8 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     compiled, first = start()
     assert compiled == 6
     stored = sorted((tmp_path / "cache").iterdir())
-    names = ["decode", "denoise", "encode", "noise", "unguided", "vary"]
-    assert [file.name.split("-")[0] for file in stored] == names
+    names = "decode denoise encode noise shapes tokenizers unguided vary"
+    assert [file.name.split("-")[0] for file in stored] == names.split()
 
     decode = stored[0]
     content = decode.read_bytes()
@@ -602,6 +602,11 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert caplog.messages == []
     np.testing.assert_array_equal(third, first)
     assert sorted((tmp_path / "cache").iterdir()) == stored
+
+    other = copy_checkpoint(tmp_path)
+    cut_off(other)
+    with pytest.raises(CheckpointError, match=str(other)):
+        start(other)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.compiled import MAX_EVALUATIONS
 from pipeline.noise_levels import alphas_cumprod, train_sigmas
+from pipeline.programs import MAX_EVALUATIONS
 from pipeline.scheduler import (
     PNDM_WEIGHTS,
     REMEMBERED,

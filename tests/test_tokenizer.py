@@ -1,6 +1,7 @@
 """Token ids against the calls that diffusers' SDXL pipeline makes, and what is refused."""
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -75,10 +76,12 @@ def diffusers_ids(clip: CLIPTokenizer, prompt: str) -> tuple[np.ndarray, str]:
 @pytest.mark.parametrize("component", ["tokenizer", "tokenizer_2"])
 def test_agrees_with_diffusers(folder: Path, component: str, name: str) -> None:
     ids, removed = diffusers_ids(CLIPTokenizer.from_pretrained(folder / component), PROMPTS[name])
-    tokens = Tokenizer.load(folder / component).tokenize(PROMPTS[name])
-    assert tokens.input_ids.dtype == np.int32
-    np.testing.assert_array_equal(tokens.input_ids, ids)
-    assert tokens.truncated == removed
+    tokenizer = Tokenizer.load(folder / component)
+    kept = pickle.loads(pickle.dumps(tokenizer))
+    for tokens in (tokenizer.tokenize(PROMPTS[name]), kept.tokenize(PROMPTS[name])):
+        assert tokens.input_ids.dtype == np.int32
+        np.testing.assert_array_equal(tokens.input_ids, ids)
+        assert tokens.truncated == removed
 
 
 def test_both_forms_of_the_files_say_the_same(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def find(
 ) -> weights.Stored[nnx.Module]:
     config = getattr(read_config(checkpoint), component)
     make = partial(MODULES[component], config, dtype=dtype, rngs=weights.shape_rngs())
-    return weights.find(make, checkpoint / component)
+    return weights.find(nnx.eval_shape(make), checkpoint / component)
 
 
 def load(checkpoint: Path, component: str) -> nnx.Module:

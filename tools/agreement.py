@@ -59,11 +59,8 @@ def load_networks(folder: Path) -> Networks:
 
 def load_module(kind: Callable[..., M], config: object, folder: Path) -> M:
     """One network in float32 from its component's folder."""
-
-    def make() -> M:
-        return kind(config, dtype=jnp.float32, rngs=shape_rngs())
-
-    return find(make, folder).load(jnp.asarray)
+    network = nnx.eval_shape(lambda: kind(config, dtype=jnp.float32, rngs=shape_rngs()))
+    return find(network, folder).load(jnp.asarray)
 
 
 def compiled(function: Callable[..., R]) -> Callable[..., R]:
