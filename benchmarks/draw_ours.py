@@ -81,10 +81,8 @@ class Job:
         )  # of a CPU its cores, if told so; otherwise one is compared with one
         mesh = make_mesh(devices if devices[0].platform == "cpu" else devices[:1], images)
         shapes = Shapes(images, pixels, pixels, TOKENS)
-        numbers, whole = jnp.dtype(dtype), NamedSharding(mesh, P())
-        self.compiled = CompiledSampler(
-            config, lambda: random_networks(config, numbers, whole), numbers, mesh, shapes, None
-        )
+        networks = random_networks(config, jnp.dtype(dtype), NamedSharding(mesh, P()))
+        self.compiled = CompiledSampler(config, networks, mesh, shapes, cache=None, kept={})
         self._schedule = make_schedule(config.scheduler, options.steps)
         self._table = self.compiled.put_schedule(self._schedule)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())

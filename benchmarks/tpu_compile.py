@@ -32,9 +32,8 @@ def main() -> None:
     devices = describe(options.topology)
     config = read_published()
     mesh = make_mesh(devices, SHAPES.images)
-    dtype = jnp.dtype(jnp.bfloat16)
-    networks = Networks.named(trace_networks(config, dtype))
-    compiled = CompiledSampler(config, lambda: networks, dtype, mesh, SHAPES, None)
+    networks = Networks.named(trace_networks(config, jnp.dtype(jnp.bfloat16)))
+    compiled = CompiledSampler(config, networks, mesh, SHAPES, cache=None, kept={})
     options.out.mkdir(parents=True, exist_ok=True)
     programs = {}
     for name, executable in compiled.executables.items():

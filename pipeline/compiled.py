@@ -6,11 +6,11 @@ nothing compiles after startup.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from pipeline import programs
 from pipeline.config import Config
 from pipeline.executables import ExecutableCache
-from pipeline.programs import MAX_EVALUATIONS, Networks, Programs, Shapes
+from pipeline.programs import MAX_EVALUATIONS, Networks, Program, Programs, Shapes
 from pipeline.scheduler import Schedule, State, Table
 from pipeline.unet import Context
 
@@ -54,16 +54,46 @@ def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
     return partial(jax.device_put, device=NamedSharding(mesh, P()))
 
 
+class Kept(NamedTuple):
+    """An executable out of the cache, and how many seconds it took to load."""
+
+    executable: jax.stages.Compiled
+    seconds: float
+
+
+def load_kept(
+    config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: Shapes, cache: ExecutableCache | None
+) -> dict[str, Kept]:
+    """By name, the programs of a `CompiledSampler` that need not be compiled.
+
+    Nothing of the networks is needed for that but their configuration, and the dtype of their
+    numbers: the rest of a checkpoint can be read meanwhile.
+    """
+    if cache is None:
+        return {}
+
+    def load(name: str) -> Kept | None:
+        start = time.perf_counter()
+        about = programs.about(name, config, dtype, mesh, shapes)
+        executable = cache.load(name, about, list(mesh.devices.flat))
+        seconds = time.perf_counter() - start
+        return None if executable is None else Kept(executable, seconds)
+
+    names = programs.names(config, mesh)
+    with ThreadPoolExecutor(len(names), thread_name_prefix="load") as threads:
+        found = zip(names, threads.map(load, names), strict=True)
+        return {name: kept for name, kept in found if kept is not None}
+
+
 class CompiledSampler:
     """encode, denoise, decode and check for one set of shapes; a call only runs executables.
 
-    Executables that the cache has are loaded while `networks` still finds out about shapes, and
-    others compiled as soon as it has. The networks may have shapes in place of their parameters
-    until `fill`, so that one can compile while the parameters are read.
+    The networks may have shapes in place of their parameters until `fill`, so that one can compile
+    while the parameters are read.
 
     Args:
-        networks: called once, in another thread; what it raises is raised here.
-        dtype: of the networks' numbers.
+        cache: where to keep what is compiled.
+        kept: what `load_kept` gave for the same, of which nothing is compiled.
 
     Attributes:
         executables: by name; `seconds`: how long each took to compile, or to load.
@@ -74,35 +104,30 @@ class CompiledSampler:
     def __init__(
         self,
         config: Config,
-        networks: Callable[[], Networks],
-        dtype: np.dtype[Any],
+        networks: Networks,
         mesh: Mesh,
         shapes: Shapes,
         cache: ExecutableCache | None,
+        kept: Mapping[str, Kept],
     ):
         self.mesh = mesh
         self.shapes = shapes
         self.latents_shape = programs.latents_shape(config, shapes)
         self._config = config
-        self._dtype = dtype
         self._cache = cache
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
-        self.seconds: dict[str, float] = {}
-        self._from_cache: set[str] = set()
-        names = programs.names(config, mesh)
-        with ThreadPoolExecutor(2 + len(names), thread_name_prefix="compile") as threads:
-            found = threads.submit(networks)
-            made = threads.submit(lambda: Programs(config, found.result(), mesh, shapes))
-            executables = threads.map(partial(self._executable, made), names)
-            self.executables = dict(zip(names, executables, strict=True))
+        self.fill(networks)
+        self.executables = {name: found.executable for name, found in kept.items()}
+        self.seconds = {name: found.seconds for name, found in kept.items()}
+        for name, seconds in self.seconds.items():
+            log.info("loaded %s in %.1f s", name, seconds)
+        self._compile_all([name for name in programs.names(config, mesh) if name not in kept])
         self.compile_seconds = {
-            kind: sum(self.seconds[name] for name in names if (name in self._from_cache) == hit)
+            kind: sum(seconds for name, seconds in self.seconds.items() if (name in kept) == hit)
             for kind, hit in (("hit", True), ("miss", False))
         }
-        self._history_spec = made.result().history_spec()
-        self.fill(found.result())
 
     def fill(self, networks: Networks) -> None:
         """Takes the same networks with their parameters."""
@@ -111,31 +136,28 @@ class CompiledSampler:
     def resized(self, height: int, width: int) -> "CompiledSampler":
         """The same networks and devices, compiled for pictures of other sides, in pixels."""
         shapes = replace(self.shapes, height=height, width=width)
-        return CompiledSampler(
-            self._config, lambda: self._networks, self._dtype, self.mesh, shapes, self._cache
-        )
+        dtype = self._networks.unet.dtype
+        kept = load_kept(self._config, dtype, self.mesh, shapes, self._cache)
+        return CompiledSampler(self._config, self._networks, self.mesh, shapes, self._cache, kept)
 
-    def _executable(self, made: Future[Programs], name: str) -> jax.stages.Compiled:
-        """From the cache if it is there, or compiled side by side with the others."""
+    def _compile_all(self, names: list[str]) -> None:
+        """Side by side, in this order."""
+        if not names:
+            return
+        made = Programs(self._config, self._networks, self.mesh, self.shapes)
+        with ThreadPoolExecutor(len(names), thread_name_prefix="compile") as threads:
+            done = threads.map(lambda name: self._compile(name, made[name]), names)
+            self.executables |= zip(names, done, strict=True)
+
+    def _compile(self, name: str, program: Program) -> jax.stages.Compiled:
         start = time.perf_counter()
-
-        def build() -> jax.stages.Compiled:
-            nonlocal start
-            program = made.result()[name]
-            start = time.perf_counter()
-            return program.compile()
-
-        if self._cache is None:
-            found, executable = False, build()
-        else:
-            about = programs.about(name, self._config, self._dtype, self.mesh, self.shapes)
-            devices = list(self.mesh.devices.flat)
-            found, executable = self._cache.get(name, about, devices, build)
-        seconds = time.perf_counter() - start
-        self.seconds[name] = seconds
-        if found:
-            self._from_cache.add(name)
-        log.info("%s %s in %.1f s", "loaded" if found else "compiled", name, seconds)
+        executable = program.compile()
+        self.seconds[name] = time.perf_counter() - start
+        log.info("compiled %s in %.1f s", name, self.seconds[name])
+        if self._cache is not None:
+            dtype = self._networks.unet.dtype
+            about = programs.about(name, self._config, dtype, self.mesh, self.shapes)
+            self._cache.store(name, about, list(self.mesh.devices.flat), executable)
         return executable
 
     # --- running
@@ -183,7 +205,7 @@ class CompiledSampler:
 
     @cached_property
     def _no_history(self) -> Array:
-        spec = self._history_spec
+        spec = programs.history_spec(self._config, self.mesh, self.shapes)
         return jax.device_put(np.zeros(spec.shape, np.float32), spec.sharding)
 
     def denoise(

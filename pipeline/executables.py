@@ -1,4 +1,4 @@
-"""Compiled executables kept on disk, so that a restart neither traces nor compiles."""
+"""Compiled executables, and what else starting makes, kept on disk for the next start."""
 
 import hashlib
 import logging
@@ -62,57 +62,60 @@ class ExecutableCache:
                 f"chmod 700 {folder}, or name another folder"
             )
 
-    def get(
+    def load(
+        self, name: str, about: object, devices: Sequence[jax.Device]
+    ) -> jax.stages.Compiled | None:
+        """The executable that was stored for `about` on `devices`; None without one that loads."""
+
+        def read(content: bytes) -> jax.stages.Compiled:
+            parts = pickle.loads(content)
+            return serialize_executable.deserialize_and_load(*parts, execution_devices=devices)
+
+        return self._load(_file_name(name, about, *_where(devices)), read)
+
+    def store(
         self,
         name: str,
         about: object,
         devices: Sequence[jax.Device],
-        build: Callable[[], jax.stages.Compiled],
-    ) -> tuple[bool, jax.stages.Compiled]:
-        """The executable for `about` on `devices`; built and stored if not there.
+        executable: jax.stages.Compiled,
+    ) -> None:
+        """Keeps it. What cannot be kept is a warning in the log: the cache only saves time."""
 
-        Returns whether it was there, and the executable. A file that does not load is replaced,
-        and one that cannot be written is a warning in the log: the cache only saves time.
-        """
-
-        def load(content: bytes) -> jax.stages.Compiled:
-            parts = pickle.loads(content)
-            return serialize_executable.deserialize_and_load(*parts, execution_devices=devices)
-
-        def dump(executable: jax.stages.Compiled) -> bytes:
+        def write() -> bytes:
             return pickle.dumps(serialize_executable.serialize(executable))
 
-        where = [f"{device.platform} {device.device_kind} {device.id}" for device in devices]
-        runtime = devices[0].client.platform_version  # libtpu's or CUDA's
-        return self._get(f"{name}-{_key(about, where, runtime)}", build, load, dump)
+        self._store(_file_name(name, about, *_where(devices)), write)
 
     def get_made(self, name: str, about: object, make: Callable[[], T]) -> T:
-        """In the same way anything else that can be pickled and takes long to make."""
-        return self._get(f"{name}-{_key(about)}", make, pickle.loads, pickle.dumps)[1]
+        """Anything else that can be pickled and takes long to make; made if not there."""
+        file_name = _file_name(name, about)
+        made = self._load(file_name, pickle.loads)
+        if made is None:
+            made = make()
+            self._store(file_name, lambda: pickle.dumps(made))
+        return made
 
-    def _get(
-        self,
-        file_name: str,
-        build: Callable[[], T],
-        load: Callable[[bytes], T],
-        dump: Callable[[T], bytes],
-    ) -> tuple[bool, T]:
+    def _load(self, file_name: str, read: Callable[[bytes], T]) -> T | None:
         file = self.folder / file_name
-        if file.exists():
-            try:
-                loaded = load(_checked(file.read_bytes()))
-                _touch(file)
-                return True, loaded
-            except Exception as error:  # whatever a damaged file or another version may raise
-                log.warning("%s could not be loaded (%s); making it again", file, error)
-        built = build()
+        if not file.exists():
+            return None
         try:
-            content = dump(built)
+            loaded = read(_checked(file.read_bytes()))
+        except Exception as error:  # whatever a damaged file or another version may raise
+            log.warning("%s could not be loaded (%s); making it again", file, error)
+            return None
+        _touch(file)
+        return loaded
+
+    def _store(self, file_name: str, write: Callable[[], bytes]) -> None:
+        file = self.folder / file_name
+        try:
+            content = write()
             _write(file, hashlib.sha256(content).digest() + content)
             self._make_room()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever has no form on disk, and a disk that is full
             log.warning("%s was not stored: %s", file, error)
-        return False, built
 
     def _make_room(self) -> None:
         """Removes files that were used before all others, until the rest takes `max_bytes`."""
@@ -123,8 +126,14 @@ class ExecutableCache:
                 file.unlink(missing_ok=True)
 
 
-def _key(*about: object) -> str:
-    """Everything that decides what is made."""
+def _where(devices: Sequence[jax.Device]) -> tuple[object, str]:
+    """Devices, and the version of what runs on them: libtpu's or CUDA's."""
+    kinds = [f"{device.platform} {device.device_kind} {device.id}" for device in devices]
+    return kinds, devices[0].client.platform_version
+
+
+def _file_name(name: str, *about: object) -> str:
+    """With everything that decides what is made."""
     parts = [
         repr(about),
         f"{jax.__version__} {jaxlib.__version__} {flax.__version__} {platform.python_version()}",
@@ -133,7 +142,8 @@ def _key(*about: object) -> str:
         *(f"{name}={jax.config.values[name]}" for name in _SETTINGS),
         _sources(),
     ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return f"{name}-{digest[:32]}"
 
 
 @cache

@@ -93,11 +93,6 @@ def find_networks(
     return {name: weights.find(network, folder / name) for name, network in networks.items()}
 
 
-def empty_networks(found: dict[str, Stored[Any]]) -> Networks:
-    """What `find_networks` found, with shapes in place of parameters."""
-    return Networks.named({name: stored.module for name, stored in found.items()})
-
-
 def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networks:
     """What `find_networks` found; `place` puts each parameter where it belongs."""
 

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from PIL import Image
 
 from pipeline import metadata, preview, safety_images
-from pipeline.compiled import CompiledSampler, make_mesh, place_on
+from pipeline.compiled import CompiledSampler, load_kept, make_mesh, place_on
 from pipeline.config import Config, read_config
 from pipeline.devices import failures_explained, find_devices, worth_a_copy, worth_bfloat16
 from pipeline.errors import Cancelled, InputError
@@ -27,14 +27,13 @@ from pipeline.executables import ExecutableCache
 from pipeline.hub import Checkpoint, fetch
 from pipeline.loading import (
     Timed,
-    empty_networks,
     find_networks,
     load_networks,
     load_tokenizers,
     network_dtype,
     without_collecting_garbage,
 )
-from pipeline.programs import Shapes
+from pipeline.programs import Networks, Shapes
 from pipeline.request import (
     MAX_IMAGES,
     Request,
@@ -47,7 +46,6 @@ from pipeline.scheduler import Schedule, State, make_schedule
 from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.screen import Screen, verdicts
 from pipeline.tokenizer import Tokenizers, longest, read_length
-from pipeline.weights import Stored
 
 OUTPUT_TYPES = ("pil", "np", "latent")
 
@@ -144,7 +142,6 @@ class SDXLPipeline:
 
     @classmethod
     @failures_explained()
-    @without_collecting_garbage()
     def from_pretrained(
         cls,
         model: str | Path,
@@ -173,7 +170,8 @@ class SDXLPipeline:
                 on a CPU with AMX or AVX512_BF16, and otherwise float32.
             devices: to run on; where None all of the default backend, but for a large checkpoint
                 only the first of a CPU's.
-            cache_dir: a private folder to keep compiled executables in; None keeps none.
+            cache_dir: a private folder to keep compiled executables in, and what else starting
+                makes; None keeps none.
             scheduler: "euler", "euler-ancestral", "ddim", "pndm" or "dpmsolver++"; the
                 checkpoint's own where None.
             safety_checker: have the checkpoint's safety checker, where it has one, look at every
@@ -464,6 +462,7 @@ class SDXLPipeline:
         )
 
 
+@without_collecting_garbage()
 def _load(
     folder: Path,
     config: Config,
@@ -477,18 +476,15 @@ def _load(
     What has been compiled before is loaded while the checkpoint is looked through. The rest is
     compiled while its parameters are loaded, and nothing for one that turns out to be damaged.
     """
-
-    def look() -> tuple[Tokenizers, dict[str, Stored[Any]]]:
-        return load_tokenizers(folder, config, cache), find_networks(folder, config, dtype, cache)
-
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
-        looking = threads.submit(look)
-        loading = threads.submit(lambda: load_networks(looking.result()[1], place_on(mesh)))
-        compiled = CompiledSampler(
-            config, lambda: empty_networks(looking.result()[1]), dtype, mesh, shapes, cache
-        )
+        keeping = threads.submit(load_kept, config, dtype, mesh, shapes, cache)
+        tokenizers = load_tokenizers(folder, config, cache)
+        found = find_networks(folder, config, dtype, cache)
+        loading = threads.submit(load_networks, found, place_on(mesh))
+        empty = Networks.named({name: stored.module for name, stored in found.items()})
+        compiled = CompiledSampler(config, empty, mesh, shapes, cache, keeping.result())
     compiled.fill(loading.result())
-    return looking.result()[0], compiled
+    return tokenizers, compiled
 
 
 def _fit_colours(compiled: CompiledSampler) -> preview.Colours:

@@ -103,6 +103,12 @@ def latents_shape(config: Config, shapes: Shapes) -> tuple[int, int, int]:
     return shapes.height // factor, shapes.width // factor, config.unet.in_channels
 
 
+def history_spec(config: Config, mesh: Mesh, shapes: Shapes) -> Any:
+    """Of what a run's state remembers, at its start too."""
+    shape = (REMEMBERED, shapes.images, *latents_shape(config, shapes))
+    return _spec(shape, jnp.float32, NamedSharding(mesh, P(None, "images")))
+
+
 def weights(networks: Networks) -> dict[str, list[Array]]:
     """Of those that are there, by name, the parameters as the programs take them."""
     return {name: jax.tree.leaves(state) for name, (_, state) in _split(networks).items()}
@@ -191,7 +197,8 @@ class Programs:
         return partial(sampler.denoise, one_by_one=on_tpu)
 
     def _evaluations(self, denoise: Callable[..., State]) -> Program:
-        state = State(self._latents_spec(), self.history_spec())
+        history = history_spec(self._config, self._mesh, self._shapes)
+        state = State(self._latents_spec(), history)
         column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
         values = _spec((MAX_EVALUATIONS, 1 + REMEMBERED), jnp.float32, self._whole)
         table = Table(*[column] * len(Table._fields))._replace(values=values)
@@ -245,11 +252,6 @@ class Programs:
 
     def _latents_spec(self) -> Any:
         return _spec((self._shapes.images, *self._latents_shape), jnp.float32, self._by_image)
-
-    def history_spec(self) -> Any:
-        """Of what a run's state remembers, at its start too."""
-        shape = (REMEMBERED, self._shapes.images, *self._latents_shape)
-        return _spec(shape, jnp.float32, NamedSharding(self._mesh, P(None, "images")))
 
     def _conditioning_spec(self) -> Conditioning:
         pair = (2, self._shapes.images)

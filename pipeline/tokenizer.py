@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,9 +47,15 @@ class Tokenizer:
         self._backend = clip.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._split_special_tokens = clip.split_special_tokens
         self._end_of_word: str = self._backend.model.end_of_word_suffix
         self._pad_token_id = clip.pad_token_id
         self.length = clip.model_max_length
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As it was when it was pickled; one of the backend's settings does not go with it."""
+        self.__dict__ |= state
+        self._backend.encode_special_tokens = self._split_special_tokens
 
     @classmethod
     def load(cls, folder: Path, max_position_embeddings: int = POSITIONS) -> "Tokenizer":
@@ -150,7 +156,8 @@ def read_length(folder: Path) -> int:
 
     Raises CheckpointError where there is none.
     """
-    return Keys(folder / NAMES[0] / "tokenizer_config.json").take("model_max_length", int)
+    keys = Keys(folder / NAMES[0] / "tokenizer_config.json")
+    return keys.take("model_max_length", int, keys.values.get("max_len", ...))  # its former name
 
 
 def identity(folder: Path) -> object:
@@ -160,10 +167,11 @@ def identity(folder: Path) -> object:
     """
     digests = []
     for file in sorted(file for name in NAMES for file in (folder / name).glob("*.*")):
-        try:
-            digests.append((file.parent.name, file.name, sha256(file.read_bytes()).digest()))
-        except OSError as error:
-            raise CheckpointError(f"{file}: this file cannot be read: {error}") from error
+        if file.suffix in (".json", ".txt") and file.is_file():
+            try:
+                digests.append((file.parent.name, file.name, sha256(file.read_bytes()).digest()))
+            except OSError as error:
+                raise CheckpointError(f"{file}: this file cannot be read: {error}") from error
     return digests, [version(library) for library in ("transformers", "tokenizers")]
 
 

@@ -567,6 +567,18 @@ def test_open_cache_folder(tmp_path: Path) -> None:
 # --- starting
 
 
+def test_interrupted_while_it_looks_through_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stops a start does not wait until all is compiled."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.pipeline.find_networks", interrupt)
+    with CompilationCount() as count, pytest.raises(KeyboardInterrupt):
+        SDXLPipeline.from_pretrained(SMALLEST)
+    assert count.value == 0
+
+
 def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Executables come from the cache, and damaged ones are replaced on the way."""
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -82,6 +83,16 @@ def test_agrees_with_diffusers(folder: Path, component: str, name: str) -> None:
         assert tokens.input_ids.dtype == np.int32
         np.testing.assert_array_equal(tokens.input_ids, ids)
         assert tokens.truncated == removed
+
+
+def test_special_tokens_in_a_prompt_may_be_words(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "tokenizer", tmp_path, dirs_exist_ok=True)
+    set_config(tmp_path, split_special_tokens=True)
+    ids, _ = diffusers_ids(CLIPTokenizer.from_pretrained(tmp_path), f"red{END} star")
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.tokenize("red").count < tokenizer.tokenize(END).count
+    for each in (tokenizer, pickle.loads(pickle.dumps(tokenizer))):
+        np.testing.assert_array_equal(each.tokenize(f"red{END} star").input_ids, ids)
 
 
 def test_both_forms_of_the_files_say_the_same(tmp_path: Path) -> None:
