@@ -88,10 +88,10 @@ def load_kept(
 class CompiledSampler:
     """encode, denoise, decode and check for one set of shapes; a call only runs executables.
 
-    The networks may have shapes in place of their parameters until `fill`, so that one can compile
-    while the parameters are read.
+    It runs once it has the networks' parameters, by `fill`: one can compile while they are read.
 
     Args:
+        networks: shapes and dtypes in place of their parameters will do.
         cache: where to keep what is compiled.
         kept: what `load_kept` gave for the same, of which nothing is compiled.
 
@@ -118,7 +118,7 @@ class CompiledSampler:
         self._whole = NamedSharding(mesh, P())
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
-        self.fill(networks)
+        self._networks = networks
         self.executables = {name: found.executable for name, found in kept.items()}
         self.seconds = {name: found.seconds for name, found in kept.items()}
         for name, seconds in self.seconds.items():
@@ -138,7 +138,9 @@ class CompiledSampler:
         shapes = replace(self.shapes, height=height, width=width)
         dtype = self._networks.unet.dtype
         kept = load_kept(self._config, dtype, self.mesh, shapes, self._cache)
-        return CompiledSampler(self._config, self._networks, self.mesh, shapes, self._cache, kept)
+        other = CompiledSampler(self._config, self._networks, self.mesh, shapes, self._cache, kept)
+        other.fill(self._networks)
+        return other
 
     def _compile_all(self, names: list[str]) -> None:
         """Side by side, in this order."""
