@@ -79,7 +79,7 @@ def wait_for_pictures(page: Page) -> None:
     """Until all four are there."""
     expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
-    page.wait_for_timeout(200)  # Gradio takes no press before it has heard that all is said
+    expect(page.locator("#generate")).to_be_visible()
 
 
 def press_to_copy(button: Locator) -> None:

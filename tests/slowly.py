@@ -1,18 +1,26 @@
 """`python -m tests.slowly STEP_MS [the flags of app.py]`: the real program, drawing slowly.
 
-The bundled model is quicker than a browser: what is to happen between two steps needs more time.
+The bundled model is quicker than a browser: what is to happen between two steps needs more time,
+and so does what is to happen between the pictures and the moment when there is nothing more to say.
 """
 
+import asyncio
 import sys
 import threading
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
 import app
 from pipeline import BUNDLED, SDXLPipeline
 from serving import start
+from serving.generator import Event
 from serving.options import Options
+from serving.reception import Reception
+
+END_S = 0.5
 
 
 def program(step_ms: int) -> list[str]:
@@ -43,7 +51,26 @@ def load(step_s: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
     return pipe, bundled
 
 
+async def ending_slowly(events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+    """The events; that these are all becomes known a while after the last one."""
+    async with aclosing(events):
+        async for event in events:
+            yield event
+        await asyncio.sleep(END_S)
+
+
+def end_slowly() -> None:
+    """Has whoever follows a request wait for the end of its events."""
+    told = Reception.events
+
+    def events(self: Reception, request_id: str) -> AsyncGenerator[Event]:
+        return ending_slowly(told(self, request_id))
+
+    Reception.events = events
+
+
 if __name__ == "__main__":
+    end_slowly()
     step_ms, *flags = sys.argv[1:]
     try:
         app.main(["--model", str(BUNDLED), *flags], partial(load, float(step_ms) / 1000))

@@ -362,7 +362,6 @@ def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: st
         ask(page, PROMPT)
         expect(gallery.locator(".thumbnail-lg img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
         expect(page.locator("#generate")).to_be_visible()
-        page.wait_for_timeout(200)  # as in `wait_for_pictures`
         expect(gallery.get_by_role("button", name="Alle herunterladen")).to_be_visible()
         said = app.aria_snapshot()
         gallery.locator(".thumbnail-lg").first.click()
@@ -490,6 +489,16 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
         addresses.append(first_picture.get_attribute("src") or "")
     one, other = (page.request.get(address).body() for address in addresses[1:])
     assert one == other
+
+
+def test_who_sees_generate_may_press_it(slow_page: Page):
+    page = slow_page
+    page.get_by_role("button", name=words.ADVANCED).click()
+    page.locator("#steps input[type=number]").fill("1")
+    for times in (1, 2, 3):
+        ask(page, PROMPT)
+        expect(page.locator("#history li")).to_have_count(times)
+        expect(page.locator("#generate")).to_have_text(words.GENERATE, timeout=DRAWN_WITHIN_MS)
 
 
 WAIT = re.compile(r"in the queue, about \d+ (s|min)$")

@@ -375,8 +375,8 @@ def _running(strip: Any = _LEAVE, **others: Any) -> Shown:
 
 
 def _ended(strip: str, **others: Any) -> Shown:
-    generate, stop = gr.Button(words.GENERATE, visible=True), gr.Button(visible=False)
-    return Shown(strip, status.EMPTY, generate=generate, stop=stop, **others)
+    """Generate comes back a moment later: see `ui.page`."""
+    return Shown(strip, status.EMPTY, **others)
 
 
 def _ending(done: Done, images: list[Image], began: float | None) -> str:

@@ -62,8 +62,11 @@ def connect(
     shown: Sequence[Component],
     generator: Generator,
     styles: Mapping[str, Style],
-) -> None:
-    """Has the list note what is drawn, and bring back settings and, if still kept, pictures."""
+) -> Any:
+    """Has the list note what is drawn, and bring back settings and, if still kept, pictures.
+
+    Returns the event that brings pictures back.
+    """
     history.change(None, history, None, js=_TELL, **AT_ONCE)
     request = gr.State("")
 
@@ -81,9 +84,8 @@ def connect(
             request_id,
         )
 
-    history.select(bring_back, None, [*fields, gallery, panel, strip, request], **AT_ONCE).then(
-        again, [request, files], shown, **IN_THE_STRIP
-    )
+    chosen = history.select(bring_back, None, [*fields, gallery, panel, strip, request], **AT_ONCE)
+    return chosen.then(again, [request, files], shown, **IN_THE_STRIP)
 
 
 def _chosen(data: object) -> tuple[str, str]:

@@ -33,7 +33,7 @@ def connect(
     resume: Callable[..., Any],
     inputs: Sequence[Component],
     shown: Sequence[Component],
-) -> None:
-    """Has a request go on whose events broke off."""
+) -> Any:
+    """Has a request go on whose events broke off; returns the event."""
     # However soon the network goes away again.
-    network.select(resume, inputs, shown, trigger_mode="multiple", **IN_THE_STRIP)
+    return network.select(resume, inputs, shown, trigger_mode="multiple", **IN_THE_STRIP)

@@ -47,6 +47,12 @@ _LICENCES = {
 _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
 STORAGE_KEY = "sdxl-request"
 
+# What ends broken off is asked for again, and its strip still says that it is under way.
+_GENERATE_AGAIN = f"""(strip) => {{
+  const running = strip.startsWith('{status.RUNNING}');
+  return [!running, running].map((visible) => ({{ __type__: "update", visible }}));
+}}"""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -264,7 +270,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js="(several) => ({ __type__: 'update', lines: several ? 4 : 1 })",
         **AT_ONCE,
     )
-    gr.on(
+    sent = gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
         [*parts.settings, parts.embedding.kept],
@@ -290,20 +296,20 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         parts.strip,
         generator,
     )
-    new_seed.then(
+    sent_anew = new_seed.then(
         drawing.for_page,
         [*parts.settings, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
-    parts.panel.variations.click(
+    varied = parts.panel.variations.click(
         drawing.variations,
         [parts.panel.picture, parts.panel.strength, parts.embedding.kept],
         parts.shown,
         **IN_THE_STRIP,
     )
     link.connect(page, parts.linked, parts.settings, generator, styles_for(kind))
-    history.connect(
+    brought_back = history.connect(
         parts.history,
         parts.gallery,
         parts.panel.column,
@@ -317,8 +323,17 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     sizes.connect(page, parts.sizes, generator)
     newest = [parts.request, parts.embedding.kept]
-    page.load(drawing.again, newest, parts.shown, **IN_THE_STRIP)
-    network.connect(parts.network, drawing.resume, newest, parts.shown)
+    found = page.load(drawing.again, newest, parts.shown, **IN_THE_STRIP)
+    resumed = network.connect(parts.network, drawing.resume, newest, parts.shown)
+    for drawn in (sent, sent_anew, varied, brought_back, found, resumed):
+        # Only then does Gradio take a press of Generate: of one before, nothing would be heard.
+        drawn.then(
+            None,
+            parts.strip,
+            [parts.generate, parts.stop],
+            js=_GENERATE_AGAIN,
+            **AT_ONCE,
+        )
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 

@@ -11,13 +11,14 @@ from serving.generator import Length
 from ui import words
 
 EMPTY = ""
+RUNNING = '<div class="running"'  # how whatever is under way begins
 
 
 def progress(done: int, total: int, left_s: float | None) -> str:
     """A bar and its number, and how much longer it takes if that is known."""
     text = words.progress(done, total, left_s)
     return (
-        f'<div class="running"><progress value="{done}" max="{total}" aria-label="{text}">'
+        f'{RUNNING}><progress value="{done}" max="{total}" aria-label="{text}">'
         f"</progress><span>{text}</span></div>"
     )
 
@@ -25,7 +26,7 @@ def progress(done: int, total: int, left_s: float | None) -> str:
 def busy(text: str) -> str:
     """A bar that does not yet know how far it is."""
     return (
-        f'<div class="running" role="status"><progress aria-label="{escape(text)}"></progress>'
+        f'{RUNNING} role="status"><progress aria-label="{escape(text)}"></progress>'
         f"<span>{escape(text)}</span></div>"
     )
 
