@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pipeline import flash
-
 # Of scores in memory at once; beyond that queries are taken in turns. The VAE's at 1024x1024
 # would be a gigabyte for every picture.
 SCORE_BYTES = 2**28
@@ -54,6 +52,9 @@ def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _by_platform(heads: int, *projections: Array) -> Array:
     """`self_attention` of one array, `cross_attention` of two."""
+    # Here, because it imports Pallas, which takes time, and programs that were kept need none.
+    from pipeline import flash
+
     kernels: dict[str, Callable[..., Array]] = {
         "default": partial(_plain, heads),
         "cpu": partial(_on_cpu, heads),

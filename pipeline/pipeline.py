@@ -19,12 +19,13 @@ from jax.typing import DTypeLike
 from PIL import Image
 
 from pipeline import metadata, preview, safety_images
+from pipeline.checkpoint import Checkpoint
 from pipeline.compiled import CompiledSampler, load_kept, make_mesh, place_on
 from pipeline.config import Config, read_config
 from pipeline.devices import failures_explained, find_devices, worth_a_copy, worth_bfloat16
 from pipeline.errors import Cancelled, InputError
 from pipeline.executables import ExecutableCache
-from pipeline.hub import Checkpoint, fetch
+from pipeline.hub import fetch
 from pipeline.loading import (
     Timed,
     find_networks,

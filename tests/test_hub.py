@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from pipeline.checkpoint import Checkpoint
 from pipeline.errors import CheckpointError
-from pipeline.hub import Checkpoint, fetch, needed_files
+from pipeline.hub import fetch
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
 from tests.hub_server import HubServer, Repo
 
@@ -376,17 +377,6 @@ def test_folder_with_a_file_missing(folder: Path) -> None:
     (folder / "unet/config.json").unlink()
     with pytest.raises(CheckpointError, match=r"unet/config\.json: this file is missing"):
         fetch(str(folder))
-
-
-def test_needed_files() -> None:
-    names = [*NEEDED, *FP16, *OTHERS]
-    assert set(needed_files(names)) == NEEDED
-    assert set(needed_files(names, prefer_fp16=True)) == NEEDED - set(WEIGHTS) | set(FP16)
-    single = [name for name in names if Path(name).name not in TOKENIZER]
-    with pytest.raises(CheckpointError, match=r"tokenizer/ has no tokenizer"):
-        needed_files(single)
-    single += ["tokenizer/tokenizer.json", "tokenizer_2/tokenizer.json"]
-    assert "tokenizer_2/tokenizer.json" in needed_files(single)
 
 
 def test_stable_diffusion_1_has_one_text_encoder(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Text in, pictures out: what a request may ask for, what it gets, and what it is refused."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -614,6 +616,25 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert caplog.messages == []
     np.testing.assert_array_equal(third, first)
     assert sorted((tmp_path / "cache").iterdir()) == stored
+
+    # What takes long to import is only for what is not kept.
+    program = """if True:
+        import sys
+        import jax
+        from pipeline import SDXLPipeline
+
+        SDXLPipeline.from_pretrained(
+            sys.argv[1],
+            images_per_request=1,
+            num_inference_steps=2,
+            devices=jax.devices()[:1],
+            cache_dir=sys.argv[2],
+        )
+        costly = "transformers", "huggingface_hub", "jax.experimental.pallas"
+        print([name for name in costly if name in sys.modules])
+    """
+    command = [sys.executable, "-c", program, str(SMALLEST), str(tmp_path / "cache")]
+    assert subprocess.check_output(command, text=True) == "[]\n"
 
     other = copy_checkpoint(tmp_path)
     cut_off(other)
