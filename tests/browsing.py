@@ -13,6 +13,9 @@ from playwright.sync_api import (
     WebSocket,
     expect,
 )
+from playwright.sync_api import (
+    TimeoutError as NotInTime,
+)
 
 from ui import words
 
@@ -73,6 +76,19 @@ def ask(page: Page, prompt: str) -> None:
     """Has the page draw."""
     page.locator("#prompt textarea").fill(prompt)
     page.keyboard.press("Enter")
+
+
+def ask_after_a_refusal(page: Page, prompt: str) -> None:
+    """Gradio takes no press before it has heard that nothing more comes of the one before."""
+    page.locator("#prompt textarea").fill(prompt)
+    for _ in range(60):
+        try:
+            with page.expect_request(lambda request: "/queue/join" in request.url, timeout=1000):
+                page.keyboard.press("Enter")
+        except NotInTime:
+            continue
+        return
+    raise AssertionError("no press of Enter was taken")
 
 
 def wait_for_pictures(page: Page) -> None:

@@ -24,12 +24,13 @@ from tests.browsing import (
     DRAWN_WITHIN_MS,
     SHOWN_WITHIN_MS,
     ask,
+    ask_after_a_refusal,
     opened,
     press_to_copy,
     wait_for_pictures,
 )
 from tests.web import STEPS
-from tools.page_states import PROMPT, launched
+from tools.page_states import PROMPT, launched, open_advanced
 from ui import words
 
 BLACK = "rgb(0, 0, 0)"
@@ -281,7 +282,7 @@ def test_a_surprise_fills_the_prompt(page: Page):
 
 def test_keys_run_and_stop(slow_page: Page):
     page = slow_page
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
     page.locator("#prompt textarea").fill(PROMPT)
     page.keyboard.press("ControlOrMeta+Enter")
@@ -301,7 +302,7 @@ def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Br
     with opened(browser, slow_address) as other:  # which has to wait
         for page in (slow_page, other):
             page.evaluate(PATIENT)
-            page.get_by_role("button", name=words.ADVANCED).click()
+            open_advanced(page)
             page.locator("#steps input[type=number]").fill("50")
         for page in (slow_page, other):
             page.locator("#prompt textarea").fill(PROMPT)
@@ -337,12 +338,12 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         expect(page.locator("#footer")).to_contain_text("Lizenz des Modells: Apache 2.0")
         page.get_by_role("button", name="Zeichnen").click()
         expect(page.get_by_role("alert")).to_have_text("Bitte beschreiben Sie zuerst das Bild.")
-        page.locator("#prompt textarea").fill(PROMPT)
+        ask_after_a_refusal(page, PROMPT)
         expect(page.locator("#length")).to_have_text("10 von 77 Token")
-        page.keyboard.press("Enter")
         expect(page.locator("#status")).to_have_text(
             re.compile(r"4 Bilder in \d+,\d s"), timeout=DRAWN_WITHIN_MS
         )
+        expect(page.locator("#generate")).to_be_visible()
         expect(page.locator("#history summary")).to_have_text("Verlauf")
         page.get_by_role("button", name="Mehr Einstellungen").click()
         page.get_by_role("radio", name="Umrissen").check()
@@ -356,7 +357,7 @@ def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: st
     english += ["number input for", "range slider for", "detailed view"]
     with opened(browser, address, locale="de") as page, words.speaking("de"):
         app, gallery = page.locator("gradio-app"), page.locator("#gallery")
-        page.get_by_role("button", name=words.ADVANCED).click()
+        open_advanced(page)
         page.locator("#steps input[type=number]").fill("2")
         page.locator("#guidance input[type=number]").fill("7.5")
         ask(page, PROMPT)
@@ -392,7 +393,7 @@ def test_cut_prompt_is_shown_as_text(page: Page):
 
 def test_stop(slow_page: Page):
     page = slow_page
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
     ask(page, PROMPT)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
@@ -412,7 +413,7 @@ def test_stop(slow_page: Page):
 
 def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
     page = slow_page
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
     page.locator("#prompt textarea").fill(PROMPT)
     expect(page.locator("#length p")).to_have_count(1)  # above the button
@@ -452,7 +453,7 @@ def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(
 
 def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page: Page):
     page = slow_page
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
     ask(page, PROMPT)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
@@ -475,8 +476,34 @@ def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page
     expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
 
 
+NOTE_STOP_GONE = """() => {
+  window.stopGone = false;
+  const look = () => { stopGone ||= !document.querySelector("#stop"); };
+  new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
+def test_older_settings_come_back_while_something_is_drawn(slow_page: Page):
+    page = slow_page
+    open_advanced(page)
+    for steps in ("1", "50"):
+        page.locator("#steps input[type=number]").fill(steps)
+        ask(page, PROMPT)
+        if steps == "1":
+            wait_for_pictures(page)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.evaluate(NOTE_STOP_GONE)
+    page.locator("#history summary").click()
+    page.locator("#history li button").last.click()
+    expect(page.locator("#steps input[type=number]")).to_have_value("1")
+    page.wait_for_timeout(1000)
+    assert not page.evaluate("stopGone")
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+
+
 def test_fixed_seed_gives_the_same_picture(page: Page):
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.get_by_label(words.RANDOMISE).uncheck()
     page.locator("#steps input[type=number]").fill("2")
     page.locator("#seed input").fill("41")
@@ -493,7 +520,7 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
 
 def test_who_sees_generate_may_press_it(slow_page: Page):
     page = slow_page
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill("1")
     for times in (1, 2, 3):
         ask(page, PROMPT)
@@ -506,14 +533,14 @@ WAIT = re.compile(r"in the queue, about \d+ (s|min)$")
 
 def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, browser: Browser):
     page = slow_page
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill("5")
     ask(page, PROMPT)
     wait_for_pictures(page)  # and from now on it is known how long pictures take
     page.get_by_role("button", name=words.ADVANCED).click()
     with opened(browser, page.url) as second, opened(browser, page.url) as third:
         for busy in (page, second):  # two, so that the third has time to wait in
-            busy.get_by_role("button", name=words.ADVANCED).click()
+            open_advanced(busy)
             busy.locator("#steps input[type=number]").fill("50")
             ask(busy, PROMPT)
         ask(third, "a yellow moon")

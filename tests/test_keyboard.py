@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from serving.words import CANCELLED
 from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures
 from tests.web import STEPS
-from tools.page_states import PROMPT, launched
+from tools.page_states import PROMPT, launched, open_advanced
 from ui import words
 
 IS_SEEN = """() => {
@@ -110,7 +110,7 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
 
 def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
     page = slow_page
-    page.get_by_role("button", name=words.ADVANCED).click()
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
     page.locator("#prompt textarea").focus()
     page.keyboard.type(PROMPT)

@@ -12,12 +12,13 @@ from pipeline import metadata
 from pipeline.metadata import Settings
 from tests.browsing import (
     DRAWN_WITHIN_MS,
+    ask_after_a_refusal,
     opened,
     press_to_copy,
     wait_for_pictures,
     width_needed,
 )
-from tools.page_states import launched
+from tools.page_states import launched, open_advanced
 from ui import words
 
 PROMPT = "a red star"
@@ -43,10 +44,6 @@ def draw(page: Page, prompt: str = PROMPT) -> None:
     wait_for_pictures(page)
 
 
-def advanced(page: Page) -> None:
-    page.get_by_role("button", name=words.ADVANCED).click()
-
-
 # --- links ---
 
 
@@ -65,7 +62,7 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
         expect(other.locator("#linked")).to_have_text(words.TAKEN_OVER)
         assert other.locator("#gallery img").count() == 0  # it does not draw by itself
         assert width_needed(other) == 390
-        advanced(other)
+        open_advanced(other)
         expect(other.locator("#seed input")).to_have_value(seed.inner_text())
         expect(other.get_by_label(words.RANDOMISE)).not_to_be_checked()
         other.locator("#generate").click()
@@ -83,7 +80,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
         expect(said).to_contain_text("Style: <img src=x> is unknown")
         expect(said).to_contain_text("Seed: many is no number")
         expect(said).to_contain_text("Guidance scale: 99.0 is not possible here; 20 is used")
-        advanced(page)
+        open_advanced(page)
         expect(page.locator("#steps input[type=number]")).to_have_value("7")
         expect(page.get_by_label(words.RANDOMISE)).to_be_checked()
 
@@ -92,7 +89,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
 
 
 def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
-    advanced(page)
+    open_advanced(page)
     held: list[Route] = []  # so long nothing comes from the server
     page.route("**/gradio_api/**", lambda route: held.append(route))
     page.get_by_label(words.SEVERAL).check()
@@ -131,7 +128,7 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     expect(page.locator("#prompt textarea")).to_have_value("<img src=x onerror=alert(1)> a moon")
     expect(page.locator("#gallery .caption-label").first).to_have_text(drawn[0])
     assert page.locator("#gallery .caption-label").all_inner_texts() == drawn
-    advanced(page)
+    open_advanced(page)
     expect(page.locator("#seed input")).to_have_value(drawn[0].split()[1].rstrip(":"))
     expect(page.get_by_label(words.RANDOMISE)).not_to_be_checked()
 
@@ -200,7 +197,7 @@ def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, 
     page.locator("#restore-picture input[type=file]").set_input_files(files[2])
     expect(page.locator("#restored dd").first).to_have_text(PROMPT)
 
-    advanced(page)
+    open_advanced(page)
     page.get_by_label(words.EMBED).uncheck()
     expect(page.locator("#picked")).to_be_hidden()
     page.locator("#gallery .thumbnail-lg").first.click()
@@ -216,7 +213,7 @@ def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, 
         assert len(files.namelist()) == 4
         for name in files.namelist():
             assert metadata.read(Path(files.extract(name, tmp_path))) is None
-    advanced(page)
+    open_advanced(page)
     expect(page.get_by_label(words.EMBED)).not_to_be_checked()
     page.locator("#gallery .thumbnail-lg").first.click()
     expect(page.locator("#picked")).to_be_visible()
@@ -272,7 +269,7 @@ def test_a_press_soon_after_the_pictures_counts(page: Page):
           const said = () => document.getElementById("status").textContent;
           document.getElementById("generate").click();
           while (!said().includes("4 pictures in")) await pause(5);
-          await pause(200); // Gradio has heard by now that this was all
+          while (!document.getElementById("generate")) await pause(5);
           document.getElementById("generate").click();
         }"""
     )
@@ -288,7 +285,7 @@ def test_a_press_soon_after_the_pictures_counts(page: Page):
     [("#steps", "99", "50"), ("#guidance", "-3", "0")],
 )
 def test_a_slider_takes_what_is_next_to_it(page: Page, field: str, typed: str, becomes: str):
-    advanced(page)
+    open_advanced(page)
     number = page.locator(f"{field} input[type=number]")
     number.fill(typed)
     page.keyboard.press("Tab")
@@ -301,7 +298,7 @@ def test_a_slider_takes_what_is_next_to_it(page: Page, field: str, typed: str, b
 @pytest.mark.parametrize("typed", ["-1", "4294967296", "1e30"])
 def test_a_seed_that_cannot_be_is_a_message(page: Page, field: str, label: str, typed: str):
     page.locator("#prompt textarea").fill(PROMPT)
-    advanced(page)
+    open_advanced(page)
     page.get_by_label(words.RANDOMISE).uncheck()
     page.locator(f"{field} input").fill(typed)
     page.locator("#generate").click()
@@ -323,5 +320,6 @@ def test_ten_million_characters_are_a_message(browser: Browser, address: str):
     page.locator("#generate").click()
     said = page.get_by_role("alert")
     expect(said).to_contain_text("at most 2000 are possible", timeout=DRAWN_WITHIN_MS)
-    draw(page)
+    ask_after_a_refusal(page, PROMPT)
+    wait_for_pictures(page)
     page.close()

@@ -19,7 +19,7 @@ from serving.words import CANCELLED
 from tests import slowly
 from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures
 from tests.web import PROGRAM, start, wait_until
-from tools.page_states import PROMPT, launched
+from tools.page_states import PROMPT, launched, open_advanced
 from ui import words
 
 MEANWHILE = "a yellow moon"
@@ -89,7 +89,7 @@ def page(browser: Browser, line: Line) -> Iterator[Page]:
 @pytest.fixture
 def slow_page(browser: Browser, slow_line: Line) -> Iterator[Page]:
     with opened(browser, slow_line.url, unless=BROKEN) as found:
-        found.get_by_role("button", name=words.ADVANCED).click()
+        open_advanced(found)
         set_steps(found, 50)  # so that it is still drawn, however slow the machine is
         yield found
 

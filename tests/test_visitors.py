@@ -11,8 +11,15 @@ from gradio_client.exceptions import AppError
 from playwright.sync_api import Browser, expect
 
 from serving.words import CANCELLED
-from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures, width_needed
-from tools.page_states import PROMPT, launched
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    ask,
+    ask_after_a_refusal,
+    opened,
+    wait_for_pictures,
+    width_needed,
+)
+from tools.page_states import PROMPT, launched, open_advanced
 from ui import words
 from ui.words import es, fr
 
@@ -43,7 +50,7 @@ def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: st
     step = re.compile(r"Step \d+ of 50")
     with opened(browser, slow_address) as one, opened(browser, slow_address) as other:
         for page in (one, other):
-            page.get_by_role("button", name=words.ADVANCED).click()
+            open_advanced(page)
             page.locator("#steps input[type=number]").fill("50")
         ask(one, PROMPT)
         expect(one.locator("#status")).to_contain_text(step)
@@ -86,9 +93,9 @@ def test_in_their_own_language(browser: Browser, address: str, language: ModuleT
         expect(page.locator("#generate")).to_have_text(language.GENERATE)
         page.locator("#generate").click()
         expect(page.get_by_role("alert")).to_have_text(language.BLANK_PROMPT)
-        ask(page, "a gun")
+        ask_after_a_refusal(page, "a gun")
         expect(page.get_by_role("alert")).to_have_text(re.compile(r"\Wgun\W"))
-        ask(page, PROMPT)
+        ask_after_a_refusal(page, PROMPT)
         # Its own word for pictures, and its own mark between seconds and their tenths.
         drawn = re.compile(r"\b4 (imágenes|images)\D* \d+,\d s")
         expect(page.locator("#status")).to_have_text(drawn, timeout=DRAWN_WITHIN_MS)
@@ -101,7 +108,7 @@ def test_what_is_blocked_is_said_and_nothing_is_drawn(browser: Browser, address:
         expect(page.get_by_role("alert")).to_have_text(said)
         expect(page.locator("#prompt textarea")).to_have_value("a red star and a gun")
         assert page.locator("#gallery img").count() == 0
-        ask(page, PROMPT)
+        ask_after_a_refusal(page, PROMPT)
         wait_for_pictures(page)
 
 

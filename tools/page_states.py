@@ -17,6 +17,9 @@ FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-componen
 PROMPT = "a large red star on a blue background"
 _MANY_STEPS = 50  # so that there is time to look
 _MINUTE_MS = 60_000.0
+_THREE_FRAMES = """async () => {
+  for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
+}"""
 
 
 def chromium(playwright: Playwright) -> str:
@@ -36,7 +39,9 @@ def launched() -> Iterator[Browser]:
     """Chromium, without a window."""
     with sync_playwright() as playwright:
         executable = chromium(playwright)
-        browser = playwright.chromium.launch(executable_path=executable, args=flags())
+        browser = playwright.chromium.launch(
+            executable_path=executable, args=flags(), timeout=_MINUTE_MS * 3
+        )
         yield browser
         browser.close()
 
@@ -65,6 +70,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("#looks img")).to_have_count(4, timeout=_MINUTE_MS)
     yield "running"
     page.keyboard.press("Escape")
+    expect(page.locator("#generate")).to_be_visible()
     _wait_for_pictures(page)
     yield "stopped"
     _set_steps(page, steps)
@@ -90,8 +96,15 @@ def _wait_for_pictures(page: Page) -> None:
     )
 
 
-def _set_steps(page: Page, steps: int) -> None:
+def open_advanced(page: Page) -> None:
+    """Until its fields have the values that they begin with: what is typed before is undone."""
     page.get_by_role("button", name=words.ADVANCED).click()
+    expect(page.locator("#steps input[type=number]")).to_be_visible()
+    page.evaluate(_THREE_FRAMES)
+
+
+def _set_steps(page: Page, steps: int) -> None:
+    open_advanced(page)
     page.locator("#steps input[type=number]").fill(str(steps))
     page.get_by_role("button", name=words.ADVANCED).click()
 

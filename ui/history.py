@@ -70,21 +70,22 @@ def connect(
     history.change(None, history, None, js=_TELL, **AT_ONCE)
     request = gr.State("")
 
-    def bring_back(event: gr.EventData) -> tuple[Any, ...]:
+    def bring_back(said: str, event: gr.EventData) -> tuple[Any, ...]:
         query, request_id = _chosen(event._data)
         found = link.from_query(dict(parse_qsl(query)), generator.model, styles)
         if found is None:
             return *((gr.skip(),) * (len(fields) + 3)), ""
         values, notes = found
+        goes_on = said.startswith(status.RUNNING)  # and is what there is to say
         return (
             *values,
             gr.Gallery(selected_index=None),
             gr.Column(visible=False),
-            status.taken_over(notes),
+            gr.skip() if goes_on else status.taken_over(notes),
             request_id,
         )
 
-    chosen = history.select(bring_back, None, [*fields, gallery, panel, strip, request], **AT_ONCE)
+    chosen = history.select(bring_back, strip, [*fields, gallery, panel, strip, request], **AT_ONCE)
     return chosen.then(again, [request, files], shown, **IN_THE_STRIP)
 
 
