@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import draw_job, gpu_profile
@@ -26,6 +26,7 @@ from pipeline.compiled import CompiledSampler, make_mesh
 from pipeline.config import Config, read_config
 from pipeline.devices import cores_as_devices
 from pipeline.loading import trace_networks
+from pipeline.products import dot_general
 from pipeline.programs import Networks, Shapes
 from pipeline.scheduler import make_schedule
 
@@ -56,9 +57,8 @@ def main() -> None:
         "step_seconds": timed(lambda: job.denoise(context).block_until_ready()) / options.steps,
         "decode_seconds": timed(lambda: np.asarray(job.compiled.decode(latents)[1])),
         "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
+        "matmul_tflops": matmul_tflops(job.mesh, jnp.dtype(options.dtype)),
     }
-    if device.platform != "cpu":
-        report["matmul_tflops"] = matmul_tflops()
     if options.profile:
         with jax.profiler.trace(str(options.profile)):
             job.pictures()
@@ -76,13 +76,12 @@ class Job:
 
     def __init__(self, config: Config, options: Namespace, dtype: str) -> None:
         images, pixels = options.images, options.pixels
-        devices = (
-            jax.devices()
-        )  # of a CPU its cores, if told so; otherwise one is compared with one
-        mesh = make_mesh(devices if devices[0].platform == "cpu" else devices[:1], images)
+        # Of a CPU its cores, if told so; otherwise one is compared with one.
+        devices = jax.devices()
+        self.mesh = make_mesh(devices if devices[0].platform == "cpu" else devices[:1], images)
         shapes = Shapes(images, pixels, pixels, TOKENS)
-        networks = random_networks(config, jnp.dtype(dtype), NamedSharding(mesh, P()))
-        self.compiled = CompiledSampler(config, networks, mesh, shapes, cache=None, kept={})
+        networks = random_networks(config, jnp.dtype(dtype), NamedSharding(self.mesh, P()))
+        self.compiled = CompiledSampler(config, networks, self.mesh, shapes, cache=None, kept={})
         self.compiled.fill(networks)
         self._schedule = make_schedule(config.scheduler, options.steps)
         self._table = self.compiled.put_schedule(self._schedule)
@@ -119,12 +118,17 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Network
     return Networks.named(made)
 
 
-def matmul_tflops() -> float:
-    """The device's own rate in bfloat16, on random values."""
-    shape = (draw_job.MATMUL, draw_job.MATMUL)
-    one, other = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(2))
-    product = jax.jit(jnp.matmul)
-    return draw_job.matmul_tflops(lambda: product(one, other).block_until_ready())
+def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
+    """The devices' own rate, on random values: each multiplies two square matrices."""
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    side = draw_job.MATMUL_ON_CPU if on_cpu else draw_job.MATMUL
+    shape, place = (mesh.size, side, side), NamedSharding(mesh, P(mesh.axis_names))
+    one, other = (
+        jax.device_put(jax.random.normal(jax.random.key(i), shape, dtype), place) for i in range(2)
+    )
+    product = jax.jit(partial(dot_general, dimension_numbers=(((2,), (1,)), ((0,), (0,)))))
+    seconds = draw_job.seconds(lambda: product(one, other).block_until_ready(), repeats=10)
+    return mesh.size * 2 * side**3 / seconds / 1e12
 
 
 def psnr(pictures: np.ndarray, exact: np.ndarray) -> list[float]:
