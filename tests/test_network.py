@@ -232,6 +232,39 @@ def test_what_got_through_without_an_answer_is_not_drawn_twice(page: Page, line:
     expect(page.locator("#history li")).to_have_count(1)
 
 
+# Has the browser hear of the first stream's end only after it has joined something more.
+LATE_END = """
+const send = window.fetch;
+const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
+let joined = 0;
+window.fetch = async (...call) => {
+  const address = String(call[0].url ?? call[0]);
+  const answer = await send(...call);
+  if (address.includes("/queue/join")) joined++;
+  if (!address.includes("/queue/data") || joined > 1) return answer;
+  const decoder = new TextDecoder();
+  const late = new TransformStream({
+    async transform(bytes, stream) {
+      if (decoder.decode(bytes, { stream: true }).includes("close_stream")) {
+        while (joined < 2) await pause(50);
+        await pause(500);
+      }
+      stream.enqueue(bytes);
+    },
+  });
+  return new Response(answer.body.pipeThrough(late), answer);
+};
+"""
+
+
+def test_what_is_asked_for_as_a_stream_ends_is_heard_of(page: Page):
+    page.add_init_script(LATE_END)
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.reload()
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+
+
 def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     def cut(route: Route) -> None:
         route.abort("connectionreset")

@@ -78,7 +78,9 @@ const unlessSilent = (reading, since) => new Promise((resolve, reject) => {
 });
 
 // Passes on whole messages until the server says that these are all; throws if it never does. Its
-// heartbeats say nothing: they come, too, where it takes this page for one that left.
+// heartbeats say nothing: they come, too, where it takes this page for one that left. Resolves to
+// whether there is more to come: what was joined as the server said so was told too late to be in it,
+// yet Gradio, which has not heard of the end, will not ask for it.
 const pass = async (reader, on) => {
   let heard = Date.now();
   for (let rest = ""; ;) {
@@ -91,8 +93,9 @@ const pass = async (reader, on) => {
       if (msg === "unexpected_error" && !id) throw new TypeError("the server stops");
       if (msg === "process_completed") waitedFor.delete(id);
       if (msg !== "heartbeat") heard = Date.now();
+      if (msg === "close_stream" && waitedFor.size) return true;
       on(message);
-      if (msg === "close_stream") return;
+      if (msg === "close_stream") return false;
     }
   }
 };
@@ -107,13 +110,18 @@ const endings = () => {
 };
 
 const follow = async (root, ...call) => {
-  const answer = await persist(root, () => send(...call));
+  const ask = () => persist(root, () => send(...call));
+  const answer = await ask();
   if (!answer.ok) return answer;
   const start = async (stream) => {
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let reader;
     const on = (message) => stream.enqueue(`${message}\n\n`);
+    const listen = ({ body }) => {
+      reader = body.pipeThrough(new TextDecoderStream()).getReader();
+      return pass(reader, on);
+    };
     try {
-      await pass(reader, on);
+      for (let more = await listen(answer); more;) more = await listen(await ask());
     } catch (error) {
       reader.cancel().catch(() => {});
       if (error.name === "AbortError") return stream.close(); // the page itself did that
