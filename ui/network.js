@@ -12,9 +12,11 @@ const GATEWAY_ALONE = [502, 504]; // there is something that answers, but no ser
 
 const own = new URL(element.closest("gradio-app")?.getAttribute("src") ?? "", location).origin;
 const send = window.fetch.bind(window);
-// The ids of the events whose end Gradio has not heard of, and whether a visitor set them off: the
-// opening of the page does so, too, and what is asked for again may be either.
+// The ids of the events whose end Gradio has not heard of, with the session that they belong to, of
+// which a page with several elements has several, and whether a visitor set them off: the opening of
+// the page does so, too, and what is asked for again may be either.
 const waitedFor = new Map();
+const waitedForIn = (session) => [...waitedFor].filter(([, event]) => event.session === session);
 
 const say = (away) => {
   const note = element.querySelector("[data-away]");
@@ -66,8 +68,8 @@ const join = async (root, address, init) => {
   keyed.searchParams.set("once", crypto.getRandomValues(new Uint32Array(4)).join("-"));
   const answer = await persist(root, () => whole(keyed, init));
   const { event_id: id } = await answer.clone().json().catch(() => ({}));
-  const { trigger_id: trigger, event_data: told } = JSON.parse(init.body);
-  if (id) waitedFor.set(id, told?.visitors ?? Boolean(trigger));
+  const { session_hash: session, trigger_id: trigger, event_data: told } = JSON.parse(init.body);
+  if (id) waitedFor.set(id, { session, visitors: told?.visitors ?? Boolean(trigger) });
   return answer;
 };
 
@@ -81,7 +83,7 @@ const unlessSilent = (reading, since) => new Promise((resolve, reject) => {
 // heartbeats say nothing: they come, too, where it takes this page for one that left. Resolves to
 // whether there is more to come: what was joined as the server said so was told too late to be in it,
 // yet Gradio, which has not heard of the end, will not ask for it.
-const pass = async (reader, on) => {
+const pass = async (session, reader, on) => {
   let heard = Date.now();
   for (let rest = ""; ;) {
     const { done, value } = await unlessSilent(reader.read(), heard);
@@ -93,7 +95,7 @@ const pass = async (reader, on) => {
       if (msg === "unexpected_error" && !id) throw new TypeError("the server stops");
       if (msg === "process_completed") waitedFor.delete(id);
       if (msg !== "heartbeat") heard = Date.now();
-      if (msg === "close_stream" && waitedFor.size) return true;
+      if (msg === "close_stream" && waitedForIn(session).length) return true;
       on(message);
       if (msg === "close_stream") return false;
     }
@@ -101,15 +103,16 @@ const pass = async (reader, on) => {
 };
 
 // What Gradio is told in the end if the server could not: that all is done, and nothing has changed.
-const endings = () => {
-  const messages = [...waitedFor.keys()].map((id) => (
+const endings = (events) => {
+  const messages = events.map(([id]) => (
     { msg: "process_completed", event_id: id, success: true, output: { data: [] } }
   ));
-  waitedFor.clear();
+  for (const [id] of events) waitedFor.delete(id);
   return [...messages, { msg: "close_stream" }].map((message) => `data: ${JSON.stringify(message)}`);
 };
 
 const follow = async (root, ...call) => {
+  const session = new URL(call[0].url ?? call[0], location).searchParams.get("session_hash");
   const ask = () => persist(root, () => send(...call));
   const answer = await ask();
   if (!answer.ok) return answer;
@@ -118,7 +121,7 @@ const follow = async (root, ...call) => {
     const on = (message) => stream.enqueue(`${message}\n\n`);
     const listen = ({ body }) => {
       reader = body.pipeThrough(new TextDecoderStream()).getReader();
-      return pass(reader, on);
+      return pass(session, reader, on);
     };
     try {
       for (let more = await listen(answer); more;) more = await listen(await ask());
@@ -126,8 +129,9 @@ const follow = async (root, ...call) => {
       reader.cancel().catch(() => {});
       if (error.name === "AbortError") return stream.close(); // the page itself did that
       await back(root);
-      const visitors = [...waitedFor.values()].some(Boolean);
-      endings().forEach(on);
+      const events = waitedForIn(session);
+      endings(events).forEach(on);
+      const visitors = events.some(([, event]) => event.visitors);
       trigger("select", { visitors });
     }
     stream.close();
