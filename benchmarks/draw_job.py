@@ -12,9 +12,6 @@ from statistics import median
 from typing import Any
 
 GUIDANCE_SCALE = 5.0
-# The side of the square matrices by which the machine's own rate is measured.
-MATMUL = 8192
-MATMUL_ON_CPU = 2048
 # Of four 1024x1024 pictures, 25 steps with guidance and the VAE included.
 REQUEST_TFLOP = 1394.0
 

@@ -32,6 +32,9 @@ from pipeline.scheduler import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
 TOKENS = 77
+# The side of the square matrices by which the machine's own rate is measured.
+MATMUL = 8192
+MATMUL_ON_CPU = 2048
 
 
 def main() -> None:
@@ -121,7 +124,7 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Network
 def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
     """The devices' own rate, on random values: each multiplies two square matrices."""
     on_cpu = mesh.devices.flat[0].platform == "cpu"
-    side = draw_job.MATMUL_ON_CPU if on_cpu else draw_job.MATMUL
+    side = MATMUL_ON_CPU if on_cpu else MATMUL
     shape, place = (mesh.size, side, side), NamedSharding(mesh, P(mesh.axis_names))
     one, other = (
         jax.device_put(jax.random.normal(jax.random.key(i), shape, dtype), place) for i in range(2)

@@ -432,16 +432,21 @@ def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
     expect(page.locator("#history li")).to_have_count(1)
 
 
-def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(slow_page: Page):
-    page = slow_page
-    more = page.locator("#new-seed"), page.locator("#variations")
-    page.get_by_role("button", name=words.ADVANCED).click()
+def draw_again_for_long(page: Page) -> None:
+    """Older pictures, and something that is being drawn: its first step is to be seen."""
+    open_advanced(page)
     for steps in ("1", "50"):
         page.locator("#steps input[type=number]").fill(steps)
         ask(page, PROMPT)
         if steps == "1":
             wait_for_pictures(page)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+
+
+def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(slow_page: Page):
+    page = slow_page
+    more = page.locator("#new-seed"), page.locator("#variations")
+    draw_again_for_long(page)
     page.locator("#gallery .thumbnail-lg").first.click()
     for button in more:
         expect(button).to_be_disabled()
@@ -485,13 +490,7 @@ NOTE_STOP_GONE = """() => {
 
 def test_older_settings_come_back_while_something_is_drawn(slow_page: Page):
     page = slow_page
-    open_advanced(page)
-    for steps in ("1", "50"):
-        page.locator("#steps input[type=number]").fill(steps)
-        ask(page, PROMPT)
-        if steps == "1":
-            wait_for_pictures(page)
-    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    draw_again_for_long(page)
     page.evaluate(NOTE_STOP_GONE)
     page.locator("#history summary").click()
     page.locator("#history li button").last.click()

@@ -80,10 +80,8 @@ const unlessSilent = (reading, since) => new Promise((resolve, reject) => {
 });
 
 // Passes on whole messages until the server says that these are all; throws if it never does. Its
-// heartbeats say nothing: they come, too, where it takes this page for one that left. Resolves to
-// whether there is more to come: what was joined as the server said so was told too late to be in it,
-// yet Gradio, which has not heard of the end, will not ask for it.
-const pass = async (session, reader, on) => {
+// heartbeats say nothing: they come, too, where it takes this page for one that left.
+const pass = async (reader, on) => {
   let heard = Date.now();
   for (let rest = ""; ;) {
     const { done, value } = await unlessSilent(reader.read(), heard);
@@ -95,14 +93,13 @@ const pass = async (session, reader, on) => {
       if (msg === "unexpected_error" && !id) throw new TypeError("the server stops");
       if (msg === "process_completed") waitedFor.delete(id);
       if (msg !== "heartbeat") heard = Date.now();
-      if (msg === "close_stream" && waitedForIn(session).length) return true;
+      if (msg === "close_stream") return;
       on(message);
-      if (msg === "close_stream") return false;
     }
   }
 };
 
-// What Gradio is told in the end if the server could not: that all is done, and nothing has changed.
+// What Gradio is told in the end: of these events, that they are done and nothing has changed.
 const endings = (events) => {
   const messages = events.map(([id]) => (
     { msg: "process_completed", event_id: id, success: true, output: { data: [] } }
@@ -121,10 +118,14 @@ const follow = async (root, ...call) => {
     const on = (message) => stream.enqueue(`${message}\n\n`);
     const listen = ({ body }) => {
       reader = body.pipeThrough(new TextDecoderStream()).getReader();
-      return pass(session, reader, on);
+      return pass(reader, on);
     };
     try {
-      for (let more = await listen(answer); more;) more = await listen(await ask());
+      await listen(answer);
+      // What was joined as the server said that this was all came too late to be in it, and Gradio,
+      // which had not heard of the end, does not ask for it.
+      while (waitedForIn(session).length) await listen(await ask());
+      endings([]).forEach(on);
     } catch (error) {
       reader.cancel().catch(() => {});
       if (error.name === "AbortError") return stream.close(); // the page itself did that

@@ -327,13 +327,8 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     resumed = network.connect(parts.network, drawing.resume, newest, parts.shown)
     for drawn in (sent, sent_anew, varied, brought_back, found, resumed):
         # Only then does Gradio take a press of Generate: of one before, nothing would be heard.
-        drawn.then(
-            None,
-            parts.strip,
-            [parts.generate, parts.stop],
-            js=_GENERATE_AGAIN,
-            **AT_ONCE,
-        )
+        buttons = [parts.generate, parts.stop]
+        drawn.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 
