@@ -108,6 +108,8 @@ class ErrorKind(StrEnum):
     DUPLICATE = "duplicate"  # there is one already
     LOOP = "loop"  # instances that pass requests on have been pointed at each other
     UNAUTHORISED = "unauthorised"  # no API key, or a wrong one
+    FORBIDDEN = "forbidden"  # sent by a page of another origin
+    MISDIRECTED = "misdirected"  # addressed to a host that is not this server
 
 
 @dataclass(frozen=True)

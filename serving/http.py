@@ -1,5 +1,6 @@
 """The web application: the APIs, and the page mounted in it by who calls."""
 
+import re
 from collections.abc import Sequence
 
 from fastapi import FastAPI
@@ -9,17 +10,25 @@ from serving import http_errors, http_generate, http_openai, http_operator
 from serving.generator import Generator
 from serving.http_guard import (
     MAX_CALLS,
+    MAX_CALLS_EACH,
     CallLimit,
     ClientAddress,
     Departures,
     GuardedRoutes,
+    KeyCheck,
     Keys,
     PatientBodies,
     SecurityHeaders,
     SmallBodies,
 )
+from serving.http_mcp import PATH as MCP_PATH
 from serving.http_mcp import McpServer
+from serving.http_origin import AllowedHosts, CheckedRequests
 from serving.observer import Observer
+from serving.shares import Shares
+
+# These need an API key where there are keys. A file of pictures is named by a secret already.
+_KEYED = re.compile(rf"/v1/(?!images/files/)|{MCP_PATH}/?$")
 
 
 def build(
@@ -31,7 +40,9 @@ def build(
     trusted_proxies: int = 0,
     passes_on: bool = False,
     on_space: bool = False,
+    allowed_hosts: Sequence[str] = (),
     max_calls: int = MAX_CALLS,
+    max_calls_each: int = MAX_CALLS_EACH,
 ) -> FastAPI:
     """The application for one generator.
 
@@ -43,7 +54,9 @@ def build(
         trusted_proxies: how many there are between visitors and this process.
         passes_on: whether the generator has other instances draw.
         on_space: whether this is a Hugging Face Space, which their site shows in a frame.
+        allowed_hosts: names that requests may be addressed to; see `AllowedHosts`.
         max_calls: that are answered at a time; every open page is one.
+        max_calls_each: the same, for one address.
     """
     accepted = Keys(keys)
     mcp = McpServer(generator, accepted)
@@ -65,7 +78,8 @@ def build(
     app.add_middleware(Departures)
     app.add_middleware(GuardedRoutes)
     app.add_middleware(SmallBodies)
-    app.add_middleware(CallLimit, most=max_calls)
+    app.add_middleware(KeyCheck, keys=accepted, paths=_KEYED)
+    app.add_middleware(CallLimit, shares=Shares(max_calls, max_calls_each))
     # Also where no origin is named: without it Gradio would let every page read this one.
     app.add_middleware(
         CORSMiddleware,
@@ -75,6 +89,8 @@ def build(
         expose_headers=["Content-Location", "Retry-After"],
     )
     app.add_middleware(PatientBodies)
+    hosts = AllowedHosts(allowed_hosts)
+    app.add_middleware(CheckedRequests, hosts=hosts, origins=cors_origins)
     app.add_middleware(SecurityHeaders, may_embed=cors_origins, on_space=on_space)
     app.add_middleware(ClientAddress, trusted_proxies=trusted_proxies)
     return app

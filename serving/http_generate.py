@@ -47,9 +47,6 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
         # Before anything is answered: the request may end, and be forgotten, in between.
         return following(request.id)
 
-    def checked(sender: HttpRequest) -> None:
-        keys.visitor(sender)
-
     def following(request_id: RequestId) -> Followed:
         return request_id, generator.events(request_id)
 
@@ -64,11 +61,7 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
         async for event in _stream(*followed):
             yield event
 
-    @routes.get(
-        "/requests/{request_id}",
-        response_class=EventSourceResponse,
-        dependencies=[Depends(checked)],
-    )
+    @routes.get("/requests/{request_id}", response_class=EventSourceResponse)
     async def follow(
         followed: Annotated[Followed, Depends(following)],
     ) -> AsyncIterable[ServerSentEvent]:
@@ -76,13 +69,13 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
         async for event in _stream(*followed):
             yield event
 
-    @routes.delete("/requests/{request_id}", dependencies=[Depends(checked)])
+    @routes.delete("/requests/{request_id}")
     async def cancel(request_id: RequestId) -> dict[str, str]:
         """Stops a request within one step; one that has ended is left as it is."""
         generator.cancel(request_id)
         return {"id": request_id}
 
-    @routes.post("/length", dependencies=[Depends(checked)])
+    @routes.post("/length")
     async def length(body: wire.LengthBody) -> dict[str, Any]:
         """How many tokens a prompt has, how many there can be, and what is left out if any."""
         found = await generator.measure(body.prompt)
@@ -90,7 +83,7 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
             raise RequestError(words.UNAVAILABLE, ErrorKind.UNAVAILABLE)
         return asdict(found)
 
-    @routes.get("/model", dependencies=[Depends(checked)])
+    @routes.get("/model")
     async def model() -> dict[str, Any]:
         """The model that draws, and how busy it is."""
         return asdict(generator.model) | {"load": asdict(generator.load)}

@@ -16,7 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from serving import http_errors, words
 from serving.generator import ErrorKind, RequestError
+from serving.shares import Shares
 
+UPLOAD_PATH = "/gradio_api/upload"
 MAX_BODY_BYTES = 2**20
 MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
 HEAD_WITHIN_S = 10.0
@@ -26,20 +28,35 @@ TAKE_WITHIN_S = 60.0
 TAKE_AT_LEAST = 2**16
 # Every open page holds a call for its heartbeat, so they are many.
 MAX_CALLS = 1000
+# One address may hold a quarter, so that it cannot keep the others out. Behind one address can be
+# a whole school: this is enough for about a hundred open pages.
+MAX_CALLS_EACH = MAX_CALLS // 4
 
 
 class PatientProtocol(H11Protocol):
     """HTTP/1.1 that closes a connection whose next request's headers take too long.
 
     And one whose client does not take what it is sent.
+
+    Attributes:
+        addresses: counts the open connections of each address and closes those over its limit;
+            None counts nothing, which is right behind a proxy, whose address they all have.
     """
 
+    addresses: Shares | None = None
+    _counted = ""  # the address that this connection is counted for
     _timer: asyncio.TimerHandle | None = None  # for the next request's headers
     _watch: asyncio.TimerHandle | None = None  # while more is to be sent than the system buffers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for the first request."""
         super().connection_made(transport)
+        if self.addresses is not None:
+            address = str(transport.get_extra_info("peername", ("",))[0])
+            if not self.addresses.take(address):
+                self.transport.abort()
+                return
+            self._counted = address
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -69,6 +86,8 @@ class PatientProtocol(H11Protocol):
         """Nothing to wait for."""
         for timer in filter(None, (self._timer, self._watch)):
             timer.cancel()
+        if self.addresses is not None and self._counted:
+            self.addresses.give_back(self._counted)
         super().connection_lost(exc)
 
     def _wait(self) -> None:
@@ -99,27 +118,49 @@ _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
 
 
 class CallLimit:
-    """Answers no more than so many calls at a time, and tells the others when to come back."""
+    """Answers a limited number of calls at a time, in all and for each address."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, shares: Shares) -> None:
         self._app = app
-        self._most = most
-        self._open = 0
+        self._shares = shares
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes on what there is room for, and always what asks for health."""
+        """Pass a call on if there is room for it, and always if it asks for health."""
         if scope["type"] != "http" or scope["path"] in _ALWAYS_ANSWERED:
             await self._app(scope, receive, send)
             return
-        if self._open >= self._most:
-            crowded = RequestError(words.CROWDED, ErrorKind.UNAVAILABLE)
-            await http_errors.refusal(crowded)(scope, receive, send)
+        address = address_of(Request(scope))
+        if not self._shares.take(address):
+            refused = (
+                RequestError(words.TOO_MANY_CALLS, ErrorKind.TOO_MANY)
+                if self._shares.has_room()
+                else RequestError(words.CROWDED, ErrorKind.UNAVAILABLE)
+            )
+            await http_errors.refusal(refused)(scope, receive, send)
             return
-        self._open += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._open -= 1
+            self._shares.give_back(address)
+
+
+class KeyCheck:
+    """Refuses calls to the given paths that bring no valid API key, before their body is read."""
+
+    def __init__(self, app: ASGIApp, keys: "Keys", paths: re.Pattern[str]) -> None:
+        self._app = app
+        self._keys = keys
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on, or answer 401."""
+        if scope["type"] == "http" and self._paths.match(scope["path"]):
+            try:
+                self._keys.visitor(Request(scope))
+            except RequestError as error:
+                await http_errors.refusal(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class SmallBodies:
@@ -136,7 +177,8 @@ class SmallBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = MAX_BODY_BYTES if scope["path"].startswith("/v1/") else MAX_UPLOAD_BYTES
+        uploads = scope["path"].rstrip("/") == UPLOAD_PATH
+        most = MAX_UPLOAD_BYTES if uploads else MAX_BODY_BYTES
         stated = Headers(scope=scope).get("content-length", "")
         if stated.isdecimal() and float(stated) > most:
             await http_errors.plain(HTTPException(413))(scope, receive, send)
@@ -240,9 +282,12 @@ class ClientAddress:
         self._proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on with `scope["client"]` set right."""
+        """Pass the request on with `scope["client"]` and `scope["scheme"]` set right."""
         if scope["type"] == "http" and self._proxies:
-            lines = Headers(scope=scope).getlist("x-forwarded-for")
+            headers = Headers(scope=scope)
+            if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip() == "https":
+                scope = {**scope, "scheme": "https"}
+            lines = headers.getlist("x-forwarded-for")
             hops = [hop.strip() for hop in ",".join(lines).split(",") if hop.strip()]
             if len(hops) >= self._proxies:
                 scope = {**scope, "client": (hops[-self._proxies][:64], 0)}

@@ -77,12 +77,7 @@ class McpServer:
         return [Route(path, self, methods=["POST"]) for path in (PATH, f"{PATH}/")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One message of the protocol.
-
-        Raises:
-            RequestError: a key is needed.
-        """
-        self._keys.visitor(HttpRequest(scope))
+        """Answer one message of the protocol."""
         await self._manager.handle_request(scope, receive, send)
 
     async def _list_tools(self) -> list[types.Tool]:

@@ -11,7 +11,10 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Options:
-    """What one process runs with, checked; `on_space`: as a Hugging Face Space."""
+    """The settings of one process, checked.
+
+    `on_space`: it runs as a Hugging Face Space, under the name `space_host`.
+    """
 
     model: str | None
     revision: str | None
@@ -34,6 +37,8 @@ class Options:
     api_keys_file: Path | None
     blocked_words: Path | None
     cors_origins: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+    page_api: bool
     log_format: str
     log_prompts: bool
     backend_urls: tuple[str, ...]
@@ -44,6 +49,7 @@ class Options:
     reveal: bool
     cache_dir: Path | None
     on_space: bool
+    space_host: str
 
 
 class _Parser(argparse.ArgumentParser):
@@ -119,8 +125,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     option(
         "--max-waiting",
         "MAX_WAITING",
-        "requests that may wait for their turn, the last quarter of them only if none of the same"
-        " visitor waits; more are turned away",
+        "requests that may wait for their turn; one visitor gets half of these places at most, and "
+        "one address three quarters",
         type=_whole(1, 10_000),
         default="32",
         metavar="COUNT",
@@ -158,10 +164,10 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     number(
         "--trusted-proxies",
         "TRUSTED_PROXIES",
-        "proxies in front, each of which adds to X-Forwarded-For",
+        "proxies in front, each of which adds to X-Forwarded-For; 1 on a Hugging Face Space",
         0,
         10,
-        0,
+        int(on_space),
     )
     option(
         "--api-keys-file",
@@ -182,6 +188,22 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         "origins, separated by commas, of other pages that may use and embed this one",
         type=_origins,
         default="",
+    )
+    option(
+        "--allowed-hosts",
+        "ALLOWED_HOSTS",
+        "names, separated by commas, that this server is reached by, such as draw.example.org; "
+        "*.example.org allows all below, * all there are; IP addresses and private names always",
+        type=_hosts,
+        default="",
+        metavar="NAMES",
+    )
+    option(
+        "--page-api",
+        "PAGE_API",
+        "yes or no: whether programs may call the page's own API, under /gradio_api/call",
+        type=_yes_or_no,
+        default="yes",
     )
     option(
         "--log-format",
@@ -243,7 +265,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         type=Path,
     )
     # Not for anybody to choose: Hugging Face says so.
-    parser.set_defaults(on_space=on_space)
+    parser.set_defaults(on_space=on_space, space_host=environment.get("SPACE_HOST", ""))
     chosen = Options(**vars(parser.parse_args(arguments)))
     if chosen.screen and chosen.backend_urls:
         parser.error("--screen: pictures are screened where they are drawn: at --backend-urls")
@@ -292,6 +314,16 @@ def _function(text: str) -> str:
     if not re.fullmatch(r"[\w.]+:\w+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not possible; package.module:function is")
     return text
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is not possible; a name such as draw.example.org is, without a port"
+            )
+    return names
 
 
 def _origins(text: str) -> tuple[str, ...]:

@@ -1,59 +1,79 @@
-"""Who is next: first come, first served for each visitor, and the visitors take turns."""
+"""The queue of requests: addresses take turns, and the visitors behind each of them."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Round robin over visitors, so that one visitor's ten requests do not delay another's one."""
+    """A round robin over addresses, and over the visitors behind each of them.
+
+    One visitor's ten requests do not delay another's one, and an address that makes up visitors
+    gets no more turns than any other.
+    """
 
     def __init__(self) -> None:
-        # In the order of the visitors' turns; a visitor without requests is not there.
-        self._lines: dict[str, deque[T]] = {}
+        # Both dictionaries are in the order of turns. None of them is ever empty.
+        self._lines: dict[str, dict[str, deque[T]]] = {}
 
-    def push(self, visitor: str, item: T) -> None:
-        """Adds an item at the end of the visitor's own line."""
-        self._lines.setdefault(visitor, deque()).append(item)
+    def push(self, address: str, visitor: str, item: T) -> None:
+        """Add an item at the end of the visitor's own line."""
+        self._lines.setdefault(address, {}).setdefault(visitor, deque()).append(item)
 
     def pop(self, ready: Callable[[T], bool] = lambda _: True) -> T | None:
-        """Takes out the item that is next of those that are ready; None if there is none."""
-        for visitor, item in self._in_turn():
+        """Take out the first item in order that is ready; return None if there is none."""
+        for address, visitor, item in self._in_turn():
             if ready(item):
-                line = self._lines.pop(visitor)
-                line.remove(item)
-                if line:
-                    self._lines[visitor] = line  # behind all other visitors
+                self.remove(address, visitor, item)
+                if visitors := self._lines.pop(address, None):
+                    self._lines[address] = visitors  # behind all other addresses
+                    if line := visitors.pop(visitor, None):
+                        visitors[visitor] = line  # behind all other visitors
                 return item
         return None
 
-    def remove(self, visitor: str, item: T) -> None:
-        """Takes out an item, wherever it is; one that is not there is no error."""
-        line = self._lines.get(visitor, deque())
-        if item in line:
-            line.remove(item)
-            if not line:
-                del self._lines[visitor]
+    def remove(self, address: str, visitor: str, item: T) -> None:
+        """Take out an item, wherever it is; one that is not there is no error."""
+        visitors = self._lines.get(address, {})
+        line = visitors.get(visitor, deque())
+        if item not in line:
+            return
+        line.remove(item)
+        if not line:
+            del visitors[visitor]
+        if not visitors:
+            del self._lines[address]
 
-    def count(self, visitor: str) -> int:
-        """How many items of a visitor there are."""
-        return len(self._lines.get(visitor, ()))
+    def count(self, address: str, visitor: str | None = None) -> int:
+        """Return how many items of an address there are, or of one visitor behind it."""
+        visitors = self._lines.get(address, {})
+        if visitor is not None:
+            return len(visitors.get(visitor, ()))
+        return sum(map(len, visitors.values()))
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(self.count, self._lines))
 
     def __iter__(self) -> Iterator[T]:
-        """The items in the order in which they are next, should nobody else come."""
-        return (item for _, item in self._in_turn())
+        """Iterate over the items in order, as it is while nothing more is added."""
+        return (item for _, _, item in self._in_turn())
 
-    def _in_turn(self) -> Iterator[tuple[str, T]]:
-        lines = list(self._lines.items())
-        for turn in count():
-            lines = [(visitor, line) for visitor, line in lines if turn < len(line)]
-            if not lines:
-                return
-            for visitor, line in lines:
-                yield visitor, line[turn]
+    def _in_turn(self) -> Iterator[tuple[str, str, T]]:
+        addresses = []
+        for address, visitors in self._lines.items():
+            lines = [
+                [(address, visitor, item) for item in line] for visitor, line in visitors.items()
+            ]
+            addresses.append(list(_in_rotation(lines)))
+        return _in_rotation(addresses)
+
+
+def _in_rotation(lines: Iterable[list[T]]) -> Iterator[T]:
+    """Yield the first of each line, then the second of each, and so on."""
+    waiting = list(lines)
+    turn = 0
+    while waiting := [line for line in waiting if turn < len(line)]:
+        yield from (line[turn] for line in waiting)
+        turn += 1

@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 _MAX_FINISHING = 2
 # Until what was stopped must have stopped; a step takes as long.
 STOPS_WITHIN_S = 5.0
-# Of so many places one is kept, so that nobody can take them all.
-_FOR_OTHERS = 4
+# A quarter of the places is kept for addresses with nothing in the queue, and another quarter for
+# visitors with nothing in it: neither one address nor one visitor can take all places.
+_KEPT_FREE = 4
 
 
 class Reception(ABC):
@@ -116,7 +117,7 @@ class Reception(ABC):
         except RequestError as error:
             self._observer.refused(request, error)
             raise
-        self._queue.push(request.visitor, record)
+        self._queue.push(request.address, request.visitor, record)
         self._begin_next()
 
     async def take_up(self, request_id: str) -> None:
@@ -158,16 +159,20 @@ class Reception(ABC):
         if self._parallel == 0 or self.stuck:
             raise RequestError(words.UNAVAILABLE, ErrorKind.UNAVAILABLE)
         check(request, self.model, self._blocked)
-        places = self._places_for(request.visitor)
+        places = self._places_for(request)
         if len(self._queue) >= places:
             wait_s = self._until_free_s()
             raise RequestError(words.full(places, wait_s), ErrorKind.FULL, retry_after_s=wait_s)
         self._rates.admit(request)
 
-    def _places_for(self, visitor: str) -> int:
-        """Up to how many may wait; the last are for visitors of whom nothing waits yet."""
-        has_one = self._queue.count(visitor) > 0
-        return self._max_waiting - (self._max_waiting // _FOR_OTHERS if has_one else 0)
+    def _places_for(self, request: Request) -> int:
+        """Return up to how many requests may wait for this one to be taken in."""
+        address, visitor = request.address, request.visitor
+        counts = [self._queue.count(address)]
+        if visitor != address:  # a program without a key has no other name
+            counts.append(self._queue.count(address, visitor))
+        kept_free = self._max_waiting // _KEPT_FREE
+        return self._max_waiting - kept_free * sum(count > 0 for count in counts)
 
     def _begin_next(self) -> None:
         while self._has_room() and (record := self._queue.pop(self._place)):
@@ -203,7 +208,8 @@ class Reception(ABC):
         self._begin_next()
 
     def _ended(self, record: Record) -> None:
-        self._queue.remove(record.request.visitor, record)
+        request = record.request
+        self._queue.remove(request.address, request.visitor, record)
         self._stop(record)
         if not self._closing:
             self._tell_places()

@@ -11,19 +11,30 @@ from typing import Any
 import uvicorn
 
 from serving.generator import Generator
-from serving.http_guard import HEAD_WITHIN_S, MAX_CALLS, PatientProtocol
+from serving.http_guard import HEAD_WITHIN_S, MAX_CALLS, MAX_CALLS_EACH, PatientProtocol
+from serving.shares import Shares
 
 # `serving.http_guard.CallLimit` refuses politely long before; past this nobody is told anything,
 # those who ask for health included.
 MAX_CONNECTIONS = 2 * MAX_CALLS
+MAX_CONNECTIONS_EACH = 2 * MAX_CALLS_EACH
 # Pages fetch their pictures, and those that lost touch come back, when the drawing is done.
 ANSWERS_ON_S = 5
 # For what is still being sent when every request has ended; idle connections end at once.
 GOODBYE_S = 10
 
 
-def config(app: Any, host: str, port: int) -> uvicorn.Config:
-    """How every application is served here."""
+def config(app: Any, host: str, port: int, *, behind_proxy: bool = False) -> uvicorn.Config:
+    """Return how every application is served here.
+
+    `behind_proxy`: all connections come from a trusted proxy, which may open as many as it needs.
+    """
+
+    class Protocol(PatientProtocol):
+        # One more than uvicorn allows: it answers politely.
+        counted = Shares(MAX_CONNECTIONS + 1, MAX_CONNECTIONS_EACH)
+        addresses = None if behind_proxy else counted
+
     return uvicorn.Config(
         app,
         host=host,
@@ -32,7 +43,7 @@ def config(app: Any, host: str, port: int) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,  # `serving.http_guard` knows how many proxies to trust
         server_header=False,
-        http=PatientProtocol,
+        http=Protocol,
         ws="none",
         limit_concurrency=MAX_CONNECTIONS,
         # Longer than clients keep theirs: closed while it is used it looks like a lost server.
@@ -59,8 +70,10 @@ class Server(uvicorn.Server):
         stop_within_s: float,
         end_streams: Callable[[], None] = lambda: None,
         answers_on_s: float = 0,
+        *,
+        behind_proxy: bool = False,
     ) -> None:
-        super().__init__(config(app, host, port))
+        super().__init__(config(app, host, port, behind_proxy=behind_proxy))
         self._generator = generator
         self._stop_within_s = stop_within_s
         self._end_streams = end_streams

@@ -9,6 +9,7 @@ from base64 import b64decode
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
@@ -43,6 +44,35 @@ def test_python(address: str, tmp_path: Path):
     pictures = [Path(path) for path in re.findall(r"'([^']+\.png)'", said)]
     assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 4
     assert "[7, 8, 9, 10]" in said
+
+
+def test_openai(address: str, tmp_path: Path):
+    program = example("python", "from openai", address)
+    assert output(sys.executable, "-c", program, folder=tmp_path) == ""
+    pictures = [tmp_path / f"moon-{i}.png" for i in range(2)]
+    assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 2
+
+
+def test_openai_with_every_extra(address: str):
+    """The real model's pictures: as many as OpenAI allows, as files of another format."""
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    answer = client.images.generate(
+        prompt="a yellow moon",
+        model="dall-e-3",
+        n=6,
+        quality="hd",
+        style="vivid",
+        user="somebody",
+        response_format="url",
+        output_format="jpeg",
+        output_compression=80,
+        extra_body={"seed": 7},
+    )
+    files = [httpx.get(image.url or "") for image in answer.data or ()]
+    assert [file.headers["content-type"] for file in files] == ["image/jpeg"] * 6
+    assert len({file.content for file in files}) == 6
+    (model,) = client.models.list()
+    assert client.models.retrieve(model.id).id == model.id
 
 
 def test_javascript(address: str):

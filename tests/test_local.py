@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import jax
 import pytest
 from PIL import Image as Pillow
 
@@ -31,6 +32,7 @@ from serving.local import LocalGenerator
 from serving.observer import Observer
 from serving.record import Record
 from serving.speed import Speed
+from tests.checkpoints import shared_pipeline
 from tests.fake_pipeline import FakePipeline
 
 T = TypeVar("T")
@@ -255,6 +257,32 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
     asyncio.run(test())
 
 
+def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ran: list[tuple[object, str]] = []
+    run = jax.stages.Compiled.__call__
+
+    def note(self: jax.stages.Compiled, *args: object) -> object:
+        ran.append((self, threading.current_thread().name))
+        return run(self, *args)
+
+    monkeypatch.setattr(jax.stages.Compiled, "__call__", note)
+    pipe, limits, rates = shared_pipeline(1), Limits(), RateLimits(None, None)
+    generator = LocalGenerator(pipe, limits, rates, Observer(), more_sizes=((20, 16),))
+
+    async def test() -> None:
+        await generator.open()
+        await until(lambda: not generator.model.coming_sizes)
+        assert generator.model.sizes == ((16, 16), (20, 16))
+        await generator.close(PATIENCE_S)
+
+    asyncio.run(test())
+    executables = pipe._by_size[16, 20].executables
+    assert {executable for executable, _ in ran} == {*executables.values()}
+    assert {thread for _, thread in ran} == {"devices_0"}
+
+
 # --- waiting ---
 
 
@@ -278,17 +306,37 @@ def test_no_visitor_can_take_all_places():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         await generator.submit(request(visitor="greedy"))
         await until(lambda: generator.load.running == 1)
-        for _ in range(6):
+        for _ in range(4):
             await generator.submit(request(visitor="greedy"))
-        with pytest.raises(RequestError, match="All 6 places") as refused:
+        with pytest.raises(RequestError, match="All 4 places") as refused:
             await generator.submit(request(visitor="greedy"))
         assert refused.value.kind is ErrorKind.FULL
         await generator.submit(request(visitor="patient"))
-        with pytest.raises(RequestError, match="All 6 places"):
+        with pytest.raises(RequestError, match="All 4 places"):
             await generator.submit(request(visitor="patient"))
         await generator.submit(request(visitor="another"))
-        with pytest.raises(RequestError, match="All 8 places"):
+        with pytest.raises(RequestError, match="All 6 places"):
             await generator.submit(request(visitor="the last"))
+
+    run(test, held=True, max_waiting=8)
+
+
+def test_no_address_can_take_all_places():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await generator.submit(request(address="greedy"))
+        await until(lambda: generator.load.running == 1)
+        for i in range(6):
+            await generator.submit(request(address="greedy", visitor=f"made up {i}"))
+        with pytest.raises(RequestError, match="All 6 places"):
+            await generator.submit(request(address="greedy", visitor="another"))
+        for address in ("patient", "quiet"):
+            await generator.submit(request(address=address, prompt=address))
+        with pytest.raises(RequestError, match="All 8 places"):
+            await generator.submit(request(address="the last"))
+        pipe.let_all()
+        await until(lambda: len(pipe.calls) == 9)
+        prompts = [call["prompt"] for call in pipe.calls]
+        assert prompts.index("patient") <= 3
 
     run(test, held=True, max_waiting=8)
 

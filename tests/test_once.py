@@ -28,6 +28,8 @@ class Shop:
         self.open = asyncio.Event()
         self.open.set()
         self.failing = False
+        self.status = 201
+        self.answer = "tea"
         routes = [Route(path, self._sell, methods=["POST"]) for path in ("/queue/join", "/run/x")]
         transport = httpx.ASGITransport(Once(Starlette(routes=routes)))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://shop")
@@ -38,7 +40,8 @@ class Shop:
         await self.open.wait()
         if self.failing:
             raise RuntimeError("sold out")
-        return JSONResponse([number, await call.json()], status_code=201)
+        await call.json()
+        return JSONResponse([number, self.answer], status_code=self.status)
 
     async def buy(self, query: str, path: str = "/queue/join") -> tuple[int, object]:
         answer = await self._client.post(f"{path}{query}", json="tea")
@@ -84,6 +87,22 @@ async def test_after_a_failure_it_is_tried_again():
         await shop.buy("?once=a")
     shop.failing = False
     assert await shop.buy("?once=a") == (201, [2, "tea"])
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500])
+async def test_a_refusal_is_not_remembered(status: int):
+    shop = Shop()
+    shop.status = status
+    assert await shop.buy("?once=a") == (status, [1, "tea"])
+    shop.status = 201
+    assert await shop.buy("?once=a") == (201, [2, "tea"])
+
+
+async def test_a_long_answer_is_not_remembered():
+    shop = Shop()
+    shop.answer = "tea" * 10_000
+    for number in (1, 2):
+        assert await shop.buy("?once=a") == (201, [number, shop.answer])
 
 
 async def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch):

@@ -1,61 +1,80 @@
-"""The order of requests: fair to visitors, and complete."""
+"""The order of requests: fair to addresses and to visitors, and complete."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.queue import FairQueue
 
-PUSHES = st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30)
+Item = tuple[str, str, int]  # address, visitor, number
+
+SENDERS = st.tuples(st.sampled_from("AB"), st.sampled_from("abc"))
+PUSHES = st.lists(SENDERS, max_size=30)
 
 
-def filled(pushes: list[tuple[str, int]]) -> FairQueue[tuple[str, int, int]]:
-    queue: FairQueue[tuple[str, int, int]] = FairQueue()
-    for number, (visitor, value) in enumerate(pushes):
-        queue.push(visitor, (visitor, number, value))
+def filled(pushes: list[tuple[str, str]]) -> FairQueue[Item]:
+    queue: FairQueue[Item] = FairQueue()
+    for number, (address, visitor) in enumerate(pushes):
+        queue.push(address, visitor, (address, visitor, number))
     return queue
 
 
 @settings(deadline=None)
 @given(PUSHES)
-def test_what_goes_in_comes_out_once_and_in_the_order_foretold(pushes: list[tuple[str, int]]):
+def test_what_goes_in_comes_out_once_and_in_the_order_foretold(pushes: list[tuple[str, str]]):
     queue = filled(pushes)
     foretold = list(queue)
     assert len(queue) == len(pushes)
     assert [queue.pop() for _ in pushes] == foretold
-    assert sorted(number for _, number, _ in foretold) == list(range(len(pushes)))
-    for visitor in "abc":  # first come, first served
-        own = [number for one, number, _ in foretold if one == visitor]
+    assert sorted(number for _, _, number in foretold) == list(range(len(pushes)))
+    for sender in set(pushes):  # first come, first served
+        own = [number for *one, number in foretold if tuple(one) == sender]
         assert own == sorted(own)
 
 
 @settings(deadline=None)
 @given(PUSHES)
-def test_nobody_waits_for_two_turns_of_another(pushes: list[tuple[str, int]]):
-    order = [visitor for visitor, _, _ in filled(pushes)]
-    for place, visitor in enumerate(order):
-        own_before = order[:place].count(visitor)
-        for other in set(order):
-            assert order[:place].count(other) <= own_before + 1
+def test_nobody_waits_for_two_turns_of_another(pushes: list[tuple[str, str]]):
+    order = list(filled(pushes))
+    for place, (address, visitor, _) in enumerate(order):
+        before = [one for one, *_ in order[:place]]
+        own_before = before.count(address)
+        assert all(before.count(other) <= own_before + 1 for other in "AB")
+        behind = [one for where, one, _ in order[:place] if where == address]
+        own_before = behind.count(visitor)
+        assert all(behind.count(other) <= own_before + 1 for other in "abc")
 
 
 def test_one_request_is_not_starved_by_ten():
-    queue = filled([("greedy", i) for i in range(10)])
+    queue = filled([("A", "greedy")] * 10)
     queue.pop()
-    queue.push("patient", ("patient", 0, 0))
+    queue.push("A", "patient", ("A", "patient", 0))
     queue.pop()
-    assert queue.pop() == ("patient", 0, 0)
+    assert queue.pop() == ("A", "patient", 0)
+
+
+def test_an_address_gains_nothing_by_making_up_visitors():
+    queue = filled([("A", f"made up {i}") for i in range(40)])
+    queue.pop()
+    queue.push("B", "patient", ("B", "patient", 0))
+    queue.pop()
+    assert queue.pop() == ("B", "patient", 0)
 
 
 @settings(deadline=None)
 @given(PUSHES, st.data())
-def test_removed_is_gone_and_nothing_else(pushes: list[tuple[str, int]], data: st.DataObject):
-    queue = filled([*pushes, ("a", 0)])
+def test_removed_is_gone_and_nothing_else(pushes: list[tuple[str, str]], data: st.DataObject):
+    queue = filled([*pushes, ("A", "a")])
     gone = data.draw(st.sampled_from(list(queue)))
     rest = {item for item in queue if item != gone}
-    queue.remove(gone[0], gone)
-    queue.remove(gone[0], gone)
+    queue.remove(*gone[:2], gone)
+    queue.remove(*gone[:2], gone)
     assert set(queue) == rest
     assert len(queue) == len(rest)
+
+
+def test_items_are_counted_by_address_and_visitor():
+    queue = filled([("A", "a"), ("A", "b"), ("A", "a"), ("B", "a")])
+    assert (queue.count("A"), queue.count("A", "a"), queue.count("B", "b")) == (3, 2, 0)
 
 
 def test_empty():

@@ -145,6 +145,17 @@ def raw_server(answer: Callable[[bytes], bytes | Iterable[bytes] | None]) -> Ite
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+def raw_request(url: str, sent: str) -> bytes:
+    """Send this as it stands; return all that is answered until the server hangs up."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    answer = b""
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(sent.encode())
+        while part := connection.recv(65_536):
+            answer += part
+    return answer
+
+
 def wait_until(condition: Any, within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():

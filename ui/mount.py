@@ -10,18 +10,20 @@ import gradio as gr
 from fastapi import FastAPI
 from fastapi.responses import Response
 from gradio.routes import App
-from gradio.state_holder import StateHolder
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 
 from serving.generator import Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
 from ui import downloads, files, sessions, style_pictures, theme
+from ui.calls import CheckedCalls
 from ui.delivery import Delivery
 from ui.kinds import kind_of
 from ui.languages import in_every_language
 from ui.once import Once
 from ui.page import build_page
+from ui.sessions import Sessions
+from ui.uploads import Uploads
 
 SCRIPT = Path(__file__).with_name("page.js")
 HEAD = Path(__file__).with_name("head.html")
@@ -30,18 +32,26 @@ COMPONENT = Path(__file__).with_name("component.js")
 
 
 def mount(
-    app: FastAPI, generator: Generator, host: str, port: int, keep_files_s: int
+    app: FastAPI,
+    generator: Generator,
+    host: str,
+    port: int,
+    keep_files_s: int,
+    *,
+    programs: bool = True,
 ) -> Callable[[], None]:
     """Serves the page of a generator at the application's root; `host` and `port` are its own.
 
     Files of pictures, and what is known of a page that is not used, are kept for `keep_files_s`
-    seconds, or a little longer. Returns what ends the streams by which open pages stay in touch.
+    seconds, or a little longer. `programs`: whether they may call the page's own API. Returns what
+    ends the streams by which open pages stay in touch.
     """
+    uploads = Uploads()
+    uploads.connect(app)
     _offer_component(app)
     downloads.connect(app)
     style_pictures.connect(app, kind_of(generator.model))
-    page, i18n = in_every_language(lambda: build_page(generator))
-    page.state_session_capacity = sessions.MOST
+    page, i18n = in_every_language(lambda: build_page(generator, programs=programs))
     gr.mount_gradio_app(
         app,
         page,
@@ -55,7 +65,7 @@ def mount(
         css_paths=[theme.CSS],
         js=SCRIPT.read_text(encoding="utf-8"),
         head_paths=[HEAD],
-        footer_links=["api"],
+        footer_links=["api"] if programs else [],
         ssr_mode=False,
         mcp_server=False,  # `serving.http_mcp` has one, which hands pictures out as pictures
         run_history=False,
@@ -64,7 +74,11 @@ def mount(
     )
     [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(mounted, App)
-    _tidy_up(app, mounted.state_holder, keep_files_s)
+    # Gradio checks which files a call may name only once it is told that the page is served.
+    page.has_launched = True
+    mounted.state_holder = pages = Sessions(page)
+    _tidy_up(app, pages, uploads, keep_files_s)
+    mounted.add_middleware(CheckedCalls, page=page, sessions=pages, uploads=uploads)
     mounted.add_middleware(Once)
     mounted.add_middleware(Delivery)
     mounted.add_middleware(
@@ -85,7 +99,7 @@ def _offer_component(app: FastAPI) -> None:
         return Response(script, headers=headers, media_type="text/javascript")
 
 
-def _tidy_up(app: FastAPI, pages: StateHolder, keep_s: float) -> None:
+def _tidy_up(app: FastAPI, pages: Sessions, uploads: Uploads, keep_s: float) -> None:
     """Has what is no longer needed removed for as long as the application runs."""
     inner = app.router.lifespan_context
 
@@ -95,6 +109,7 @@ def _tidy_up(app: FastAPI, pages: StateHolder, keep_s: float) -> None:
             tidying = [
                 asyncio.create_task(files.remove_old(keep_s, keep_s / 6)),
                 asyncio.create_task(sessions.forget_unused(pages, keep_s, keep_s / 6)),
+                asyncio.create_task(uploads.keep_tidy()),
             ]
             yield state
             for task in tidying:

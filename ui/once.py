@@ -9,12 +9,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _JOIN = "/queue/join"  # by which Gradio's pages have anything done
 _MOST_KEYS = 1000
 _MOST_CHARACTERS = 64
+_MOST_BYTES = 4096
 
 _Answer = asyncio.Task[list[Message]]
 
 
 class Once:
-    """Answers what comes again under the key of an earlier call with that call's answer."""
+    """Answers what comes again under the key of an earlier call with that call's answer.
+
+    Only answers of success are remembered, and only small ones: there is nothing to do twice where
+    a call was refused or broke off.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -45,13 +50,18 @@ class Once:
 
     def _remember(self, key: str, answer: _Answer) -> None:
         def forget_failure(answer: _Answer) -> None:
-            if answer.cancelled() or answer.exception():
+            if answer.cancelled() or answer.exception() or not _is_success(answer.result()):
                 self._answers.pop(key, None)
 
         answer.add_done_callback(forget_failure)
         self._answers[key] = answer
         if len(self._answers) > _MOST_KEYS:
             self._answers.popitem(last=False)
+
+
+def _is_success(messages: list[Message]) -> bool:
+    status = next((each["status"] for each in messages if "status" in each), 500)
+    return status < 300 and sum(len(each.get("body", b"")) for each in messages) <= _MOST_BYTES
 
 
 def _key(scope: Scope) -> str | None:

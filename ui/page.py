@@ -98,20 +98,24 @@ class Parts:
         return list(shown)
 
 
-def build_page(generator: Generator) -> gr.Blocks:
-    """The page for one generator, whose queue is the only one: nothing waits in Gradio's."""
+def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
+    """The page for one generator, whose queue is the only one: nothing waits in Gradio's.
+
+    With `programs` it has one function, `/generate`, that they may call.
+    """
     kind = kind_of(generator.model)
     title = words.title(generator.model)
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
         _events(page, parts, drawing, generator)
-        names = ", ".join(styles_for(kind))
-        api(
-            drawing.for_programs,
-            api_name="generate",
-            api_description=f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}.",
-        )
+        if programs:
+            names = ", ".join(styles_for(kind))
+            api(
+                drawing.for_programs,
+                api_name="generate",
+                api_description=f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}.",
+            )
     return page.queue(default_concurrency_limit=None)
 
 

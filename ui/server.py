@@ -18,7 +18,16 @@ def build(generator: Generator, observer: Observer, keys: list[str], chosen: Opt
         trusted_proxies=chosen.trusted_proxies,
         passes_on=bool(chosen.backend_urls),
         on_space=chosen.on_space,
+        allowed_hosts=(*chosen.allowed_hosts, chosen.host, chosen.space_host),
     )
     at = chosen.host, chosen.port
-    end_streams = mount(app, generator, *at, chosen.keep_files)
-    return Server(app, generator, *at, chosen.stop_within, end_streams, ANSWERS_ON_S)
+    end_streams = mount(app, generator, *at, chosen.keep_files, programs=chosen.page_api)
+    return Server(
+        app,
+        generator,
+        *at,
+        chosen.stop_within,
+        end_streams,
+        ANSWERS_ON_S,
+        behind_proxy=chosen.trusted_proxies > 0,
+    )

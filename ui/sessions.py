@@ -1,24 +1,135 @@
-"""What Gradio keeps of every page that is opened, about 100 kB: bounded, and not kept for good."""
+"""Gradio's memory of every page that is opened: small, bounded, and not kept for good."""
 
 import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from datetime import datetime, timedelta
+from typing import Any
 
-from gradio.state_holder import StateHolder
+import gradio as gr
+from gradio.routes import file_upload_statuses
+from gradio.state_holder import SessionState, StateHolder
 
-# Of more than so many pages, those used longest ago are forgotten first.
+# Beyond these, the page that was used longest ago is forgotten. It starts afresh when it is used
+# again; what the browser shows stays.
 MOST = 2000
+MOST_EACH = 200  # of one address
+# Calls of one page that have not been answered, or whose answer nobody has fetched.
+MOST_CALLS = 32
 
 
-async def forget_unused(holder: StateHolder, unused_s: float, every_s: float) -> None:
-    """Forgets, again and again, the pages that nobody has used for so long.
+class _Session(SessionState):
+    """A session without the copy of every component's properties, most of what it takes.
 
-    One that is used once more starts afresh there; what the browser shows stays.
+    Gradio keeps them, with the values of every call, for deep links, which are closed here.
     """
+
+    def __init__(self, blocks: gr.Blocks) -> None:
+        self.blocks_config = copy(blocks.default_config)
+        self.config_values = {}
+        self.state_data = {}
+        self._state_ttl = {}
+        self.is_closed = False
+        self.STATE_TTL_WHEN_CLOSED = 3600
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        block = self.blocks_config.blocks.get(key)
+        if isinstance(block, gr.State):
+            self._state_ttl[key] = block.time_to_live, datetime.now()
+            self.state_data[key] = value
+        else:
+            self.blocks_config.blocks[key] = value
+
+    def _update_config(self, key: int) -> None:
+        pass
+
+    def _update_value_in_config(self, key: int, value: Any) -> None:
+        pass
+
+
+class Sessions(StateHolder):
+    """The sessions of one page of Gradio's, bounded for each address and in all."""
+
+    def __init__(self, page: gr.Blocks) -> None:
+        super().__init__()
+        page.state_session_capacity = MOST
+        self.set_blocks(page)
+        self._queue = page._queue
+        self._of: dict[str, OrderedDict[str, None]] = {}  # an address's, last used last
+        self._open: Counter[str] = Counter()
+
+    def __getitem__(self, session_id: str) -> SessionState:
+        with self.lock:
+            if session_id not in self.session_data:
+                self.session_data[session_id] = _Session(self.blocks)
+        return super().__getitem__(session_id)
+
+    def admit(self, session: str, address: str) -> bool:
+        """Note that `address` uses a session; return False if it may not have one more.
+
+        An address with too many loses the one it used longest ago, unless all are in use.
+        """
+        own = self._of.setdefault(address, OrderedDict())
+        own[session] = None
+        own.move_to_end(session)
+        if len(own) <= MOST_EACH:
+            return True
+        idle = next((each for each in own if each != session and not self._in_use(each)), session)
+        self._forget(idle)
+        return idle != session
+
+    def admit_event(self, event: str, address: str) -> None:
+        """Note the session that Gradio makes up for a call without one: the event's own id."""
+        if event in self._queue.pending_event_ids_session:
+            self.admit(event, address)
+
+    def is_crowded(self, session: str) -> bool:
+        """Return whether a session has as many unfinished calls as it may have."""
+        return len(self._queue.pending_event_ids_session.get(session, ())) >= MOST_CALLS
+
+    @contextmanager
+    def held(self, session: str) -> Iterator[None]:
+        """Keep a session while one of its streams is open."""
+        self._open[session] += 1
+        try:
+            yield
+        finally:
+            self._open[session] -= 1
+            if not self._open[session]:
+                del self._open[session]
+
+    def forget_unused(self, since: datetime) -> None:
+        """Forget the sessions that have not been used since then."""
+        with self.lock:
+            unused = [each for each, used in self.time_last_used.items() if used < since]
+        known = {each for own in self._of.values() for each in own}
+        for session in {*unused, *(known - self.session_data.keys())}:
+            if not self._in_use(session):
+                self._forget(session)
+        for upload in file_upload_statuses._signals.keys() - file_upload_statuses._statuses.keys():
+            del file_upload_statuses._signals[upload]
+
+    def _in_use(self, session: str) -> bool:
+        pending = self._queue.pending_event_ids_session.get(session, ())
+        running = any(event in self._queue.event_ids_to_events for event in pending)
+        return running or session in self._open
+
+    def _forget(self, session: str) -> None:
+        with self.lock:
+            self.session_data.pop(session, None)
+            self.time_last_used.pop(session, None)
+        self._queue.pending_messages_per_session.pop(session, None)
+        self._queue.pending_event_ids_session.pop(session, None)
+        for address, own in list(self._of.items()):
+            own.pop(session, None)
+            if not own:
+                del self._of[address]
+
+
+async def forget_unused(sessions: Sessions, unused_s: float, every_s: float) -> None:
+    """Forget, again and again, the sessions that have not been used for so long."""
     while True:
         await asyncio.sleep(every_s)
-        before = datetime.now() - timedelta(seconds=unused_s)
-        with holder.lock:
-            for session, used in list(holder.time_last_used.items()):
-                if used < before:
-                    holder.time_last_used.pop(session)
-                    holder.session_data.pop(session, None)
+        sessions.forget_unused(datetime.now() - timedelta(seconds=unused_s))

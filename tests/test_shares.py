@@ -1,0 +1,28 @@
+"""Amounts in use are limited in all and for each address."""
+
+from serving.shares import Shares
+
+
+def test_one_address_cannot_take_everything():
+    shares = Shares(4, 2)
+    assert [shares.take("a") for _ in range(3)] == [True, True, False]
+    assert shares.take("b", 2)
+    assert not shares.has_room()
+    assert not shares.take("c")
+
+
+def test_what_is_given_back_can_be_taken_again():
+    shares = Shares(4, 2)
+    shares.take("a", 2)
+    shares.give_back("a", 1)
+    assert shares.take("a")
+    assert not shares.take("a")
+    assert shares.has_room(2)
+
+
+def test_addresses_that_hold_nothing_are_not_remembered():
+    shares = Shares(4, 2)
+    for i in range(100):
+        assert shares.take(f"{i}")
+        shares.give_back(f"{i}")
+    assert not shares._used
