@@ -14,12 +14,12 @@ In JPEG and WebP files the text is EXIF's user comment, as that program has it, 
 
 import io
 import json
-import os
 import re
-import struct
+import stat
 import unicodedata
 import uuid
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
@@ -27,7 +27,9 @@ import numpy as np
 from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo, putchunk
 
+from pipeline import image_text
 from pipeline.errors import MetadataError, PictureError, TooLargeError
+from pipeline.image_text import MAX_TEXT
 from pipeline.png import encode_png
 
 Number = TypeVar("Number", int, float)
@@ -44,17 +46,15 @@ BLURRED = "blurred"  # what was done to a picture that was flagged
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
 PROGRAM = "sdxl-flax"
 QUALITY = 95  # of pictures that are not kept as they are
-MAX_FILE_BYTES = 64 * 2**20
-MAX_PIXELS = 64 * 2**20
-MAX_TEXT = 2**20
 
 NEGATIVE = "Negative prompt:"
 _UNICODE = b"UNICODE\0"  # how EXIF begins a comment in UTF-16; here it is big-endian
-_ASCII = b"ASCII\0\0\0"
 _HEADER_BYTES = 33  # of a PNG: the signature and the first chunk
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 # Possessive and of limited length, so that no text takes more than linear time.
 _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+_MAX_FIELDS = 1000  # read from a line; programs write fewer than 100
+_MAX_LINE = 2**16  # characters
 _PLAIN_VALUE = re.compile(r"\w[\w .\-+/]*(?<! )")
 
 
@@ -130,13 +130,14 @@ def from_text(text: str) -> Settings:
     Raises:
         MetadataError: there is no line of settings, or a value in it is not of its kind.
     """
-    *lines, last = text.strip().split("\n")
-    fields = {key: _unquote(value.strip()) for key, value in _FIELD.findall(last)}
+    before, newline, last = text.strip().rpartition("\n")
+    found = islice(_FIELD.finditer(last[:_MAX_LINE]), _MAX_FIELDS)
+    fields = {match[1]: _unquote(match[2].strip()) for match in found}
     if len(fields) < 3:  # AUTOMATIC1111's own criterion
         raise MetadataError(
             "no settings: the last line should read 'Steps: ..., Sampler: ..., ...'"
         )
-    prompt, negative_prompt = _split_prompts(lines)
+    prompt, negative_prompt = _split_prompts(before + newline)
     width, height = _size(fields.get("Size"))
     return Settings(
         prompt=fields.get("Prompt", prompt),
@@ -186,8 +187,13 @@ def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
         part.unlink(missing_ok=True)
 
 
-def converted(png: bytes, kind: Literal["JPEG", "WEBP"]) -> bytes:
-    """A PNG file of this program as a file of another kind, with the same settings inside, if any.
+def converted(png: bytes, kind: Literal["JPEG", "WEBP"], quality: int = QUALITY) -> bytes:
+    """Return a PNG file of this program as another kind, with the same settings inside, if any.
+
+    Args:
+        png: the file.
+        kind: what it becomes.
+        quality: from 0, the smallest file, to 100, the best picture.
 
     Raises:
         MetadataError: a JPEG file, whose EXIF data end at 64 KiB, has no room for them.
@@ -198,7 +204,7 @@ def converted(png: bytes, kind: Literal["JPEG", "WEBP"]) -> bytes:
             comment = _UNICODE + image.info[KEY].encode("utf-16-be", "replace")
             exif[ExifTags.IFD.Exif] = {ExifTags.Base.UserComment: comment}
         try:
-            image.convert("RGB").save(file, format=kind, quality=QUALITY, exif=exif)
+            image.convert("RGB").save(file, format=kind, quality=quality, exif=exif)
         except ValueError as error:
             raise MetadataError(f"the settings are too long for {kind}: {error}") from error
     return file.getvalue()
@@ -226,7 +232,9 @@ def _chunks(text: str | None) -> list[tuple[bytes, bytes]]:
 
 
 def read(path: Path | str) -> Settings | None:
-    """The settings in a picture, None if it has none. Pixels are not decoded.
+    """Read the settings in a picture, None if it has none.
+
+    Pixels are not decoded, and memory is bounded whatever the file says.
 
     Raises:
         PictureError: not a picture, or a damaged one.
@@ -235,19 +243,15 @@ def read(path: Path | str) -> Settings | None:
         OSError: the file cannot be read.
     """
     path = Path(path)
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
-            raise TooLargeError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
-        try:
-            with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
-                (width, height), text = image.size, _text_in(image)
-        except Image.DecompressionBombError as error:
-            raise TooLargeError(f"{path.name}: {error}") from error
-        # Pillow has no one error for damaged files.
-        except (OSError, SyntaxError, ValueError, struct.error) as error:
-            raise PictureError(f"{path.name}: not a picture that can be read: {error}") from error
-    if width * height > MAX_PIXELS:
-        raise TooLargeError(f"{path.name}: {width}x{height} is more than {MAX_PIXELS} pixels")
+    if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its other end
+        raise PictureError(f"{path.name}: not a picture that can be read: it is no file")
+    try:
+        with path.open("rb") as file:
+            text = image_text.read_text(file, KEY)
+    except TooLargeError as error:
+        raise TooLargeError(f"{path.name}: {error}") from error
+    except PictureError as error:
+        raise PictureError(f"{path.name}: not a picture that can be read: {error}") from error
     if text is None:
         return None
     if len(text) > MAX_TEXT:
@@ -255,27 +259,22 @@ def read(path: Path | str) -> Settings | None:
     return from_text(text)
 
 
-def _text_in(image: Image.Image) -> str | None:
-    """What stands where settings are to be expected. Asking a PNG for EXIF would decode it."""
-    text = image.info.get(KEY)
-    if isinstance(text, str) or image.format == "PNG":
-        return text
-    comment = image.getexif().get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.UserComment)
-    if not isinstance(comment, bytes):
-        return None
-    if comment.startswith(_UNICODE):
-        text = comment.removeprefix(_UNICODE).decode("utf-16-be", "replace")
-    else:
-        text = comment.removeprefix(_ASCII).decode("utf-8", "replace")
-    return text.strip("\0 ") or None  # cameras leave room for a comment that nobody wrote
+def _split_prompts(text: str) -> tuple[str, str]:
+    """Return prompt and negative prompt: the lines before the first `Negative prompt:`, the others.
 
-
-def _split_prompts(lines: list[str]) -> tuple[str, str]:
-    """Prompt and negative prompt: everything before, and after, the first `Negative prompt:`."""
-    lines = [line.strip() for line in lines]
-    at = next((i for i, line in enumerate(lines) if line.startswith(NEGATIVE)), len(lines))
-    negative = [line.removeprefix(NEGATIVE).strip() for line in lines[at:]]
-    return "\n".join(lines[:at]), "\n".join(negative)
+    Lines lose their outer spaces. They are taken one by one: a list of them may be 20 times as
+    large as the text.
+    """
+    prompt, negative = io.StringIO(), io.StringIO()
+    target = prompt
+    for line in io.StringIO(text, newline="\n"):
+        line = line.strip()
+        if line.startswith(NEGATIVE):
+            target = negative
+        if target is negative:
+            line = line.removeprefix(NEGATIVE).strip()
+        target.write(f"{line}\n")
+    return prompt.getvalue()[:-1], negative.getvalue()[:-1]
 
 
 def _quote(value: object) -> str:

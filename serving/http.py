@@ -11,6 +11,7 @@ from serving.generator import Generator
 from serving.http_guard import (
     MAX_CALLS,
     MAX_CALLS_EACH,
+    MCP_PATH,
     CallLimit,
     ClientAddress,
     Departures,
@@ -21,7 +22,6 @@ from serving.http_guard import (
     SecurityHeaders,
     SmallBodies,
 )
-from serving.http_mcp import PATH as MCP_PATH
 from serving.http_mcp import McpServer
 from serving.http_origin import AllowedHosts, CheckedRequests
 from serving.observer import Observer

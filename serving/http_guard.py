@@ -19,7 +19,10 @@ from serving.generator import ErrorKind, RequestError
 from serving.shares import Shares
 
 UPLOAD_PATH = "/gradio_api/upload"
+# Where Gradio would serve its own, which programs that know Gradio look for.
+MCP_PATH = "/gradio_api/mcp"
 MAX_BODY_BYTES = 2**20
+MAX_PAGE_BODY_BYTES = 2**18  # of a call by the page's own API
 MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
 HEAD_WITHIN_S = 10.0
 BODY_WITHIN_S = 20.0
@@ -177,8 +180,7 @@ class SmallBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        uploads = scope["path"].rstrip("/") == UPLOAD_PATH
-        most = MAX_UPLOAD_BYTES if uploads else MAX_BODY_BYTES
+        most = _most_bytes(scope["path"])
         stated = Headers(scope=scope).get("content-length", "")
         if stated.isdecimal() and float(stated) > most:
             await http_errors.plain(HTTPException(413))(scope, receive, send)
@@ -194,6 +196,12 @@ class SmallBodies:
             return message
 
         await self._app(scope, receive_small, send)
+
+
+def _most_bytes(path: str) -> int:
+    if path.rstrip("/") == UPLOAD_PATH:
+        return MAX_UPLOAD_BYTES
+    return MAX_BODY_BYTES if path.startswith(("/v1/", MCP_PATH)) else MAX_PAGE_BODY_BYTES
 
 
 class PatientBodies:

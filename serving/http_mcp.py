@@ -21,10 +21,7 @@ from pipeline.request import MAX_IMAGES
 from serving import wire
 from serving.generator import Done, Error, Event, Generator, Image, Model, Step
 from serving.http_errors import as_refusal, first_fault
-from serving.http_guard import MAX_BODY_BYTES, Keys
-
-# Where Gradio would serve its own, which programs that know Gradio look for.
-PATH = "/gradio_api/mcp"
+from serving.http_guard import MAX_BODY_BYTES, MCP_PATH, Keys
 
 _OUTPUT = {
     "type": "object",
@@ -55,7 +52,7 @@ class Arguments(wire.Body):
 
 
 class McpServer:
-    """Answers at `PATH` while `run` lasts."""
+    """Answers at `MCP_PATH` while `run` lasts."""
 
     def __init__(self, generator: Generator, keys: Keys) -> None:
         self._generator = generator
@@ -74,7 +71,7 @@ class McpServer:
 
     def routes(self) -> list[Route]:
         """With and without a slash at the end, as clients have it."""
-        return [Route(path, self, methods=["POST"]) for path in (PATH, f"{PATH}/")]
+        return [Route(path, self, methods=["POST"]) for path in (MCP_PATH, f"{MCP_PATH}/")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one message of the protocol."""

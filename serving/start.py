@@ -27,6 +27,8 @@ _OPEN_FILES = 8192
 def prepare_environment() -> None:
     """Nothing calls home; pictures lie in a folder that ends with the process; room for a crowd."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    # Gradio remembers this many calls for its monitoring page, which is closed here.
+    os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["GRADIO_TEMP_DIR"] = str(scratch.make_folder())
     _allow_open_files()

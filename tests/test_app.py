@@ -57,6 +57,8 @@ def test_defaults():
         api_keys_file=None,
         blocked_words=None,
         cors_origins=(),
+        allowed_hosts=(),
+        page_api=True,
         log_format="text",
         log_prompts=False,
         backend_urls=(),
@@ -67,6 +69,7 @@ def test_defaults():
         reveal=True,
         cache_dir=None,
         on_space=False,
+        space_host="",
     )
 
 
@@ -87,7 +90,10 @@ def test_sizes_are_width_and_height_each_once():
 def test_on_a_space_the_page_is_open_to_all():
     assert options.read([], {"SPACE_ID": "org/name"}).host == "0.0.0.0"
     assert options.read([], {"SPACE_ID": "org/name", "HOST": "::1"}).host == "::1"
-    assert options.read([], {"SPACE_ID": "org/name"}).on_space
+    on_space = options.read([], {"SPACE_ID": "org/name", "SPACE_HOST": "org-name.hf.space"})
+    assert on_space.on_space
+    assert on_space.space_host == "org-name.hf.space"
+    assert on_space.trusted_proxies == 1
 
 
 @pytest.mark.parametrize(

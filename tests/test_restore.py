@@ -1,19 +1,47 @@
 """Settings from pictures and texts that a visitor brings."""
 
+import asyncio
+import io
+import json
+import socket
 import struct
+import threading
+import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from PIL import Image, PngImagePlugin
+from starlette.testclient import TestClient
 
 from pipeline import metadata
 from pipeline.metadata import Settings
-from ui import restore, words
+from serving.generator import MAX_CHARACTERS
+from tests.test_ui import MODEL, StandIn
+from ui import restore, settings, words
+from ui.mount import mount
 from ui.restore import RestoreError
 
 MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 8, 8, "org/model", None, "Euler")
+
+
+@pytest.fixture
+def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Gradio's folder."""
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def upload(uploads: Path) -> Path:
+    """Where an upload lies."""
+    (uploads / "hash").mkdir()
+    return uploads / "hash" / "x.png"
 
 
 def picture(path: Path, text: str | None) -> Path:
@@ -38,8 +66,8 @@ def huge_png(path: Path) -> Path:
     return path
 
 
-def test_a_picture_made_here(tmp_path: Path):
-    path = picture(tmp_path / "x.png", metadata.to_text(MADE_HERE))
+def test_a_picture_made_here(upload: Path):
+    path = picture(upload, metadata.to_text(MADE_HERE))
     assert restore.from_picture(path) == MADE_HERE
     assert not path.exists()
 
@@ -73,12 +101,13 @@ def damaged(path: Path) -> Path:
         (lambda path: path.write_bytes(b"") or path, words.UNREADABLE_PICTURE),
     ],
 )
-def test_pictures_without_settings(tmp_path: Path, make: Any, said: str):
-    path = make(tmp_path / "x.png")
+def test_pictures_without_settings(upload: Path, make: Any, said: str):
+    path = make(upload)
     with pytest.raises(RestoreError) as raised:
         restore.from_picture(path)
     assert str(raised.value) == said
     assert not path.exists()
+    assert not path.parent.exists()
 
 
 @pytest.mark.parametrize("text", ["", "hello", "a: b", "x" * 2**21, "Steps: x, Seed: y, CFG: z"])
@@ -99,7 +128,154 @@ def test_what_was_found_is_shown_and_nothing_else_happens():
         assert ("No settings" in said) == bool(nothing and nothing.strip())
 
 
-def test_a_call_that_names_no_file(tmp_path: Path):
-    for made_up in (Path(), tmp_path, tmp_path / "x.png"):
+def test_a_call_that_names_no_file(uploads: Path, upload: Path):
+    for made_up in (Path(), uploads, upload.parent, upload, Path("\0"), Path("x" * 5000)):
         with pytest.raises(RestoreError, match=words.UNREADABLE_PICTURE):
             restore.from_picture(made_up)
+    assert upload.parent.exists()
+
+
+# --- what is deleted, and what is not ---
+
+
+def test_only_uploads_are_opened_and_deleted(
+    tmp_path: Path, uploads: Path, upload: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = metadata.to_text(MADE_HERE)
+    (uploads / "hash" / "deeper").mkdir()
+    (tmp_path / "uploads-2").mkdir()
+    pictures = [
+        picture(tmp_path / "x.png", text),
+        picture(tmp_path / "uploads-2" / "x.png", text),
+        picture(uploads / "x.png", text),
+        picture(uploads / "hash" / "deeper" / "x.png", text),
+    ]
+    (upload.parent / "link.png").symlink_to(pictures[0])
+    (upload.parent / "loop.png").symlink_to(upload.parent / "loop.png")
+    (uploads / "linked").symlink_to(tmp_path)
+    named = [
+        *pictures,
+        upload.parent / "link.png",
+        upload.parent / "loop.png",
+        uploads / "linked" / "x.png",
+        upload.parent / ".." / ".." / "x.png",
+    ]
+    opened: list[Path] = []
+    monkeypatch.setattr(metadata, "read", opened.append)
+    for path in named:
+        with pytest.raises(RestoreError, match=words.UNREADABLE_PICTURE):
+            restore.from_picture(path)
+    assert opened == []
+    assert all(path.exists() for path in pictures)
+    assert (upload.parent / "link.png").is_symlink()
+
+
+def test_what_is_no_file_is_left_alone(upload: Path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(upload))
+        with pytest.raises(RestoreError, match=words.UNREADABLE_PICTURE):
+            restore.from_picture(upload)
+        assert upload.exists()
+
+
+def test_a_folder_goes_with_the_last_picture_in_it(upload: Path):
+    other = upload.with_name("y.png")
+    for path in (upload, other):
+        picture(path, metadata.to_text(MADE_HERE))
+    assert restore.from_picture(upload) == MADE_HERE
+    assert [*upload.parent.iterdir()] == [other]
+    assert restore.from_picture(other) == MADE_HERE
+    assert not upload.parent.exists()
+
+
+def restored(client: TestClient, content: bytes, **headers: str) -> list[Any]:
+    """What the page shows after a picture was dropped on it, as browsers do that."""
+    config = client.get("/config").json()
+    place = next(
+        each["id"]
+        for each in config["components"]
+        if each["props"].get("elem_id") == "restore-picture"
+    )
+    event = next(
+        each["id"] for each in config["dependencies"] if [place, "upload"] in each["targets"]
+    )
+    sent = client.post("/gradio_api/upload", files={"files": ("made.png", content)})
+    [path] = sent.json()
+    dropped = {"path": path, "orig_name": "made.png", "meta": {"_type": "gradio.FileData"}}
+    call = {"data": [dropped], "fn_index": event, "session_hash": "page"}
+    assert client.post("/gradio_api/queue/join", json=call, headers=headers).status_code == 200
+    answers = client.get("/gradio_api/queue/data?session_hash=page").text
+    messages = [json.loads(line[6:]) for line in answers.splitlines() if line.startswith("data:")]
+    done = next(each for each in messages if each["msg"] == "process_completed")
+    assert done["success"], done
+    return done["output"]["data"]
+
+
+def test_nothing_of_a_restored_picture_stays(uploads: Path):
+    app = FastAPI()
+    mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=600)
+    file, image = io.BytesIO(), Image.new("RGB", (8, 8))
+    metadata.attach(image, replace(MADE_HERE, prompt="a \ud800 star"))
+    metadata.save_png(image, file)
+    with TestClient(app) as client:
+        before = [*uploads.rglob("*")]
+        place, found, *_ = restored(client, file.getvalue())
+        assert place is None
+        assert "<dd>a ? star</dd>" in found
+        assert [*uploads.rglob("*")] == before
+        _, found, *_ = restored(client, b"x", **{"Accept-Language": "fr"})
+        with words.speaking("fr"):
+            assert words.UNREADABLE_PICTURE in found
+        assert [*uploads.rglob("*")] == before
+
+
+# --- bounds ---
+
+
+def test_few_pictures_are_read_at_a_time_and_the_page_goes_on(
+    upload: Path, monkeypatch: pytest.MonkeyPatch
+):
+    under_way, most, lock = 0, 0, threading.Lock()
+
+    def read_slowly(path: Path) -> Settings:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.05)
+        with lock:
+            under_way -= 1
+        return MADE_HERE
+
+    async def drop_many() -> int:
+        drops = [asyncio.create_task(dropped(i)) for i in range(8)]
+        ticks = 0
+        while not all(drop.done() for drop in drops):
+            await asyncio.sleep(0.001)
+            ticks += 1
+        assert all(drop.result()[-1] == MADE_HERE for drop in drops)
+        return ticks
+
+    async def dropped(number: int) -> tuple[Any, ...]:
+        path = picture(upload.with_name(f"{number}.png"), None)
+        return await restore._of_picture({"path": str(path)})
+
+    monkeypatch.setattr(metadata, "read", read_slowly)
+    for _ in range(2):  # event loops
+        upload.parent.mkdir(exist_ok=True)
+        assert asyncio.run(drop_many()) > 10
+    assert most == restore.MOST_READ == 2
+
+
+@pytest.mark.parametrize("field", ["prompt", "negative_prompt", "model"])
+def test_long_texts_are_cut_where_they_enter(upload: Path, field: str):
+    text = metadata.to_text(replace(MADE_HERE, **{field: "x" * 900_000}))
+    for found in (restore.from_picture(picture(upload, text)), restore.from_text(text)):
+        assert len(getattr(found, field)) == MAX_CHARACTERS + 1
+        fields, notes = settings.as_fields(found, MODEL)
+        assert max(len(fields.prompt), len(fields.negative_prompt)) <= MAX_CHARACTERS
+        assert (words.shortened(MAX_CHARACTERS) in notes) == (field != "model")
+    shown, _, chosen = restore._of_text(text)
+    assert chosen == found
+    assert len(shown) < 3 * MAX_CHARACTERS
+    assert (words.shortened(MAX_CHARACTERS) in shown) == (field != "model")

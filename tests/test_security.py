@@ -132,11 +132,30 @@ FILE_DATA = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
 def test_no_file_named_in_a_form(site: str, secret: Path):
     """A path where a text is expected is neither copied nor shown."""
     for path in (str(secret), "/etc/passwd", "../" * 12 + "etc/passwd"):
-        name, data = draw(site, FILE_DATA | {"path": path})
+        values = {"prompt": FILE_DATA | {"path": path}}
+        refused = httpx.post(f"{site}/gradio_api/call/v2/generate", json=values)
+        assert refused.status_code == 403
+        assert SECRET not in refused.text
+        name, _ = draw(site, [path])
         assert name == "error"
-        assert SECRET not in str(data)
-        name, data = draw(site, [path])
-        assert name == "error"
+
+
+def test_a_file_named_in_a_call_of_the_page_is_not_read(site: str, secret: Path):
+    """Every function is asked for it, as a browser would; a device would block the server."""
+    functions = httpx.get(f"{site}/config").json()["dependencies"]
+    for path in (str(secret), "/etc/passwd", "/dev/zero", "http://127.0.0.1:9/a.png"):
+        for function in functions:
+            count = len(function["inputs"])
+            for place in range(count):
+                file = FILE_DATA | {"path": path}
+                body = {
+                    "fn_index": function["id"],
+                    "session_hash": "session",
+                    "data": [file if i == place else None for i in range(count)],
+                }
+                answer = httpx.post(f"{site}/gradio_api/queue/join", json=body)
+                assert answer.status_code == 403, (function["api_name"], place)
+    assert httpx.get(f"{site}/healthz").status_code == 200
 
 
 # --- requests to elsewhere ---
@@ -173,7 +192,10 @@ def test_no_request_to_elsewhere(site: str):
             status, _, content = ask(site, target, **{"X-Direct-Url": url})
             assert status == 404 or (status == 200 and target.startswith("/?"))
             assert content != b"hi"
-        assert draw(site, FILE_DATA | {"path": f"{url}/a.png", "url": f"{url}/a.png"})[0] == "error"
+        file = FILE_DATA | {"path": f"{url}/a.png", "url": f"{url}/a.png"}
+        values = {"prompt": file}
+        refused = httpx.post(f"{site}/gradio_api/call/v2/generate", json=values)
+        assert refused.status_code == 403
         assert heard == []
         assert httpx.get(url).text == "hi"  # it would have been noticed
         assert len(heard) == 1
@@ -225,6 +247,17 @@ def test_no_other_page_may_read_this_one(site: str, origin: str, host: str | Non
         preflight = headers | {"Access-Control-Request-Method": "POST"}
         _, answer, _ = ask(site, target, "OPTIONS", **preflight)
         assert "Access-Control-Allow-Origin" not in answer
+
+
+@pytest.mark.parametrize("origin", ["https://evil.test", "null"])
+def test_no_other_page_may_send_anything(site: str, origin: str):
+    """Even what a browser sends without asking first: a form, or a text."""
+    headers = {"Origin": origin}
+    file = {"files": ("a.png", b"x")}
+    assert httpx.post(f"{site}/gradio_api/upload", files=file, headers=headers).status_code == 403
+    for path in ("/gradio_api/queue/join", "/v1/generate", "/v1/images/generations"):
+        headers["Content-Type"] = "text/plain"
+        assert httpx.post(site + path, content=b"{}", headers=headers).status_code == 403
 
 
 def test_nothing_is_kept_in_cookies(site: str):

@@ -12,20 +12,19 @@ import gradio as gr
 import pytest
 from fastapi import FastAPI
 from gradio.routes import App
-from gradio.state_holder import StateHolder
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from tests.test_ui import StandIn
 from ui import files, sessions
 from ui.mount import mount
+from ui.sessions import Sessions
 
 
 def test_pages_that_nobody_uses_are_forgotten():
     with gr.Blocks() as page:
         pictures = gr.State([])
-    holder = StateHolder()
-    holder.set_blocks(page)
+    holder = Sessions(page.queue())
     for name in ("left", "used"):
         holder[name][pictures._id] = [name]
     holder.time_last_used["left"] = datetime.now() - timedelta(hours=2)

@@ -85,6 +85,16 @@ def test_shown_as_text_and_copied_whole():
     assert metadata.from_text(metadata.to_text(hostile)) == hostile
 
 
+def test_long_texts_are_not_shown_in_full():
+    long = replace(MADE_HERE, prompt="<" * 900_000, model="\ud800" * 900_000)
+    shown = settings.as_html(long)
+    assert shown == settings.as_html(settings.bounded(long))
+    assert shown.count("&lt;") == 2 * (2000 + 1)  # shown and copied
+    shown.encode()
+    assert settings.is_shortened(settings.bounded(long))
+    assert settings.bounded(MADE_HERE) == MADE_HERE
+
+
 @pytest.mark.parametrize(("language", "guidance"), [("en", "7.5"), ("de", "7,5"), ("fr", "7,5")])
 def test_numbers_are_shown_as_the_visitor_writes_them(language: str, guidance: str):
     with words.speaking(language):

@@ -59,6 +59,7 @@ def serve(
     stop_within_s: float = 10.0,
     answers_on_s: float = 0.0,
     port: int = 0,
+    behind_proxy: bool = False,
     **options: Any,
 ) -> Iterator[Site]:
     """Serves on a port of its own until the block ends."""
@@ -69,7 +70,15 @@ def serve(
         generator = LocalGenerator(pipe.as_pipeline(), limits or Limits(), rates, observer)
     app = http.build(generator, observer, **options)
     port = port or free_port()
-    server = Server(app, generator, "127.0.0.1", port, stop_within_s, answers_on_s=answers_on_s)
+    server = Server(
+        app,
+        generator,
+        "127.0.0.1",
+        port,
+        stop_within_s,
+        answers_on_s=answers_on_s,
+        behind_proxy=behind_proxy,
+    )
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
     wait_until(lambda: server.started)

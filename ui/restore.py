@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import gradio as gr
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
 from gradio.components import Component
+from gradio.utils import get_upload_folder
 
 from pipeline import metadata
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.metadata import Settings
-from serving.generator import Generator
+from serving.generator import MAX_CHARACTERS, Generator
 from serving.http_guard import MAX_UPLOAD_BYTES
 from ui import settings, status, words
 from ui.events import AT_ONCE
@@ -20,6 +24,10 @@ from ui.picked import apply
 
 # Of a file; around it there is a form, which the limit is meant for.
 MOST_BYTES = MAX_UPLOAD_BYTES - 2**10
+# Pictures that are read at the same time; the others wait, and occupy no thread meanwhile.
+MOST_READ = 2
+
+_reading: RunVar[CapacityLimiter] = RunVar("reading")  # of each event loop
 
 _REFUSE = 'element.addEventListener("refused", ({ detail }) => trigger("select", detail));'
 
@@ -40,13 +48,17 @@ class RestoreError(Exception):
 
 
 def from_picture(path: Path) -> Settings:
-    """The settings in an uploaded picture, which is deleted: nothing of it is needed any more.
+    """Read the settings in an uploaded picture, and delete it and its folder once that is empty.
+
+    Texts are cut to what the page takes (`settings.bounded`). A path that is not an uploaded file's
+    is neither opened nor deleted.
 
     Raises:
         RestoreError: it has none, or is no picture that can be read.
     """
+    upload = _uploaded(path)
     try:
-        found = metadata.read(path)
+        found = metadata.read(upload)
     except TooLargeError as error:
         raise RestoreError(words.TOO_LARGE_A_PICTURE) from error
     except (PictureError, OSError) as error:
@@ -54,15 +66,31 @@ def from_picture(path: Path) -> Settings:
     except MetadataError as error:
         raise RestoreError(words.UNREADABLE_SETTINGS) from error
     finally:
-        with suppress(OSError):  # whoever made up a call may have named a folder, or nothing
-            path.unlink()
+        with suppress(OSError):  # somebody may have uploaded the same picture into the folder
+            upload.unlink()
+            upload.parent.rmdir()
     if found is None:
         raise RestoreError(words.NO_SETTINGS_IN_PICTURE)
-    return found
+    return settings.bounded(found)
+
+
+def _uploaded(path: Path) -> Path:
+    """Return where an upload really is: a file in a folder of its own inside Gradio's.
+
+    Raises:
+        RestoreError: there is none.
+    """
+    try:
+        upload = path.resolve(strict=True)
+        if upload.parent.parent == Path(get_upload_folder()).resolve() and upload.is_file():
+            return upload
+    except (OSError, RuntimeError, ValueError):  # missing; a loop of links; a NUL in its name
+        pass
+    raise RestoreError(words.UNREADABLE_PICTURE)
 
 
 def from_text(text: str) -> Settings:
-    """The settings in a text that was pasted.
+    """Read the settings in a text that was pasted, cut to what the page takes.
 
     Raises:
         RestoreError: it is none that this program or AUTOMATIC1111's writes.
@@ -70,7 +98,7 @@ def from_text(text: str) -> Settings:
     if len(text) > metadata.MAX_TEXT:
         raise RestoreError(words.NO_SETTINGS_IN_TEXT)
     try:
-        return metadata.from_text(text)
+        return settings.bounded(metadata.from_text(text))
     except MetadataError as error:
         raise RestoreError(words.NO_SETTINGS_IN_TEXT) from error
 
@@ -101,7 +129,10 @@ def connect(
 ) -> None:
     """Shows what was found at once, and puts it into the page's fields when asked to."""
     shows = [restorer.found, restorer.use, restorer.settings]
-    restorer.file.upload(_of_picture, restorer.file, [restorer.file, *shows], **AT_ONCE)
+    # To preprocess a file, Gradio makes an empty one beside it, and leaves it there.
+    restorer.file.upload(
+        _of_picture, restorer.file, [restorer.file, *shows], preprocess=False, **AT_ONCE
+    )
     restorer.found.select(_refused, None, shows, **AT_ONCE)
     restorer.text.change(_of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
     restorer.use.click(
@@ -112,9 +143,18 @@ def connect(
     )
 
 
-def _of_picture(path: str | None) -> tuple[Any, ...]:
-    """Takes the picture out of its place again, so that the next can be dropped there."""
-    return None, *_shown(lambda: from_picture(Path(path or "")))
+async def _of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
+    """Read a picture in a thread, and empty its place so that the next can be dropped there.
+
+    `dropped` is Gradio's `FileData` as JSON.
+    """
+    path = Path((dropped or {}).get("path") or "")
+    limiter = _reading.get(None)
+    if limiter is None:
+        limiter = CapacityLimiter(MOST_READ)
+        _reading.set(limiter)
+    shown = await anyio.to_thread.run_sync(_shown, lambda: from_picture(path), limiter=limiter)
+    return None, *shown
 
 
 def _refused(event: gr.EventData) -> tuple[Any, ...]:
@@ -134,7 +174,10 @@ def _shown(find: Callable[[], Settings]) -> tuple[str, Any, Settings | None]:
         found = find()
     except RestoreError as error:
         return _not_found(str(error))
-    return settings.as_html(found), gr.Button(words.USE_SETTINGS, visible=True), found
+    shown = settings.as_html(found)
+    if settings.is_shortened(found):
+        shown += status.warning(words.shortened(MAX_CHARACTERS))
+    return shown, gr.Button(words.USE_SETTINGS, visible=True), found
 
 
 def _not_found(why: str) -> tuple[str, Any, None]:

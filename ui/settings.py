@@ -1,5 +1,6 @@
 """A picture's settings: as text to read, and as what the page's fields are to hold."""
 
+from dataclasses import asdict, replace
 from html import escape
 from typing import NamedTuple
 
@@ -35,6 +36,25 @@ def of_image(image: Image) -> Settings:
     return Settings(**image.settings)  # type: ignore[arg-type]
 
 
+def bounded(settings: Settings) -> Settings:
+    """Return the settings with every text cut to one character more than the page takes.
+
+    That one has `is_shortened` and `as_fields` say that there was more. Lone surrogates, which no
+    answer to a browser can hold, are replaced.
+    """
+    texts = {name: value for name, value in asdict(settings).items() if isinstance(value, str)}
+    return replace(settings, **{name: _cut(value) for name, value in texts.items()})
+
+
+def _cut(text: str) -> str:
+    return text[: MAX_CHARACTERS + 1].encode("utf-8", "replace").decode()
+
+
+def is_shortened(settings: Settings) -> bool:
+    """Return whether a prompt is longer than the page takes."""
+    return max(len(settings.prompt), len(settings.negative_prompt)) > MAX_CHARACTERS
+
+
 def described(settings: Settings) -> list[tuple[str, str]]:
     """What a picture says about itself, name by name."""
     found = [(name, getattr(settings, field)) for field, name in words.SETTINGS.items()]
@@ -48,6 +68,7 @@ def as_html(settings: Settings, link: str | None = None) -> str:
 
     A `link` begins at its query; the browser knows the page's address.
     """
+    settings = bounded(settings)
     rows = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in described(settings)
     )
@@ -112,6 +133,6 @@ def _differences(settings: Settings, model: Model) -> list[str]:
         notes.append(words.other_size(*size, model))
     if settings.model and settings.model != model.name:
         notes.append(words.other_model(settings.model, model))
-    if max(len(settings.prompt), len(settings.negative_prompt)) > MAX_CHARACTERS:
+    if is_shortened(settings):
         notes.append(words.shortened(MAX_CHARACTERS))
     return notes

@@ -1,0 +1,218 @@
+"""`python -m benchmarks.attack`: what one address can do to a server and to everybody else.
+
+The server draws with the stand-in, in a process of its own. An attacker at 127.0.0.2 sends what is
+named in `ATTACKS`, as fast as it is answered, for the given minutes in all. During each attack a
+visitor at 127.0.0.1 asks for pictures every few seconds; afterwards the memory of the server is
+compared with that before. Writes `benchmarks/results/<date>-attack.json`; ends with status 1 if a
+visitor waited for longer than `DRAWN_WITHIN_S`, or if memory grew by more than `MAY_KEEP_MB`.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from benchmarks import record
+from benchmarks.processes import Instance, stand_in
+
+ATTACKER = "127.0.0.2"
+DRAWN_WITHIN_S = 5.0
+MAY_KEEP_MB = 50.0
+STEP_MS, STEPS = 20.0, 10
+AT_A_TIME = 40
+
+Attack = Callable[[httpx.AsyncClient, "dict[str, int]"], Awaitable[int]]
+
+
+def _name() -> str:
+    return secrets.token_urlsafe(16)
+
+
+async def _join(client: httpx.AsyncClient, function: int, data: list[Any], session: str) -> int:
+    body = {"fn_index": function, "data": data, "session_hash": session}
+    return (await client.post("/gradio_api/queue/join", json=body)).status_code
+
+
+async def large_bodies(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """15 MB under a key that has the answer remembered."""
+    url = f"/gradio_api/queue/join?once={_name()}"
+    return (await client.post(url, json={"data": ["x" * 15_000_000]})).status_code
+
+
+async def largest_bodies(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """250 kB, each for a session of its own."""
+    return await _join(client, functions["_of_text"], ["x" * 250_000], _name())
+
+
+async def large_sessions(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """A session whose name has 900 kB."""
+    return await _join(client, functions["stop"], [None], "x" * 900_000)
+
+
+async def made_up_sessions(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """A session of its own for each call."""
+    return await _join(client, functions["length"], ["a red star", "(none)", False], _name())
+
+
+async def unread_answers(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """Calls for programs whose answers nobody fetches."""
+    answer = await client.post("/gradio_api/call/v2/generate", json={"prompt": "a", "steps": 1})
+    return answer.status_code
+
+
+async def uploads(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """Files of 1 MB that nobody has read, each with a progress to follow."""
+    url = f"/gradio_api/upload?upload_id={_name()}"
+    return (await client.post(url, files={"files": ("a.png", b"x" * 1_000_000)})).status_code
+
+
+async def held_heartbeats(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """A heartbeat of a made-up session, held open for as long as the server lets it be."""
+    async with client.stream("GET", f"/gradio_api/heartbeat/{_name()}") as answer:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                async for _ in answer.aiter_raw():
+                    pass
+        return answer.status_code
+
+
+async def idle_connections(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """A connection over which nothing is asked."""
+    url = urlsplit(str(client.base_url))
+    reader, writer = await asyncio.open_connection(url.hostname, url.port, local_addr=(ATTACKER, 0))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            await reader.read()
+    writer.close()
+    return 0
+
+
+# How many are sent at a time.
+ATTACKS: dict[Attack, int] = {
+    large_bodies: 4,
+    largest_bodies: 8,
+    large_sessions: 8,
+    made_up_sessions: AT_A_TIME,
+    unread_answers: AT_A_TIME,
+    uploads: 8,
+    held_heartbeats: 1000,
+    idle_connections: 1000,
+}
+
+
+def attack(url: str, how: Attack, seconds: float) -> Counter[int]:
+    """Attack for so long; return how often what was answered, -1 where the server hung up."""
+    functions = functions_of(url)
+    answers: Counter[int] = Counter()
+    ends = time.monotonic() + seconds
+
+    async def go_on(client: httpx.AsyncClient) -> None:
+        while time.monotonic() < ends:
+            try:
+                answers[await how(client, functions)] += 1
+            except (httpx.HTTPError, OSError):
+                answers[-1] += 1
+                await asyncio.sleep(0.05)
+
+    async def begin() -> None:
+        limits = httpx.Limits(max_connections=None)
+        transport = httpx.AsyncHTTPTransport(local_address=ATTACKER, limits=limits)
+        async with httpx.AsyncClient(transport=transport, base_url=url, timeout=30) as client:
+            await asyncio.gather(*(go_on(client) for _ in range(ATTACKS[how])))
+
+    asyncio.run(begin())
+    return answers
+
+
+def attacked(
+    attackers: ProcessPoolExecutor, url: str, how: Attack, seconds: float
+) -> tuple[Counter[int], list[float]]:
+    """Have a process attack, and meanwhile draw as a visitor; return the answers and the waits."""
+    attacking = attackers.submit(attack, url, how, seconds)
+    waited = list(visits(url, attacking))
+    return attacking.result(), waited
+
+
+def visits(url: str, until: Future[Any]) -> Iterator[float]:
+    """Draw as a visitor does, again and again; yield the seconds that each took."""
+    with httpx.Client(base_url=url, timeout=60) as client:
+        while not until.done():
+            began = time.monotonic()
+            answer = client.post("/v1/generate", json={"prompt": "a", "seed": 7})
+            took = time.monotonic() - began
+            assert answer.status_code == 200, answer.text
+            assert "event: done" in answer.text
+            yield took
+            time.sleep(0.5)
+
+
+def functions_of(url: str) -> dict[str, int]:
+    """Return the numbers of the page's functions by their names."""
+    config = httpx.get(f"{url}/config", timeout=60).json()
+    return {each["api_name"]: each["id"] for each in config["dependencies"]}
+
+
+def run(instance: Instance, seconds: float) -> dict[str, Any]:
+    """Attack a server in every way, for so long in all, and report what came of it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
+        for how in ATTACKS:  # what is made once, and stays, does not count
+            attacked(attackers, instance.url, how, 2.0)
+        before = instance.usage().memory_mb
+        report: dict[str, Any] = {"memory_before_mb": round(before)}
+        for how in ATTACKS:
+            each_s = seconds / len(ATTACKS)
+            answers, waited = attacked(attackers, instance.url, how, each_s)
+            report[how.__name__] = {
+                "answers": {str(status): count for status, count in sorted(answers.items())},
+                "visitor_waited_s": round(max(waited), 2),
+                "memory_mb": round(instance.usage().memory_mb),
+            }
+    report["memory_after_mb"] = round(instance.usage().memory_mb)
+    return report
+
+
+def main() -> None:
+    """Run, record, and fail if the others were kept waiting or memory was kept."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attack", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        instance = Instance(stand_in(STEP_MS, "--steps", str(STEPS)), Path(folder) / "log")
+        instance.start()
+        try:
+            instance.wait_until_ready()
+            report = run(instance, 60 * options.minutes)
+        finally:
+            instance.stop()
+    record.write("attack", report)
+    sys.exit(json.dumps(faults) if (faults := found_wrong(report)) else 0)
+
+
+def found_wrong(report: dict[str, Any]) -> list[str]:
+    """Return what was worse than it may be."""
+    faults = [
+        f"during {name} a visitor waited for {found['visitor_waited_s']} s"
+        for name, found in report.items()
+        if isinstance(found, dict) and found.get("visitor_waited_s", 0) > DRAWN_WITHIN_S
+    ]
+    kept = report["memory_after_mb"] - report["memory_before_mb"]
+    if kept > MAY_KEEP_MB:
+        faults.append(f"{kept} MB of memory were kept")
+    return faults
+
+
+if __name__ == "__main__":
+    main()
