@@ -29,7 +29,9 @@ log = logging.getLogger("app")
 
 def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     """Starts the page and serves it until told to stop; `load` gets what draws, if not a model."""
-    gc.disable()  # nearly all that starting makes is there to stay; the server turns it on again
+    # Nearly all that starting makes is there to stay. `serving.server` turns it on again, and so
+    # does `serving.waiting` for as long as it waits.
+    gc.disable()
     chosen = options.read(arguments, os.environ)
     logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)
@@ -99,11 +101,11 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
+    from serving.instance import http_url
     from ui import server as page_server
 
     server = page_server.build(generator, observer, keys, chosen)
-    host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host  # IPv6
-    log.info("Open http://%s:%d", host, chosen.port)
+    log.info("Open %s", http_url(chosen.host, chosen.port))
     status = 0
     try:
         server.run()

@@ -1,14 +1,16 @@
 """What a checkpoint in diffusers' layout consists of, and whether all of it is there."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.config import family, read_config
 from pipeline.errors import CheckpointError
 from pipeline.keys import Keys
-from pipeline.tensors import choose_weight_files
+from pipeline.tensors import choose_weight_files, open_tensors
 
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
 OTHER_NETWORKS = ("unet", "vae")
@@ -37,11 +39,26 @@ class Checkpoint:
         folder: where it is.
         model: its name: the Hub id, or a folder's own name.
         revision: the commit on the Hub, None for a folder.
+        weights: by network, the names below the folder of the weight files that are read, which
+            `tensors.choose_weight_files` chose; other files in the folder are not looked at.
     """
 
     folder: Path
     model: str
     revision: str | None
+    weights: Mapping[str, Sequence[str]]
+
+
+class Needed(NamedTuple):
+    """The files of a checkpoint that are needed to run it, as paths below its root.
+
+    Attributes:
+        files: all of them.
+        weights: as in `Checkpoint`.
+    """
+
+    files: list[str]
+    weights: dict[str, list[str]]
 
 
 class Wanted(NamedTuple):
@@ -57,8 +74,8 @@ def needed_files(
     prefer_fp16: bool = False,
     text_encoders: Collection[str] = TEXT_ENCODERS,
     safety_checker: bool = False,
-) -> list[str]:
-    """Of all files of a checkpoint (paths below its root), those that are needed to run it.
+) -> Needed:
+    """Choose among all files of a checkpoint, given as paths below its root.
 
     Raises:
         CheckpointError: a tokenizer or the weights of a network are missing.
@@ -76,12 +93,14 @@ def needed_files(
                 "tokenizer.json"
             )
         needed += files
-    for component in (*text_encoders, *OTHER_NETWORKS):
-        needed += choose_weight_files(names, component, prefer_fp16)
+    weights = {
+        component: choose_weight_files(names, component, prefer_fp16)
+        for component in (*text_encoders, *OTHER_NETWORKS)
+    }
     if safety_checker:
         needed += SAFETY_CHECKER_FILES
-        needed += _safety_checker_weights(names, prefer_fp16)
-    return needed
+        weights["safety_checker"] = _safety_checker_weights(names, prefer_fp16)
+    return Needed([*needed, *chain.from_iterable(weights.values())], weights)
 
 
 def _safety_checker_weights(names: Collection[str], prefer_fp16: bool) -> list[str]:
@@ -91,7 +110,7 @@ def _safety_checker_weights(names: Collection[str], prefer_fp16: bool) -> list[s
         raise CheckpointError(f"{error} (or turn the safety checker off)") from None
 
 
-def check(folder: Path, where: str, names: Collection[str], wanted: Wanted) -> list[str]:
+def check(folder: Path, where: str, names: Collection[str], wanted: Wanted) -> Needed:
     """The files that are needed, out of `names`; `folder` has the configuration already."""
     if "model_index.json" not in names:
         raise CheckpointError(
@@ -122,3 +141,16 @@ def list_folder(folder: Path) -> list[str]:
         return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def count_parameters(checkpoint: Checkpoint) -> int:
+    """Return how many numbers the weight files hold, in whichever precision; reads headers alone.
+
+    Raises:
+        CheckpointError: a file is damaged or cannot be read.
+    """
+    total = 0
+    for network, files in checkpoint.weights.items():
+        with open_tensors(checkpoint.folder / network, files) as tensors:
+            total += sum(math.prod(tensor.shape) for tensor in tensors.values())
+    return total

@@ -129,7 +129,7 @@ class FlaxDiffusionPipeline:
         if not issubclass(kind, cls):
             raise CheckpointError(f"{model}: is for {kind.__name__}, not for {cls.__name__}")
         tokenizers = load_tokenizers(checkpoint.folder, config)
-        loaded = load_networks(find_networks(checkpoint.folder, config, dtype), _keep)
+        loaded = load_networks(find_networks(checkpoint, config, dtype), _keep)
         networks = dict(zip(config.text_encoders, loaded.text_encoders, strict=True))
         networks |= {"unet": loaded.unet, "vae": loaded.vae}
         params = {name: parameters.to_dict(network) for name, network in networks.items()}
@@ -222,7 +222,7 @@ class FlaxDiffusionPipeline:
             [networks[name] for name in self._config.text_encoders],
             jnp.stack([negative, ids]),
             jnp.full(len(ids), zero),
-            size,
+            jnp.asarray(sampler.time_ids(*size)),
         )
         drawn = sampler.denoise(
             networks["unet"],

@@ -6,10 +6,11 @@ nothing compiles after startup.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +19,11 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pipeline import programs
+from pipeline import programs, sampler
 from pipeline.config import Config
 from pipeline.executables import ExecutableCache
 from pipeline.programs import MAX_EVALUATIONS, Networks, Program, Programs, Shapes
-from pipeline.scheduler import Schedule, State, Table
+from pipeline.scheduler import Schedule, State, Table, make_schedule
 from pipeline.unet import Context
 
 log = logging.getLogger(__name__)
@@ -62,12 +63,18 @@ class Kept(NamedTuple):
 
 
 def load_kept(
-    config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: Shapes, cache: ExecutableCache | None
+    config: Config,
+    dtype: np.dtype[Any],
+    mesh: Mesh,
+    shapes: Shapes,
+    cache: ExecutableCache | None,
+    without: Collection[str] = (),
 ) -> dict[str, Kept]:
     """By name, the programs of a `CompiledSampler` that need not be compiled.
 
     Nothing of the networks is needed for that but their configuration, and the dtype of their
-    numbers: the rest of a checkpoint can be read meanwhile.
+    numbers: the rest of a checkpoint can be read meanwhile. Programs named in `without` are left
+    out.
     """
     if cache is None:
         return {}
@@ -79,7 +86,7 @@ def load_kept(
         seconds = time.perf_counter() - start
         return None if executable is None else Kept(executable, seconds)
 
-    names = programs.names(config, mesh)
+    names = [name for name in programs.names(config, mesh) if name not in without]
     with ThreadPoolExecutor(len(names), thread_name_prefix="load") as threads:
         found = zip(names, threads.map(load, names), strict=True)
         return {name: kept for name, kept in found if kept is not None}
@@ -94,9 +101,11 @@ class CompiledSampler:
         networks: shapes and dtypes in place of their parameters will do.
         cache: where to keep what is compiled.
         kept: what `load_kept` gave for the same, of which nothing is compiled.
+        shared: executables of a sampler of another size that serve this one too.
 
     Attributes:
-        executables: by name; `seconds`: how long each took to compile, or to load.
+        executables: by name; `seconds`: how long each took to compile, or to load, but for those
+            that are shared.
         compile_seconds: what getting the executables took, added up: those that were in the cache
             ("hit"), and those that were compiled ("miss").
     """
@@ -109,6 +118,7 @@ class CompiledSampler:
         shapes: Shapes,
         cache: ExecutableCache | None,
         kept: Mapping[str, Kept],
+        shared: Mapping[str, jax.stages.Compiled] = MappingProxyType({}),
     ):
         self.mesh = mesh
         self.shapes = shapes
@@ -119,11 +129,12 @@ class CompiledSampler:
         self._by_image = NamedSharding(mesh, P("images"))
         self._by_half = NamedSharding(mesh, P("guidance", "images"))
         self._networks = networks
-        self.executables = {name: found.executable for name, found in kept.items()}
+        self.executables = {**shared, **{name: found.executable for name, found in kept.items()}}
         self.seconds = {name: found.seconds for name, found in kept.items()}
         for name, seconds in self.seconds.items():
             log.info("loaded %s in %.1f s", name, seconds)
-        self._compile_all([name for name in programs.names(config, mesh) if name not in kept])
+        missing = [name for name in programs.names(config, mesh) if name not in self.executables]
+        self._compile_all(missing)
         self.compile_seconds = {
             kind: sum(seconds for name, seconds in self.seconds.items() if (name in kept) == hit)
             for kind, hit in (("hit", True), ("miss", False))
@@ -134,11 +145,17 @@ class CompiledSampler:
         self._networks, self._weights = networks, programs.weights(networks)
 
     def resized(self, height: int, width: int) -> "CompiledSampler":
-        """The same networks and devices, compiled for pictures of other sides, in pixels."""
+        """The same networks and devices, compiled for pictures of other sides, in pixels.
+
+        Programs that do not depend on the sides are shared.
+        """
         shapes = replace(self.shapes, height=height, width=width)
         dtype = self._networks.unet.dtype
-        kept = load_kept(self._config, dtype, self.mesh, shapes, self._cache)
-        other = CompiledSampler(self._config, self._networks, self.mesh, shapes, self._cache, kept)
+        shared = {name: run for name, run in self.executables.items() if name in programs.SIZELESS}
+        kept = load_kept(self._config, dtype, self.mesh, shapes, self._cache, without=shared)
+        other = CompiledSampler(
+            self._config, self._networks, self.mesh, shapes, self._cache, kept, shared
+        )
         other.fill(self._networks)
         return other
 
@@ -164,13 +181,52 @@ class CompiledSampler:
 
     # --- running
 
+    def warm_up(self, latents: np.ndarray) -> np.ndarray:
+        """Run every program once: the first run of an executable is slow.
+
+        Args:
+            latents: `[B, h, w, C]` float32, to decode.
+
+        Returns:
+            Their pictures `[B, H, W, 3]` float32 in 0..1.
+        """
+        images, tokens = self.shapes.images, self.shapes.tokens
+        ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
+        seeds = self.put_seeds(np.zeros(images, np.uint32))
+        noise = self.initial_latents(seeds, 1.0)
+        state = self.start(self.vary(noise, noise, 0.5))
+        advance = partial(
+            self.denoise,
+            conditioning=self.encode(ids, np.zeros(images, bool)),
+            seeds=seeds,
+            table=self.put_schedule(make_schedule(self._config.scheduler, 1)),
+            guidance_scale=2.0,
+            start=0,
+            stop=1,
+        )
+        state = advance(state, guided=1)
+        if "unguided" in self.executables:
+            state = advance(state, guided=0)
+        jax.block_until_ready(state)
+        if (checker := self._config.safety_checker) is not None:
+            side = checker.vision.image_size
+            self.check(np.zeros((images, side, side, 3), np.uint8))
+        pictures, _ = self.decode(self.put_latents(latents))
+        return np.asarray(pictures)
+
     def encode(self, input_ids: np.ndarray, zero_negative: np.ndarray) -> Context:
         """input_ids `[2, B, E, L]` int32, zero_negative `[B]` bool."""
         ids = jax.device_put(input_ids, self._by_half)
         zero = jax.device_put(zero_negative, self._by_image)
-        return self.executables["encode"](
-            self._weights["text_encoders"], self._weights["unet"], ids, zero
-        )
+        texts, unet = self._weights["text_encoders"], self._weights["unet"]
+        return self.executables["encode"](texts, unet, ids, zero, self._add_time_ids)
+
+    @cached_property
+    def _add_time_ids(self) -> Array | None:
+        if self._config.text_encoder_2 is None:
+            return None
+        ids = sampler.time_ids(self.shapes.height, self.shapes.width)
+        return jax.device_put(ids, self._whole)
 
     def put_seeds(self, seeds: np.ndarray) -> Array:
         """Seeds `[B]` uint32, one per picture, from the host."""

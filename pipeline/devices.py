@@ -10,8 +10,8 @@ from jax.errors import JaxRuntimeError
 
 from pipeline.errors import DeviceError
 
-# A checkpoint that is larger has one copy in a CPU's memory, not one for every core.
-LARGE_BYTES = 500e6
+# A checkpoint with more, 500 MB in float32, has one copy in a CPU's memory, not one per core.
+LARGE_PARAMETERS = 125_000_000
 CPU_INFO = Path("/proc/cpuinfo")
 # Of a CPU that multiplies numbers in bfloat16 as they are.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16"})
@@ -31,28 +31,25 @@ def cores_as_devices(images: int) -> None:
         jax.config.update("jax_num_cpu_devices", shares)
 
 
-def worth_a_copy(devices: Sequence[jax.Device], folder: Path) -> Sequence[jax.Device]:
-    """Those of the devices that a checkpoint in a folder should be copied to.
+def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:
+    """Return the devices that a checkpoint of so many parameters should be copied to.
 
     All of them; but of a CPU's, which have one memory, only the first where it is large.
     """
-    return devices[:1] if devices[0].platform == "cpu" and _is_large(folder) else devices
+    large = parameters > LARGE_PARAMETERS
+    return devices[:1] if devices[0].platform == "cpu" and large else devices
 
 
-def worth_bfloat16(device: jax.Device, folder: Path) -> bool:
-    """Whether the networks of a checkpoint in a folder should run in bfloat16 on a device.
+def worth_bfloat16(device: jax.Device, parameters: int) -> bool:
+    """Say whether networks of so many parameters together should run in bfloat16 on a device.
 
-    On accelerators all. On a CPU those of a large one, if it has instructions for such products: in
-    a small one's they are too small to be worth the time that they take to compile.
+    On accelerators always. On a CPU where they are large, if it has instructions for such products:
+    a small network's products are too small to be worth the time that they take to compile.
     """
     if device.platform != "cpu":
         return True
     features = CPU_INFO.read_text().split() if CPU_INFO.exists() else []
-    return not BFLOAT16_FEATURES.isdisjoint(features) and _is_large(folder)
-
-
-def _is_large(folder: Path) -> bool:
-    return sum(file.stat().st_size for file in folder.rglob("*.safetensors")) > LARGE_BYTES
+    return not BFLOAT16_FEATURES.isdisjoint(features) and parameters > LARGE_PARAMETERS
 
 
 def find_devices() -> list[jax.Device]:

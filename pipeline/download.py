@@ -67,9 +67,9 @@ def _from_hub(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
     except CachedRepoTreeNotFoundError:  # in a cache that cannot be written to
         tree = list_repo_tree(model, revision=resolved.resolved, recursive=True)
         names = [entry.path for entry in tree]
-    files = check(folder, model, names, wanted)
-    snapshot_download(model, revision=resolved, allow_patterns=files)
-    return Checkpoint(folder, model, resolved.resolved)
+    needed = check(folder, model, names, wanted)
+    snapshot_download(model, revision=resolved, allow_patterns=needed.files)
+    return Checkpoint(folder, model, resolved.resolved, needed.weights)
 
 
 def _check_that_it_answers(model: str, revision: str | None) -> None:
@@ -95,11 +95,11 @@ def _from_cache(model: str, revision: str | None, wanted: Wanted, reason: Except
     except LocalEntryNotFoundError:
         raise CheckpointError(_explanation(model, revision, reason)) from reason
     try:
-        check(Path(folder), folder, list_folder(Path(folder)), wanted)
+        needed = check(Path(folder), folder, list_folder(Path(folder)), wanted)
     except CheckpointError as error:
         message = f"{_explanation(model, revision, reason)} What is in the cache: {error}"
         raise CheckpointError(message) from reason
-    return Checkpoint(Path(folder), model, Path(folder).name)
+    return Checkpoint(Path(folder), model, Path(folder).name, needed.weights)
 
 
 def _is_final(error: Exception) -> bool:

@@ -9,7 +9,7 @@ class CheckpointError(ValueError):
 
 
 class InputError(ValueError):
-    """An argument of a request that cannot be used: a blank prompt, a seed out of range, ...
+    """An argument of a request that cannot be used: a seed out of range, a wrong size, ...
 
     The message names the argument and its value, and says what would be right.
     """

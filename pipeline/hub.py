@@ -24,8 +24,9 @@ def fetch(
     Args:
         model: a folder, or an id on the Hub such as `stabilityai/stable-diffusion-xl-base-1.0`.
         revision: a branch, tag or commit on the Hub; None is the main branch.
-        prefer_fp16: fetch weights in half precision where they are offered: half the download,
-            and enough for networks that run in 16 bits.
+        prefer_fp16: use weights in half precision where they are offered: half the download,
+            and enough for networks that run in 16 bits. A folder with both precisions is read in
+            the same one that would be downloaded.
         scheduler: takes the place of the checkpoint's own, as in `read_config`.
         safety_checker: False does without the checkpoint's safety checker.
 
@@ -43,8 +44,8 @@ def fetch(
                 f"{model}: this is a folder, which has no revision {revision!r}; only models on "
                 "the Hub have revisions"
             )
-        check(folder, str(folder), list_folder(folder), wanted)
-        return Checkpoint(folder, folder.resolve().name, revision=None)
+        needed = check(folder, str(folder), list_folder(folder), wanted)
+        return Checkpoint(folder, folder.resolve().name, None, needed.weights)
     if folder.is_file():
         raise CheckpointError(f"{model}: is a file; expected a folder in diffusers' layout")
     # Here, because the Hub's client takes time to import, and a folder needs none.

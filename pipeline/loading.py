@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from tqdm import tqdm
 
 from pipeline import weights
+from pipeline.checkpoint import Checkpoint
 from pipeline.clip import CLIPTextEncoder
 from pipeline.config import Config
 from pipeline.errors import CheckpointError, InputError
@@ -86,11 +87,20 @@ def trace_networks(
 
 
 def find_networks(
-    folder: Path, config: Config, dtype: np.dtype[Any], cache: ExecutableCache | None = None
+    checkpoint: Checkpoint,
+    config: Config,
+    dtype: np.dtype[Any],
+    cache: ExecutableCache | None = None,
 ) -> dict[str, Stored[Any]]:
-    """Of a checkpoint on this machine, by the names of their folders; refuses what does not fit."""
+    """Of a checkpoint on this machine, by the names of their folders; refuses what does not fit.
+
+    Only the weight files that were chosen for the checkpoint are read.
+    """
     networks = trace_networks(config, dtype, cache)
-    return {name: weights.find(network, folder / name) for name, network in networks.items()}
+    return {
+        name: weights.find(network, checkpoint.folder / name, checkpoint.weights[name])
+        for name, network in networks.items()
+    }
 
 
 def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networks:

@@ -3,12 +3,12 @@
 Named after the model it was made for; it draws with Stable Diffusion 1 and 2 as well.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from PIL import Image
 
 from pipeline import metadata, preview, safety_images
-from pipeline.checkpoint import Checkpoint
+from pipeline.checkpoint import Checkpoint, count_parameters
 from pipeline.compiled import CompiledSampler, load_kept, make_mesh, place_on
 from pipeline.config import Config, read_config
 from pipeline.devices import failures_explained, find_devices, worth_a_copy, worth_bfloat16
@@ -137,7 +137,11 @@ class SDXLPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
-        self._by_size = {(self.height, self.width): compiled}
+        # Replaced as a whole and never changed: one thread draws while another adds a size.
+        self._by_size: Mapping[tuple[int, int], CompiledSampler] = {
+            (self.height, self.width): compiled
+        }
+        self._adding = Lock()
         self._colours = colours
         self._screen = screen
 
@@ -194,6 +198,8 @@ class SDXLPipeline:
         used = find_devices() if devices is None else list(devices)
         if not used:
             raise InputError("devices is empty; expected at least one")
+        # The files follow from what is known before they are fetched; a CPU that is then given
+        # bfloat16 for its speed reads full precision where it is offered.
         chosen = network_dtype(dtype, used)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         checkpoint = fetch(
@@ -203,33 +209,22 @@ class SDXLPipeline:
             scheduler=scheduler,
             safety_checker=safety_checker,
         )
-        if dtype is None and worth_bfloat16(used[0], checkpoint.folder):
+        parameters = count_parameters(checkpoint)
+        if dtype is None and worth_bfloat16(used[0], parameters):
             chosen = network_dtype("bfloat16", used)
         config = read_config(checkpoint.folder, scheduler, safety_checker=safety_checker)
         tokens = read_length(checkpoint.folder)
         shapes = Shapes(images_per_request, *image_size(config, height, width), tokens)
         if devices is None:
-            used = worth_a_copy(used, checkpoint.folder)
+            used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request)
-        tokenizers, compiled = _load(checkpoint.folder, config, chosen, mesh, shapes, cache)
-        # The first run of an executable is slow even when it has been compiled.
+        tokenizers, compiled = _load(checkpoint, config, chosen, mesh, shapes, cache)
         with Timed("warmed up"):
-            colours = _fit_colours(compiled)
-            pipe = cls(
-                checkpoint,
-                config,
-                tokenizers,
-                compiled,
-                colours,
-                num_inference_steps,
-                chosen,
-                screen,
-            )
-            pipe.generate("warm up", num_inference_steps=1, output_type="latent")
-            pipe._flagged(
-                compiled, np.zeros((images_per_request, pipe.height, pipe.width, 3), np.uint8)
-            )
-        return pipe
+            tokenizers.tokenize(["warm up"])
+            colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
+        return cls(
+            checkpoint, config, tokenizers, compiled, colours, num_inference_steps, chosen, screen
+        )
 
     def check_size(self, height: int, width: int) -> None:
         """Refuses, with an InputError, what `add_size` could not be asked for."""
@@ -239,15 +234,33 @@ class SDXLPipeline:
     def add_size(self, height: int, width: int) -> None:
         """Compiles for pictures of another size too, which share the networks' parameters.
 
-        Another thread may draw meanwhile. The first run of an executable is slow, of these too.
+        Another thread may draw meanwhile. Call `warm_up` before the first request of that size.
 
         Raises:
             DeviceError: there is too little memory.
             InputError: a side cannot be used.
         """
         size = image_size(self._config, height, width)
-        if size not in self._by_size:
-            self._by_size[size] = self._compiled.resized(*size)
+        with self._adding:
+            if size not in self._by_size:
+                self._by_size = {**self._by_size, size: self._compiled.resized(*size)}
+
+    @failures_explained()
+    def warm_up(self, height: int | None = None, width: int | None = None) -> None:
+        """Run every program of a size once, because the first run of an executable is slow.
+
+        `from_pretrained` has done so for the pipeline's own size. As with `generate`, nothing else
+        may run on the devices meanwhile.
+
+        Args:
+            height: in pixels, as `width`: of this pipeline, or a size that was added to it.
+
+        Raises:
+            DeviceError: a device fails or has too little memory.
+            InputError: the size is not one of the pipeline's.
+        """
+        run = self._sampler(height, width)
+        run.warm_up(np.zeros((self.images_per_request, *run.latents_shape), np.float32))
 
     @failures_explained()
     def generate(
@@ -271,7 +284,8 @@ class SDXLPipeline:
         """Draws `images_per_request` pictures. Nothing in here compiles.
 
         Args:
-            prompt: one for all pictures, or one for each.
+            prompt: one for all pictures, or one for each; a blank one draws whatever the model
+                comes up with.
             negative_prompt: the same; a blank one counts as none.
             guidance_scale: how closely to follow the prompt; 1 and below means no guidance.
             seed: picture i is drawn from seed + i (modulo 2^32), and only from that.
@@ -338,11 +352,12 @@ class SDXLPipeline:
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
 
     def _sampler(self, height: int | None, width: int | None) -> CompiledSampler:
-        wanted = height or self.height, width or self.width
-        if wanted not in self._by_size:
-            there_are = ", ".join(f"{width}x{height}" for height, width in self._by_size)
+        wanted = self.height if height is None else height, self.width if width is None else width
+        by_size = self._by_size
+        if wanted not in by_size:
+            there_are = ", ".join(f"{width}x{height}" for height, width in by_size)
             raise InputError(f"the size is {wanted[1]}x{wanted[0]}; expected one of {there_are}")
-        return self._by_size[wanted]
+        return by_size[wanted]
 
     def _sample(
         self,
@@ -465,7 +480,7 @@ class SDXLPipeline:
 
 @without_collecting_garbage()
 def _load(
-    folder: Path,
+    checkpoint: Checkpoint,
     config: Config,
     dtype: np.dtype[Any],
     mesh: Mesh,
@@ -479,17 +494,10 @@ def _load(
     """
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
         keeping = threads.submit(load_kept, config, dtype, mesh, shapes, cache)
-        tokenizers = load_tokenizers(folder, config, cache)
-        found = find_networks(folder, config, dtype, cache)
+        tokenizers = load_tokenizers(checkpoint.folder, config, cache)
+        found = find_networks(checkpoint, config, dtype, cache)
         loading = threads.submit(load_networks, found, place_on(mesh))
         empty = Networks.named({name: stored.module for name, stored in found.items()})
         compiled = CompiledSampler(config, empty, mesh, shapes, cache, keeping.result())
     compiled.fill(loading.result())
     return tokenizers, compiled
-
-
-def _fit_colours(compiled: CompiledSampler) -> preview.Colours:
-    def decode(latents: np.ndarray) -> np.ndarray:
-        return np.asarray(compiled.decode(compiled.put_latents(latents))[0])
-
-    return preview.fit(decode, (compiled.shapes.images, *compiled.latents_shape))

@@ -25,6 +25,8 @@ from pipeline.unet import Context, UNet
 from pipeline.vae import VAE
 
 MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the UNet; PNDM's first step takes two
+# Programs that are the same whatever the pictures' sides are.
+SIZELESS = ("encode", "check")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def about(name: str, config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: S
     """
     networks = (config.text_encoders, config.unet, config.vae)
     part = config.safety_checker if name == "check" else networks
-    return name, part, dtype.name, dict(mesh.shape), shapes
+    sides = None if name in SIZELESS else (shapes.height, shapes.width)
+    return name, part, dtype.name, dict(mesh.shape), shapes.images, shapes.tokens, sides
 
 
 def latents_shape(config: Config, shapes: Shapes) -> tuple[int, int, int]:
@@ -163,14 +166,21 @@ class Programs:
         ids_shape = (2, shapes.images, len(self._config.text_encoders), shapes.tokens)
         ids = _spec(ids_shape, jnp.int32, self._by_half)
         zero = _spec((shapes.images,), jnp.bool_, self._by_image)
+        time_ids = self._conditioning_spec().add_time_ids
 
-        def encode(texts: list[Array], unet: list[Array], ids: Array, zero: Array) -> Context:
-            size = (shapes.height, shapes.width)
+        def encode(
+            texts: list[Array],
+            unet: list[Array],
+            ids: Array,
+            zero: Array,
+            add_time_ids: Array | None,
+        ) -> Context:
             encoders = rebuild["text_encoders"](texts)
-            conditioning = sampler.encode(encoders, ids, zero, size, self._shard)
+            conditioning = sampler.encode(encoders, ids, zero, add_time_ids, self._shard)
             return sampler.prepare(rebuild["unet"](unet), conditioning, self._shard)
 
-        args = (self._weights_spec["text_encoders"], self._weights_spec["unet"], ids, zero)
+        weights = self._weights_spec
+        args = (weights["text_encoders"], weights["unet"], ids, zero, time_ids)
         return Program(encode, args, _shardings(self._context_spec), self._options())
 
     def _denoise(self) -> Program:

@@ -30,8 +30,9 @@ class Request:
 
     @property
     def guided_steps(self) -> int:
-        """The steps before guidance ends."""
-        return round(self.guidance_until * self.num_inference_steps)
+        """Steps with guidance, from the first one on; a scale of 1 and below has none."""
+        until = self.guidance_until if self.guidance_scale > 1 else 0.0
+        return round(until * self.num_inference_steps)
 
 
 def check_request(
@@ -51,9 +52,6 @@ def check_request(
     """
     check_count("images_per_request", images, 1, MAX_IMAGES)
     negative = "" if negative_prompt is None else negative_prompt
-    prompts = _per_picture("prompt", prompt, images)
-    if any(not text.strip() for text in prompts):
-        raise InputError("prompt is blank; say what the picture should show")
     _check_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE)
     _check_number("guidance_until", guidance_until, 1)
     _check_number("variation_strength", variation_strength, 1)
@@ -61,7 +59,7 @@ def check_request(
     check_count("variation_seed", variation_seed, 0, MAX_SEED)
     check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
     return Request(
-        prompts=prompts,
+        prompts=_per_picture("prompt", prompt, images),
         negative_prompts=_per_picture("negative_prompt", negative, images),
         guidance_scale=float(guidance_scale),
         seeds=picture_seeds(int(seed), images, variation_strength),

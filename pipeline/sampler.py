@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pipeline import scheduler
@@ -27,7 +28,7 @@ class Conditioning(NamedTuple):
     """The prompts as the text encoders understand them.
 
     prompt_embeds `[2, B, L, D]`; with SDXL also pooled_prompt_embeds `[2, B, P]` and add_time_ids
-    `[6]` float32 = (height, width, top, left, height, width) in pixels.
+    `[6]` float32, from `time_ids`.
     """
 
     prompt_embeds: Array
@@ -35,11 +36,19 @@ class Conditioning(NamedTuple):
     add_time_ids: Array | None
 
 
+def time_ids(height: int, width: int) -> np.ndarray:
+    """Return SDXL's add_time_ids `[6]` float32 of a whole picture, in pixels.
+
+    They are the original size, the top and left of the crop, and the target size.
+    """
+    return np.array([height, width, 0, 0, height, width], np.float32)
+
+
 def encode(
     text_encoders: Sequence[CLIPTextEncoder],
     input_ids: Array,
     zero_negative: Array,
-    size: tuple[int, int],
+    add_time_ids: Array | None,
     shard: Spread = lambda x: x,
 ) -> Conditioning:
     """Prompts to conditioning.
@@ -48,7 +57,7 @@ def encode(
         text_encoders: one, or SDXL's two, the second of them with a projection.
         input_ids: `[2, B, E, L]` int32: negative and positive prompts; E: of each text encoder.
         zero_negative: `[B]` bool: this picture's negative prompt counts as zero embeddings.
-        size: height and width in pixels.
+        add_time_ids: `[6]` float32, from `time_ids`; used with SDXL alone.
         shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
     """
     ids = shard(_joined(input_ids))
@@ -62,7 +71,7 @@ def encode(
     return Conditioning(
         prompt_embeds=embeds,
         pooled_prompt_embeds=jnp.where(dropped[:, :, None], 0, _halves(pooled)),
-        add_time_ids=jnp.array([*size, 0, 0, *size], jnp.float32),
+        add_time_ids=add_time_ids,
     )
 
 

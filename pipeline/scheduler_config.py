@@ -126,6 +126,7 @@ def read_scheduler(
     if config.num_train_timesteps < MAX_INFERENCE_STEPS:
         right = f"at least {MAX_INFERENCE_STEPS}, the most steps of a request"
         raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
+    _check_offset(keys, config, xl=xl)
     for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
         if beta >= 1:
             raise keys.error(key, beta, "a number below 1")
@@ -146,3 +147,27 @@ def _steps_offset(keys: Keys) -> int:
     if value < 0:
         raise keys.error("steps_offset", value, "0 or more")
     return value
+
+
+def _check_offset(keys: Keys, config: SchedulerConfig, *, xl: bool) -> None:
+    """Refuse an offset that takes a run past the training timesteps.
+
+    diffusers adds it with "leading" spacing alone, and fails there with an IndexError or goes on
+    with a timestep that the network was never trained for.
+    """
+    if config.timestep_spacing != "leading":
+        return
+    trained = config.num_train_timesteps
+    # DPM-Solver++ spaces one timestep more than there are steps, and leaves out the last.
+    more = 1 if config.name == "dpmsolver++" else 0
+    counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
+    largest = max((count - 1) * (trained // count) for count in counts)
+    room = trained - 1 - largest
+    if config.steps_offset <= room:
+        return
+    if xl:
+        right = f"at most {room}, so that every timestep is below num_train_timesteps = {trained}"
+        raise keys.error("steps_offset", config.steps_offset, right)
+    # The file's own offset is not read.
+    right = f"a number above {largest + 1}, a run's largest timestep with steps_offset 1"
+    raise keys.error("num_train_timesteps", trained, right)

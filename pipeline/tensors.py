@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -148,16 +148,21 @@ class TensorFiles(Mapping[str, Tensor]):
         self._resources.close()
 
 
-def open_tensors(folder: Path) -> TensorFiles:
-    """Opens the weights in a component's folder; full precision where it and fp16 are complete.
+def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFiles:
+    """Opens the weights in a component's folder.
 
     Only headers are read here. Format: https://huggingface.co/docs/safetensors
+
+    Args:
+        folder: the component's.
+        names: what `choose_weight_files` returned for the component; where None it chooses among
+            the folder's files, full precision where it and fp16 are complete.
 
     Raises:
         CheckpointError: no weights, weights that are not safetensors, a damaged or unreadable
             file, an unsupported dtype, or an index and shards that do not say the same.
     """
-    files = choose_weight_files(_list_folder(folder), folder.name)
+    files = choose_weight_files(_list_folder(folder), folder.name) if names is None else names
     with contextlib.ExitStack() as resources:
         if files[0].endswith(".json"):
             tensors = _open_sharded(folder / Path(files[0]).name, resources)

@@ -6,7 +6,7 @@ the spellings that older files have into them.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -141,6 +141,7 @@ class Stored(Generic[M]):
 
     module: M
     _folder: Path
+    _files: Sequence[str] | None
     _sources: dict[Any, list[str]]
 
     def load(self, place: Place, progress: Callable[[int], object] = lambda _: None) -> M:
@@ -154,7 +155,7 @@ class Stored(Generic[M]):
         """
         graphdef, state = nnx.split(self.module)
         flat = dict(nnx.to_flat_state(state))
-        with open_tensors(self._folder) as files:
+        with open_tensors(self._folder, self._files) as files:
             for path, param in flat.items():
                 shares = [from_checkpoint(path, files[name].read()) for name in self._sources[path]]
                 tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
@@ -164,19 +165,20 @@ class Stored(Generic[M]):
         return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
-def find(module: M, folder: Path) -> Stored[M]:
+def find(module: M, folder: Path, names: Sequence[str] | None = None) -> Stored[M]:
     """Finds a module's parameters in the safetensors files of a component's folder.
 
     Args:
         module: with shapes and dtypes in place of its parameters.
         folder: holds the component's weights, for instance `.../unet`.
+        names: the weight files to read, as in `open_tensors`.
 
     Raises CheckpointError, naming file and tensor, for an unknown, missing, duplicate or wrongly
     shaped tensor, and for a file that cannot be read.
     """
-    with open_tensors(folder) as files:
+    with open_tensors(folder, names) as files:
         params = dict(nnx.to_flat_state(nnx.state(module)))
-        return Stored(module, folder, _match(folder, files, params))
+        return Stored(module, folder, names, _match(folder, files, params))
 
 
 def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:

@@ -59,7 +59,13 @@ def _check_texts(field: str, value: str | tuple[str, ...] | None, images: int) -
 
 def _check_range(field: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise _wrong(field, f"is {value}; expected {low:g} to {high:.0f}")
+        raise _wrong(field, f"is {_in_full(value)}; expected {low:g} to {high:.0f}")
+
+
+def _in_full(value: float) -> str:
+    """Return a number as text; a large whole one without an exponent: 10000000000, not 1e+10."""
+    is_large = isinstance(value, float) and value.is_integer() and abs(value) >= 10**6
+    return f"{value:.0f}" if is_large else str(value)
 
 
 def _wrong(field: str, what: str) -> RequestError:

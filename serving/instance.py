@@ -36,6 +36,11 @@ ELSEWHERE = {
 }
 
 
+def http_url(host: str, port: int) -> str:
+    """Return the URL of an instance at a host, which may be an address of IPv6, and a port."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 class BackendError(Exception):
     """An instance that cannot be used, or could not see a request through.
 
@@ -80,6 +85,9 @@ class _Answer(Model):
     load: Load
 
 
+_ANSWER, _LENGTH = TypeAdapter(_Answer), TypeAdapter(Length)
+
+
 async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
     """The model that an instance draws with, and how busy it is.
 
@@ -97,7 +105,7 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     if status != 200:
         raise BackendError(f"answers {status}, not 200", "refused")
     try:
-        found = TypeAdapter(_Answer).validate_json(content)
+        found = _ANSWER.validate_json(content)
     except ValidationError as error:
         said = f"does not say what it draws with: {_about(error)}"
         raise BackendError(said, "nonsense") from error
@@ -120,7 +128,7 @@ async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Leng
     body = {"prompt": prompt}
     try:
         status, content = await _ask(client, "POST", f"{url}/v1/length", LENGTH_WITHIN_S, body)
-        return TypeAdapter(Length).validate_json(content) if status == 200 else None
+        return _LENGTH.validate_json(content) if status == 200 else None
     except (httpx.HTTPError, TimeoutError, BackendError, ValidationError):
         return None
 

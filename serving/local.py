@@ -135,7 +135,7 @@ class LocalGenerator(Reception):
 
         def run() -> None:
             with self._heard():
-                self._pipe.generate("warm up", num_inference_steps=1, height=height, width=width)
+                self._pipe.warm_up(height, width)
 
         try:
             await loop.run_in_executor(self._compiler, compile_it)

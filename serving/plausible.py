@@ -11,6 +11,7 @@ from serving.generator import Done, Event, Image, Model, Preview, Step
 from serving.instance import BackendError
 from serving.record import Record
 
+_SETTINGS = TypeAdapter(Settings)
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
@@ -26,7 +27,7 @@ def check(event: Event, record: Record, model: Model) -> None:
         case Step(done, total) if not 1 <= done <= total == steps:
             raise BackendError(f"has done {done} of {total} steps, not {steps}", "nonsense")
         case Image():
-            _check_image(event, record, wanted)
+            _check_image(event, record, wanted, model)
         case Preview(jpegs) if not (
             1 <= len(jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in jpegs)
         ):
@@ -35,7 +36,7 @@ def check(event: Event, record: Record, model: Model) -> None:
             raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
 
 
-def _check_image(image: Image, record: Record, wanted: int) -> None:
+def _check_image(image: Image, record: Record, wanted: int, model: Model) -> None:
     """Passes one of the pictures that this request is to have."""
     request = record.request
     seeds = picture_seeds(request.seed, wanted, request.variation_strength)
@@ -45,6 +46,10 @@ def _check_image(image: Image, record: Record, wanted: int) -> None:
         raise BackendError("sends a picture unblurred that is not to be", "nonsense")
     if image.seed != seeds[image.index] or not _are_settings(image.settings):
         raise BackendError("sends a picture of another seed, or without settings", "nonsense")
+    # An instance may be replaced between two looks at it.
+    drawn_with = image.settings["model"], image.settings["revision"]
+    if drawn_with != (model.name, model.revision):
+        raise BackendError(f"sends a picture that {drawn_with[0]!r} drew", "other")
 
 
 def _may_be_unblurred(image: Image, record: Record) -> bool:
@@ -58,7 +63,7 @@ def _are_settings(found: dict[str, str | int | float | None]) -> bool:
     if any(isinstance(value, float) and not math.isfinite(value) for value in found.values()):
         return False
     try:
-        read = TypeAdapter(Settings).validate_python(found)
+        read = _SETTINGS.validate_python(found)
     except ValidationError:
         return False
     return found.items() <= dataclasses.asdict(read).items()

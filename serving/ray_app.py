@@ -25,7 +25,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serving import http, logs, options, start
 from serving.generator import Model
-from serving.instance import Client
+from serving.instance import Client, http_url
 from serving.observer import Observer
 from serving.options import Options
 from serving.remote import RemoteGenerator
@@ -147,7 +147,7 @@ class Painter:
         host = ray.util.get_node_ip_address()
         door = start.listen(host, 0)
         port = door.getsockname()[1]
-        self._url = f"http://{host}:{port}"
+        self._url = http_url(host, port)
         self._server = Server(web, generator, host, port, chosen.stop_within)
         self._client = Client()
         self._threads = [

@@ -4,11 +4,12 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from serving import wire, words
+from serving import checks, wire, words
 from serving.desk import Limits
 from serving.generator import (
     Error,
@@ -16,6 +17,7 @@ from serving.generator import (
     Length,
     Model,
     Queued,
+    RequestError,
     Started,
     Step,
 )
@@ -40,12 +42,15 @@ log = logging.getLogger(__name__)
 # More than any request needs that is only unlucky, and an end for one that is what kills instances.
 ATTEMPTS = 5
 HEALTH_S = 5.0  # between two looks at an instance
-# Looks in a row without an answer, until what an instance draws is begun again elsewhere.
+# Looks in a row without an answer, until what an instance draws is begun again elsewhere, and its
+# model counts no more.
 _LOOKS = 2
 # The same, until an instance that was not there from the start is forgotten.
 LAST_LOOKS = 24
 # How long an instance that refuses requests for the moment is spared, whatever it says.
 _LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
+# The end of a request of which the pictures that are still to come would not be the same any more.
+REPLACED = "The model that drew these pictures has been replaced meanwhile. Please try again."
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,9 @@ class Backend:
         resting: whether it has said that it takes in nothing more for a moment.
         silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
         stays: whether it is looked at for ever, however long it is silent.
-        model: what it said that it draws with, at the last look; None before the first.
+        healthy: whether it answers and takes in requests, whatever it draws with.
+        model: what it said that it draws with, at the last look; None before the first, and while
+            it refuses or is silent for `_LOOKS` looks.
     """
 
     url: str
@@ -85,11 +92,20 @@ class Backend:
     silent: int = 0
     model: Model | None = None
 
-    def draws(self, size: tuple[int, int] | None) -> bool:
-        """Whether it would do so now; None for the size of who does not ask for one."""
-        if self.model is None or not self.healthy or self.resting or self.drawing:
+    @property
+    def undecided(self) -> bool:
+        """Whether it is still to say for the first time what it draws with."""
+        return self.healthy and self.model is None
+
+    def draws(self, size: tuple[int, int] | None, model: Model) -> bool:
+        """Return whether it would draw as `model` does now; the size None is the model's own."""
+        if not self.healthy or self.resting or self.drawing or not self.agrees(model):
             return False
-        return size is None or size in self.model.sizes
+        return size is None or (self.model is not None and size in self.model.sizes)
+
+    def agrees(self, model: Model) -> bool:
+        """Return whether it draws the same pictures as `model`, as far as it said."""
+        return self.model is not None and not differences(self.model, model)
 
 
 class RemoteGenerator(Reception):
@@ -98,6 +114,10 @@ class RemoteGenerator(Reception):
     Requests wait here, in one queue that is fair to visitors, and each instance is sent the next
     one when it has drawn the one before. A request whose instance is lost begins again on another,
     with the same seed and so with the same pictures.
+
+    `model` is that of the instances, at first as one of them told it. When more than half of them
+    draw with another one, or none with this one any more, it becomes that one. A request that was
+    begun goes on with the model it was begun with for as long as there is an instance that has it.
     """
 
     def __init__(
@@ -113,6 +133,7 @@ class RemoteGenerator(Reception):
         self._backends = [Backend(url) for url in urls]
         self._looking: set[asyncio.Task[None]] = set()
         self._again: dict[str, _PutOff] = {}
+        self._begun_with: dict[str, Model] = {}  # by the id of a request
         super().__init__(model, limits, rates, observer)
 
     async def close(self, within_s: float) -> None:
@@ -138,13 +159,20 @@ class RemoteGenerator(Reception):
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
         for backend in self._backends:
-            if backend.healthy:
+            if self._takes_new(backend):
                 return await fetch_length(self._client, backend.url, prompt)
         return None
 
     @property
     def _parallel(self) -> int:
-        return sum(backend.healthy for backend in self._backends)
+        usable = [backend for backend in self._backends if self._takes_new(backend)]
+        # Requests that other instances finish, as those do that are being stopped, take no place.
+        others = sum(bool(one.drawing) for one in self._backends if not self._takes_new(one))
+        return len(usable) + others if usable else 0
+
+    def _takes_new(self, backend: Backend) -> bool:
+        """Return whether requests that have not begun can be sent to an instance."""
+        return backend.undecided or (backend.healthy and backend.agrees(self.model))
 
     def _stop(self, record: Record) -> None:
         # Breaking off the connection has the instance stop within one step.
@@ -198,25 +226,61 @@ class RemoteGenerator(Reception):
     def _begin_next(self) -> None:
         # What was begun once comes before what still waits for its turn.
         for request_id, waiting in self._again.items():
-            if not waiting.backend.done() and (found := self._find(waiting.record, waiting.tried)):
+            if waiting.backend.done():
+                continue
+            if not self._goes_on(waiting.record):
+                waiting.backend.cancel()
+            elif found := self._find(waiting.record, waiting.tried, self._begun_with[request_id]):
                 self._drawing.add(request_id)
                 waiting.backend.set_result(found)
         super()._begin_next()
 
-    def _place(self, record: Record) -> bool:
-        return self._find(record, []) is not None
+    def _goes_on(self, record: Record) -> bool:
+        """Return whether a request that was begun can be begun again; end it if it cannot.
 
-    def _find(self, record: Record, tried: list[Backend]) -> Backend | None:
+        Where no instance has the model it was begun with, it is begun with the new one, unless
+        some of its pictures are there: the others must not come from another model.
+        """
+        begun_with = self._begun_with[record.request.id]
+        if not differences(begun_with, self.model):
+            return True
+        if any(backend.agrees(begun_with) for backend in self._backends):
+            return True
+        if record.images:
+            self._desk.end(record, ErrorKind.UNAVAILABLE, REPLACED)
+        else:
+            self._end_if_impossible(record)
+            self._begun_with[record.request.id] = self.model
+        return not record.ending
+
+    def _end_if_impossible(self, record: Record) -> None:
+        """End a request that the model can neither draw now nor once all its sizes are there."""
+        model = self.model
+        model = replace(model, more_sizes=(*model.more_sizes, *model.coming_sizes))
+        try:
+            checks.check(record.request, model, self._blocked)
+        except RequestError as error:
+            self._desk.end(record, error.kind, f"The model has been replaced meanwhile: {error}.")
+
+    def _place(self, record: Record) -> bool:
+        if self._find(record, [], self.model) is None:
+            return False
+        self._begun_with[record.request.id] = self.model
+        return True
+
+    def _find(self, record: Record, tried: list[Backend], model: Model) -> Backend | None:
         """Has a free instance draw a request next, rather not one that was tried before."""
-        free = [backend for backend in self._backends if backend.draws(record.request.size)]
+        request = record.request
+        free = [backend for backend in self._backends if backend.draws(request.size, model)]
         best = min(free, key=lambda one: (tried.count(one), one.others), default=None)
         if best:
-            best.drawing.add(record.request.id)
+            best.drawing.add(request.id)
         return best
 
     def _over(self, record: Record) -> None:
         for backend in self._backends:  # it may have ended before it was sent there
             backend.drawing.discard(record.request.id)
+        del self._begun_with[record.request.id]
         super()._over(record)
 
     def _rest(self, backend: Backend, retry_after_s: float | None) -> None:
@@ -247,7 +311,7 @@ class RemoteGenerator(Reception):
                         continue  # it is this instance that says so
                     if isinstance(event, Error) and event.kind in ELSEWHERE:
                         raise BackendError(event.message, str(event.kind))
-                    check(event, record, self.model)
+                    check(event, record, self._begun_with[request.id])
                     self._desk.publish(record, event)
                     if isinstance(event, Step) and event.done == event.total:
                         self._speed.observe(request.num_inference_steps, time.monotonic() - began)
@@ -274,7 +338,8 @@ class RemoteGenerator(Reception):
                 await self._look_at(backend)
             except Exception as error:  # an instance that is never looked at again would stay lost
                 log.error("%s cannot be looked at", backend.url, exc_info=error)
-                backend.healthy = False
+                backend.healthy, backend.model = False, None
+            self._follow_most()
             self._begin_next()
             await asyncio.sleep(HEALTH_S)
         log.info("%s is forgotten", backend.url)
@@ -283,31 +348,70 @@ class RemoteGenerator(Reception):
     async def _look_at(self, backend: Backend) -> None:
         try:
             model, load = await fetch_model(self._client, backend.url)
-            if others := differences(model, self.model):
-                raise BackendError(f"it draws with {others}", "other")
         except (BackendError, LoopError) as error:
-            if backend.healthy:
+            if self._takes_new(backend):
                 log.warning("%s is not used: %s", backend.url, error)
+            lost = isinstance(error, BackendError) and error.reason == "lost"
             backend.healthy = False
-            backend.silent += isinstance(error, BackendError) and error.reason == "lost"
+            backend.silent += lost
+            if not lost or backend.silent >= _LOOKS:
+                backend.model = None
             if backend.silent >= _LOOKS:
                 _give_up(backend)
             return
-        if not backend.healthy:
-            log.info("%s is used again", backend.url)
+        was_used, others = self._takes_new(backend), differences(model, self.model)
+        is_news = backend.model is None or backend.agrees(self.model)
         backend.healthy, backend.silent, backend.model = True, 0, model
-        self.model = replace(self.model, **self._sizes())
         backend.others = max(0, load.waiting + load.running - len(backend.streams))
+        if others and is_news:
+            log.warning("%s is not used: it draws with %s", backend.url, others)
+        elif not was_used and not others:
+            log.info("%s is used again", backend.url)
+
+    def _follow_most(self) -> None:
+        """Take over the model of more than half of the instances, if it is another.
+
+        Where no instance has the current one any more, take over the one that most have. An
+        instance that is silent for the first time counts only for the current one.
+        """
+        own = _without_sizes(self.model)
+        told = [(each, _without_sizes(each.model)) for each in self._backends if each.model]
+        counts = Counter(model for each, model in told if each.healthy or model == own)
+        undecided = sum(each.undecided for each in self._backends)
+        # Between equals: one that draws the same pictures, then the one that was added first.
+        rank = {model: (count, not differences(model, own)) for model, count in counts.items()}
+        most = max(counts, key=lambda model: rank[model], default=own)
+        gone = own not in counts and not undecided
+        if most != own and (gone or 2 * counts[most] > counts.total() + undecided):
+            self._take_over(most)
+        self.model = replace(self.model, **self._sizes())
+
+    def _take_over(self, model: Model) -> None:
+        """Draw with another model from now on; end what waits and cannot be drawn with it."""
+        replaced, self.model = self.model, model
+        self.model = replace(model, **self._sizes())
+        others = differences(model, replaced) or "with other defaults"
+        log.warning("The instances draw with another model now: %s", others)
+        self._observer.watch(self.model, lambda: self.load)
+        for record in list(self._queue):
+            self._end_if_impossible(record)
 
     def _sizes(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Those that any instance draws, or will, that can be asked now."""
-        models = [each.model for each in self._backends if each.healthy and each.model]
+        """Those that any instance draws, or will, that can be asked now; none to change if none."""
+        used = [each for each in self._backends if self._takes_new(each)]
+        models = [each.model for each in used if each.model]
+        if not models:
+            return {}
         more = dict.fromkeys(size for model in models for size in model.more_sizes)
         coming = dict.fromkeys(size for model in models for size in model.coming_sizes)
         return {
             "more_sizes": tuple(more),
             "coming_sizes": tuple(size for size in coming if size not in more),
         }
+
+
+def _without_sizes(model: Model) -> Model:
+    return replace(model, more_sizes=(), coming_sizes=())
 
 
 def _give_up(backend: Backend) -> None:

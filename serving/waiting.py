@@ -1,9 +1,11 @@
 """What an instance that has others draw does until the first of them is ready."""
 
 import asyncio
+import gc
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
 import httpx
@@ -45,17 +47,30 @@ async def wait_for_model(
         SystemExit: told to stop meanwhile.
     """
     waiting = _Server(at)
-    serving = asyncio.create_task(waiting.serve())
-    looking = asyncio.create_task(_look(client, urls))
+    with _collecting():
+        serving = asyncio.create_task(waiting.serve())
+        looking = asyncio.create_task(_look(client, urls))
+        try:
+            await asyncio.wait([serving, looking], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                raise SystemExit(waiting.status)
+            return looking.result()
+        finally:
+            looking.cancel()
+            waiting.should_exit = True
+            await serving
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """Turn the garbage collector on, which `app` turns off: a wait may last for hours."""
+    was_on = gc.isenabled()
+    gc.enable()
     try:
-        await asyncio.wait([serving, looking], return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            raise SystemExit(waiting.status)
-        return looking.result()
+        yield
     finally:
-        looking.cancel()
-        waiting.should_exit = True
-        await serving
+        if not was_on:
+            gc.disable()
 
 
 async def _look(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:

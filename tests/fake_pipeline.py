@@ -55,6 +55,9 @@ class FakePipeline:
         if width == 13:
             raise InputError("not this wide")
 
+    def warm_up(self, height: int, width: int) -> None:
+        self.generate("warm up", num_inference_steps=1, height=height, width=width)
+
     def generate(self, prompt: Any, **arguments: Any) -> Result:
         assert self._busy.acquire(blocking=False), "two requests met on the devices"
         self.calls.append({"prompt": prompt, **arguments})

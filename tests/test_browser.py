@@ -501,6 +501,41 @@ def test_older_settings_come_back_while_something_is_drawn(slow_page: Page):
     expect(page.locator("#status")).to_have_text(CANCELLED)
 
 
+SPOILT = [
+    None,
+    7,
+    "an entry",
+    [],
+    {},
+    {"link": 7},
+    {"look": 7},
+    {"look": {"a": 1}},
+    {"look": None},
+    {"said": None},
+    {"id": {"a": 1}},
+    {"at": "yesterday"},
+    {"at": 1e300},
+]
+
+
+def test_a_spoilt_entry_of_the_history_costs_no_other(page: Page):
+    whole = {"id": "x", "link": f"?prompt={PROMPT}", "said": "as it was", "at": 0}
+    spoilt = [whole | each if isinstance(each, dict) and each else each for each in SPOILT]
+    entries = [*spoilt, whole, *spoilt, whole | {"id": "y", "link": "?prompt=%"}]
+    page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.reload()
+    page.locator("#history summary").click()
+    expect(page.locator("#history li span")).to_have_text([PROMPT, "%"])
+    # New ones are kept beside them.
+    ask(page, "a yellow moon")
+    wait_for_pictures(page)
+    expect(page.locator("#history li")).to_have_count(3)
+    expect(page.locator("#history li img")).to_have_count(1)
+    page.locator("#history li button").nth(1).click()
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+
+
 def test_fixed_seed_gives_the_same_picture(page: Page):
     open_advanced(page)
     page.get_by_label(words.RANDOMISE).uncheck()

@@ -151,6 +151,20 @@ def test_parameters_are_a_plain_dict_in_the_dtype_they_are_given() -> None:
     assert type(at_once["unet"]["down_blocks"]["0"]) is dict
 
 
+def test_a_blank_prompt_is_one_without_words() -> None:
+    pipeline, params = loaded()
+    ids, key = pipeline.prepare_inputs(""), jax.random.PRNGKey(0)
+    blank, words = (pipeline(each, params, key, 1).images for each in (ids, inputs()[0]))
+    assert np.abs(blank - words).max() > 0.01
+    # Without guidance the negative prompt, which is zeroed where none is given, does not matter.
+    alone, negated = (
+        pipeline(ids, params, key, 1, guidance_scale=1, neg_prompt_ids=each).images
+        for each in (None, ids)
+    )
+    np.testing.assert_allclose(alone, negated, atol=1e-6)
+    assert np.abs(blank - alone).max() > 0.01
+
+
 def test_output_is_also_a_tuple() -> None:
     pipeline, params = loaded()
     ids, key = inputs()
@@ -203,6 +217,7 @@ def test_prompts_must_be_text() -> None:
         ({"guidance_scale": np.ones(2)}, r"guidance_scale is \[2\].*one number"),
         ({"num_inference_steps": 0}, "num_inference_steps is 0; expected 1 to 1000"),
         ({"height": 18}, "height is 18; expected a multiple of 4"),
+        ({"height": 0}, "height is 0; expected 4 to 8192"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named(change: Params, message: str) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from pipeline.devices import LARGE_BYTES, worth_a_copy, worth_bfloat16
+from pipeline.devices import LARGE_PARAMETERS, worth_a_copy, worth_bfloat16
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
@@ -48,35 +48,29 @@ def test_cores_share_pictures_equally(images: int, cores: int, devices: int) -> 
         assert int(done.stdout) == found
 
 
-def test_a_large_checkpoint_is_not_copied_within_one_memory(tmp_path: Path) -> None:
+def test_a_large_checkpoint_is_not_copied_within_one_memory() -> None:
     devices = jax.devices()
-    weights = tmp_path / "unet" / "model.safetensors"
-    weights.parent.mkdir()
-    with weights.open("wb") as file:
-        file.truncate(1000)
-    assert worth_a_copy(devices, tmp_path) == devices
-    with weights.open("wb") as file:
-        file.truncate(int(LARGE_BYTES) + 1)
-    assert worth_a_copy(devices, tmp_path) == devices[:1]
+    assert worth_a_copy(devices, LARGE_PARAMETERS) == devices
+    assert worth_a_copy(devices, LARGE_PARAMETERS + 1) == devices[:1]
     accelerators = [SimpleNamespace(platform="tpu")] * 4
-    assert len(worth_a_copy(accelerators, tmp_path)) == 4  # type: ignore[arg-type]
+    assert len(worth_a_copy(accelerators, LARGE_PARAMETERS + 1)) == 4  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("platform", "flags", "size", "worth"),
+    ("platform", "flags", "parameters", "worth"),
     [
-        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_BYTES + 1, True),
-        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_BYTES, False),
-        ("cpu", "avx512f avx512_bf16", LARGE_BYTES + 1, True),
-        ("cpu", "avx512f avx512bw", LARGE_BYTES + 1, False),
-        ("cpu", None, LARGE_BYTES + 1, False),
+        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_PARAMETERS + 1, True),
+        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_PARAMETERS, False),
+        ("cpu", "avx512f avx512_bf16", LARGE_PARAMETERS + 1, True),
+        ("cpu", "avx512f avx512bw", LARGE_PARAMETERS + 1, False),
+        ("cpu", None, LARGE_PARAMETERS + 1, False),
         ("gpu", None, 1, True),
     ],
 )
 def test_bfloat16_where_the_hardware_has_it(
     platform: str,
     flags: str | None,
-    size: float,
+    parameters: int,
     worth: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -85,7 +79,5 @@ def test_bfloat16_where_the_hardware_has_it(
     if flags is not None:
         info.write_text(f"processor\t: 0\nflags\t\t: fpu {flags} rdpid\n")
     monkeypatch.setattr("pipeline.devices.CPU_INFO", info)
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(int(size))
     device = SimpleNamespace(platform=platform)
-    assert worth_bfloat16(device, tmp_path) == worth  # type: ignore[arg-type]
+    assert worth_bfloat16(device, parameters) == worth  # type: ignore[arg-type]

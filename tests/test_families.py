@@ -125,6 +125,20 @@ def test_eight_pictures_on_eight_devices(start: Callable[..., SDXLPipeline], mod
         assert np.abs(drawn[i : i + 2] - alone).max() <= CLOSE
 
 
+def test_another_size_shares_the_safety_checker(start: Callable[..., SDXLPipeline]) -> None:
+    pipe = start(model=GOLDEN / "safety/checkpoint")
+    pipe.add_size(pipe.height, 2 * pipe.width)
+    pipe.warm_up(pipe.height, 2 * pipe.width)
+    with CompilationCount() as count:
+        wide = pipe.generate("a star", width=2 * pipe.width)
+    assert count.value == 0
+    assert wide.images[0].width == 2 * pipe.width
+    own, added = pipe._by_size.values()
+    assert set(added.seconds) == set(own.seconds) - {"encode", "check"}
+    for name in ("encode", "check"):
+        assert added.executables[name] is own.executables[name]
+
+
 @pytest.mark.parametrize("scheduler", SAMPLER)
 def test_settings_name_the_sampler(start: Callable[..., SDXLPipeline], scheduler: str) -> None:
     image = start(scheduler).generate("a star").images[0]

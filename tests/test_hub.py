@@ -109,7 +109,7 @@ from pipeline.errors import CheckpointError
 from pipeline.hub import fetch
 try:
     found = fetch(**json.loads(sys.argv[1]))
-    print(json.dumps([str(found.folder), found.model, found.revision]))
+    print(json.dumps([str(found.folder), found.model, found.revision, found.weights]))
 except CheckpointError as error:
     sys.exit(f"CheckpointError: {error}")
 """
@@ -136,8 +136,12 @@ def fetch_apart(
         *_, last = done.stderr.rpartition("CheckpointError: ")
         assert "Traceback" not in done.stderr, done.stderr
         raise CheckpointError(last)
-    folder, model, revision = json.loads(done.stdout)
-    return Checkpoint(Path(folder), model, revision)
+    folder, *others = json.loads(done.stdout)
+    return Checkpoint(Path(folder), *others)
+
+
+def by_network(names: list[str]) -> dict[str, list[str]]:
+    return {name.split("/")[0]: [name] for name in names}
 
 
 def files_below(folder: Path) -> set[str]:
@@ -166,6 +170,17 @@ def test_half_precision_where_offered(hub: HubServer, tmp_path: Path) -> None:
     found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)
     weights = {name for name in files_below(found.folder) if name.endswith(".safetensors")}
     assert weights == {*FP16[:-1], WEIGHTS[-1]}
+    assert found.weights == by_network([*FP16[:-1], WEIGHTS[-1]])
+
+
+def test_what_is_read_does_not_depend_on_what_else_was_downloaded(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    for prefer_fp16 in (False, True, False):
+        found = fetch_apart(hub.url, tmp_path, prefer_fp16=prefer_fp16)
+        assert found.weights == by_network(FP16 if prefer_fp16 else WEIGHTS)
+        assert fetch_apart(NOBODY, tmp_path, prefer_fp16=prefer_fp16) == found
+    assert {*WEIGHTS, *FP16} <= files_below(found.folder)
 
 
 def test_warm_cache(hub: HubServer, tmp_path: Path) -> None:
@@ -182,6 +197,7 @@ def test_warm_cache(hub: HubServer, tmp_path: Path) -> None:
 
 def test_warm_cache_serves_the_other_precision(hub: HubServer, tmp_path: Path) -> None:
     found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)
+    assert found.weights == by_network(FP16)
     assert fetch_apart(hub.url, tmp_path, OFFLINE, prefer_fp16=False) == found
 
 
@@ -333,7 +349,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_folder(folder: Path) -> None:
-    assert fetch(str(folder)) == Checkpoint(folder, "miniature", None)
+    assert fetch(str(folder)) == Checkpoint(folder, "miniature", None, by_network(WEIGHTS))
+
+
+def test_a_folder_with_both_precisions_is_read_as_it_would_be_downloaded(folder: Path) -> None:
+    for name in FP16[:-1]:
+        (folder / name).write_bytes(content(name))
+    assert fetch(str(folder)).weights == by_network(WEIGHTS)
+    assert fetch(str(folder), prefer_fp16=True).weights == by_network([*FP16[:-1], WEIGHTS[-1]])
 
 
 def test_folder_has_no_revision(folder: Path) -> None:

@@ -9,11 +9,18 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
 from pipeline.config import read_config
 from pipeline.errors import CheckpointError
 from pipeline.executables import ExecutableCache
-from pipeline.loading import find_networks, load_tokenizers, without_collecting_garbage
+from pipeline.hub import fetch
+from pipeline.loading import (
+    find_networks,
+    load_networks,
+    load_tokenizers,
+    without_collecting_garbage,
+)
 from tests.checkpoints import SMALLEST, change_json, copy_checkpoint
 
 
@@ -57,13 +64,31 @@ def test_other_tokenizers_are_read(cache: ExecutableCache, tmp_path: Path) -> No
 
 def test_networks_are_traced_once(cache: ExecutableCache, monkeypatch: pytest.MonkeyPatch) -> None:
     config, dtype = read_config(SMALLEST), np.dtype(np.float32)
-    traced = find_networks(SMALLEST, config, dtype, cache)
+    checkpoint = fetch(str(SMALLEST))
+    traced = find_networks(checkpoint, config, dtype, cache)
     monkeypatch.setattr("pipeline.loading.blueprints", lambda _: pytest.fail("traced again"))
-    kept = find_networks(SMALLEST, config, dtype, cache)
+    kept = find_networks(checkpoint, config, dtype, cache)
     for name, stored in traced.items():
         (one, shapes), (other, kept_shapes) = map(nnx.split, (stored.module, kept[name].module))
         assert one == other
         assert jax.tree.map(repr, shapes) == jax.tree.map(repr, kept_shapes)
+
+
+@pytest.mark.parametrize("prefer_fp16", [False, True])
+def test_the_weight_files_that_were_chosen_are_read(tmp_path: Path, prefer_fp16: bool) -> None:
+    """Whatever else is in the folder, as in a cache that was filled twice."""
+    folder = copy_checkpoint(tmp_path)
+    for half in folder.rglob("*.fp16.safetensors"):
+        twice = {name: 2 * value.astype(np.float32) for name, value in load_file(half).items()}
+        save_file(twice, half.with_name(half.name.replace(".fp16", "")))
+    checkpoint = fetch(str(folder), prefer_fp16=prefer_fp16)
+    assert all((".fp16" in file) == prefer_fp16 for [file] in checkpoint.weights.values())
+    found = find_networks(checkpoint, read_config(folder), np.dtype(np.float32))
+    networks = load_networks(found, jax.numpy.asarray)
+    [file] = (folder / "unet").glob("*.fp16.safetensors")
+    stored = load_file(file)["conv_norm_out.weight"].astype(np.float32)
+    read = networks.unet.conv_norm_out.scale.get_value()
+    np.testing.assert_array_equal(read, stored * (1 if prefer_fp16 else 2))
 
 
 def test_garbage_is_collected_again_after_a_start() -> None:

@@ -260,6 +260,7 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
 def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ):
+    pipe, limits, rates = shared_pipeline(1), Limits(), RateLimits(None, None)
     ran: list[tuple[object, str]] = []
     run = jax.stages.Compiled.__call__
 
@@ -268,7 +269,6 @@ def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
         return run(self, *args)
 
     monkeypatch.setattr(jax.stages.Compiled, "__call__", note)
-    pipe, limits, rates = shared_pipeline(1), Limits(), RateLimits(None, None)
     generator = LocalGenerator(pipe, limits, rates, Observer(), more_sizes=((20, 16),))
 
     async def test() -> None:

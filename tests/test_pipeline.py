@@ -3,20 +3,24 @@
 import logging
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import pipeline
 from pipeline import Cancelled, CheckpointError, InputError, SDXLPipeline, metadata, sampler
+from pipeline.compiled import CompiledSampler
 from tests.checkpoints import (
     SMALLEST,
     CompilationCount,
@@ -37,6 +41,26 @@ def pipe() -> SDXLPipeline:
 
 def pictures(pipe: SDXLPipeline, *args: Any, **options: Any) -> np.ndarray:
     return pipe.generate(*args, output_type="np", **options).images
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
+    """How often each executable has run since the test began."""
+    counted: Counter[Any] = Counter()
+    run = jax.stages.Compiled.__call__
+
+    def count(self: jax.stages.Compiled, *args: Any) -> Any:
+        counted[self] += 1
+        return run(self, *args)
+
+    monkeypatch.setattr(jax.stages.Compiled, "__call__", count)
+    return counted
+
+
+def by_name(runs: Counter[Any], sampler: CompiledSampler) -> dict[str, int]:
+    """Those of one sampler that ran at all."""
+    counts = {name: runs[executable] for name, executable in sampler.executables.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def difference(one: np.ndarray, other: np.ndarray) -> float:
@@ -76,8 +100,9 @@ def test_nothing_compiles_after_startup(devices: int) -> None:
             pipe.generate("a star", guidance_until=share, on_step=lambda *_: None)
             pipe.generate("a star", variation_seed=9, variation_strength=share)
         cancel_between_steps(pipe)
+        pipe.generate("")
         with pytest.raises(InputError):
-            pipe.generate("")
+            pipe.generate("a star", seed=-1)
     assert count.value == 0
 
 
@@ -161,6 +186,44 @@ def test_force_zeros_decides_what_none_means(
     config = replace(pipe._config, force_zeros_for_empty_prompt=False)
     monkeypatch.setattr(pipe, "_config", config)
     assert difference(pictures(pipe, "a star"), zeroed) > 0.001
+
+
+@pytest.mark.parametrize("force_zeros", [True, False])
+def test_a_blank_prompt_is_one_without_words(
+    pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch, force_zeros: bool
+) -> None:
+    """As in diffusers: encoded like any other, and never zeroed."""
+    config = replace(pipe._config, force_zeros_for_empty_prompt=force_zeros)
+    monkeypatch.setattr(pipe, "_config", config)
+    drawn = pictures(pipe, "")
+    for blank in (" ", "\n\t \u3000", ["", " ", "\t", ""]):
+        np.testing.assert_array_equal(pictures(pipe, blank), drawn)
+    assert difference(pictures(pipe, "a star"), drawn) > 0.001
+    # Guidance leads away from the blank negative prompt, which is the same one unless it is zeroed.
+    unguided = pictures(pipe, "", guidance_scale=1)
+    assert (difference(drawn, unguided) > 0.001) == force_zeros
+    assert force_zeros or difference(drawn, unguided) <= CLOSE
+    image = pipe.generate("", num_inference_steps=1).images[0]
+    assert metadata.from_text(image.info[metadata.KEY]).prompt == ""
+
+
+@pytest.mark.parametrize(("devices", "program"), [(1, "unguided"), (8, "denoise")])
+def test_without_guidance_only_the_prompt_is_followed(
+    devices: int, program: str, runs: Counter[Any]
+) -> None:
+    """Half the work, unless the halves of guidance have devices of their own."""
+    pipe = shared_pipeline(devices)
+    rest = {"encode": 1, "noise": 1, "decode": 1}
+    for scale in (1, 0.5, 0):
+        runs.clear()
+        pipe.generate("a star", "a ring", guidance_scale=scale)
+        assert by_name(runs, pipe._compiled) == {**rest, program: 1}
+        runs.clear()
+        pipe.generate("a star", guidance_scale=scale, on_step=lambda *_: None)
+        assert by_name(runs, pipe._compiled) == {**rest, program: 3}
+    runs.clear()
+    pipe.generate("a star", guidance_scale=1.01)
+    assert by_name(runs, pipe._compiled) == {**rest, "denoise": 1}
 
 
 def test_guidance_of_1_and_below_is_none(pipe: SDXLPipeline) -> None:
@@ -347,6 +410,84 @@ def test_a_size_that_cannot_be(pipe: SDXLPipeline) -> None:
     for refuse in (pipe.check_size, pipe.add_size):
         with pytest.raises(InputError, match="width is 17; expected a multiple of 4"):
             refuse(16, 17)
+        with pytest.raises(InputError, match="height is 0; expected 4 to 8192"):
+            refuse(0, 16)
+
+
+@pytest.mark.parametrize("side", ["height", "width"])
+def test_a_side_of_0_is_not_the_default(pipe: SDXLPipeline, side: str) -> None:
+    said = "the size is 0x16" if side == "width" else "the size is 16x0"
+    sides: dict[str, Any] = {side: 0}
+    for refuse in (partial(pipe.generate, "a star"), pipe.warm_up):
+        with pytest.raises(InputError, match=f"{said}; expected one of 16x16"):
+            refuse(**sides)
+
+
+def test_another_size_compiles_only_what_depends_on_it(tmp_path: Path) -> None:
+    def start(height: int | None = None) -> SDXLPipeline:
+        return SDXLPipeline.from_pretrained(
+            SMALLEST,
+            height=height,
+            images_per_request=3,
+            num_inference_steps=2,
+            devices=jax.devices()[:1],
+            cache_dir=tmp_path / "cache",
+        )
+
+    pipe = start()
+    pipe.add_size(24, 16)
+    own, added = (pipe._by_size[size] for size in ((16, 16), (24, 16)))
+    assert set(own.executables) == set(added.executables)
+    assert set(added.seconds) == set(own.seconds) - {"encode"}
+    assert added.executables["encode"] is own.executables["encode"]
+    # The first size's text encoders are in the cache for a start with another one, too.
+    with CompilationCount() as count:
+        tall = start(height=24)
+    assert count.value == 0
+    drawn = pictures(tall, "a star", seed=5)
+    np.testing.assert_array_equal(pictures(pipe, "a star", seed=5, height=24), drawn)
+
+
+def test_the_size_is_what_the_network_is_told(pipe: SDXLPipeline) -> None:
+    pipe.add_size(16, 24)
+    ids = np.zeros((2, 4, 2, 77), np.int32)
+    own, wide = (
+        pipe._by_size[size].encode(ids, np.zeros(4, bool)) for size in ((16, 16), (16, 24))
+    )
+    jax.tree.map(np.testing.assert_array_equal, own.keys_values, wide.keys_values)
+    assert own.added_embed is not None
+    assert wide.added_embed is not None
+    assert np.abs(np.asarray(own.added_embed) - np.asarray(wide.added_embed)).max() > 1e-3
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_every_program_of_every_size_has_run_once_before_a_request(
+    devices: int, runs: Counter[Any]
+) -> None:
+    pipe = SDXLPipeline.from_pretrained(SMALLEST, devices=jax.devices()[:devices])
+    executables = pipe._compiled.executables
+    assert by_name(runs, pipe._compiled) == dict.fromkeys(executables, 1)
+    pipe.add_size(16, 24)
+    runs.clear()
+    pipe.warm_up(16, 24)
+    assert by_name(runs, pipe._by_size[16, 24]) == dict.fromkeys(executables, 1)
+
+
+def test_sizes_may_be_read_while_one_is_added(
+    pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe, "_by_size", {(16, 16): pipe._compiled})
+    monkeypatch.setattr(CompiledSampler, "resized", lambda self, *_: self)
+    # As an error message does, and as a request is looked up.
+    reading = iter(pipe._by_size)
+    read = [next(reading)]
+    threads = [Thread(target=pipe.add_size, args=(16, 16 + 4 * i)) for i in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [*read, *reading] == [(16, 16)]
+    assert set(pipe._by_size) == {(16, 16 + 4 * i) for i in range(9)}
 
 
 def test_sizes_share_their_parameters(pipe: SDXLPipeline) -> None:
@@ -391,9 +532,6 @@ def test_what_a_pipeline_says_of_itself(pipe: SDXLPipeline) -> None:
 # --- bad requests
 
 BAD_REQUESTS: list[tuple[str, dict[str, Any], str]] = [
-    ("empty", {"prompt": ""}, "prompt is blank"),
-    ("blank", {"prompt": " \n\t\u3000"}, "prompt is blank"),
-    ("one blank", {"prompt": ["a", "b", " ", "d"]}, "prompt is blank"),
     ("none", {"prompt": None}, "prompt must be one text, or a list of 4"),
     ("number", {"prompt": 7}, r"prompt must be one text.*'int'"),
     ("bytes", {"prompt": b"star"}, r"prompt must be one text.*'int'"),
@@ -557,6 +695,44 @@ def test_bad_checkpoint(
     assert str(folder) in str(caught.value)
     for part in named:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("dtype", "read"), [("float32", ""), ("bfloat16", ".fp16"), (None, "")])
+@pytest.mark.parametrize("network", ["unet", "text_encoder_2"])
+def test_of_two_precisions_the_one_that_a_download_would_bring_is_read(
+    tmp_path: Path, dtype: str | None, read: str, network: str
+) -> None:
+    folder = copy_checkpoint(tmp_path)
+    for half in folder.rglob("*.fp16.safetensors"):
+        tensors = {name: value.astype(np.float32) for name, value in load_file(half).items()}
+        save_file(tensors, half.with_name(half.name.replace(".fp16", "")))
+    [file] = (folder / network).glob(f"*model{read}.safetensors")
+    file.write_bytes(file.read_bytes()[:-100])
+    with CompilationCount() as count, pytest.raises(CheckpointError) as caught:
+        SDXLPipeline.from_pretrained(folder, dtype=dtype, devices=jax.devices()[:1])
+    assert count.value == 0
+    assert f"{file}: not a whole safetensors file" in str(caught.value)
+
+
+def test_only_what_is_read_makes_a_checkpoint_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FarEnough(Exception):
+        pass
+
+    used: list[jax.Device] = []
+
+    def stop(devices: list[jax.Device], images: int) -> None:
+        used.extend(devices)
+        raise FarEnough
+
+    monkeypatch.setattr("pipeline.pipeline.make_mesh", stop)
+    folder = copy_checkpoint(tmp_path)
+    with (folder / "sd_xl_base_1.0.safetensors").open("wb") as file:
+        file.truncate(10**9)
+    with pytest.raises(FarEnough):
+        SDXLPipeline.from_pretrained(folder)
+    assert used == jax.devices()
 
 
 def test_open_cache_folder(tmp_path: Path) -> None:

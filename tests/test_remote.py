@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import json
 import re
 import subprocess
@@ -404,8 +405,14 @@ def test_no_instance_is_a_clear_error():
 
 def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFixture):
     for different in ({"model": "another"}, {"safety_checker": True}, {"screened": True}):
-        with serve(generator=_other(**different)) as other, front_of(other.url) as front:
-            wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+        another = FakePipeline()
+        with serve() as site, serve(generator=_other(another, **different)) as other:
+            said = f"{other.url} is not used: it draws with "
+            with front_of(other.url, site.url) as front:
+                wait_until(lambda said=said: said in caplog.text)
+                requests = [Background(front) for _ in range(3)]
+                assert [each.finished()[-1][0] for each in requests] == ["done"] * 3
+        assert another.calls == []
     assert "it draws with name 'another', not 'stand-in'" in caplog.text
 
 
@@ -433,13 +440,15 @@ def test_no_request_goes_where_its_pictures_would_be_others(
             assert said in caplog.text
             request = Background(front)
             wait_until(lambda: site.pipe.calls)
+            assert pipe.calls == []
             site.stop()
             site.thread.join(60)
-        # Nor is what was begun ended there: it waits for one like the first.
-        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
-        with serve(port=port):
-            assert request.finished()[-1][0] == "done"
-        assert pipe.calls == []
+        # There is none like the first any more. Nothing of the request was to be seen yet.
+        events = request.finished()
+        assert ("started", 2) in [(name, fields.get("attempt")) for name, fields in events]
+        assert events[-1][0] == "done"
+        assert len(pipe.calls) == 1
+        assert f"The instances draw with another model now: {said[14:]}" in caplog.text
 
 
 def test_an_instance_that_does_not_say_how_it_draws_is_not_used(caplog: pytest.LogCaptureFixture):
@@ -458,7 +467,8 @@ def test_nothing_is_sent_to_an_instance_before_it_was_looked_at():
     def answer(sent: bytes) -> bytes:
         if sent.startswith(b"POST"):
             asked.set()
-        return http_answer("application/json", json.dumps(json.loads(ANSWER) | {"name": "other"}))
+        load = asdict(Load(0, 0, 32, accepting=False))
+        return http_answer("application/json", json.dumps(json.loads(ANSWER) | {"load": load}))
 
     async def submit(url: str) -> None:
         limits, rates = Limits(), RateLimits(None, None)
@@ -494,8 +504,8 @@ def test_a_size_is_drawn_where_it_can_be():
         assert post(front, {"prompt": "a", "size": "16x8"}).status_code == 400
 
 
-def _other(**different: Any) -> LocalGenerator:
-    pipe = FakePipeline()
+def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator:
+    pipe = pipe or FakePipeline()
     vars(pipe).update(different)
     return LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
 
@@ -541,6 +551,17 @@ def test_a_picture_is_taken_as_it_is_said():
     whole = image() + image(index=1, seed=8) + "event: done\ndata: {}\n\n"
     with nonsense_server(whole) as url, front_of(url) as front:
         assert generate(front)[-1][0] == "done"
+
+
+@pytest.mark.parametrize("field", ["model", "revision"])
+def test_no_picture_is_taken_that_another_model_drew(field: str):
+    """An instance may have been replaced since it was looked at."""
+    named = {field: "another"}
+    whole = image(**named) + image(index=1, seed=8, **named) + "event: done\ndata: {}\n\n"
+    with nonsense_server(whole) as url, serve() as site, front_of(url, site.url) as front:
+        events = generate(front)
+        assert metric(front, 'sdxl_retries_total{reason="other"}') == 1
+    assert drawn_with(events) == ["stand-in"] * 2
 
 
 def test_variations_share_their_seed():
@@ -633,6 +654,177 @@ def silent_server(before: Callable[[], None]) -> AbstractContextManager[str]:
     return raw_server(answer)
 
 
+NEWER = {"model": "newer", "max_inference_steps": 30, "images_per_request": 1}
+
+
+def drawn_with(events: list[Event]) -> list[str]:
+    return [fields["settings"]["model"] for name, fields in events if name == "image"]
+
+
+def test_a_rolling_upgrade_is_followed(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "serving")
+    ports = [free_port() for _ in range(3)]
+    with ExitStack() as front, ExitStack() as older, ExitStack() as newer:
+        sites = [older.enter_context(serve(port=port)) for port in ports]
+        site = front.enter_context(front_of(*(each.url for each in sites)))
+        told = lambda: httpx.get(f"{site.url}/v1/model").json()  # noqa: E731
+        for replaced, expected in enumerate(["stand-in", "newer", "newer"]):
+            sites[replaced].stop()
+            sites[replaced].thread.join(60)
+            before = drawn_with(generate(site))
+            assert before
+            assert set(before) <= {"stand-in", "newer"}
+            port = ports[replaced]
+            newer.enter_context(serve(generator=_other(**NEWER), port=port))
+            if expected == "stand-in":
+                wait_until(lambda port=port: f":{port} is not used: it draws with" in caplog.text)
+            wait_until(lambda expected=expected: told()["name"] == expected)
+            pictures = 1 if expected == "newer" else 2
+            assert drawn_with(generate(site)) == [expected] * pictures
+        # What is asked for is checked against it, and all three draw.
+        assert told()["max_inference_steps"] == 30
+        assert post(site, {"prompt": "a", "num_inference_steps": 31}).status_code == 400
+        assert post(site, {"prompt": "a", "images": 2}).status_code == 400
+        wait_until(lambda: f":{ports[2]} is used again" in caplog.text)
+        assert caplog.text.count("The instances draw with another model now: name 'newer'") == 1
+
+
+def test_the_only_instance_is_upgraded():
+    port = free_port()
+    with ExitStack() as stack:
+        with serve(port=port) as site:
+            front = stack.enter_context(front_of(site.url))
+            assert drawn_with(generate(front)) == ["stand-in"] * 2
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
+        stack.enter_context(serve(generator=_other(**NEWER), port=port))
+        wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
+        assert drawn_with(generate(front)) == ["newer"]
+
+
+def test_other_defaults_are_followed():
+    port = free_port()
+    with ExitStack() as stack:
+        with serve(port=port) as site:
+            front = stack.enter_context(front_of(site.url))
+        told = lambda: httpx.get(f"{front.url}/v1/model").json()["num_inference_steps"]  # noqa: E731
+        assert told() == 4
+        stack.enter_context(serve(generator=_other(num_inference_steps=6), port=port))
+        wait_until(lambda: told() == 6)
+
+
+@contextmanager
+def turncoat(begun: str, then: str) -> Iterator[str]:
+    """Breaks off in its first request, and has another model from then on."""
+    newer = json.dumps(json.loads(ANSWER) | {"name": "newer"})
+    asked = 0
+
+    def answer(sent: bytes) -> bytes:
+        nonlocal asked
+        if sent.startswith(b"GET"):
+            return http_answer("application/json", newer) if asked else READY
+        asked += 1
+        return http_answer("text/event-stream", begun if asked == 1 else then)
+
+    with raw_server(answer) as url:
+        yield url
+
+
+WHOLE = image(model="newer") + image(index=1, seed=8, model="newer") + "event: done\ndata: {}\n\n"
+
+
+def test_a_request_of_which_nothing_was_seen_is_begun_with_the_newer_model():
+    step = 'event: step\ndata: {"done": 1, "total": 4}\n\n'
+    with turncoat(step, WHOLE) as url, front_of(url) as front:
+        events = generate(front)
+        assert ("started", 2) in [(name, fields.get("attempt")) for name, fields in events]
+        assert drawn_with(events) == ["newer", "newer"]
+        assert events[-1][0] == "done"
+
+
+def test_no_request_has_pictures_of_two_models():
+    with turncoat(image(), WHOLE) as url, front_of(url) as front:
+        events = generate(front)
+        assert drawn_with(events) == ["stand-in"]
+        name, fields = events[-1]
+        assert (name, fields["kind"]) == ("error", ErrorKind.UNAVAILABLE)
+        assert fields["message"] == remote.REPLACED
+        assert metric(front, "sdxl_inflight") == 0
+        assert drawn_with(generate(front)) == ["newer", "newer"]
+
+
+def test_what_was_begun_goes_on_with_its_model_where_there_is_one():
+    upgraded = threading.Event()
+    newer = json.dumps(json.loads(ANSWER) | {"name": "newer"})
+
+    def answer(sent: bytes) -> bytes:
+        if sent.startswith(b"GET"):
+            return http_answer("application/json", newer) if upgraded.is_set() else READY
+        return http_answer("text/event-stream", WHOLE)
+
+    with ExitStack() as stack:
+        older = [stack.enter_context(serve(held=True, stop_within_s=0)) for _ in range(2)]
+        others = [stack.enter_context(raw_server(answer)) for _ in range(3)]
+        front = stack.enter_context(front_of(*(site.url for site in older), *others))
+        request = Background(front)
+        wait_until(lambda: older[0].pipe.calls)
+        upgraded.set()
+        wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["name"] == "newer")
+        # It takes nobody's place, and what comes now is drawn with the newer one.
+        assert drawn_with(generate(front)) == ["newer"] * 2
+        older[0].stop()
+        wait_until(lambda: older[1].pipe.calls)
+        assert drawn_with(generate(front)) == ["newer"] * 2
+        older[1].pipe.let_all()
+        events = request.finished()
+        assert events[-1][0] == "done"
+        assert drawn_with(events) == ["stand-in"] * 2
+        assert len(older[1].pipe.calls) == 1
+
+
+def test_what_waits_and_cannot_be_drawn_any_more_is_told_so():
+    port = free_port()
+    with ExitStack() as stack:
+        with wide_site(port) as wide:
+            front = stack.enter_context(front_of(wide.url))
+            offered = lambda: httpx.get(f"{front.url}/v1/model").json()["more_sizes"]  # noqa: E731
+            wait_until(lambda: offered() == [[16, 8]])
+            begun = Background(front, size="16x8")
+            wait_until(lambda: len(wide.pipe.calls) == 2)
+            waits, other = Background(front, size="16x8"), Background(front, images=1)
+            wait_until(lambda: metric(front, "sdxl_queue_depth") == 2)
+            wide.stop()
+            wide.thread.join(60)
+        stack.enter_context(serve(generator=_other(**NEWER), port=port))
+        for request in (begun, waits):
+            name, fields = request.finished()[-1]
+            assert (name, fields["kind"]) == ("error", "invalid")
+            assert "replaced meanwhile: size is 16x8; here it can only be 8x8." in fields["message"]
+        assert drawn_with(other.finished()) == ["newer"]
+
+
+def test_a_front_end_that_heard_of_an_older_model_first_meets_newer_instances():
+    """As under Ray, where painters come and go, and the front-end asks any of them at its start."""
+
+    async def life(url: str) -> list[object]:
+        none = RateLimits(None, None)
+        generator = RemoteGenerator(instance.Client(), [], MODEL, Limits(), none, Observer())
+        wanted = Request("a red star", None, 5.0, 4, 7)
+        await generator.open()
+        generator.add(url)
+        async with asyncio.timeout(60):
+            while not generator.load.accepting:
+                await asyncio.sleep(0.01)
+            await generator.submit(wanted)
+            heard: list[object] = [event async for event in generator.events(wanted.id)]
+        assert generator.model.name == "newer"
+        await generator.close(5)
+        assert generator._begun_with == {}
+        return heard
+
+    with serve(generator=_other(**NEWER)) as site:
+        assert isinstance(asyncio.run(life(site.url))[-1], Done)
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_connection_reset_while_it_is_made(method: str, monkeypatch: pytest.MonkeyPatch):
     handle, left = httpx.AsyncHTTPTransport.handle_async_request, [3]
@@ -714,6 +906,39 @@ def test_waiting_for_an_instance_that_comes_later():
     with serve(port=port):
         waiter.join(60)
     assert found[0].name == "stand-in"
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_garbage_is_collected_while_it_waits(on: bool, monkeypatch: pytest.MonkeyPatch):
+    collecting: list[bool] = []
+
+    async def ask(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+        collecting.append(gc.isenabled())
+        return MODEL, Load(0, 0, 32, accepting=True)
+
+    monkeypatch.setattr(waiting, "fetch_model", ask)
+    was_on = gc.isenabled()
+    try:
+        # As `app` has it, before and after.
+        (gc.enable if on else gc.disable)()
+        asyncio.run(wait_at(free_port(), "http://127.0.0.1:1"))
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if was_on else gc.disable)()
+    assert collecting == [True]
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:7860"),
+        ("pictures.example.org", "http://pictures.example.org:7860"),
+        ("::1", "http://[::1]:7860"),
+    ],
+)
+def test_where_an_instance_is(host: str, url: str):
+    assert instance.http_url(host, 7860) == url
+    assert httpx.URL(url).host == host
 
 
 def test_told_to_stop_while_an_instance_dribbles(tmp_path: Path):

@@ -19,15 +19,16 @@ from tests.test_vae import CONFIG as VAE
 from tests.test_vae import vae
 
 IMAGES = 2
+SIZE = jnp.asarray(sampler.time_ids(24, 32))
 
 
 def encode(negative: np.ndarray, zero: list[bool]) -> sampler.Conditioning:
     both = np.stack([negative, IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
     encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
-    return _encode(encoders, jnp.asarray(both), jnp.asarray(zero), (24, 32))
+    return _encode(encoders, jnp.asarray(both), jnp.asarray(zero), SIZE)
 
 
-_encode = nnx.jit(sampler.encode, static_argnums=3)
+_encode = nnx.jit(sampler.encode)
 
 
 @cache
@@ -115,7 +116,7 @@ def test_step_noise_depends_on_seed_and_evaluation_alone() -> None:
 def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
     config = replace(TEXT, projection_dim=None, penultimate=False)
     ids = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None])  # [2, B, 1, L]
-    given = _encode((text_encoder(config),), ids, jnp.array([False, True]), (24, 32))
+    given = _encode((text_encoder(config),), ids, jnp.array([False, True]), SIZE)
     assert given.prompt_embeds.shape == (2, IMAGES, 6, 8)
     assert given.prompt_embeds[0, 0].any()
     assert not given.prompt_embeds[0, 1].any()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import CheckpointError
+from pipeline.scheduler import make_schedule
 from pipeline.scheduler_config import SCHEDULERS, SchedulerConfig, read_scheduler
 
 # What every class can do with the file of any other one.
@@ -109,6 +110,27 @@ def test_refused_with_file_key_and_value(tmp_path: Path, name: str, key: str, va
         read(tmp_path, name, **{key: value})
     assert str(tmp_path / "scheduler_config.json") in str(caught.value)
     assert f"{key} = {value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_an_offset_stays_within_the_training_timesteps(tmp_path: Path, name: str) -> None:
+    config = read(tmp_path, name, timestep_spacing="leading", steps_offset=19)
+    runs = [make_schedule(config, steps).timesteps for steps in range(1, 51)]
+    assert max(map(max, runs)) == 999
+    for offset in (20, 1000, 10**30):
+        said = rf"scheduler_config\.json: steps_offset = {offset} is not supported; .* at most 19,"
+        with pytest.raises(CheckpointError, match=said):
+            read(tmp_path, name, timestep_spacing="leading", steps_offset=offset)
+        # As in diffusers nothing else reads it.
+        for spacing in ("linspace", "trailing"):
+            read(tmp_path, name, timestep_spacing=spacing, steps_offset=offset)
+
+
+def test_the_offset_of_stable_diffusion_1_and_2_needs_room(tmp_path: Path) -> None:
+    assert read(tmp_path, "ddim", num_train_timesteps=50).steps_offset == 0
+    with pytest.raises(CheckpointError, match=r"num_train_timesteps = 50 .* a number above 50, a"):
+        read(tmp_path, "ddim", xl=False, num_train_timesteps=50)
+    make_schedule(read(tmp_path, "ddim", xl=False, num_train_timesteps=51), 50)
 
 
 def test_what_only_other_classes_read_is_ignored(tmp_path: Path) -> None:

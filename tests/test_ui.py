@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
@@ -703,6 +704,23 @@ def test_a_full_disk_is_said_and_leaves_nothing(
         asyncio.run(program(SENDER, "a red star", seed=7))
     assert list(tmp_path.iterdir()) == []
     assert "No space left on device" in caplog.text
+
+
+def test_nobody_waits_for_a_file_that_is_written(monkeypatch: pytest.MonkeyPatch):
+    write, threads = Path.write_bytes, list[threading.Thread]()
+
+    def noted(path: Path, content: bytes) -> int:
+        threads.append(threading.current_thread())
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", noted)
+    assert len(shown(StandIn())[-1].gallery) == 4
+    stopped = StandIn(error=Error(ErrorKind.CANCELLED, "Stopped."))
+    assert len(shown(stopped)[-1].gallery) == 2
+    asyncio.run(Drawing(StandIn(), Kind.MINIATURE).for_programs(SENDER, "a red star"))
+    assert len(threads) == 10
+    # That of the event loop has others to answer.
+    assert threading.main_thread() not in threads
 
 
 def test_pictures_go_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from gradio.context import LocalContext
 
+from serving import checks
 from serving import words as said
-from serving.generator import ErrorKind, Model
+from serving.blocked import BlockedWords
+from serving.generator import ErrorKind, Model, Request, RequestError
 from ui import words
 from ui.kinds import Kind
 from ui.styles import styles_for
@@ -128,6 +130,30 @@ def test_numbers_are_written_as_there(language: str, finished: str):
         for wrong in (words.out_of_range, words.not_whole):
             assert f"7{point}5" in wrong("FIELD", 7.5, 0, 1)
             assert "7.5" in wrong("FIELD", "7.5", 0, 1)  # which is what was sent
+
+
+@pytest.mark.parametrize("language", words.LANGUAGES)
+def test_large_whole_numbers_have_all_their_digits(language: str):
+    with words.speaking(language):
+        most = words.adjusted("FIELD", 2**32, 2**32 - 1)
+        assert " 4294967296 " in most
+        assert " 4294967295" in most
+        assert "e+" not in most
+        for wrong in (words.out_of_range, words.not_whole):
+            assert " 10000000000 " in wrong("FIELD", 1e10, 0, 2**32 - 1)
+            assert " 1" + 22 * "0" + " " in wrong("FIELD", 1e22, 0, 2**32 - 1)
+            assert " 4294967295" in wrong("FIELD", 2**32, 0, 2**32 - 1)
+            assert len(wrong("FIELD", 1e300, 0, 1)) < 150
+        assert " 20" in words.adjusted("FIELD", 50.0, 20.0)
+        assert words.written(5.0) in ("5.0", "5,0")
+
+
+@pytest.mark.parametrize("seed", [2**32, 1e10, 1e22])
+def test_so_has_a_seed_that_nobody_can_draw(seed: float):
+    request = Request("a red star", None, 5.0, 4, seed)  # type: ignore[arg-type]
+    with pytest.raises(RequestError) as refused:
+        checks.check(request, MODEL, BlockedWords())
+    assert str(refused.value) == f"seed is {seed:.0f}; expected 0 to 4294967295"
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -257,7 +257,8 @@ class Drawing:
             )
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
-            paths = [each.path for each in pictures.save(images, prompt, embed=True)]
+            saved = await asyncio.to_thread(pictures.save, images, prompt, embed=True)
+            paths = [each.path for each in saved]
         except RequestError as error:
             raise gr.Error(_said(error), print_exception=False) from None
         except Exception as error:
@@ -312,7 +313,9 @@ class Drawing:
                     case Image():
                         images.append(event)
                     case Done():
-                        saved = pictures.save(images, caption, files != pictures.BARE)
+                        # Disks are slow at times: nobody else is to wait for them.
+                        embed = files != pictures.BARE
+                        saved = await asyncio.to_thread(pictures.save, images, caption, embed)
                         yield _ended(
                             _ending(event, images, began),
                             gallery=pictures.for_gallery(saved),
@@ -324,7 +327,7 @@ class Drawing:
                         strip = (status.note if calm else status.error)(
                             words.problem(message, kind, None)
                         )
-                        yield _ended(strip, **_unfinished(looks, step))
+                        yield _ended(strip, **await asyncio.to_thread(_unfinished, looks, step))
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
         progress = gr.Progress()

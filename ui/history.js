@@ -6,10 +6,17 @@ const SIDE = 96; // of a thumbnail, in pixels
 
 const page = element.closest(".gradio-container"); // which may be a part of another's
 
+// Anything may stand there: another version of this page wrote it, or another page of this address.
+const isEntry = (entry) => (
+  ["id", "link", "said"].every((name) => typeof entry?.[name] === "string")
+  && Number.isFinite(new Date(entry.at).getTime())
+  && ["string", "undefined"].includes(typeof entry.look)
+);
+
 const read = () => {
   try {
     const kept = JSON.parse(localStorage.getItem(KEY));
-    return Array.isArray(kept) ? kept.filter((entry) => typeof entry?.link === "string") : [];
+    return Array.isArray(kept) ? kept.filter(isEntry) : [];
   } catch {
     return []; // nothing was kept, or this browser keeps nothing
   }

@@ -116,7 +116,9 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
                 api_name="generate",
                 api_description=f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}.",
             )
-    return page.queue(default_concurrency_limit=None)
+    # With "auto" Gradio would tell every call that waits of every other one that begins; those whose
+    # page does not listen would keep all of that in memory.
+    return page.queue(default_concurrency_limit=None, status_update_rate=60)
 
 
 def _layout(model: Model, kind: Kind) -> Parts:

@@ -1,9 +1,11 @@
 """What Ray is told in deploy/, in Ray's own words."""
 
+import asyncio
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import ray
 import yaml
 from pydantic import ValidationError
 from ray.autoscaler._private.kuberay import autoscaling_config
@@ -11,7 +13,8 @@ from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
 from serving import options, start
-from serving.ray_app import ByDemand, Fleet, build
+from serving.ray_app import ByDemand, Fleet, Painter, build
+from tests.fake_pipeline import FakePipeline
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kuberay.yaml"
 
@@ -58,3 +61,26 @@ def test_as_many_painters_as_there_is_work_for():
     seen = Mock(aggregated_metrics={"demand": {"one": 6.0, "who heard it late": 5.0}})
     assert ByDemand(target=2)(seen) == (3.0, {})
     assert ByDemand(target=2)(Mock(aggregated_metrics={})) == (0.0, {})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_painter_is_found_where_it_says(host: str, monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: host)
+    monkeypatch.setattr(Painter, "_announce", lambda self: told.append(self._url))
+
+    async def check() -> None:
+        chosen = options.read([], {})
+        painter = Painter(chosen, "a key", lambda _: (FakePipeline().as_pipeline(), False))
+        try:
+            async with asyncio.timeout(60):
+                while not painter._server.started:
+                    await asyncio.sleep(0.01)
+            await painter.check_health()
+        finally:
+            await painter.__del__()
+            monkeypatch.delattr(Painter, "__del__")  # which Ray awaits, and Python does not
+
+    asyncio.run(check())
+    [url] = told
+    assert url.startswith("http://[::1]:" if host == "::1" else "http://127.0.0.1:")

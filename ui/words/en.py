@@ -2,7 +2,7 @@
 
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import duration, hardware, short, size
+from ui.words.numbers import concise, duration, hardware, plain, short, size
 
 MINIATURE = "Bundled miniature"
 MINIATURE_LIMITS = (
@@ -144,7 +144,7 @@ def model_line(model: Model, kind: Kind) -> str:
 
 def written(number: object) -> str:
     """A number as it is written here; all else as it is."""
-    return str(number)
+    return plain(number)
 
 
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
@@ -190,7 +190,7 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """A setting that is not possible here."""
-    return f"{field}: {_short(value)} is not possible here; {used:g} is used."
+    return f"{field}: {_short(value)} is not possible here; {concise(used)} is used."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
@@ -260,4 +260,4 @@ def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
 
 
 def _short(value: object) -> str:
-    return "nothing" if value is None else short(value)
+    return "nothing" if value is None else short(written(value))

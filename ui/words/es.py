@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, hardware, quoted, short, size, with_comma
+from ui.words.numbers import comma, concise, duration, hardware, quoted, short, size, with_comma
 
 LANGUAGE = "es"
 
@@ -211,7 +211,7 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """A setting that is not possible here."""
-    return f"{field}: {_short(value)} no es posible aquí; se usa {comma(f'{used:g}')}."
+    return f"{field}: {_short(value)} no es posible aquí; se usa {comma(concise(used))}."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:

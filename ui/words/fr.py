@@ -3,7 +3,7 @@
 from serving import words as said
 from serving.generator import ErrorKind, Model
 from ui.kinds import Kind
-from ui.words.numbers import comma, duration, hardware, quoted, short, size, with_comma
+from ui.words.numbers import comma, concise, duration, hardware, quoted, short, size, with_comma
 
 LANGUAGE = "fr"
 
@@ -215,7 +215,7 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """A setting that is not possible here."""
-    return f"{field} : {_short(value)} n’est pas possible ici ; {comma(f'{used:g}')} est utilisé."
+    return f"{field} : {_short(value)} n’est pas possible ici ; {comma(concise(used))} est utilisé."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:

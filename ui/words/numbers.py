@@ -1,6 +1,8 @@
 """Numbers and other values, as they stand in the sentences of all languages."""
 
 LONGEST = 40
+# From here on a whole number is never written with an exponent or with ".0".
+_LARGE = 10**6
 
 
 def duration(seconds: float) -> str:
@@ -13,9 +15,21 @@ def comma(number: str) -> str:
     return number.replace(".", ",")
 
 
+def plain(value: object) -> str:
+    """Return a value as text; a large whole number has all its digits: 4294967296, not 4.3e+09."""
+    if isinstance(value, float) and value.is_integer() and _LARGE <= abs(value) < 10**LONGEST:
+        return f"{value:.0f}"
+    return str(value)
+
+
+def concise(number: float) -> str:
+    """Return a number without needless decimals: 20 rather than 20.0; a whole one in full."""
+    return f"{number:.0f}" if number == int(number) else f"{number:g}"
+
+
 def with_comma(value: object) -> str:
     """A value as text: numbers with a decimal comma, all else as it is."""
-    return comma(str(value)) if isinstance(value, float) else str(value)
+    return comma(plain(value)) if isinstance(value, float) else str(value)
 
 
 def size(size: tuple[int, int]) -> str:
