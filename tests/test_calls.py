@@ -30,9 +30,11 @@ class Page:
         app = FastAPI()
         self.generator = StandIn()
         mount(app, self.generator, "127.0.0.1", 0, keep_files_s=600, programs=programs)
-        [self.gradio] = [route.app for route in app.routes if isinstance(route, Mount)]
-        assert isinstance(self.gradio, App)
-        self.blocks: gr.Blocks = self.gradio.get_blocks()
+        [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
+        assert isinstance(mounted, App)
+        self.blocks: gr.Blocks = mounted.get_blocks()
+        assert isinstance(mounted.state_holder, sessions.Sessions)
+        self.sessions = mounted.state_holder
         self.client = TestClient(app)
 
     def join(self, index: Any, data: Any, **others: Any) -> Any:
@@ -249,12 +251,12 @@ def test_an_address_has_a_bounded_number_of_sessions(page: Page, monkeypatch: py
         assert page.client.post(
             "/gradio_api/run/predict", json=body | {"session_hash": f"s{i}"}
         ).is_success
-    assert set(page.gradio.state_holder.session_data) == {"s7", "s8", "s9"}
-    with page.gradio.state_holder.held("s7"):  # as an open page does
+    assert set(page.sessions.session_data) == {"s7", "s8", "s9"}
+    with page.sessions.held("s7"):  # as an open page does
         for i in range(10, 20):
             session = {"session_hash": f"s{i}"}
             assert page.client.post("/gradio_api/run/predict", json=body | session).is_success
-        assert set(page.gradio.state_holder.session_data) == {"s7", "s18", "s19"}
+        assert set(page.sessions.session_data) == {"s7", "s18", "s19"}
 
 
 def test_calls_without_a_session_are_counted_too(page: Page, monkeypatch: pytest.MonkeyPatch):
@@ -264,7 +266,7 @@ def test_calls_without_a_session_are_counted_too(page: Page, monkeypatch: pytest
         event = call.json()["event_id"]
         answer = page.client.get(f"/gradio_api/call/generate/{event}")
         assert "event: complete" in answer.text
-    assert len(page.gradio.state_holder.session_data) <= 3
+    assert len(page.sessions.session_data) <= 3
     assert len(page.blocks._queue.pending_event_ids_session) <= 3
 
 
@@ -277,7 +279,7 @@ def test_unanswered_calls_of_one_session_are_bounded(page: Page, monkeypatch: py
 
 def test_a_session_takes_little_memory(page: Page):
     """Without the copy of every component's properties it takes a tenth."""
-    state = page.gradio.state_holder["session"]
+    state = page.sessions["session"]
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
     page.join(index, ["x" * 100_000, "(none)", False], session_hash="session")
     assert not list(state.components)

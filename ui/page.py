@@ -116,8 +116,8 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
                 api_name="generate",
                 api_description=f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}.",
             )
-    # With "auto" Gradio would tell every call that waits of every other one that begins; those whose
-    # page does not listen would keep all of that in memory.
+    # With "auto" Gradio would tell every call that waits of every other one that begins, and keep
+    # all of that in memory for pages that do not listen.
     return page.queue(default_concurrency_limit=None, status_update_rate=60)
 
 

@@ -150,7 +150,8 @@ _SAID = {
     said.UNSCREENED: "Die Bilder ließen sich nicht prüfen. Bitte noch einmal versuchen.",
     said.UNKNOWN: "Eine solche Anfrage gibt es nicht oder nicht mehr.",
     said.CROWDED: "Gerade sind zu viele Besucher hier. Bitte versuchen Sie es gleich noch einmal.",
-    said.TOO_MANY_CALLS: "Von Ihrer Adresse sind zu viele Verbindungen offen. Bitte schließen Sie einige und versuchen Sie es noch einmal.",
+    said.TOO_MANY_CALLS: "Von Ihrer Adresse sind zu viele Verbindungen offen. "
+    "Bitte schließen Sie einige und versuchen Sie es noch einmal.",
     said.DUPLICATE: "Eine solche Anfrage gibt es schon.",
 }
 

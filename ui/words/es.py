@@ -146,7 +146,8 @@ _SAID = {
     said.UNSCREENED: "Las imágenes no se pudieron revisar. Inténtelo de nuevo.",
     said.UNKNOWN: "No hay, o ya no hay, tal petición.",
     said.CROWDED: "Ahora mismo hay demasiados visitantes. Inténtelo de nuevo en un momento.",
-    said.TOO_MANY_CALLS: "Hay demasiadas conexiones abiertas desde su dirección. Cierre algunas e inténtelo de nuevo.",
+    said.TOO_MANY_CALLS: "Hay demasiadas conexiones abiertas desde su dirección. "
+    "Cierre algunas e inténtelo de nuevo.",
     said.DUPLICATE: "Ya hay una petición así.",
 }
 

@@ -150,7 +150,8 @@ _SAID = {
     said.UNSCREENED: "Les images n’ont pas pu être vérifiées. Veuillez réessayer.",
     said.UNKNOWN: "Il n’y a pas, ou plus, de telle demande.",
     said.CROWDED: "Il y a trop de visiteurs en ce moment. Veuillez réessayer dans un instant.",
-    said.TOO_MANY_CALLS: "Trop de connexions sont ouvertes depuis votre adresse. Fermez-en quelques-unes, puis réessayez.",
+    said.TOO_MANY_CALLS: "Trop de connexions sont ouvertes depuis votre adresse. "
+    "Fermez-en quelques-unes, puis réessayez.",
     said.DUPLICATE: "Il y a déjà une telle demande.",
 }
 
