@@ -680,6 +680,25 @@ def test_the_other_sites_page_stays_its_own(
         expect(page.locator("body > #generate")).to_have_text("0")
 
 
+CALL = """() => {
+  try {
+    return fetch("http://[").then(() => "answered", (error) => error.name);
+  } catch {
+    return "thrown";
+  }
+}"""
+
+
+def test_the_other_sites_calls_of_no_address_fail_as_they_would_without(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    (folder / "host.html").write_text(HOST.replace("ADDRESS", address))
+    with opened(browser, f"{site}/host.html") as page:
+        page.wait_for_function("() => !String(window.fetch).includes('native code')")
+        assert page.evaluate(CALL) == "TypeError"
+
+
 def test_the_api_beside_the_page(address: str):
     with urllib.request.urlopen(f"{address}/readyz", timeout=60) as answer:
         assert answer.status == 200

@@ -141,8 +141,10 @@ const follow = async (root, ...call) => {
   return new Response(body, answer);
 };
 
-window.fetch = (input, init) => {
-  const { origin, pathname } = new URL(input.url ?? input, location);
+// As the browser's own it throws nothing, but returns a promise that fails: a page of others that has
+// a part of this one in it calls it, too, and not only with addresses.
+window.fetch = async (input, init) => {
+  const { origin, pathname } = new URL(input?.url ?? input, location);
   const [, path, call] = (origin === own && API.exec(pathname)) || [];
   const root = origin + path;
   if (call === "queue/join") return join(root, input, init);
