@@ -54,7 +54,7 @@ _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 # Possessive and of limited length, so that no text takes more than linear time.
 _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _MAX_FIELDS = 1000  # read from a line; programs write fewer than 100
-_MAX_LINE = 2**16  # characters
+_MAX_LINE = 2**18  # characters; matching takes up to 100 bytes for each
 _PLAIN_VALUE = re.compile(r"\w[\w .\-+/]*(?<! )")
 
 

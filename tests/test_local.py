@@ -11,7 +11,7 @@ import jax
 import pytest
 from PIL import Image as Pillow
 
-from pipeline import metadata
+from pipeline import SDXLPipeline, metadata
 from serving import reception, words
 from serving.desk import Limits
 from serving.generator import (
@@ -32,7 +32,7 @@ from serving.local import LocalGenerator
 from serving.observer import Observer
 from serving.record import Record
 from serving.speed import Speed
-from tests.checkpoints import shared_pipeline
+from tests.checkpoints import SMALLEST
 from tests.fake_pipeline import FakePipeline
 
 T = TypeVar("T")
@@ -260,7 +260,9 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
 def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    pipe, limits, rates = shared_pipeline(1), Limits(), RateLimits(None, None)
+    # A pipeline of its own: the shared one has to keep its single size.
+    pipe = SDXLPipeline.from_pretrained(SMALLEST, num_inference_steps=3, devices=jax.devices()[:1])
+    limits, rates = Limits(), RateLimits(None, None)
     ran: list[tuple[object, str]] = []
     run = jax.stages.Compiled.__call__
 
