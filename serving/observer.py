@@ -43,7 +43,8 @@ class Observer:
         )
 
     def watch(self, model: Model, load: Callable[[], Load]) -> None:
-        """Shows what runs, and how busy it is whenever somebody looks."""
+        """Show which model draws, in place of one before it, and how busy it is when asked."""
+        self._build.clear()
         labels = model.name, model.revision or "", model.device, str(model.num_devices)
         self._build.labels(*labels).set(1)
         self._depth.set_function(lambda: load().waiting)

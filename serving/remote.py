@@ -49,8 +49,6 @@ _LOOKS = 2
 LAST_LOOKS = 24
 # How long an instance that refuses requests for the moment is spared, whatever it says.
 _LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
-# The end of a request of which the pictures that are still to come would not be the same any more.
-REPLACED = "The model that drew these pictures has been replaced meanwhile. Please try again."
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,7 @@ class RemoteGenerator(Reception):
         if any(backend.agrees(begun_with) for backend in self._backends):
             return True
         if record.images:
-            self._desk.end(record, ErrorKind.UNAVAILABLE, REPLACED)
+            self._desk.end(record, ErrorKind.UNAVAILABLE, words.REPLACED)
         else:
             self._end_if_impossible(record)
             self._begun_with[record.request.id] = self.model

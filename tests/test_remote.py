@@ -712,6 +712,16 @@ def test_other_defaults_are_followed():
         wait_until(lambda: told() == 6)
 
 
+def test_metrics_show_the_newer_model_alone():
+    port = free_port()
+    with ExitStack() as stack:
+        with serve(port=port) as site:
+            front = stack.enter_context(front_of(site.url))
+        stack.enter_context(serve(generator=_other(model="newer"), port=port))
+        wait_until(lambda: 'model="newer"' in httpx.get(f"{front.url}/metrics").text)
+        assert metric(front, "sdxl_build_info") == 1
+
+
 @contextmanager
 def turncoat(begun: str, then: str) -> Iterator[str]:
     """Breaks off in its first request, and has another model from then on."""
@@ -747,7 +757,7 @@ def test_no_request_has_pictures_of_two_models():
         assert drawn_with(events) == ["stand-in"]
         name, fields = events[-1]
         assert (name, fields["kind"]) == ("error", ErrorKind.UNAVAILABLE)
-        assert fields["message"] == remote.REPLACED
+        assert fields["message"] == words.REPLACED
         assert metric(front, "sdxl_inflight") == 0
         assert drawn_with(generate(front)) == ["newer", "newer"]
 

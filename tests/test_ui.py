@@ -381,6 +381,16 @@ def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: 
     assert [each.settings.seed for each in updates[-1].pictures] == [7, 8, 9, 10]
 
 
+@pytest.mark.parametrize("error", [None, Error(ErrorKind.CANCELLED, "Stopped.")])
+def test_the_history_is_told_of_a_request_at_its_end_as_well(error: Error | None):
+    # Gradio drops what it is told at first where another request ends at the same moment.
+    updates = shown(StandIn(error=error), steps=3)
+    entry = updates[0].history
+    assert entry["link"]
+    assert updates[-1].history.items() >= entry.items()
+    assert ("drawn" in updates[-1].history) == (error is None)
+
+
 def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
     updates = shown(StandIn(), steps=2)
     said = [update.looks for update in updates if update.looks != gr.skip()]

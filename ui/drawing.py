@@ -125,16 +125,21 @@ class Drawing:
                 variation_seed=request.variation_seed,
                 size=size,
             )
+            entry = history.asked(request.id, asked)
             yield _running(
                 status.busy(words.starting()),
                 gallery=gr.Gallery(selected_index=None),
                 panel=gr.Column(visible=False),
                 seed=request.seed,
                 request_id=request.id,
-                history=history.asked(request.id, asked),
+                history=entry,
             )
             following = self._follow(
-                request.id, files, caption="" if several else prompt.strip(), began=began
+                request.id,
+                files,
+                caption="" if several else prompt.strip(),
+                began=began,
+                entry=entry,
             )
             async with aclosing(following) as updates:
                 async for update in updates:
@@ -287,9 +292,24 @@ class Drawing:
                 yield update._replace(request_id=request_id)
 
     async def _follow(
-        self, request_id: str, files: str | None, *, caption: str = "", began: float | None = None
+        self,
+        request_id: str,
+        files: str | None,
+        *,
+        caption: str = "",
+        began: float | None = None,
+        entry: dict[str, Any] | None = None,
     ) -> AsyncGenerator[Shown]:
-        """What the page shows of a request; without a `caption` the pictures' own prompts."""
+        """Yield what the page shows of a request until it has ended.
+
+        Args:
+            request_id: which request.
+            files: `pictures.BARE` to leave the settings out of the pictures' files.
+            caption: of all pictures; their own prompts if empty.
+            began: when the visitor asked, by `time.monotonic`.
+            entry: of the history, sent again at the end: Gradio drops a value that is replaced
+                before the browser has rendered it.
+        """
         images: list[Image] = []
         looks: Sequence[bytes] = ()
         step = Step(0, 0)
@@ -320,14 +340,16 @@ class Drawing:
                             _ending(event, images, began),
                             gallery=pictures.for_gallery(saved),
                             pictures=saved,
-                            history=history.drawn(request_id, [each.path for each in saved]),
+                            history=(entry or {})
+                            | history.drawn(request_id, [each.path for each in saved]),
                         )
                     case Error(kind, message):
                         calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
                         strip = (status.note if calm else status.error)(
                             words.problem(message, kind, None)
                         )
-                        yield _ended(strip, **await asyncio.to_thread(_unfinished, looks, step))
+                        unfinished = await asyncio.to_thread(_unfinished, looks, step)
+                        yield _ended(strip, history=entry or _LEAVE, **unfinished)
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
         progress = gr.Progress()

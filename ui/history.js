@@ -5,6 +5,7 @@ const MOST = 30;
 const SIDE = 96; // of a thumbnail, in pixels
 
 const page = element.closest(".gradio-container"); // which may be a part of another's
+const entered = new Set(); // ids of requests, also of those that were cleared since
 
 // Anything may stand there: another version of this page wrote it, or another page of this address.
 const isEntry = (entry) => (
@@ -96,7 +97,10 @@ const shown = async (files) => {
 
 element.addEventListener("told", async ({ detail: told }) => {
   const known = (entries) => entries.find((entry) => entry.id === told?.id);
-  if (told?.link && !known(read())) {
+  // What is told first may be lost when other requests end at that moment: so it is told again,
+  // and must not bring back an entry that was cleared since.
+  if (told?.link && !entered.has(told.id) && !known(read())) {
+    entered.add(told.id);
     write([{ id: told.id, link: told.link, said: told.said, at: Date.now() }, ...read()]);
   }
   if (told?.drawn && known(read()) && !known(read()).look) {

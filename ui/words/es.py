@@ -139,6 +139,7 @@ _SAID = {
     said.CANCELLED: "Parado.",
     said.ABANDONED: "Ya nadie esperaba las imágenes.",
     said.STOPPING: "El servidor se está apagando. Inténtelo de nuevo en un momento.",
+    said.REPLACED: "El modelo de estas imágenes se ha sustituido entretanto. Inténtelo de nuevo.",
     said.UNAVAILABLE: "Ahora mismo nadie puede dibujar. Inténtelo de nuevo más tarde.",
     said.OUT_OF_MEMORY: "La memoria no bastó para dibujar. Inténtelo de nuevo.",
     said.FAILED: "Algo salió mal al dibujar. Inténtelo de nuevo.",

@@ -143,6 +143,7 @@ _SAID = {
     said.CANCELLED: "Arrêté.",
     said.ABANDONED: "Plus personne n’attendait les images.",
     said.STOPPING: "Le serveur est en train de s’arrêter. Veuillez réessayer dans un instant.",
+    said.REPLACED: "Le modèle de ces images a été remplacé entre-temps. Veuillez réessayer.",
     said.UNAVAILABLE: "Personne ne peut dessiner pour le moment. Veuillez réessayer plus tard.",
     said.OUT_OF_MEMORY: "La mémoire n’a pas suffi pour dessiner. Veuillez réessayer.",
     said.FAILED: "Quelque chose a échoué pendant le dessin. Veuillez réessayer.",
