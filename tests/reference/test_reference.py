@@ -20,7 +20,7 @@ from diffusers import StableDiffusionXLPipeline
 from drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
 from flax import nnx
 
-from pipeline import BUNDLED, InputError, SDXLPipeline
+from pipeline import BUNDLED, SDXLPipeline
 from pipeline.clip_config import read_safety_checker
 from pipeline.safety_checker import SafetyChecker
 from pipeline.safety_images import prepare
@@ -227,20 +227,13 @@ def test_samples_of_drawn_prompts(drawn: Drawn, pipe: SDXLPipeline) -> None:
 def test_samples_of_nasty_prompts(
     drawn: Drawn, pipe: SDXLPipeline, request: pytest.FixtureRequest
 ) -> None:
-    """Every nasty text takes its turn as a prompt and as a negative prompt."""
+    """Draw each nasty text, blank ones included, as a prompt and as a negative prompt."""
     number = request.node.callspec.params["drawn"]
-    shown = [text for text in NASTY_PROMPTS if text.strip()]
     for turn in (2 * number, 2 * number + 1):
-        prompts = [shown[(2 * turn + i) % len(shown)] for i in range(IMAGES)]
-        negative = [NASTY_PROMPTS[(2 * turn + i) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
+        prompts = [NASTY_PROMPTS[(2 * turn + i) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
+        # Not the prompt's own text, with which guidance would change nothing.
+        negative = [NASTY_PROMPTS[(2 * turn + i + 1) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
         check_sample(drawn, pipe, prompts, negative, 5.0)
-
-
-@pytest.mark.parametrize("blank", [text for text in NASTY_PROMPTS if not text.strip()])
-def test_a_blank_prompt_is_refused(drawn: Drawn, pipe: SDXLPipeline, blank: str) -> None:
-    """diffusers draws something; here it is an error (`test_text` compares its embeddings)."""
-    with pytest.raises(InputError, match="blank"):
-        pipe.generate(blank)
 
 
 @pytest.mark.parametrize("number", range(3))
