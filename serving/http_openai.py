@@ -42,6 +42,7 @@ from serving.http_errors import as_refusal, error_body
 from serving.http_guard import Keys, address_of
 from serving.logs import about
 from serving.openai_files import LIFETIME_S, Files
+from serving.plausible import differences
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ COMMENT_S = 15.0
 MAX_N = 10
 # A call that has some of its pictures waits so long for room in the queue, or for the rate limit.
 PATIENCE_S = 120.0
+_PASSING = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)
 
 _SAFE_NAME = re.compile(r"\w{1,40}", re.ASCII)
 _MOST_NAMES = 20  # in a line of the log
@@ -160,7 +162,7 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
             log.info("Ignored in an OpenAI request: %s", ", ".join(ignored), extra=about(parts[0]))
         await generator.submit(parts[0])
         # Before anything is answered: the request may end, and be forgotten, in between.
-        events = _drawn(generator, parts, generator.events(parts[0].id))
+        events = _drawn(generator, model, parts, generator.events(parts[0].id))
 
         quality = metadata.QUALITY if body.output_compression is None else body.output_compression
         output = _Format(body.output_format or "png", quality, one_at_a_time)
@@ -266,9 +268,9 @@ def _parts(request: Request, images: int, at_once: int) -> Iterator[Request]:
 
 
 async def _drawn(
-    generator: Generator, parts: Sequence[Request], begun: AsyncGenerator[Event]
+    generator: Generator, model: Model, parts: Sequence[Request], begun: AsyncGenerator[Event]
 ) -> AsyncGenerator[Event]:
-    """Yield the events of all parts, with the pictures counted through.
+    """Yield the events of all parts, drawn with `model`, with the pictures counted through.
 
     Each part is submitted when the one before it is done, so that a call has one place in the
     queue. `begun` has the events of the first, which is submitted already.
@@ -278,7 +280,7 @@ async def _drawn(
     """
     done = 0
     for part in parts:
-        followed = await _admitted(generator, part) if done else begun
+        followed = await _admitted(generator, part, model) if done else begun
         async with aclosing(followed) as events:
             async for event in events:
                 if isinstance(event, Error):
@@ -289,22 +291,24 @@ async def _drawn(
         done += part.images or 0
 
 
-async def _admitted(generator: Generator, part: Request) -> AsyncGenerator[Event]:
-    """Submit a later part of a call, and return its events.
+async def _admitted(generator: Generator, part: Request, model: Model) -> AsyncGenerator[Event]:
+    """Submit a later part of a call that began with `model`, and return its events.
 
     While there is no room for it, wait: without it, the pictures that are drawn would be lost.
 
     Raises:
-        RequestError: it is refused for another reason, or for too long.
+        RequestError: another model draws now, or it is refused for another reason, or for too long.
     """
     until = time.monotonic() + PATIENCE_S
     while True:
+        if differences(generator.model, model):
+            raise RequestError(words.REPLACED, ErrorKind.UNAVAILABLE)
         try:
             await generator.submit(part)
             return generator.events(part.id)
         except RequestError as error:
             wait_s = max(1.0, error.retry_after_s or 0.0)
-            no_room = error.kind in (ErrorKind.FULL, ErrorKind.TOO_MANY)
+            no_room = error.kind in _PASSING
             if not no_room or time.monotonic() + wait_s > until:
                 raise
         await asyncio.sleep(wait_s)

@@ -258,7 +258,7 @@ class RemoteGenerator(Reception):
         try:
             checks.check(record.request, model, self._blocked)
         except RequestError as error:
-            self._desk.end(record, error.kind, f"The model has been replaced meanwhile: {error}.")
+            self._desk.end(record, error.kind, words.REPLACED)
 
     def _place(self, record: Record) -> bool:
         if self._find(record, [], self.model) is None:

@@ -1,6 +1,7 @@
 """Calls that are made again: one at a time, side by side, after a failure, and far too many."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
@@ -43,8 +44,13 @@ class Shop:
         await call.json()
         return JSONResponse([number, self.answer], status_code=self.status)
 
-    async def buy(self, query: str, path: str = "/queue/join") -> tuple[int, object]:
-        answer = await self._client.post(f"{path}{query}", json="tea")
+    async def buy(
+        self,
+        query: str,
+        path: str = "/queue/join",
+        content: str | AsyncGenerator[bytes] = '"tea"',
+    ) -> tuple[int, object]:
+        answer = await self._client.post(f"{path}{query}", content=content)
         return answer.status_code, answer.json()
 
 
@@ -78,6 +84,20 @@ async def test_the_second_waits_for_the_first_which_may_be_gone():
     await asyncio.sleep(0.01)
     shop.open.set()
     assert await second == (201, [1, "tea"])
+
+
+async def test_a_call_whose_body_breaks_off_keeps_no_other_waiting():
+    shop, begun = Shop(), asyncio.Event()
+
+    async def half() -> AsyncGenerator[bytes]:
+        yield b'"te'
+        begun.set()
+        await asyncio.Event().wait()
+
+    first = asyncio.create_task(shop.buy("?once=a", content=half()))
+    await begun.wait()
+    assert await shop.buy("?once=a") == (201, [1, "tea"])
+    first.cancel()
 
 
 async def test_after_a_failure_it_is_tried_again():

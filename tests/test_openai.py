@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import httpx
@@ -346,7 +347,7 @@ class Counted(LocalGenerator):
     async def submit(self, request: Request) -> None:
         if self.under_way and self.refusals:
             self.refusals -= 1
-            kind = (ErrorKind.FULL, ErrorKind.TOO_MANY)[self.refusals % 2]
+            kind = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)[self.refusals % 3]
             raise RequestError("no room", kind, retry_after_s=0.01)
         self.under_way.append(self.load.running + self.load.waiting)
         await super().submit(request)
@@ -360,7 +361,7 @@ def test_a_call_has_one_place_in_the_queue():
 
 
 def test_a_call_that_has_begun_waits_for_room():
-    generator = Counted(refusals=2)
+    generator = Counted(refusals=3)
     with serve(generator=generator) as site:
         answer = generate(client_of(site), n=4, extra_body={"seed": 7})
     assert [red_of(file_of(image)) for image in answer.data] == [7, 8, 9, 10]
@@ -373,6 +374,20 @@ def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(openai.RateLimitError) as refused:
             generate(client_of(site), n=4)
         assert int(refused.value.response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_call_has_pictures_of_two_models(stream: bool):
+    class Upgraded(Counted):
+        async def submit(self, request: Request) -> None:
+            await super().submit(request)
+            self.model = replace(self.model, name="newer")
+
+    with (
+        serve(generator=Upgraded()) as site,
+        pytest.raises(openai.APIError, match="has been replaced"),
+    ):
+        list(generate(client_of(site), n=4, stream=stream))
 
 
 def test_the_rate_limit_counts_what_is_drawn():

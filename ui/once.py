@@ -26,11 +26,13 @@ class Once:
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes on what has no key, as that of other clients."""
+        """Pass a call on, or send the answer of the call before it with the same key."""
         key = _key(scope)
         if key is None:
             await self._app(scope, receive, send)
             return
+        # A call counts once its body is there: it may break off, and a repeat must not wait for it.
+        receive = await _received(receive)
         answer = self._answers.get(key)
         if answer is None:
             answer = asyncio.create_task(self._ask(scope, receive))
@@ -57,6 +59,22 @@ class Once:
         self._answers[key] = answer
         if len(self._answers) > _MOST_KEYS:
             self._answers.popitem(last=False)
+
+
+async def _received(receive: Receive) -> Receive:
+    """Wait for the whole body, and return a `receive` that gives it again."""
+    messages: list[Message] = []
+    while True:
+        message = await receive()
+        messages.append(message)
+        if not message.get("more_body", False):  # nor has a disconnect
+            break
+    again = iter(messages)
+
+    async def receive_again() -> Message:
+        return next(again, None) or await receive()
+
+    return receive_again
 
 
 def _is_success(messages: list[Message]) -> bool:

@@ -143,7 +143,7 @@ _SAID = {
     said.CANCELLED: "Angehalten.",
     said.ABANDONED: "Niemand hat mehr auf die Bilder gewartet.",
     said.STOPPING: "Der Server wird gerade beendet. Bitte gleich noch einmal versuchen.",
-    said.REPLACED: "Das Modell dieser Bilder wurde inzwischen ersetzt. Bitte noch einmal versuchen.",
+    said.REPLACED: "Das Modell wurde inzwischen ausgetauscht. Bitte noch einmal versuchen.",
     said.UNAVAILABLE: "Zurzeit kann niemand zeichnen. Bitte später noch einmal versuchen.",
     said.OUT_OF_MEMORY: "Der Speicher hat nicht gereicht. Bitte noch einmal versuchen.",
     said.FAILED: "Beim Zeichnen ist etwas schiefgegangen. Bitte noch einmal versuchen.",
