@@ -1,0 +1,27 @@
+"""How events are read from the wire."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pydantic
+import pytest
+
+from pipeline.metadata import Settings
+from serving import instance, plausible, wire
+from serving.generator import Step
+
+
+def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch):
+    built: list[Any] = []
+
+    class Counted(pydantic.TypeAdapter[Any]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            built.append(args)
+            super().__init__(*args, **options)
+
+    for module in (wire, instance, plausible):
+        monkeypatch.setattr(module, "TypeAdapter", Counted)
+    for _ in range(3):
+        assert wire.to_event("step", '{"done": 1, "total": 4}') == Step(1, 4)
+    assert plausible._are_settings(asdict(Settings("a", "", 7, 25, 5.0, 8, 8, "model", None)))
+    assert not built
