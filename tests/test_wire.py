@@ -14,7 +14,7 @@ from serving.generator import Step
 def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch):
     built: list[Any] = []
 
-    class Counted(pydantic.TypeAdapter[Any]):
+    class Counted(pydantic.TypeAdapter[Any]):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
             built.append(args)
             super().__init__(*args, **options)
