@@ -9,6 +9,7 @@ visitor waited for longer than `DRAWN_WITHIN_S`, or if memory grew by more than 
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import secrets
@@ -73,6 +74,13 @@ async def unread_answers(client: httpx.AsyncClient, functions: dict[str, int]) -
     return answer.status_code
 
 
+async def followers(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
+    """A page that follows a request under way, and never fetches what it is told."""
+    request = {"prompt": "a", "num_inference_steps": 50, "id": _name(), "keep": True}
+    async with client.stream("POST", "/v1/generate", json=request):
+        return await _join(client, functions["again"], [request["id"], None], _name())
+
+
 async def uploads(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
     """Files of 1 MB that nobody has read, each with a progress to follow."""
     url = f"/gradio_api/upload?upload_id={_name()}"
@@ -107,6 +115,7 @@ ATTACKS: dict[Attack, int] = {
     large_sessions: 8,
     made_up_sessions: AT_A_TIME,
     unread_answers: AT_A_TIME,
+    followers: AT_A_TIME,
     uploads: 8,
     held_heartbeats: 1000,
     idle_connections: 1000,
@@ -147,16 +156,29 @@ def attacked(
 
 
 def visits(url: str, until: Future[Any]) -> Iterator[float]:
-    """Draw as a visitor does, again and again; yield the seconds that each took."""
+    """Draw over the API and as the page does, by turns; yield the seconds that each took."""
     with httpx.Client(base_url=url, timeout=60) as client:
-        while not until.done():
+        for draw in itertools.cycle((_draw_by_api, _draw_by_page)):
+            if until.done():
+                return
             began = time.monotonic()
-            answer = client.post("/v1/generate", json={"prompt": "a", "seed": 7})
-            took = time.monotonic() - began
-            assert answer.status_code == 200, answer.text
-            assert "event: done" in answer.text
-            yield took
+            draw(client)
+            yield time.monotonic() - began
             time.sleep(0.5)
+
+
+def _draw_by_api(client: httpx.Client) -> None:
+    answer = client.post("/v1/generate", json={"prompt": "a", "seed": 7})
+    assert answer.status_code == 200, answer.text
+    assert "event: done" in answer.text
+
+
+def _draw_by_page(client: httpx.Client) -> None:
+    """Draw through the queue of Gradio, where every page that waits has one of its places."""
+    call = client.post("/gradio_api/call/v2/generate", json={"prompt": "a", "seed": 7})
+    assert call.status_code == 200, call.text
+    answer = client.get(f"/gradio_api/call/v2/generate/{call.json()['event_id']}")
+    assert "event: complete" in answer.text, answer.text
 
 
 def functions_of(url: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from serving import words
 from serving.blocked import BlockedWords
 from serving.generator import Error, ErrorKind, Event, Request, RequestError, Started
 from serving.record import Record
+from serving.shares import first_to_go
 
 # A request just taken in has so long until its first follower begins.
 _FIRST_FOLLOWER_S = 10.0
@@ -122,7 +123,7 @@ class Desk:
             timer.cancel()
         self._results.append(record)
         while len(self._results) > self._limits.kept:
-            self._forget(self._results[0])
+            self._forget(first_to_go((each, each.request.address, 1) for each in self._results))
         asyncio.get_running_loop().call_later(self._limits.kept_s, self._forget, record)
 
     def _forget(self, record: Record) -> None:

@@ -113,6 +113,12 @@ def plain(error: HTTPException) -> JSONResponse:
     return JSONResponse(body, error.status_code, error.headers)
 
 
+def too_large(most: int) -> JSONResponse:
+    """Return the answer to a body of more than `most` bytes; Gradio's page shows its `detail`."""
+    message = words.too_large(most)
+    return JSONResponse(error_body("http_413", message) | {"detail": message}, 413)
+
+
 def _plain(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return plain(error)

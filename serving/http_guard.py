@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 
@@ -55,7 +56,7 @@ class PatientProtocol(H11Protocol):
         """Begins to wait for the first request."""
         super().connection_made(transport)
         if self.addresses is not None:
-            address = str(transport.get_extra_info("peername", ("",))[0])
+            address = network_of(str(transport.get_extra_info("peername", ("",))[0]))
             if not self.addresses.take(address):
                 self.transport.abort()
                 return
@@ -183,7 +184,7 @@ class SmallBodies:
         most = _most_bytes(scope["path"])
         stated = Headers(scope=scope).get("content-length", "")
         if stated.isdecimal() and float(stated) > most:
-            await http_errors.plain(HTTPException(413))(scope, receive, send)
+            await http_errors.too_large(most)(scope, receive, send)
             return
         taken = 0
 
@@ -261,6 +262,10 @@ class GuardedRoutes:
             # With no page named, Gradio tells everybody what it told the first who asked: with the
             # host name in it that they had made up.
             scope = {**scope, "query_string": b"page=&" + scope["query_string"]}
+        if scope["type"] == "http":
+            # By this header a caller would tell Gradio what the page's own address is.
+            headers = [each for each in scope["headers"] if each[0] != b"x-gradio-server"]
+            scope = {**scope, "headers": headers}
         await self._app(scope, receive, send)
 
 
@@ -279,10 +284,11 @@ class Departures:
 
 
 class ClientAddress:
-    """Puts the visitor's own address where the nearest of so many trusted proxies was.
+    """Replaces a request's address by the visitor's own, as limits count it (`network_of`).
 
-    Each proxy appends whom it heard from to `X-Forwarded-For`, so the entry that counts is the
-    one as many places from the end; what stands before it anybody may have written.
+    Behind `trusted_proxies` proxies, each appends the address that it was called from to
+    `X-Forwarded-For`. So the entry that counts is that many places from the end; anybody may have
+    written what stands before it.
     """
 
     def __init__(self, app: ASGIApp, trusted_proxies: int) -> None:
@@ -291,6 +297,9 @@ class ClientAddress:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with `scope["client"]` and `scope["scheme"]` set right."""
+        if scope["type"] == "http" and scope.get("client"):
+            host, port = scope["client"]
+            scope = {**scope, "client": (network_of(host), port)}
         if scope["type"] == "http" and self._proxies:
             headers = Headers(scope=scope)
             if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip() == "https":
@@ -298,7 +307,7 @@ class ClientAddress:
             lines = headers.getlist("x-forwarded-for")
             hops = [hop.strip() for hop in ",".join(lines).split(",") if hop.strip()]
             if len(hops) >= self._proxies:
-                scope = {**scope, "client": (hops[-self._proxies][:64], 0)}
+                scope = {**scope, "client": (network_of(hops[-self._proxies][:64]), 0)}
         await self._app(scope, receive, send)
 
 
@@ -373,6 +382,23 @@ class Keys:
 def address_of(request: Request) -> str:
     """Where a request comes from, or ""."""
     return request.client.host if request.client else ""
+
+
+def network_of(host: str) -> str:
+    """Return the address that limits count a host under.
+
+    One customer of a provider has 2^64 addresses of IPv6 or more: they count as one network.
+    An IPv4 address within IPv6 counts as itself. What is no address is returned as it is.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def _digest(key: str) -> bytes:

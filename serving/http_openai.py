@@ -169,7 +169,7 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
         common = _common(request.size or model.sizes[0], output.name)
 
         def addresses(contents: Sequence[bytes]) -> list[str]:
-            names = files.add(contents, output.name)
+            names = files.add(contents, address_of(sender), output.name)
             return [str(sender.url_for("picture_file", name=name)) for name in names]
 
         by_address = body.response_format == "url"

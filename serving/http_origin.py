@@ -59,6 +59,8 @@ def _is_address(name: str) -> bool:
 class CheckedRequests:
     """Refuses requests that a browser or proxy may have been tricked into sending.
 
+    - Requests for a path with control characters: some patterns of routes take a line break at the
+      end for nothing, others do not.
     - Requests to a host that is not allowed, by `Host` or `X-Forwarded-Host`.
     - Requests that change something, sent by a page of another origin that is not in `origins`.
     - Requests framed twice, by `Content-Length` and `Transfer-Encoding` (RFC 9112, 6.1).
@@ -73,7 +75,7 @@ class CheckedRequests:
         """Pass a request on, or answer it with what is wrong."""
         if scope["type"] == "http":
             checks: tuple[Callable[[Scope, Headers], None], ...]
-            checks = self._check_framing, self._check_host, self._check_origin
+            checks = _check_path, self._check_framing, self._check_host, self._check_origin
             try:
                 for check in checks:
                     check(scope, Headers(scope=scope))
@@ -113,3 +115,8 @@ class CheckedRequests:
                 "The operator of this server can add their origin to CORS_ORIGINS.",
                 ErrorKind.FORBIDDEN,
             )
+
+
+def _check_path(scope: Scope, _: Headers) -> None:
+    if not scope["path"].isprintable():
+        raise RequestError("There is nothing at this path.", ErrorKind.UNKNOWN)

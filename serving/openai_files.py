@@ -2,11 +2,11 @@
 
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from serving.generator import RequestError
+from serving.shares import first_to_go
 
 LIFETIME_S = 3600.0  # as long as OpenAI's addresses
 MAX_BYTES = 64 * 2**20
@@ -21,25 +21,28 @@ class File:
 
     content: bytes
     media_type: str
+    address: str  # of the client that asked for it
     expires_at: float
 
 
 class Files:
     """The files that can be fetched, by names that cannot be guessed.
 
-    They take up a limited amount of memory: the oldest make room for new ones.
+    They take up a limited amount of memory: the oldest make room for new ones, first those of the
+    client that has most.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._files: OrderedDict[str, File] = OrderedDict()  # oldest first
+        self._files: dict[str, File] = {}  # oldest first
         self._bytes = 0
 
-    def add(self, contents: Sequence[bytes], output_format: str) -> list[str]:
+    def add(self, contents: Sequence[bytes], address: str, output_format: str) -> list[str]:
         """Keep the pictures of one call, and return a name for each.
 
         Args:
             contents: the files.
+            address: of the client that asks for them.
             output_format: their format, "png", "jpeg" or "webp".
 
         Raises:
@@ -52,7 +55,7 @@ class Files:
         for content in contents:
             name = f"{secrets.token_urlsafe(24)}.{_SUFFIXES[output_format]}"
             expires_at = self._clock() + LIFETIME_S
-            self._files[name] = File(content, f"image/{output_format}", expires_at)
+            self._files[name] = File(content, f"image/{output_format}", address, expires_at)
             self._bytes += len(content)
             names.append(name)
         self._make_room()
@@ -64,11 +67,16 @@ class Files:
         return self._files.get(name)
 
     def _make_room(self) -> None:
-        """Drop the files that have expired, and the oldest of those that are too many."""
-        while self._files:
-            oldest = next(iter(self._files.values()))
-            too_much = self._bytes > MAX_BYTES or len(self._files) > MAX_FILES
-            if oldest.expires_at > self._clock() and not too_much:
-                return
-            self._files.popitem(last=False)
-            self._bytes -= len(oldest.content)
+        """Drop the files that have expired, and others until the limits hold."""
+        now = self._clock()
+        for name in [name for name, file in self._files.items() if file.expires_at <= now]:
+            self._drop(name)
+        while self._bytes > MAX_BYTES or len(self._files) > MAX_FILES:
+            self._drop(
+                first_to_go(
+                    (name, file.address, len(file.content)) for name, file in self._files.items()
+                )
+            )
+
+    def _drop(self, name: str) -> None:
+        self._bytes -= len(self._files.pop(name).content)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+L = TypeVar("L")
 
 
 class FairQueue(Generic[T]):
@@ -17,20 +18,28 @@ class FairQueue(Generic[T]):
     def __init__(self) -> None:
         # Both dictionaries are in the order of turns. None of them is ever empty.
         self._lines: dict[str, dict[str, deque[T]]] = {}
+        self._served = ""  # the address that had the last turn
+        self._visitors_served: dict[str, str] = {}  # the visitor that had the last turn, by address
 
     def push(self, address: str, visitor: str, item: T) -> None:
-        """Add an item at the end of the visitor's own line."""
-        self._lines.setdefault(address, {}).setdefault(visitor, deque()).append(item)
+        """Add an item at the end of the visitor's own line.
+
+        A new line comes before the one that had the last turn.
+        """
+        visitors = _with_line(self._lines, address, {}, self._served)
+        served = self._visitors_served.get(address, "")
+        _with_line(visitors, visitor, deque(), served).append(item)
 
     def pop(self, ready: Callable[[T], bool] = lambda _: True) -> T | None:
         """Take out the first item in order that is ready; return None if there is none."""
         for address, visitor, item in self._in_turn():
             if ready(item):
                 self.remove(address, visitor, item)
-                if visitors := self._lines.pop(address, None):
-                    self._lines[address] = visitors  # behind all other addresses
-                    if line := visitors.pop(visitor, None):
-                        visitors[visitor] = line  # behind all other visitors
+                self._served = address
+                if visitors := self._lines.get(address):
+                    self._visitors_served[address] = visitor
+                    _move_to_end(self._lines, address)
+                    _move_to_end(visitors, visitor)
                 return item
         return None
 
@@ -45,6 +54,7 @@ class FairQueue(Generic[T]):
             del visitors[visitor]
         if not visitors:
             del self._lines[address]
+            self._visitors_served.pop(address, None)
 
     def count(self, address: str, visitor: str | None = None) -> int:
         """Return how many items of an address there are, or of one visitor behind it."""
@@ -68,6 +78,19 @@ class FairQueue(Generic[T]):
             ]
             addresses.append(list(_in_rotation(lines)))
         return _in_rotation(addresses)
+
+
+def _with_line(lines: dict[str, L], key: str, new: L, served: str) -> L:
+    """Return the line of `key`; put a `new` one before the line that had the last turn."""
+    if key not in lines:
+        lines[key] = new
+        _move_to_end(lines, served)
+    return lines[key]
+
+
+def _move_to_end(lines: dict[str, L], key: str) -> None:
+    if key in lines:
+        lines[key] = lines.pop(key)
 
 
 def _in_rotation(lines: Iterable[list[T]]) -> Iterator[T]:

@@ -1,6 +1,26 @@
-"""Counters of what is in use, limited in all and for each address."""
+"""What is in use and what is kept, limited in all and for each address."""
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
+
+K = TypeVar("K")
+
+
+def first_to_go(kept: Iterable[tuple[K, str, int]]) -> K:
+    """Return what makes room first: the oldest of the address that takes up most.
+
+    So an address that fills a store loses its own entries and not those of others.
+
+    Args:
+        kept: key, address and amount of each entry, oldest first; at least one.
+    """
+    entries = list(kept)
+    used: Counter[str] = Counter()
+    for _, address, amount in entries:
+        used[address] += amount
+    [(greediest, _)] = used.most_common(1)
+    return next(key for key, address, _ in entries if address == greediest)
 
 
 class Shares:

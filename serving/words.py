@@ -27,6 +27,11 @@ def full(places: int, wait_s: float | None) -> str:
     return f"{taken} in the queue {_is(places)} taken. Please try again {_soon(wait_s)}."
 
 
+def too_large(most_bytes: int) -> str:
+    """A body over the limit of its route."""
+    return f"This is too large to send: at most {most_bytes // 1024} KiB are possible."
+
+
 def too_many(wait_s: float) -> str:
     """One visitor's requests come too fast."""
     return f"That was a lot of requests. Please try again {_soon(wait_s)}."

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import gradio as gr
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from gradio.routes import App
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -35,6 +37,7 @@ class Page:
         self.blocks: gr.Blocks = mounted.get_blocks()
         assert isinstance(mounted.state_holder, sessions.Sessions)
         self.sessions = mounted.state_holder
+        self.mounted = mounted
         self.client = TestClient(app)
 
     def join(self, index: Any, data: Any, **others: Any) -> Any:
@@ -176,6 +179,39 @@ def test_an_uploaded_file_is_taken(page: Page):
     assert page.join(index, [file]).status_code == 200
 
 
+def test_the_url_of_an_uploaded_file_is_not_passed_on(page: Page, monkeypatch: pytest.MonkeyPatch):
+    passed: list[Any] = []
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "_of_picture"]
+    path = page.upload()
+    checked = {"data": [FILE | {"path": path, "url": f"http://evil.test/gradio_api/file={path}"}]}
+    monkeypatch.setattr(calls.json, "dumps", lambda value, **_: passed.append(value) or "{}")
+    page.client.post(
+        "/gradio_api/queue/join",
+        content=json.JSONEncoder().encode(checked | {"fn_index": index, "session_hash": "s"}),
+    )
+    assert passed[0]["data"] == [FILE | {"path": path}]
+
+
+@pytest.mark.parametrize("end", ["%0A", "%0D", "%00", "%0A/", "%20", "/x", "%2F", ";x"])
+def test_no_other_spelling_of_a_path_gets_around_the_checks(page: Page, end: str):
+    paths = {
+        re.sub(r"\{[^}]*\}", "generate", str(route.path))
+        for route in iter_route_contexts(page.mounted.routes)
+        if "POST" in (getattr(route.original_route, "methods", None) or ())
+    }
+    assert {"/gradio_api/queue/join", "/gradio_api/run/generate"} <= paths
+    for path in paths:
+        answer = page.client.post(f"{path}{end}", json={"fn_index": 999, "session_hash": "x" * 99})
+        assert 400 <= answer.status_code < 500, (path, answer.text)
+
+
+def test_half_a_character_is_replaced(page: Page):
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
+    body = b'{"fn_index": %d, "session_hash": "s", "data": ["a \\ud800", "(none)", false]}'
+    answer = page.client.post("/gradio_api/run/predict", content=body % index)
+    assert answer.status_code == 200, answer.text
+
+
 def test_odd_calls_are_refused_in_words(page: Page):
     odd = "x" * 65
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
@@ -235,6 +271,10 @@ def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.Mon
             answer = client.post(f"/gradio_api/{kind}/generate", json={"data": ["a"]})
             assert answer.status_code == 404
         assert client.get("/gradio_api/info").json()["named_endpoints"] == {}
+        [index] = [i for i, each in page.blocks.fns.items() if each.name == "for_page"][:1]
+        data = [None] * len(page.blocks.fns[index].inputs)
+        body = {"fn_index": index, "data": data, "session_hash": "s"}
+        assert client.post("/gradio_api/run/predict", json=body).status_code == 404
         [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
         assert page.join(index, ["a", "(none)", False]).status_code == 200  # the page goes on
     assert page.generator.asked == []
@@ -275,6 +315,34 @@ def test_unanswered_calls_of_one_session_are_bounded(page: Page, monkeypatch: py
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "stop"]
     statuses = [page.join(index, [None]).status_code for _ in range(5)]
     assert statuses == [200, 200, 200, 429, 429]
+
+
+def test_unanswered_calls_of_one_address_are_bounded(page: Page, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "MOST_CALLS_EACH", 3)
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "stop"]
+    statuses = [page.join(index, [None], session_hash=f"s{i}").status_code for i in range(4)]
+    named = page.client.post("/gradio_api/call/v2/generate", json={"prompt": "a"}).status_code
+    unnamed = page.client.post("/gradio_api/call/generate", json={"data": ["a"]}).status_code
+    assert [*statuses, named, unnamed] == [200, 200, 200, 429, 429, 429]
+
+
+def test_pages_that_wait_keep_no_other_from_being_answered(page: Page):
+    """Each page that follows a request has one of the calls that Gradio answers at a time."""
+    assert len(page.blocks._queue.active_jobs) == sessions.CALLS_AT_A_TIME
+    assert sessions.CALLS_AT_A_TIME >= 8 * sessions.MOST_CALLS_EACH
+
+
+def test_all_addresses_together_have_a_bounded_number_of_sessions(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sessions, "MOST", 4)
+    page.sessions.admit("kept", "other")
+    for i in range(10):
+        assert page.sessions.admit(f"s{i}", "greedy")
+    assert {name: set(own) for name, own in page.sessions._of.items()} == {
+        "other": {"kept"},
+        "greedy": {"s7", "s8", "s9"},
+    }
 
 
 def test_a_session_takes_little_memory(page: Page):

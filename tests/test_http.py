@@ -516,6 +516,18 @@ def test_rate_by_address_behind_one_trusted_proxy():
         assert status("1.1.1.1, 2.2.2.2") == 200
 
 
+def test_one_network_of_ipv6_counts_as_one_address():
+    with serve(rates=RateLimits(2, None), trusted_proxies=1) as site:
+
+        def ask(address: str) -> int:
+            return post(site, BODY, headers={"X-Forwarded-For": address}).status_code
+
+        networks = ["2001:db8:0:1::1", "2001:db8:0:1:a:b:c:d", "2001:db8:0:1::2"]
+        assert [ask(each) for each in networks] == [200, 200, 429]
+        assert ask("2001:db8:0:2::1") == 200
+        assert [ask("::ffff:192.0.2.1"), ask("192.0.2.1"), ask("192.0.2.1")] == [200, 200, 429]
+
+
 def test_rate_by_address_behind_two_trusted_proxies():
     with serve(rates=RateLimits(1, None), trusted_proxies=2) as site:
 

@@ -469,7 +469,7 @@ def test_too_large_for_addresses(client: openai.OpenAI, monkeypatch: pytest.Monk
 def test_files_expire():
     now = 0.0
     files = Files(lambda: now)
-    (name,) = files.add([b"one"], "png")
+    (name,) = files.add([b"one"], "a", "png")
     now = openai_files.LIFETIME_S - 1
     assert (file := files.find(name)) is not None
     assert (file.content, file.media_type) == (b"one", "image/png")
@@ -481,9 +481,9 @@ def test_files_expire():
 def test_the_oldest_files_make_room(monkeypatch: pytest.MonkeyPatch):
     files = Files()
     monkeypatch.setattr(openai_files, "MAX_BYTES", 10)
-    names = [files.add([b"four"], "webp")[0] for _ in range(3)]
+    names = [files.add([b"four"], "a", "webp")[0] for _ in range(3)]
     assert [files.find(name) is None for name in names] == [True, False, False]
-    names += files.add([b"12345", b"12345"], "jpeg")
+    names += files.add([b"12345", b"12345"], "a", "jpeg")
     assert [files.find(name) is None for name in names] == [True] * 3 + [False] * 2
     assert files._bytes == 10
     monkeypatch.setattr(openai_files, "MAX_FILES", 1)

@@ -48,7 +48,6 @@ def test_one_request_is_not_starved_by_ten():
     queue = filled([("A", "greedy")] * 10)
     queue.pop()
     queue.push("A", "patient", ("A", "patient", 0))
-    queue.pop()
     assert queue.pop() == ("A", "patient", 0)
 
 
@@ -56,8 +55,26 @@ def test_an_address_gains_nothing_by_making_up_visitors():
     queue = filled([("A", f"made up {i}") for i in range(40)])
     queue.pop()
     queue.push("B", "patient", ("B", "patient", 0))
-    queue.pop()
     assert queue.pop() == ("B", "patient", 0)
+
+
+def test_a_newcomer_comes_before_the_one_served_last_and_after_the_others():
+    queue = filled([(address, "a") for address in "AABBCC"])
+    assert queue.pop() == ("A", "a", 0)
+    queue.push("D", "a", ("D", "a", 0))
+    assert [address for address, *_ in queue] == ["B", "C", "D", "A", "B", "C"]
+
+
+@settings(deadline=None)
+@given(st.lists(SENDERS, min_size=3, max_size=60))
+def test_newcomers_keep_nobody_waiting_for_good(pushes: list[tuple[str, str]]):
+    queue = filled([("Z", "z"), ("Z", "z")])
+    assert queue.pop() == ("Z", "z", 0)
+    served = []
+    for number, (address, visitor) in enumerate(pushes):
+        queue.push(address, visitor, (address, visitor, number))
+        served.append(queue.pop())
+    assert ("Z", "z", 1) in served[:2]
 
 
 @settings(deadline=None)

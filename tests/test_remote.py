@@ -808,7 +808,7 @@ def test_what_waits_and_cannot_be_drawn_any_more_is_told_so():
         for request in (begun, waits):
             name, fields = request.finished()[-1]
             assert (name, fields["kind"]) == ("error", "invalid")
-            assert "replaced meanwhile: size is 16x8; here it can only be 8x8." in fields["message"]
+            assert fields["message"] == words.REPLACED
         assert drawn_with(other.finished()) == ["newer"]
 
 

@@ -1,6 +1,6 @@
 """Amounts in use are limited in all and for each address."""
 
-from serving.shares import Shares
+from serving.shares import Shares, first_to_go
 
 
 def test_one_address_cannot_take_everything():
@@ -26,3 +26,9 @@ def test_addresses_that_hold_nothing_are_not_remembered():
         assert shares.take(f"{i}")
         shares.give_back(f"{i}")
     assert not shares._used
+
+
+def test_the_oldest_of_the_greediest_address_goes_first():
+    kept = [("old", "a", 1), ("first", "b", 2), ("second", "b", 2), ("new", "a", 1)]
+    assert first_to_go(kept) == "first"
+    assert first_to_go(kept[:1]) == "old"

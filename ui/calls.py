@@ -33,7 +33,7 @@ _FIELDS = {"data", "event_data", "event_id", "fn_index", "session_hash", "trigge
 _FILE_ADDRESS = "/gradio_api/file="
 # No call of the page's has more lists and objects inside each other.
 _MOST_DEPTH = 32
-_SILENT = "Too many calls of this page have not been answered yet. Please wait for their answers."
+_SILENT = "Too many of your calls have not been answered yet. Please wait for their answers."
 _CROWDED = "Your address has too many pages open. Please close some and try again."
 
 
@@ -72,7 +72,9 @@ class CheckedCalls:
         address = address_of(Request(scope))
         if method == "POST" and (named := _CALL.fullmatch(path)):
             body = await _read(receive)
-            checked = json.dumps(self._checked(named, body, address)).encode()
+            fields = self._checked(named, body, address)
+            # A lone half of a surrogate pair is no text; the answer with it could not be sent.
+            checked = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
             inner = _with_body(scope, checked), _replayed(checked, receive)
             await self._app(*inner, self._noting(address, send))
         elif method == "GET" and (stream := _STREAM.fullmatch(path)):
@@ -81,6 +83,8 @@ class CheckedCalls:
             self._check_session(session, address)
             with self._sessions.held(session):
                 await self._app(scope, receive, send)
+        elif method not in ("GET", "HEAD", "OPTIONS"):
+            _refuse(404, "There is nothing to be sent to this path.")
         else:
             await self._app(scope, receive, send)
 
@@ -89,6 +93,7 @@ class CheckedCalls:
         if not isinstance(body, dict):
             _refuse(400, "The body must be a JSON object.")
         if named["kind"] == "call/v2":
+            self._check_crowd("", address)
             self._check_arguments(named["name"], body)
             self._check_files(body)
             return body
@@ -96,10 +101,9 @@ class CheckedCalls:
         _check_ids(fields)
         if (session := fields.get("session_hash")) is not None:
             self._check_session(session, address)
-            if self._sessions.is_crowded(session):
-                _refuse(429, _SILENT)
         if named["kind"] in ("cancel", "reset"):
             return fields
+        self._check_crowd(session or "", address)
         # The page names a function by its number, programs by its name.
         if named["kind"] == "queue/join" or "fn_index" in fields:
             function = self._functions.get(fields.get("fn_index", -1))
@@ -118,6 +122,10 @@ class CheckedCalls:
         if not self._sessions.admit(session, address):
             _refuse(429, _CROWDED)
 
+    def _check_crowd(self, session: str, address: str) -> None:
+        if self._sessions.is_crowded(session, address):
+            _refuse(429, _SILENT)
+
     def _named(self, name: str) -> BlockFunction:
         if name not in self._public:
             _refuse(404, "There is no function of this name.")
@@ -134,7 +142,7 @@ class CheckedCalls:
                 _refuse(422, f"{parameter!r} is missing.")
 
     def _check_files(self, data: Any) -> None:
-        """Pass files that this page's visitors uploaded, and no other path or URL.
+        """Pass files that this page's visitors uploaded, without their URLs, and no other path.
 
         What a browser tells about an event (`event_data`) names files as well. Gradio only hands
         it to the page's functions, which never open them.
@@ -146,6 +154,7 @@ class CheckedCalls:
             known = isinstance(path, str) and self._uploads.owns(path)
             if not known or (url is not None and not _is_address_of(url, str(path))):
                 _refuse(403, "Only files that were uploaded to this page can be named.")
+            value.pop("url", None)
 
     def _noting(self, address: str, send: Send) -> Send:
         """Note the session of a call that named none."""

@@ -1,10 +1,13 @@
 """Calls that a browser makes again, having had no answer: each counts once."""
 
 import asyncio
-from collections import OrderedDict
 
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.http_guard import address_of
+from serving.shares import first_to_go
 
 _JOIN = "/queue/join"  # by which Gradio's pages have anything done
 _MOST_KEYS = 1000
@@ -23,7 +26,7 @@ class Once:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._answers: dict[str, tuple[str, _Answer]] = {}  # with the address; oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call on, or send the answer of the call before it with the same key."""
@@ -33,10 +36,10 @@ class Once:
             return
         # A call counts once its body is there: it may break off, and a repeat must not wait for it.
         receive = await _received(receive)
-        answer = self._answers.get(key)
+        _, answer = self._answers.get(key, ("", None))
         if answer is None:
             answer = asyncio.create_task(self._ask(scope, receive))
-            self._remember(key, answer)
+            self._remember(key, address_of(Request(scope)), answer)
         # Who gives up waiting may come again.
         for message in await asyncio.shield(answer):
             await send(message)
@@ -50,15 +53,17 @@ class Once:
         await self._app(scope, receive, keep)
         return messages
 
-    def _remember(self, key: str, answer: _Answer) -> None:
+    def _remember(self, key: str, address: str, answer: _Answer) -> None:
         def forget_failure(answer: _Answer) -> None:
             if answer.cancelled() or answer.exception() or not _is_success(answer.result()):
                 self._answers.pop(key, None)
 
         answer.add_done_callback(forget_failure)
-        self._answers[key] = answer
+        self._answers[key] = address, answer
         if len(self._answers) > _MOST_KEYS:
-            self._answers.popitem(last=False)
+            del self._answers[
+                first_to_go((key, owner, 1) for key, (owner, _) in self._answers.items())
+            ]
 
 
 async def _received(receive: Receive) -> Receive:

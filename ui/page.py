@@ -118,7 +118,7 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
             )
     # With "auto" Gradio would tell every call that waits of every other one that begins, and keep
     # all of that in memory for pages that do not listen.
-    return page.queue(default_concurrency_limit=None, status_update_rate=60)
+    return page.queue(default_concurrency_limit=None, status_update_rate=60, api_open=programs)
 
 
 def _layout(model: Model, kind: Kind) -> Parts:

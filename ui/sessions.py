@@ -16,8 +16,9 @@ from gradio.state_holder import SessionState, StateHolder
 # again; what the browser shows stays.
 MOST = 2000
 MOST_EACH = 200  # of one address
-# Calls of one page that have not been answered, or whose answer nobody has fetched.
-MOST_CALLS = 32
+# Calls that have not been answered, or whose answer nobody has fetched: of one page, and of all
+# pages of one address. Gradio answers so many at a time; each page that waits for pictures has one.
+MOST_CALLS, MOST_CALLS_EACH, CALLS_AT_A_TIME = 32, 128, 1024
 
 
 class _Session(SessionState):
@@ -55,6 +56,8 @@ class Sessions(StateHolder):
     def __init__(self, page: gr.Blocks) -> None:
         super().__init__()
         page.state_session_capacity = MOST
+        # One address could hold all of the 40 that Gradio has otherwise.
+        page._queue.max_thread_count = CALLS_AT_A_TIME
         self.set_blocks(page)
         self._queue = page._queue
         self._of: dict[str, OrderedDict[str, None]] = {}  # an address's, last used last
@@ -74,20 +77,28 @@ class Sessions(StateHolder):
         own = self._of.setdefault(address, OrderedDict())
         own[session] = None
         own.move_to_end(session)
-        if len(own) <= MOST_EACH:
-            return True
-        idle = next((each for each in own if each != session and not self._in_use(each)), session)
+        if len(own) > MOST_EACH:
+            return self._forget_idle(own, session)
+        if sum(map(len, self._of.values())) > MOST:
+            return self._forget_idle(max(self._of.values(), key=len), session)
+        return True
+
+    def _forget_idle(self, own: OrderedDict[str, None], new: str) -> bool:
+        """Forget the oldest idle session of an address, or else the new one; return False then."""
+        idle = next((each for each in own if each != new and not self._in_use(each)), new)
         self._forget(idle)
-        return idle != session
+        return idle != new
 
     def admit_event(self, event: str, address: str) -> None:
         """Note the session that Gradio makes up for a call without one: the event's own id."""
         if event in self._queue.pending_event_ids_session:
             self.admit(event, address)
 
-    def is_crowded(self, session: str) -> bool:
-        """Return whether a session has as many unfinished calls as it may have."""
-        return len(self._queue.pending_event_ids_session.get(session, ())) >= MOST_CALLS
+    def is_crowded(self, session: str, address: str) -> bool:
+        """Return whether a session, or an address, has as many unfinished calls as it may have."""
+        pending = self._queue.pending_event_ids_session
+        of_address = sum(len(pending.get(each, ())) for each in self._of.get(address, ()))
+        return len(pending.get(session, ())) >= MOST_CALLS or of_address >= MOST_CALLS_EACH
 
     @contextmanager
     def held(self, session: str) -> Iterator[None]:
