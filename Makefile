@@ -45,7 +45,7 @@ run: setup
 	$(VENV)/bin/python app.py $(ARGS)
 
 run-cluster: setup $(VENV)/.installed-cluster
-	$(VENV)/bin/serve run serving.ray_app:app $(ARGS)
+	$(VENV)/bin/serve run cluster:app $(ARGS)
 
 test: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python

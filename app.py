@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from serving import logs, options, scratch, start
-from serving.desk import Limits
+from serving import bootstrap, logs, scratch, settings
 from serving.generator import Generator, Model
-from serving.limits import RateLimits
-from serving.observer import Observer
-from serving.options import Options
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from serving.settings import Options
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -29,25 +29,25 @@ log = logging.getLogger("app")
 
 def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     """Starts the page and serves it until told to stop; `load` gets what draws, if not a model."""
-    # Nearly all that starting makes is there to stay. `serving.server` turns it on again, and so
-    # does `serving.waiting` for as long as it waits.
+    # Nearly all that starting makes is there to stay. `serving.http.server` turns it on again, and so
+    # does `serving.http.waiting` for as long as it waits.
     gc.disable()
-    chosen = options.read(arguments, os.environ)
+    chosen = settings.read(arguments, os.environ)
     logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)
     _check_address(chosen.host, chosen.port)
-    start.prepare_environment()
+    bootstrap.prepare_environment()
 
     keys = _read_keys("--api-keys-file", chosen.api_keys_file)
     try:
-        limits = start.limits(chosen)
+        limits = bootstrap.limits(chosen)
     except ValueError as error:
         _give_up(f"--blocked-words: {error}")
     observer = Observer(log_prompts=chosen.log_prompts)
     if chosen.backend_urls:
         generator = _connect(chosen, limits, observer)
     else:
-        generator = start.local_generator(chosen, limits, observer, (load or _load)(chosen))
+        generator = bootstrap.local_generator(chosen, limits, observer, (load or _load)(chosen))
     _serve(generator, observer, keys, chosen)
 
 
@@ -59,7 +59,7 @@ def _stop(*_: object) -> None:
 def _check_address(host: str, port: int) -> None:
     """Fails at once, not after the model was loaded, if the page cannot be served there."""
     try:
-        start.listen(host, port).close()
+        bootstrap.listen(host, port).close()
     except OSError as error:
         _give_up(f"cannot listen on {host}, port {port}: {error.strerror}")
 
@@ -70,7 +70,7 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 
     started = time.monotonic()
     try:
-        pipe, bundled = start.load_pipeline(chosen)
+        pipe, bundled = bootstrap.load_pipeline(chosen)
     except (CheckpointError, DeviceError, InputError, OSError) as error:
         _give_up(str(error))
     log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
@@ -79,9 +79,9 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 
 def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:
     """A generator that has other instances draw; waits until one of them can."""
-    from serving import waiting
-    from serving.instance import Client, LoopError
-    from serving.remote import RemoteGenerator
+    from serving.generators.client import Client, LoopError
+    from serving.generators.remote import RemoteGenerator
+    from serving.http import waiting
 
     key = _read_keys("--backend-key-file", chosen.backend_key_file)
     headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
@@ -101,7 +101,7 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
-    from serving.instance import http_url
+    from serving.generators.client import http_url
     from ui import server as page_server
 
     server = page_server.build(generator, observer, keys, chosen)
@@ -129,7 +129,7 @@ def _leave(status: int) -> NoReturn:
 
 def _read_keys(flag: str, file: Path | None) -> list[str]:
     try:
-        return start.read_keys(flag, file)
+        return bootstrap.read_keys(flag, file)
     except ValueError as error:
         _give_up(str(error))
 

@@ -28,8 +28,8 @@ from benchmarks.processes import Instance, stand_in
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.stand_in import load
 from benchmarks.visitors import MARKS, Visit, many_connections, percentiles, visit
-from serving import options
-from serving.ray_app import Fleet
+from cluster import Fleet
+from serving import settings
 from tools import fleet
 
 PAINTERS = 2
@@ -51,7 +51,7 @@ def main() -> None:
         right = asyncio.run(_drawn_alone(Path(folder)))
     toll, report = Toll(), Report()
     began = time.monotonic()
-    with fleet_on_this_machine(Fleet(), options.read(FLAGS, {}), LOAD) as cluster:
+    with fleet_on_this_machine(Fleet(), settings.read(FLAGS, {}), LOAD) as cluster:
         report.say("start_s", round(time.monotonic() - began, 1))
         for times in LOADS:
             waits = asyncio.run(_waits(cluster, times, chosen.seconds))
@@ -61,7 +61,7 @@ def main() -> None:
         judge_stops(toll)
         report.say("killed", toll.report())
     with fleet_on_this_machine(
-        Fleet(min_replicas=1, max_replicas=PAINTERS), options.read(FLAGS, {}), LOAD
+        Fleet(min_replicas=1, max_replicas=PAINTERS), settings.read(FLAGS, {}), LOAD
     ) as cluster:
         report.say("second_painter_after_s", round(asyncio.run(_grown(cluster)), 1))
     record.write("cluster", {"painters": PAINTERS, "step_ms": STEP_MS, "steps": STEPS, **report})

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import record
 from benchmarks.gpu import ENVIRONMENTS, run
 from pipeline import BUNDLED
-from tests.published import SDXL_BASE, write
+from tools.published_configs import SDXL_BASE, write
 
 JOBS = {
     "miniature": ["--pixels", "256", "--images", "4", "--steps", "25", "--repeats", "5"],

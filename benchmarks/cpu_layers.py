@@ -15,8 +15,8 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from benchmarks import record
-from pipeline.attention import attention, cross_attention, self_attention
-from pipeline.products import LAYOUT, compiler_options, convolution, dot_general
+from pipeline.kernels.attention import attention, cross_attention, self_attention
+from pipeline.kernels.matmul_conv import LAYOUT, compiler_options, convolution, dot_general
 
 REPEATS = 6
 HEAD = 64

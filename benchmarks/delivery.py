@@ -25,7 +25,7 @@ from benchmarks import record
 from benchmarks.processes import Instance
 from benchmarks.stand_in import StandIn
 from pipeline import Result, SDXLPipeline
-from serving.options import Options
+from serving.settings import Options
 
 SIDE = 1024
 # What the pictures' frequencies fall off with, and what is left at each pixel: about as much as in
@@ -70,7 +70,7 @@ def _photographic(seed: int) -> Image.Image:
 
 
 def load(_: Options) -> tuple[SDXLPipeline, bool]:
-    """What `serving.start.load_pipeline` gives, but `Finished`."""
+    """What `serving.bootstrap.load_pipeline` gives, but `Finished`."""
     return cast(SDXLPipeline, Finished()), False
 
 

@@ -22,13 +22,13 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
-from pipeline.compiled import CompiledSampler, make_mesh
-from pipeline.config import Config, read_config
-from pipeline.devices import cores_as_devices
-from pipeline.loading import trace_networks
-from pipeline.products import dot_general
-from pipeline.programs import Networks, Shapes
-from pipeline.scheduler import make_schedule
+from pipeline.kernels.matmul_conv import dot_general
+from pipeline.models.config import Config, read_config
+from pipeline.runtime.compiled import CompiledSampler, make_mesh
+from pipeline.runtime.loading import trace_networks
+from pipeline.runtime.mesh import cores_as_devices
+from pipeline.runtime.programs import Networks, Shapes
+from pipeline.schedulers.methods import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
 TOKENS = 77

@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from pipeline.config import Config, read_config
-from tests.published import SDXL_BASE, write
+from pipeline.models.config import Config, read_config
+from tools.published_configs import SDXL_BASE, write
 
 
 def read_published() -> Config:

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import apart, record
 from benchmarks.draw_job import REQUEST_TFLOP
 from benchmarks.processes import ROOT
-from tests.published import SDXL_BASE, write
+from tools.published_configs import SDXL_BASE, write
 
 HISTORY = record.RESULTS / "gpu-history.png"
 ENVIRONMENTS = {

@@ -13,9 +13,9 @@ import ray
 from ray import serve
 
 from benchmarks.processes import free_port, is_ready
+from cluster import Fleet, build
 from pipeline import SDXLPipeline
-from serving.options import Options
-from serving.ray_app import Fleet, build
+from serving.settings import Options
 
 
 class RayCluster:

@@ -21,8 +21,8 @@ def main() -> None:
     options = parser.parse_args()
 
     from pipeline import SDXLPipeline
-    from pipeline.default_model import choose_model
-    from pipeline.devices import cores_as_devices
+    from pipeline.checkpoints.default_model import choose_model
+    from pipeline.runtime.mesh import cores_as_devices
 
     cores_as_devices(IMAGES)
     pipe = SDXLPipeline.from_pretrained(

@@ -21,7 +21,7 @@ import app
 from pipeline import Cancelled, Result, SDXLPipeline, metadata
 from pipeline.pipeline import OnPreview
 from pipeline.request import picture_seeds
-from serving.options import Options
+from serving.settings import Options
 
 
 class StandIn:
@@ -98,7 +98,7 @@ class StandIn:
 
 
 def load(step_ms: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
-    """What `serving.start.load_pipeline` gives, but a stand-in whose steps take so long."""
+    """What `serving.bootstrap.load_pipeline` gives, but a stand-in whose steps take so long."""
     return cast(SDXLPipeline, StandIn(step_ms / 1000, chosen.images, chosen.steps)), False
 
 

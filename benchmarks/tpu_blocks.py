@@ -25,10 +25,10 @@ from jax.sharding import SingleDeviceSharding
 
 from benchmarks import record
 from benchmarks.roofline import CHIPS, whole_and_loop
-from pipeline.layers import ResnetBlock, Upsample, folded
-from pipeline.products import CompilerOptions
-from pipeline.unet import TransformerBlock
-from pipeline.weights import shape_rngs
+from pipeline.checkpoints.weights import shape_rngs
+from pipeline.kernels.matmul_conv import CompilerOptions
+from pipeline.models.layers import ResnetBlock, Upsample, folded
+from pipeline.models.unet import TransformerBlock
 
 BATCH = 1  # one half of guidance
 TOKENS, PROMPT, TIME = 77, 2048, 1280

@@ -16,9 +16,9 @@ from benchmarks.tpu_topology import describe, megabytes, versions  # first: it s
 import jax.numpy as jnp
 
 from benchmarks.full_size import read_published
-from pipeline.compiled import CompiledSampler, make_mesh
-from pipeline.loading import trace_networks
-from pipeline.programs import Networks, Shapes
+from pipeline.runtime.compiled import CompiledSampler, make_mesh
+from pipeline.runtime.loading import trace_networks
+from pipeline.runtime.programs import Networks, Shapes
 
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks.incumbent_model import build
-from tests.published import SDXL_BASE, write
+from tools.published_configs import SDXL_BASE, write
 
 PACKAGES = ("diffusers", "flax", "jax", "jaxlib", "transformers")
 STEPS, SIZE, GUIDANCE_SCALE, TOKENS = 25, 1024, 5.0, 77

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks.hlo import Program
-from pipeline import flash
+from pipeline.kernels import flash_tpu
 
 # Of SDXL's UNet at 1024x1024, which sees one half of one picture at a time, and of its VAE: heads,
 # width, tokens.
@@ -46,11 +46,11 @@ def _kernel(
 ) -> tuple[float, int]:
     shutil.rmtree(dump, ignore_errors=True)
     shape = jax.ShapeDtypeStruct((1, tokens, 3 * width), jnp.bfloat16, sharding=place)
-    lowered = jax.jit(partial(flash.flash_attention, heads)).lower(shape)
+    lowered = jax.jit(partial(flash_tpu.flash_attention, heads)).lower(shape)
     program = Program(lowered.compile().as_text() or "")
     costs = [cost for cost, _ in program.costs(program.entry)]
     [flops] = [cost.flops for cost in costs if cost.instruction.opcode == "custom-call"]
-    return flops, _bundles(dump) * math.prod(flash.grid(heads, shape))
+    return flops, _bundles(dump) * math.prod(flash_tpu.grid(heads, shape))
 
 
 def _bundles(dump: Path) -> int:

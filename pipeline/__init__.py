@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import Cancelled, CheckpointError, DeviceError, InputError, ScreenError
 
 if TYPE_CHECKING:
-    from pipeline.default_model import BUNDLED
+    from pipeline.checkpoints.default_model import BUNDLED
     from pipeline.pipeline import Result, SDXLPipeline
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
 
 # Imported when first asked for: who only reads a picture's settings needs no JAX.
 _LATER = {
-    "BUNDLED": "pipeline.default_model",
+    "BUNDLED": "pipeline.checkpoints.default_model",
     "Result": "pipeline.pipeline",
     "SDXLPipeline": "pipeline.pipeline",
 }

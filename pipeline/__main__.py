@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError
-from pipeline.scheduler_config import SCHEDULERS
+from pipeline.schedulers.config import SCHEDULERS
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -83,10 +83,11 @@ def _make_folder(folder: Path) -> None:
 def _draw(options: argparse.Namespace) -> list[Path]:
     from diffusers.utils import make_image_grid
 
-    from pipeline import SDXLPipeline, metadata
-    from pipeline.default_model import choose_model
-    from pipeline.devices import cores_as_devices
+    from pipeline import SDXLPipeline
+    from pipeline.checkpoints.default_model import choose_model
+    from pipeline.images import metadata
     from pipeline.request import check_request
+    from pipeline.runtime.mesh import cores_as_devices
 
     prompt = options.prompt if len(options.prompt) > 1 else options.prompt[0]
     # Before anything slow, so that what cannot be is known at once.

@@ -18,23 +18,12 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from PIL import Image
 
-from pipeline import metadata, preview, safety_images
-from pipeline.checkpoint import Checkpoint, count_parameters
-from pipeline.compiled import CompiledSampler, load_kept, make_mesh, place_on
-from pipeline.config import Config, read_config
-from pipeline.devices import failures_explained, find_devices, worth_a_copy, worth_bfloat16
+from pipeline.checkpoints.folder import Checkpoint, count_parameters
+from pipeline.checkpoints.source import fetch
 from pipeline.errors import Cancelled, InputError
-from pipeline.executables import ExecutableCache
-from pipeline.hub import fetch
-from pipeline.loading import (
-    Timed,
-    find_networks,
-    load_networks,
-    load_tokenizers,
-    network_dtype,
-    without_collecting_garbage,
-)
-from pipeline.programs import Networks, Shapes
+from pipeline.images import metadata, moderation, preview
+from pipeline.images.screen import Screen, verdicts
+from pipeline.models.config import Config, read_config
 from pipeline.request import (
     MAX_IMAGES,
     Request,
@@ -43,10 +32,21 @@ from pipeline.request import (
     checked_latents,
     image_size,
 )
-from pipeline.scheduler import Schedule, State, make_schedule
-from pipeline.scheduler_config import MAX_INFERENCE_STEPS, SCHEDULERS
-from pipeline.screen import Screen, verdicts
-from pipeline.tokenizer import Tokenizers, longest, read_length
+from pipeline.runtime.compiled import CompiledSampler, load_kept, make_mesh, place_on
+from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.loading import (
+    Timed,
+    find_networks,
+    load_networks,
+    load_tokenizers,
+    network_dtype,
+    without_collecting_garbage,
+)
+from pipeline.runtime.mesh import failures_explained, find_devices, worth_a_copy, worth_bfloat16
+from pipeline.runtime.programs import Networks, Shapes
+from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
+from pipeline.schedulers.methods import Schedule, State, make_schedule
+from pipeline.text.tokenizer import Tokenizers, longest, read_length
 
 OUTPUT_TYPES = ("pil", "np", "latent")
 
@@ -98,7 +98,7 @@ class SDXLPipeline:
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker looks at the pictures.
         screened: whether a function of the operator's does.
-        scheduler: a key of `pipeline.scheduler_config.SCHEDULERS`.
+        scheduler: a key of `pipeline.schedulers.config.SCHEDULERS`.
         version: JAX's, and the type of the networks' numbers: others compute other pictures.
         height, width: of the pictures, in pixels, unless a request says otherwise.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
@@ -424,7 +424,7 @@ class SDXLPipeline:
         by_checker, by_screen = self._flagged(run, levels), self._screened(levels)
         flagged = [any(both) for both in zip(by_checker, by_screen, strict=True)]
         pairs = zip(levels, flagged, strict=True)
-        shown = [safety_images.blur(picture) if blurred else picture for picture, blurred in pairs]
+        shown = [moderation.blur(picture) if blurred else picture for picture, blurred in pairs]
         if output_type == "np":
             pictures = np.array(as_float)
             for i in np.flatnonzero(flagged):
@@ -442,7 +442,7 @@ class SDXLPipeline:
         config = self._config.safety_checker
         if config is None:
             return [False] * len(images)
-        return run.check(safety_images.prepare(images, config)).tolist()
+        return run.check(moderation.prepare(images, config)).tolist()
 
     def _screened(self, images: np.ndarray) -> list[bool]:
         if self._screen is None:

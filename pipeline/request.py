@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config import Config
 from pipeline.errors import InputError
-from pipeline.scheduler_config import MAX_INFERENCE_STEPS
+from pipeline.models.config import Config
+from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 
 MAX_IMAGES = 64  # per request
 MAX_SEED = 2**32 - 1

@@ -152,7 +152,7 @@ class Image:
     index: int
     png: bytes
     seed: int
-    settings: dict[str, str | int | float | None]  # what `pipeline.metadata.Settings` holds
+    settings: dict[str, str | int | float | None]  # what `pipeline.images.metadata.Settings` holds
     unblurred: bytes | None = None
 
 

@@ -17,7 +17,7 @@ from playwright.sync_api import (
     TimeoutError as NotInTime,
 )
 
-from ui import words
+from ui import i18n
 
 # A busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000
@@ -109,7 +109,7 @@ def press_to_copy(button: Locator) -> None:
         })"""
     )
     button.click()
-    assert said.evaluate("({ next }) => next") == words.COPIED
+    assert said.evaluate("({ next }) => next") == i18n.COPIED
 
 
 def width_needed(page: Page) -> int:

@@ -112,9 +112,9 @@ class FakePipeline:
 def main() -> None:
     """Serves until told to stop."""
     import app
-    from serving import reception
+    from serving.requests import lifecycle
 
-    reception.STOPS_WITHIN_S = 0.5
+    lifecycle.STOPS_WITHIN_S = 0.5
     pipe = FakePipeline(held=True)
     pipe.stuck = True
     app.main(sys.argv[1:], lambda _: (pipe.as_pipeline(), False))

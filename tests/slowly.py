@@ -15,10 +15,10 @@ from typing import Any
 
 import app
 from pipeline import BUNDLED, SDXLPipeline
-from serving import start
+from serving import bootstrap
 from serving.generator import Event
-from serving.options import Options
-from serving.reception import Reception
+from serving.requests.lifecycle import Reception
+from serving.settings import Options
 
 END_S = 0.5
 
@@ -29,8 +29,8 @@ def program(step_ms: int) -> list[str]:
 
 
 def load(step_s: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
-    """See `serving.start.load_pipeline`; every step takes so long, as long as nobody stops it."""
-    pipe, bundled = start.load_pipeline(chosen)
+    """See `serving.bootstrap.load_pipeline`; every step takes so long, as long as nobody stops it."""
+    pipe, bundled = bootstrap.load_pipeline(chosen)
     generate = pipe.generate
 
     def slowly(

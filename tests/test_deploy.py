@@ -14,8 +14,9 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from serving import options, server
-from serving.observer import Observer
+from serving import settings
+from serving.http import server
+from serving.metrics import Observer
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 KUBERNETES = "1.37"
@@ -88,7 +89,7 @@ def test_what_kuberay_does_not_take(place: list[Any], name: str, value: object):
 
 def test_requests_are_finished_before_a_pod_is_killed():
     """And the pictures are sent."""
-    ends_within_s = options.read([], {}).stop_within + server.ANSWERS_ON_S + server.GOODBYE_S
+    ends_within_s = settings.read([], {}).stop_within + server.ANSWERS_ON_S + server.GOODBYE_S
     drawing = [pod for pod in pods() if pod["containers"][0]["name"] != "ray-head"]
     service = (DEPLOY / "sdxl-jax.service").read_text()
     compose = documents("compose.yaml")[0]["services"]["sdxl"]
@@ -153,7 +154,7 @@ def test_systemd_takes_its_unit(tmp_path: Path):
 
 def test_only_settings_that_there_are(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
-        options.read(["--help"], {})
+        settings.read(["--help"], {})
     known = {*re.findall(r"\[([A-Z_]+)\]", capsys.readouterr().out), *OTHERS}
     unit = (DEPLOY / "sdxl-jax.service").read_text()
     lines = re.findall(r"^Environment=(.*)", unit, re.MULTILINE)

@@ -17,13 +17,13 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from benchmarks.processes import ROOT, Instance, free_port
 from pipeline import BUNDLED
-from serving import http
-from serving.desk import Limits
 from serving.generator import Generator
-from serving.limits import RateLimits
-from serving.local import LocalGenerator
-from serving.observer import Observer
-from serving.server import Server
+from serving.generators.local import LocalGenerator
+from serving.http import app as http_app
+from serving.http.server import Server
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 
 # The real program with the real model, and as few steps as show that one follows another.
@@ -68,7 +68,7 @@ def serve(
     if generator is None:
         rates = rates or RateLimits(None, None)
         generator = LocalGenerator(pipe.as_pipeline(), limits or Limits(), rates, observer)
-    app = http.build(generator, observer, **options)
+    app = http_app.build(generator, observer, **options)
     port = port or free_port()
     server = Server(
         app,

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.clip import CLIPTextEncoder
-from pipeline.config import Config, read_config
-from pipeline.tokenizer import Tokenizers
-from pipeline.unet import UNet
-from pipeline.vae import VAE
-from pipeline.weights import find, shape_rngs
+from pipeline.checkpoints.weights import find, shape_rngs
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.config import Config, read_config
+from pipeline.models.unet import UNet
+from pipeline.models.vae import VAE
+from pipeline.text.tokenizer import Tokenizers
 
 M = TypeVar("M", bound=nnx.Module)
 R = TypeVar("R")

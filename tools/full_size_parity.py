@@ -117,12 +117,12 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
 
 def ours(component: str, folder: Path) -> tuple[Arrays, float]:
     """The same from this project's networks."""
-    from pipeline.clip import CLIPTextEncoder
-    from pipeline.config import read_config
-    from pipeline.safety_checker import SafetyChecker
-    from pipeline.safety_images import prepare
-    from pipeline.unet import UNet
-    from pipeline.vae import VAE
+    from pipeline.images.moderation import prepare
+    from pipeline.models.clip import CLIPTextEncoder
+    from pipeline.models.config import read_config
+    from pipeline.models.safety_checker import SafetyChecker
+    from pipeline.models.unet import UNet
+    from pipeline.models.vae import VAE
     from tools import agreement
 
     config = read_config(folder)

@@ -4,8 +4,8 @@
 
 builds every checkpoint of `tools.tiny_checkpoints` and writes `tests/golden/<name>/golden.npz`
 beside those of `TINY`, and `safety.npz` beside that of `SAFE`, the same bytes each time with the
-same versions of torch, diffusers and transformers. `tests/test_golden.py` and
-`tests/test_safety_checker.py` hold the project's own networks against them, without torch.
+same versions of torch, diffusers and transformers. `tests/pipeline/test_golden.py` and
+`tests/pipeline/models/test_safety_checker.py` hold the project's own networks against them, without torch.
 All pictures and latents are channels last, all numbers float32 but for the int32 ids.
 """
 
@@ -20,7 +20,7 @@ from diffusers import StableDiffusionPipeline
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from PIL import Image
 
-from pipeline.scheduler_config import SCHEDULERS
+from pipeline.schedulers.config import SCHEDULERS
 from tools import torch_reference
 from tools.tiny_checkpoints import FLAX, SAFE, TINY, Pipeline, Tiny, load, write
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
-from ui import words
+from ui import i18n
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -53,7 +53,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("html[data-sdxl]")).to_be_attached()
     expect(page.get_by_text("Loading...")).to_have_count(0)
     yield "empty"
-    for state, button in (("advanced", words.ADVANCED), ("restore", words.RESTORE)):
+    for state, button in (("advanced", i18n.ADVANCED), ("restore", i18n.RESTORE)):
         page.get_by_role("button", name=button).click()
         expect(page.locator(f"#{state} .form").first).to_be_visible()
         yield state
@@ -98,7 +98,7 @@ def _wait_for_pictures(page: Page) -> None:
 
 def open_advanced(page: Page) -> None:
     """Until its fields have the values that they begin with: what is typed before is undone."""
-    page.get_by_role("button", name=words.ADVANCED).click()
+    page.get_by_role("button", name=i18n.ADVANCED).click()
     expect(page.locator("#steps input[type=number]")).to_be_visible()
     page.evaluate(_THREE_FRAMES)
 
@@ -106,7 +106,7 @@ def open_advanced(page: Page) -> None:
 def _set_steps(page: Page, steps: int) -> None:
     open_advanced(page)
     page.locator("#steps input[type=number]").fill(str(steps))
-    page.get_by_role("button", name=words.ADVANCED).click()
+    page.get_by_role("button", name=i18n.ADVANCED).click()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pipeline import BUNDLED, SDXLPipeline
 from ui.examples import examples_for
-from ui.kinds import Kind
+from ui.model_kind import Kind
 from ui.style_pictures import file_of
 from ui.styles import styles_for
 

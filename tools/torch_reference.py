@@ -22,7 +22,7 @@ from diffusers.schedulers import scheduling_euler_ancestral_discrete as euler_an
 from PIL import Image
 from transformers import CLIPImageProcessorPil, CLIPTextModel, CLIPTextModelWithProjection
 
-from pipeline.sampler import step_noise
+from pipeline.runtime.sampler import step_noise
 
 Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from ui.kinds import Kind
+from ui.model_kind import Kind
 
 _MINIATURE = (
     "a large red star on a blue background",

@@ -13,7 +13,7 @@ import gradio as gr
 from gradio.components import Component
 
 from serving.generator import Generator
-from ui import link, status, words
+from ui import i18n, link, status
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.settings import Fields
 from ui.styles import NONE, Style
@@ -28,7 +28,7 @@ _TELL = """(told) => {
 
 def layout() -> gr.HTML:
     """The list, closed, which shows itself once there is something in it."""
-    title, info, clear = map(escape, (words.HISTORY, words.HISTORY_INFO, words.CLEAR_HISTORY))
+    title, info, clear = map(escape, (i18n.HISTORY, i18n.HISTORY_INFO, i18n.CLEAR_HISTORY))
     return gr.HTML(
         html_template=f"<details hidden><summary data-named>{title}</summary>"
         f"<p data-named>{info}</p><ol></ol>"
@@ -42,7 +42,7 @@ def layout() -> gr.HTML:
 def asked(request_id: str, fields: Fields) -> dict[str, Any]:
     """What the list is told when a request was sent."""
     style = "" if fields.style == NONE else fields.style
-    said = words.in_short(style, fields.guidance_scale, fields.steps, fields.seed)
+    said = i18n.in_short(style, fields.guidance_scale, fields.steps, fields.seed)
     return {"id": request_id, "link": link.to_query(fields), "said": said}
 
 

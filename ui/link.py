@@ -11,9 +11,9 @@ from urllib.parse import quote, urlencode
 import gradio as gr
 from gradio.components import Component
 
-from pipeline.metadata import Settings
+from pipeline.images.metadata import Settings
 from serving.generator import Generator, Model
-from ui import settings, sizes, status, words
+from ui import i18n, settings, sizes, status
 from ui.events import AT_ONCE
 from ui.settings import Fields
 from ui.styles import NONE, Style
@@ -70,37 +70,37 @@ def from_query(
                 return value
         except ValueError:
             pass
-        notes.append(words.not_a_number(field, text))
+        notes.append(i18n.not_a_number(field, text))
         return None
 
     def one_of(name: str, field: str, known: list[str]) -> str:
         text = given.get(name, known[0])
         if text in known:
             return text
-        notes.append(words.unknown(field, text, known))
+        notes.append(i18n.unknown(field, text, known))
         return known[0]
 
     fields, differences = settings.as_fields(
         Settings(
             prompt=given.get("prompt", ""),
             negative_prompt=given.get("negative_prompt", ""),
-            seed=number("seed", words.SEED, int),
-            num_inference_steps=number("steps", words.STEPS, int),
-            guidance_scale=number("guidance_scale", words.GUIDANCE, float),
+            seed=number("seed", i18n.SEED, int),
+            num_inference_steps=number("steps", i18n.STEPS, int),
+            guidance_scale=number("guidance_scale", i18n.GUIDANCE, float),
             width=None,
             height=None,
             model=None,
             revision=None,
-            guidance_until=number("guidance_until", words.GUIDANCE_UNTIL, float),
-            variation_seed=number("variation_seed", words.VARIATION_SEED, int),
-            variation_strength=number("variation_strength", words.VARIATION_STRENGTH, float),
+            guidance_until=number("guidance_until", i18n.GUIDANCE_UNTIL, float),
+            variation_seed=number("variation_seed", i18n.VARIATION_SEED, int),
+            variation_strength=number("variation_strength", i18n.VARIATION_STRENGTH, float),
         ),
         model,
     )
-    style = one_of("style", words.STYLE, list(styles))
-    several = one_of("several", words.SEVERAL, ["0", "1"]) == "1"
+    style = one_of("style", i18n.STYLE, list(styles))
+    several = one_of("several", i18n.SEVERAL, ["0", "1"]) == "1"
     own, *_ = known = list(map(sizes.name, model.sizes))
-    size = one_of("size", words.SIZE, known)
+    size = one_of("size", i18n.SIZE, known)
     size = sizes.USUAL if size == own else size
     return fields._replace(style=style, several=several, size=size), notes + differences
 
@@ -131,5 +131,5 @@ def connect(
 
 def _said(notes: list[str]) -> str:
     if notes:
-        return status.warning(" ".join([words.LINK_NOT_USED, *notes]))
-    return status.note(words.TAKEN_OVER)
+        return status.warning(" ".join([i18n.LINK_NOT_USED, *notes]))
+    return status.note(i18n.TAKEN_OVER)

@@ -13,24 +13,15 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
-from ui import (
-    embedding,
-    history,
-    link,
-    network,
-    picked,
-    restore,
-    sizes,
-    status,
-    style_pictures,
-    words,
-)
-from ui.drawing import Drawing, Shown
-from ui.embedding import Embedding
+from ui import history, i18n, link, restore, sizes, status, style_pictures
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, hint_for, surprise
-from ui.kinds import Kind, kind_of
-from ui.picked import Panel
+from ui.generation import Drawing, Shown
+from ui.gradio_compat import network
+from ui.model_kind import Kind, kind_of
+from ui.pictures import embedding, picture_panel
+from ui.pictures.embedding import Embedding
+from ui.pictures.picture_panel import Panel
 from ui.restore import Restorer
 from ui.settings import MAX_GUIDANCE
 from ui.sizes import Sizes
@@ -70,7 +61,7 @@ class Parts:
     network: gr.HTML
     looks: gr.HTML
     gallery: gr.Gallery
-    pictures: gr.State  # `ui.pictures.Picture`s, those that the gallery shows
+    pictures: gr.State  # `ui.pictures.saved.Picture`s, those that the gallery shows
     panel: Panel
     restorer: Restorer
     history: gr.HTML
@@ -82,7 +73,7 @@ class Parts:
 
     @property
     def shown(self) -> list[Component]:
-        """What `ui.drawing.Shown` goes to."""
+        """What `ui.generation.Shown` goes to."""
         shown = Shown(
             strip=self.strip,
             looks=self.looks,
@@ -104,7 +95,7 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
     With `programs` it has one function, `/generate`, that they may call.
     """
     kind = kind_of(generator.model)
-    title = words.title(generator.model)
+    title = i18n.title(generator.model)
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         parts = _layout(generator.model, kind)
         drawing = Drawing(generator, kind)
@@ -126,7 +117,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
     with gr.Row(elem_id="studio"):
         with gr.Column(elem_id="ask"):
             prompt = gr.Textbox(
-                label=words.PROMPT_LABEL,
+                label=i18n.PROMPT_LABEL,
                 placeholder=hint_for(kind),
                 max_lines=8,  # and `lines` at 1, so that Enter sends
                 max_length=MAX_CHARACTERS,
@@ -135,15 +126,15 @@ def _layout(model: Model, kind: Kind) -> Parts:
             )
             length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
             linked = link.layout()
-            generate = gr.Button(words.GENERATE, variant="primary", size="lg", elem_id="generate")
-            stop = gr.Button(words.STOP, size="lg", visible=False, elem_id="stop")
+            generate = gr.Button(i18n.GENERATE, variant="primary", size="lg", elem_id="generate")
+            stop = gr.Button(i18n.STOP, size="lg", visible=False, elem_id="stop")
         with gr.Column(elem_id="pictures"):
             strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
             away = network.layout()
             with gr.Column(elem_id="stage"):
                 looks = gr.HTML(status.EMPTY, elem_id="looks", padding=False)
                 gallery = gr.Gallery(
-                    label=words.GALLERY,
+                    label=i18n.GALLERY,
                     show_label=False,
                     columns=2,
                     height="auto",
@@ -153,16 +144,16 @@ def _layout(model: Model, kind: Kind) -> Parts:
                     buttons=["download", "download_all", "fullscreen"],
                     elem_id="gallery",
                 )
-            panel = picked.layout()
+            panel = picture_panel.layout()
         with gr.Column(elem_id="more"):
             gr.Examples(
                 [[example] for example in examples_for(kind)],
                 [prompt],
-                label=words.EXAMPLES,
+                label=i18n.EXAMPLES,
                 api_visibility="private",
                 elem_id="examples",
             )
-            surprised = gr.Button(words.SURPRISE, size="sm", elem_id="surprise")
+            surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
             advanced = _advanced(model, kind)
             requests = history.layout()
             restorer = restore.layout()
@@ -205,12 +196,12 @@ class Advanced(NamedTuple):
 
 
 def _advanced(model: Model, kind: Kind) -> Advanced:
-    with gr.Accordion(words.ADVANCED, open=False, elem_id="advanced"):
-        style = gr.Radio(list(styles_for(kind)), value=NONE, label=words.STYLE, elem_id="style")
+    with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
+        style = gr.Radio(list(styles_for(kind)), value=NONE, label=i18n.STYLE, elem_id="style")
         offered = sizes.layout(model)
         negative = gr.Textbox(
-            label=words.NEGATIVE,
-            info=words.NEGATIVE_INFO,
+            label=i18n.NEGATIVE,
+            info=i18n.NEGATIVE_INFO,
             max_length=MAX_CHARACTERS,
             elem_id="negative",
         )
@@ -219,29 +210,27 @@ def _advanced(model: Model, kind: Kind) -> Advanced:
             MAX_GUIDANCE,
             5,
             step=0.5,
-            label=words.GUIDANCE,
-            info=words.GUIDANCE_INFO,
+            label=i18n.GUIDANCE,
+            info=i18n.GUIDANCE_INFO,
             elem_id="guidance",
         )
-        until = _share(1, words.GUIDANCE_UNTIL, words.GUIDANCE_UNTIL_INFO, "guidance-until")
+        until = _share(1, i18n.GUIDANCE_UNTIL, i18n.GUIDANCE_UNTIL_INFO, "guidance-until")
         steps = gr.Slider(
             1,
             model.max_inference_steps,
             model.num_inference_steps,
             step=1,
-            label=words.STEPS,
-            info=words.STEPS_INFO,
+            label=i18n.STEPS,
+            info=i18n.STEPS_INFO,
             elem_id="steps",
         )
-        seed = _seed(words.SEED, words.SEED_INFO, "seed")
-        randomise = gr.Checkbox(True, label=words.RANDOMISE, elem_id="randomise")
-        several = gr.Checkbox(
-            False, label=words.SEVERAL, info=words.SEVERAL_INFO, elem_id="several"
-        )
+        seed = _seed(i18n.SEED, i18n.SEED_INFO, "seed")
+        randomise = gr.Checkbox(True, label=i18n.RANDOMISE, elem_id="randomise")
+        several = gr.Checkbox(False, label=i18n.SEVERAL, info=i18n.SEVERAL_INFO, elem_id="several")
         strength = _share(
-            0, words.VARIATION_STRENGTH, words.VARIATION_STRENGTH_INFO, "variation-strength"
+            0, i18n.VARIATION_STRENGTH, i18n.VARIATION_STRENGTH_INFO, "variation-strength"
         )
-        variation = _seed(words.VARIATION_SEED, words.VARIATION_SEED_INFO, "variation-seed")
+        variation = _seed(i18n.VARIATION_SEED, i18n.VARIATION_SEED_INFO, "variation-seed")
         embed = embedding.layout()
     chosen = style, negative, guidance, steps, randomise, seed, several, until, strength, variation
     return Advanced(style, seed, several, offered, embed, (*chosen, offered.choice))
@@ -293,7 +282,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     parts.surprise.click(lambda: surprise(kind, Random()), None, parts.prompt, **AT_ONCE)
     restore.connect(parts.restorer, parts.settings, parts.strip, generator)
-    new_seed = picked.connect(
+    new_seed = picture_panel.connect(
         parts.panel,
         parts.gallery,
         parts.pictures,
@@ -343,16 +332,16 @@ def _header(model: Model, kind: Kind) -> str:
     # script needs, because Gradio does not: some names, the pictures of styles, and how large
     # a file may be.
     untranslated = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY")
-    names = {getattr(words.en, name): getattr(words, name) for name in untranslated}
-    names |= words.STYLES | words.CONTROLS
+    names = {getattr(i18n.en, name): getattr(i18n, name) for name in untranslated}
+    names |= i18n.STYLES | i18n.CONTROLS
     pictures = style_pictures.addresses(kind)
     told = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
-    title, line, told = map(escape, (words.title(model), words.model_line(model, kind), told))
-    return f'<h1 lang="{words.LANGUAGE}" data-page="{told}">{title}</h1><p>{line}</p>'
+    title, line, told = map(escape, (i18n.title(model), i18n.model_line(model, kind), told))
+    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{told}">{title}</h1><p>{line}</p>'
 
 
 def _footer(model: Model, kind: Kind) -> str:
-    limits = escape(words.MINIATURE_LIMITS if kind is Kind.MINIATURE else words.LIMITS)
+    limits = escape(i18n.MINIATURE_LIMITS if kind is Kind.MINIATURE else i18n.LIMITS)
     return f"<p>{limits} {_licence(model, kind)}</p>"
 
 
@@ -360,7 +349,7 @@ def _licence(model: Model, kind: Kind) -> str:
     # Models that are made from SDXL and named after it may have others.
     of_its_kind = kind is Kind.MINIATURE or model.name in _PUBLISHED
     if kind not in _LICENCES or not of_its_kind:
-        return escape(words.OWN_LICENCE)
+        return escape(i18n.OWN_LICENCE)
     name, address = _LICENCES[kind]
-    text = escape(f"{words.LICENCE}: {name}")
+    text = escape(f"{i18n.LICENCE}: {name}")
     return f'<a href="{address}" target="_blank" rel="noopener">{text}</a>'

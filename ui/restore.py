@@ -13,14 +13,14 @@ from anyio.lowlevel import RunVar
 from gradio.components import Component
 from gradio.utils import get_upload_folder
 
-from pipeline import metadata
 from pipeline.errors import MetadataError, PictureError, TooLargeError
-from pipeline.metadata import Settings
+from pipeline.images import metadata
+from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS, Generator
-from serving.http_guard import MAX_UPLOAD_BYTES
-from ui import settings, status, words
+from serving.http.middleware import MAX_UPLOAD_BYTES
+from ui import i18n, settings, status
 from ui.events import AT_ONCE
-from ui.picked import apply
+from ui.pictures.picture_panel import apply
 
 # Of a file; around it there is a form, which the limit is meant for.
 MOST_BYTES = MAX_UPLOAD_BYTES - 2**10
@@ -60,17 +60,17 @@ def from_picture(path: Path) -> Settings:
     try:
         found = metadata.read(upload)
     except TooLargeError as error:
-        raise RestoreError(words.TOO_LARGE_A_PICTURE) from error
+        raise RestoreError(i18n.TOO_LARGE_A_PICTURE) from error
     except (PictureError, OSError) as error:
-        raise RestoreError(words.UNREADABLE_PICTURE) from error
+        raise RestoreError(i18n.UNREADABLE_PICTURE) from error
     except MetadataError as error:
-        raise RestoreError(words.UNREADABLE_SETTINGS) from error
+        raise RestoreError(i18n.UNREADABLE_SETTINGS) from error
     finally:
         with suppress(OSError):  # somebody may have uploaded the same picture into the folder
             upload.unlink()
             upload.parent.rmdir()
     if found is None:
-        raise RestoreError(words.NO_SETTINGS_IN_PICTURE)
+        raise RestoreError(i18n.NO_SETTINGS_IN_PICTURE)
     return settings.bounded(found)
 
 
@@ -86,7 +86,7 @@ def _uploaded(path: Path) -> Path:
             return upload
     except (OSError, RuntimeError, ValueError):  # missing; a loop of links; a NUL in its name
         pass
-    raise RestoreError(words.UNREADABLE_PICTURE)
+    raise RestoreError(i18n.UNREADABLE_PICTURE)
 
 
 def from_text(text: str) -> Settings:
@@ -96,31 +96,31 @@ def from_text(text: str) -> Settings:
         RestoreError: it is none that this program or AUTOMATIC1111's writes.
     """
     if len(text) > metadata.MAX_TEXT:
-        raise RestoreError(words.NO_SETTINGS_IN_TEXT)
+        raise RestoreError(i18n.NO_SETTINGS_IN_TEXT)
     try:
         return settings.bounded(metadata.from_text(text))
     except MetadataError as error:
-        raise RestoreError(words.NO_SETTINGS_IN_TEXT) from error
+        raise RestoreError(i18n.NO_SETTINGS_IN_TEXT) from error
 
 
 def layout() -> Restorer:
     """A closed part of the page with a place to drop a picture, and one to paste a text."""
-    with gr.Accordion(words.RESTORE, open=False, elem_id="restore"):
+    with gr.Accordion(i18n.RESTORE, open=False, elem_id="restore"):
         file = gr.File(
-            label=words.RESTORE_PICTURE,
+            label=i18n.RESTORE_PICTURE,
             file_types=[".png", ".jpg", ".jpeg", ".webp"],
             height=140,
             elem_id="restore-picture",
         )
         text = gr.Textbox(
-            label=words.RESTORE_TEXT,
-            placeholder=words.RESTORE_HINT,
+            label=i18n.RESTORE_TEXT,
+            placeholder=i18n.RESTORE_HINT,
             lines=2,
             max_lines=6,
             elem_id="restore-text",
         )
         found = gr.HTML(js_on_load=_REFUSE, elem_id="restored", padding=False)
-        use = gr.Button(words.USE_SETTINGS, visible=False, elem_id="restore-use")
+        use = gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use")
     return Restorer(file, text, found, use, gr.State(None))
 
 
@@ -160,7 +160,7 @@ async def _of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
 def _refused(event: gr.EventData) -> tuple[Any, ...]:
     """Says why a file was not even sent, of which the browser names the reason."""
     large = event._data == "too large"
-    return _not_found(words.TOO_LARGE_A_PICTURE if large else words.UNREADABLE_PICTURE)
+    return _not_found(i18n.TOO_LARGE_A_PICTURE if large else i18n.UNREADABLE_PICTURE)
 
 
 def _of_text(text: str | None) -> tuple[Any, ...]:
@@ -176,8 +176,8 @@ def _shown(find: Callable[[], Settings]) -> tuple[str, Any, Settings | None]:
         return _not_found(str(error))
     shown = settings.as_html(found)
     if settings.is_shortened(found):
-        shown += status.warning(words.shortened(MAX_CHARACTERS))
-    return shown, gr.Button(words.USE_SETTINGS, visible=True), found
+        shown += status.warning(i18n.shortened(MAX_CHARACTERS))
+    return shown, gr.Button(i18n.USE_SETTINGS, visible=True), found
 
 
 def _not_found(why: str) -> tuple[str, Any, None]:

@@ -1,16 +1,16 @@
 """The page and the APIs over a generator, in the server that serves them."""
 
-from serving import http
 from serving.generator import Generator
-from serving.observer import Observer
-from serving.options import Options
-from serving.server import ANSWERS_ON_S, Server
-from ui.mount import mount
+from serving.http import app as http_app
+from serving.http.server import ANSWERS_ON_S, Server
+from serving.metrics import Observer
+from serving.settings import Options
+from ui.gradio_compat.mount import mount
 
 
 def build(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> Server:
     """What serves them as `chosen`, once the environment is prepared: Gradio has read it here."""
-    app = http.build(
+    app = http_app.build(
         generator,
         observer,
         keys=keys,

@@ -4,11 +4,11 @@ from dataclasses import asdict, replace
 from html import escape
 from typing import NamedTuple
 
-from pipeline import metadata
-from pipeline.metadata import Settings
+from pipeline.images import metadata
+from pipeline.images.metadata import Settings
 from pipeline.request import MAX_SEED
 from serving.generator import MAX_CHARACTERS, Image, Model
-from ui import sizes, words
+from ui import i18n, sizes
 from ui.styles import NONE
 
 MAX_GUIDANCE = 20.0  # of the page's slider
@@ -57,10 +57,10 @@ def is_shortened(settings: Settings) -> bool:
 
 def described(settings: Settings) -> list[tuple[str, str]]:
     """What a picture says about itself, name by name."""
-    found = [(name, getattr(settings, field)) for field, name in words.SETTINGS.items()]
+    found = [(name, getattr(settings, field)) for field, name in i18n.SETTINGS.items()]
     if settings.width is not None and settings.height is not None:
-        found.insert(-1, (words.SIZE, words.size((settings.width, settings.height))))
-    return [(name, words.written(value)) for name, value in found if value not in (None, "")]
+        found.insert(-1, (i18n.SIZE, i18n.size((settings.width, settings.height))))
+    return [(name, i18n.written(value)) for name, value in found if value not in (None, "")]
 
 
 def as_html(settings: Settings, link: str | None = None) -> str:
@@ -72,14 +72,14 @@ def as_html(settings: Settings, link: str | None = None) -> str:
     rows = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in described(settings)
     )
-    buttons = _copies("copy", metadata.to_text(settings), words.COPY_SETTINGS)
+    buttons = _copies("copy", metadata.to_text(settings), i18n.COPY_SETTINGS)
     if link is not None:
-        buttons += _copies("link", link, words.COPY_LINK)
+        buttons += _copies("link", link, i18n.COPY_LINK)
     return f"<dl>{rows}</dl>{buttons}"
 
 
 def _copies(what: str, content: str, label: str) -> str:
-    content, label, copied = map(escape, (content, label, words.COPIED))
+    content, label, copied = map(escape, (content, label, i18n.COPIED))
     return f'<button type="button" data-{what}="{content}" data-copied="{copied}">{label}</button>'
 
 
@@ -92,16 +92,16 @@ def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
             return default
         used = min(max(value, low), high)
         if used != value:
-            notes.append(words.adjusted(field, value, used))
+            notes.append(i18n.adjusted(field, value, used))
         return used
 
-    guidance = within(words.GUIDANCE, settings.guidance_scale, 0, MAX_GUIDANCE, 5.0)
+    guidance = within(i18n.GUIDANCE, settings.guidance_scale, 0, MAX_GUIDANCE, 5.0)
     most, usual = model.max_inference_steps, model.num_inference_steps
-    steps = within(words.STEPS, settings.num_inference_steps, 1, most, usual)
-    seed = within(words.SEED, settings.seed, 0, MAX_SEED, 0)
-    until = within(words.GUIDANCE_UNTIL, settings.guidance_until, 0, 1, 1.0)
-    strength = within(words.VARIATION_STRENGTH, settings.variation_strength, 0, 1, 0.0)
-    variation = within(words.VARIATION_SEED, settings.variation_seed, 0, MAX_SEED, 0)
+    steps = within(i18n.STEPS, settings.num_inference_steps, 1, most, usual)
+    seed = within(i18n.SEED, settings.seed, 0, MAX_SEED, 0)
+    until = within(i18n.GUIDANCE_UNTIL, settings.guidance_until, 0, 1, 1.0)
+    strength = within(i18n.VARIATION_STRENGTH, settings.variation_strength, 0, 1, 0.0)
+    variation = within(i18n.VARIATION_SEED, settings.variation_seed, 0, MAX_SEED, 0)
     notes += _differences(settings, model)
     fields = Fields(
         prompt=settings.prompt[:MAX_CHARACTERS],
@@ -130,9 +130,9 @@ def _differences(settings: Settings, model: Model) -> list[str]:
     size = settings.width, settings.height
     notes = []
     if None not in size and size not in model.sizes:
-        notes.append(words.other_size(*size, model))
+        notes.append(i18n.other_size(*size, model))
     if settings.model and settings.model != model.name:
-        notes.append(words.other_model(settings.model, model))
+        notes.append(i18n.other_model(settings.model, model))
     if is_shortened(settings):
-        notes.append(words.shortened(MAX_CHARACTERS))
+        notes.append(i18n.shortened(MAX_CHARACTERS))
     return notes

@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 
 from serving.generator import Generator, Model
-from ui import words
+from ui import i18n
 from ui.events import AT_ONCE
 
 USUAL = ""  # what the choice holds for the model's own size
@@ -39,7 +39,7 @@ def parse(model: Model, value: str) -> tuple[int, int] | None:
 
 def layout(model: Model) -> Sizes:
     """The choice, which shows itself once there is one."""
-    choice = gr.Radio(value=USUAL, label=words.SIZE, elem_id="size", **_choices(model))
+    choice = gr.Radio(value=USUAL, label=i18n.SIZE, elem_id="size", **_choices(model))
     return Sizes(choice, gr.Timer(LOOK_SECONDS, active=bool(model.coming_sizes)))
 
 
@@ -55,5 +55,5 @@ def connect(page: gr.Blocks, sizes: Sizes, generator: Generator) -> None:
 
 def _choices(model: Model) -> dict[str, Any]:
     own, *more = model.sizes
-    choices = [(words.size(own), USUAL), *((words.size(size), name(size)) for size in more)]
+    choices = [(i18n.size(own), USUAL), *((i18n.size(size), name(size)) for size in more)]
     return {"choices": choices, "visible": len(choices) > 1}

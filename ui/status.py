@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from serving.generator import Length
-from ui import words
+from ui import i18n
 
 EMPTY = ""
 RUNNING = '<div class="running"'  # how whatever is under way begins
@@ -16,7 +16,7 @@ RUNNING = '<div class="running"'  # how whatever is under way begins
 
 def progress(done: int, total: int, left_s: float | None) -> str:
     """A bar and its number, and how much longer it takes if that is known."""
-    text = words.progress(done, total, left_s)
+    text = i18n.progress(done, total, left_s)
     return (
         f'{RUNNING}><progress value="{done}" max="{total}" aria-label="{text}">'
         f"</progress><span>{text}</span></div>"
@@ -37,7 +37,7 @@ def looks(jpegs: Sequence[bytes]) -> str:
         return EMPTY
     sources = (f"data:image/jpeg;base64,{b64encode(jpeg).decode()}" for jpeg in jpegs)
     images = "".join(f'<img src="{source}" alt="" decoding="sync">' for source in sources)
-    return f'<div role="img" aria-label="{escape(words.LOOKS)}">{images}</div>'
+    return f'<div role="img" aria-label="{escape(i18n.LOOKS)}">{images}</div>'
 
 
 def length(length: Length | None) -> str:
@@ -45,9 +45,9 @@ def length(length: Length | None) -> str:
     if length is None:
         return EMPTY
     over = "over" if length.left_out else ""
-    text = words.length(length.tokens, length.limit)
+    text = i18n.length(length.tokens, length.limit)
     count = f'<p class="length {over}">{escape(text)}</p>'
-    return count + (warning(words.truncated(length.left_out)) if length.left_out else EMPTY)
+    return count + (warning(i18n.truncated(length.left_out)) if length.left_out else EMPTY)
 
 
 def note(text: str) -> str:
@@ -57,7 +57,7 @@ def note(text: str) -> str:
 
 def taken_over(notes: Sequence[str]) -> str:
     """That settings are in place, and what of them could not be."""
-    return note(words.TAKEN_OVER) + (warning(" ".join(notes)) if notes else EMPTY)
+    return note(i18n.TAKEN_OVER) + (warning(" ".join(notes)) if notes else EMPTY)
 
 
 def warning(text: str) -> str:

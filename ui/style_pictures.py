@@ -5,7 +5,7 @@ from pathlib import Path
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import FileResponse
 
-from ui.kinds import Kind
+from ui.model_kind import Kind
 from ui.styles import styles_for
 
 FOLDER = Path(__file__).with_name("style-pictures")

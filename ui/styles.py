@@ -6,7 +6,7 @@ too long for the model loses words of the style before it loses its own.
 
 from dataclasses import dataclass
 
-from ui.kinds import Kind
+from ui.model_kind import Kind
 
 NONE = "(none)"
 

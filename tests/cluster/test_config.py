@@ -12,8 +12,8 @@ from ray.autoscaler._private.kuberay import autoscaling_config
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
-from serving import options, start
-from serving.ray_app import ByDemand, Fleet, Painter, build
+from cluster import ByDemand, Fleet, Painter, build
+from serving import bootstrap, settings
 from tests.fake_pipeline import FakePipeline
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kuberay.yaml"
@@ -23,7 +23,7 @@ def test_ray_takes_the_configuration_and_there_are_hosts_for_all_painters():
     [*_, service] = yaml.safe_load_all(MANIFEST.read_text())
     config = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))
     [application] = config.applications
-    assert application.import_path == "serving.ray_app:app"
+    assert application.import_path == "cluster:app"
     fleet = Fleet.model_validate(application.args)
     [hosts] = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     assert fleet.min_replicas == hosts["minReplicas"]
@@ -54,7 +54,7 @@ def test_what_cannot_be_said_of_a_fleet(wrong: dict[str, str]):
 
 def test_a_fleet_that_grows_is_one_that_ray_takes():
     fleet = Fleet(min_replicas=1, max_replicas=3)
-    assert isinstance(build(fleet, options.read([], {}), start.load_pipeline), Application)
+    assert isinstance(build(fleet, settings.read([], {}), bootstrap.load_pipeline), Application)
 
 
 def test_as_many_painters_as_there_is_work_for():
@@ -70,7 +70,7 @@ def test_a_painter_is_found_where_it_says(host: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Painter, "_announce", lambda self: told.append(self._url))
 
     async def check() -> None:
-        chosen = options.read([], {})
+        chosen = settings.read([], {})
         painter = Painter(chosen, "a key", lambda _: (FakePipeline().as_pipeline(), False))
         try:
             async with asyncio.timeout(60):

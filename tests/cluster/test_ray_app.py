@@ -13,10 +13,10 @@ import pytest
 from benchmarks.processes import Instance
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.visitors import Moment, Visit, visit
+from cluster import Fleet
 from pipeline import BUNDLED
-from serving import options, start
-from serving.http_guard import HEAD_WITHIN_S
-from serving.ray_app import Fleet
+from serving import bootstrap, settings
+from serving.http.middleware import HEAD_WITHIN_S
 
 MODEL = ["--model", str(BUNDLED)]
 BODIES = [
@@ -47,8 +47,8 @@ def cache(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def cluster(alone: list[Visit], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     flags = [*MODEL, *cache(tmp_path_factory.mktemp("cluster")), "--max-waiting", "2"]
-    chosen = options.read(flags, {})
-    with fleet_on_this_machine(Fleet(), chosen, start.load_pipeline) as cluster:
+    chosen = settings.read(flags, {})
+    with fleet_on_this_machine(Fleet(), chosen, bootstrap.load_pipeline) as cluster:
         yield cluster
 
 

@@ -21,10 +21,10 @@ from drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_te
 from flax import nnx
 
 from pipeline import BUNDLED, SDXLPipeline
-from pipeline.clip_config import read_safety_checker
-from pipeline.safety_checker import SafetyChecker
-from pipeline.safety_images import prepare
-from pipeline.scheduler import dpm_solver_levels, euler_levels, make_schedule
+from pipeline.images.moderation import prepare
+from pipeline.models.clip_config import read_safety_checker
+from pipeline.models.safety_checker import SafetyChecker
+from pipeline.schedulers.methods import dpm_solver_levels, euler_levels, make_schedule
 from tools import agreement, torch_reference
 from tools.agreement import Networks, relative_error
 from tools.make_goldens import draw_pictures, draw_thresholds

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import BUNDLED, SDXLPipeline
-from pipeline.config import read_config
-from pipeline.vae import VAE
+from pipeline.models.config import read_config
+from pipeline.models.vae import VAE
 from tools.agreement import load_module
 from tools.miniature.judge import has_colour, judge_scene
 from tools.miniature.scenes import COLOURS, SHAPES, Scene, prompt, random_scene

@@ -7,7 +7,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from pipeline.weights import to_checkpoint
+from pipeline.checkpoints.weights import to_checkpoint
 
 MAX_SHARD_BYTES = 9_000_000
 STEMS = {

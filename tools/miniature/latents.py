@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipeline.vae import VAE
+from pipeline.models.vae import VAE
 from tools.miniature.drawing import draw
 from tools.miniature.scenes import Scene, random_scene
 from tools.miniature.training import parameters

@@ -13,9 +13,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from pipeline.clip import CLIPTextEncoder
-from pipeline.layers import linear
-from pipeline.tokenizer import Tokenizers
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.layers import linear
+from pipeline.text.tokenizer import Tokenizers
 from tools.miniature.scenes import (
     COLOURS,
     POSITIONS,

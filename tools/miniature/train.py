@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.clip import CLIPTextEncoder
-from pipeline.config import read_config
-from pipeline.default_model import BUNDLED
-from pipeline.tokenizer import Tokenizers
+from pipeline.checkpoints.default_model import BUNDLED
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.config import read_config
+from pipeline.text.tokenizer import Tokenizers
 from tools.miniature.export import write_weights
 from tools.miniature.latents import draw_latents, normalise
 from tools.miniature.reader import TextEncoders, teach

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.config import Config
-from pipeline.scheduler import train_sigmas
-from pipeline.tokenizer import Tokenizers
-from pipeline.unet import UNet
+from pipeline.models.config import Config
+from pipeline.models.unet import UNet
+from pipeline.schedulers.methods import train_sigmas
+from pipeline.text.tokenizer import Tokenizers
 from tools.miniature.latents import Latents
 from tools.miniature.reader import TextEncoders
 from tools.miniature.scenes import Scene, caption

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.config import VAEConfig
-from pipeline.vae import VAE
+from pipeline.models.config import VAEConfig
+from pipeline.models.vae import VAE
 from tools.miniature.drawing import draw
 from tools.miniature.scenes import random_scene
 from tools.miniature.training import (

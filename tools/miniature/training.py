@@ -13,8 +13,8 @@ from flax import nnx
 from jax.typing import ArrayLike
 from optax import contrib
 
-from pipeline.layers import ResnetBlock
-from pipeline.unet import Transformer2D
+from pipeline.models.layers import ResnetBlock
+from pipeline.models.unet import Transformer2D
 from tools.miniature.work import Run, Tree
 
 LOG_EVERY = 50

@@ -1,0 +1,1 @@
+"""Where checkpoints come from, and how their tensors become parameters."""

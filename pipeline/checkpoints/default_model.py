@@ -1,0 +1,25 @@
+"""Which checkpoint runs where nobody named one."""
+
+from pathlib import Path
+
+from pipeline.runtime.mesh import find_devices
+
+# A small trained checkpoint that comes with the package.
+BUNDLED = Path(__file__).parent / "miniature"
+SDXL = "stabilityai/stable-diffusion-xl-base-1.0"
+SDXL_REVISION = "462165984030d82259a11f4367a4eed129e94a7b"
+
+
+def choose_model(model: str | None, revision: str | None) -> tuple[str, str | None]:
+    """Model and revision to load.
+
+    Unnamed, the model is SDXL base 1.0 where there is an accelerator to run it on, and the bundled
+    miniature elsewhere. SDXL without a revision is the commit this code was written against.
+
+    Raises DeviceError where JAX finds no device.
+    """
+    if model is None:
+        model = str(BUNDLED) if find_devices()[0].platform == "cpu" else SDXL
+    if model == SDXL and revision is None:
+        revision = SDXL_REVISION
+    return model, revision

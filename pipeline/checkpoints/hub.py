@@ -1,0 +1,153 @@
+"""Checkpoints from the Hub, by its own client and in its own cache."""
+
+import re
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import (
+    HfApi,
+    constants,
+    get_cached_repo_tree,
+    list_repo_tree,
+    resolve_revision,
+    snapshot_download,
+)
+from huggingface_hub.errors import (
+    CachedRepoTreeNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+    RevisionResolutionError,
+)
+
+from pipeline.checkpoints.folder import (
+    CONFIG_FILES,
+    LONE_CONFIG,
+    SAFETY_CHECKER_FILES,
+    Checkpoint,
+    Wanted,
+    check,
+    list_folder,
+)
+from pipeline.errors import CheckpointError
+from pipeline.models.config import names_safety_checker
+
+
+def download(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
+    """Brings what is needed of a checkpoint into the cache, as `pipeline.checkpoints.source.fetch` says.
+
+    Raises:
+        CheckpointError: as there.
+    """
+    try:
+        return _from_hub(model, revision, wanted)
+    except CheckpointError:
+        raise
+    # The client passes on its own errors and those of its transports, which have no common base.
+    except Exception as error:
+        if _is_final(error):
+            raise CheckpointError(_explanation(model, revision, error)) from error
+        return _from_cache(model, revision, wanted, error)
+
+
+def _from_hub(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
+    if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit needs no answer
+        _check_that_it_answers(model, revision)
+    resolved = resolve_revision(model, revision=revision)
+    folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
+    if not (folder / "model_index.json").is_file():
+        snapshot_download(model, revision=resolved, allow_patterns=[LONE_CONFIG])
+    if wanted.safety_checker and names_safety_checker(folder):
+        snapshot_download(model, revision=resolved, allow_patterns=[*SAFETY_CHECKER_FILES])
+    try:
+        names = [file.path for file in get_cached_repo_tree(model, revision=resolved)]
+    except CachedRepoTreeNotFoundError:  # in a cache that cannot be written to
+        tree = list_repo_tree(model, revision=resolved.resolved, recursive=True)
+        names = [entry.path for entry in tree]
+    needed = check(folder, model, names, wanted)
+    snapshot_download(model, revision=resolved, allow_patterns=needed.files)
+    return Checkpoint(folder, model, resolved.resolved, needed.weights)
+
+
+def _check_that_it_answers(model: str, revision: str | None) -> None:
+    """Asks the Hub with a time limit; `resolve_revision` would wait for an answer without end.
+
+    Whatever else is wrong is left to that function, which knows the cache.
+    """
+    try:
+        HfApi().repo_info(model, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except httpx2.TimeoutException as error:
+        raise RevisionResolutionError(f"{constants.ENDPOINT} does not answer") from error
+    except Exception:
+        return
+
+
+def _from_cache(model: str, revision: str | None, wanted: Wanted, reason: Exception) -> Checkpoint:
+    """What the cache holds, if that is enough to run, in whichever precision it is there."""
+    try:
+        # Without patterns the client would insist on every file of the repository.
+        folder = snapshot_download(
+            model, revision=revision, allow_patterns=[], local_files_only=True
+        )
+    except LocalEntryNotFoundError:
+        raise CheckpointError(_explanation(model, revision, reason)) from reason
+    try:
+        needed = check(Path(folder), folder, list_folder(Path(folder)), wanted)
+    except CheckpointError as error:
+        message = f"{_explanation(model, revision, reason)} What is in the cache: {error}"
+        raise CheckpointError(message) from reason
+    return Checkpoint(Path(folder), model, Path(folder).name, needed.weights)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether the Hub has answered, or the disk has refused, so that the cache is no way out."""
+    answered = isinstance(error, HfHubHTTPError) and error.response.status_code < 500
+    refused = isinstance(error, OSError) and error.errno is not None
+    return answered or refused or isinstance(error, HFValidationError)
+
+
+def _explanation(model: str, revision: str | None, error: Exception) -> str:
+    hub = constants.ENDPOINT
+    match error:
+        case HFValidationError():
+            return f"{model}: no such folder, and not the form of a model's id on the Hub"
+        case GatedRepoError():
+            return (
+                f"{model}: access must be asked for at {hub}/{model}; then set HF_TOKEN to a token "
+                "of that account"
+            )
+        case RepositoryNotFoundError():
+            return (
+                f"{model}: no such folder, and no such model at {hub} (or no access to it: for a "
+                "private one set HF_TOKEN)"
+            )
+        case RevisionNotFoundError():
+            return f"{model}: no revision {revision!r} at {hub}; name a branch, a tag or a commit"
+        case HfHubHTTPError() if error.response.status_code in (401, 403):
+            status = error.response.status_code
+            return f"{model}: {hub} refused access (HTTP {status}); set HF_TOKEN to a valid token"
+        case HfHubHTTPError():
+            return f"{model}: {hub} answered HTTP {error.response.status_code}; try again later."
+        case RevisionResolutionError() | LocalEntryNotFoundError():
+            wanted = revision or constants.DEFAULT_REVISION
+            return (
+                f"{model}: {hub} cannot be reached ({_first_line(error.__cause__ or error)}), and "
+                f"revision {wanted!r} is not whole in the cache, {constants.HF_HUB_CACHE}."
+            )
+        case OSError() if error.errno is not None:
+            return (
+                f"{model}: {error.filename or constants.HF_HUB_CACHE}: {error.strerror}; the cache "
+                "needs room and write access, and HF_HOME can put it elsewhere"
+            )
+        case _:
+            return (
+                f"{model}: the download from {hub} broke off ({_first_line(error)}); start again "
+                "to go on, files that are whole are kept."
+            )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).split("\n")), "") or type(error).__name__

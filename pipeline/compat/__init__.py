@@ -1,0 +1,1 @@
+"""The calls of the Flax pipelines that diffusers removed in 0.40."""

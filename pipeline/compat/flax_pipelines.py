@@ -1,0 +1,449 @@
+"""The calls of diffusers' Flax pipelines, which its version 0.40 removed, on this sampler.
+
+    from pipeline.compat import FlaxStableDiffusionPipeline, FlaxStableDiffusionXLPipeline
+
+in place of the import from diffusers is all that changes in a program: the same keys give the same
+pictures. The interface is that of diffusers 0.39, https://github.com/huggingface/diffusers; the
+programs in examples/ use it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import EllipsisType
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from diffusers.utils import pil_utils
+from flax import nnx
+from jax import Array
+from jax.typing import ArrayLike, DTypeLike
+from PIL import Image
+
+from pipeline.checkpoints.source import fetch
+from pipeline.compat import parameters
+from pipeline.errors import CheckpointError, InputError
+from pipeline.images import moderation
+from pipeline.models.config import Config, read_config
+from pipeline.models.safety_checker import SafetyChecker
+from pipeline.request import check_count, image_size
+from pipeline.runtime import sampler
+from pipeline.runtime.loading import (
+    blueprints,
+    find_networks,
+    load_networks,
+    load_tokenizers,
+    network_dtype,
+)
+from pipeline.schedulers.methods import REMEMBERED, State, make_schedule
+from pipeline.text.tokenizer import Tokenizers
+
+# Branches with the main branch's weights in Flax's own format, which is not read here.
+FLAX_BRANCHES = ("flax", "bf16")
+# The arguments of `_generate`, counted from 0, that are not arrays.
+STATIC = (3, 4, 5, 9)
+
+Params = Mapping[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class Output(NamedTuple):
+    """What a call gives: `images` `[batch, H, W, 3]` float32 in 0..1, or the latents asked for.
+
+    With `jit` there is an axis of devices in front. `nsfw_content_detected` says of each picture,
+    those of all devices in a row, whether the safety checker flagged it; None where none looks.
+    """
+
+    images: Array | np.ndarray
+    nsfw_content_detected: list[bool] | None = None
+
+
+class FlaxDiffusionPipeline:
+    """What the pipelines share. Made by `from_pretrained`, which returns the checkpoint's own kind.
+
+    It holds no parameters but the safety checker's: every call is given them.
+    """
+
+    def __init__(self, config: Config, tokenizers: Tokenizers, checker: SafetyChecker | None):
+        self._config = config
+        self._tokenizers = tokenizers
+        self._blueprints = blueprints(config)
+        self._blueprints.pop("safety_checker", None)
+        self._check = None if checker is None else _on_first_device(checker)
+        self._xl = config.text_encoder_2 is not None
+        self._on_one_device = jax.jit(self._generate, static_argnums=STATIC)
+        self._on_each_device = jax.pmap(self._generate, static_broadcasted_argnums=STATIC)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        revision: str | None = None,
+        dtype: DTypeLike | None = None,
+        variant: str | None = None,
+        from_pt: bool = False,
+        split_head_dim: bool = False,
+        use_memory_efficient_attention: bool = False,
+        safety_checker: EllipsisType | None = ...,
+    ) -> tuple[Self, dict[str, Any]]:
+        """Loads a checkpoint; nothing is compiled yet.
+
+        Args:
+            model: a folder in diffusers' layout, or an id on the Hub.
+            revision: a branch, tag or commit on the Hub. "flax" and "bf16", which have weights
+                in Flax's own format, mean the main branch.
+            dtype: of the parameters; float32 where None.
+            variant: without effect, as are the next three: safetensors in float32 are read, or
+                in float16 where 16 bits are asked for and they are there, and attention is done
+                in the way that suits the device.
+            from_pt: without effect.
+            split_head_dim: without effect.
+            use_memory_efficient_attention: without effect.
+            safety_checker: None does without the checkpoint's own.
+
+        Returns:
+            The pipeline, and its parameters: a nested dict of NumPy arrays, for each network
+            under its folder's name. What is drawn is computed in their dtype, on CPUs always in
+            float32. "scheduler" is there, and empty: a schedule follows from the checkpoint and
+            the number of steps.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, damaged, not supported or of another kind.
+            InputError: dtype or safety_checker is not supported.
+        """
+        if safety_checker not in (None, ...):
+            raise InputError("safety_checker is given; expected None, or nothing")
+        checked = safety_checker is ...
+        if revision in FLAX_BRANCHES:
+            log.warning("%s: the main branch is read in place of %r", model, revision)
+            revision = None
+        dtype = network_dtype(jnp.float32 if dtype is None else dtype, jax.devices())
+        half = dtype.itemsize == 2
+        checkpoint = fetch(str(model), revision, prefer_fp16=half, safety_checker=checked)
+        config = read_config(checkpoint.folder, safety_checker=checked)
+        xl = config.text_encoder_2 is not None
+        kind = FlaxStableDiffusionXLPipeline if xl else FlaxStableDiffusionPipeline
+        if not issubclass(kind, cls):
+            raise CheckpointError(f"{model}: is for {kind.__name__}, not for {cls.__name__}")
+        tokenizers = load_tokenizers(checkpoint.folder, config)
+        loaded = load_networks(find_networks(checkpoint, config, dtype), _keep)
+        networks = dict(zip(config.text_encoders, loaded.text_encoders, strict=True))
+        networks |= {"unet": loaded.unet, "vae": loaded.vae}
+        params = {name: parameters.to_dict(network) for name, network in networks.items()}
+        return kind(config, tokenizers, loaded.safety_checker), {**params, "scheduler": {}}
+
+    def __call__(self, *arguments: Any, **options: Any) -> Output:
+        """Draws a picture for each prompt; the arguments are those of the checkpoint's kind."""
+        raise NotImplementedError
+
+    def prepare_inputs(self, prompt: str | list[str]) -> Array:
+        """The prompts' `input_ids`: `[B, L]` int32, or `[B, 2, L]` for both encoders of SDXL."""
+        if not isinstance(prompt, str | list):
+            raise InputError(f"prompt is {type(prompt).__name__}; expected a str or a list of str")
+        ids, _ = self._tokenizers.tokenize([prompt] if isinstance(prompt, str) else prompt)
+        return jnp.asarray(ids if self._xl else ids[:, 0])
+
+    @staticmethod
+    def numpy_to_pil(images: ArrayLike) -> list[Image.Image]:
+        """Pictures `[n, H, W, 3]` or one `[H, W, 3]`, in 0..1."""
+        return pil_utils.numpy_to_pil(np.asarray(images))
+
+    def _draw(
+        self,
+        jit: bool,
+        prompt_ids: ArrayLike,
+        params: Params,
+        prng_seed: Any,
+        num_inference_steps: int,
+        height: int | None,
+        width: int | None,
+        guidance_scale: ArrayLike,
+        latents: ArrayLike | None,
+        neg_prompt_ids: ArrayLike | None,
+        return_latents: bool = False,
+    ) -> Array:
+        """`_generate`, compiled, on one device or with `jit` on each."""
+        networks = {name: params[name] for name in self._blueprints if name in params}
+        guidance = np.asarray(guidance_scale, np.float32)
+        if jit and guidance.ndim == 0:
+            guidance = np.full(np.shape(prompt_ids)[:1], guidance)
+        if jit:
+            _check_devices(
+                prompt_ids=prompt_ids,
+                params=networks,
+                prng_seed=prng_seed,
+                guidance_scale=guidance,
+                latents=latents,
+                neg_prompt_ids=neg_prompt_ids,
+            )
+        generate = self._on_each_device if jit else self._on_one_device
+        return generate(
+            prompt_ids,
+            networks,
+            prng_seed,
+            num_inference_steps,
+            *image_size(self._config, height, width),
+            guidance,
+            latents,
+            neg_prompt_ids,
+            return_latents,
+        )
+
+    def _generate(
+        self,
+        prompt_ids: ArrayLike,
+        params: Params,
+        prng_seed: Any,
+        num_inference_steps: int = 50,
+        height: int | None = None,
+        width: int | None = None,
+        guidance_scale: ArrayLike = 7.5,
+        latents: ArrayLike | None = None,
+        neg_prompt_ids: ArrayLike | None = None,
+        return_latents: bool = False,
+    ) -> Array:
+        """What one device draws: pictures `[B, H, W, 3]`, or latents `[B, C, h, w]`.
+
+        Programs map this themselves (`jax.pmap(pipeline._generate, ...)`), so the order of the
+        arguments is part of the interface.
+        """
+        networks = self._networks(params)
+        size = image_size(self._config, height, width)
+        ids = self._checked_ids("prompt_ids", prompt_ids)
+        config = self._config.scheduler
+        check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
+        schedule = make_schedule(config, num_inference_steps)
+        latents = self._noise(len(ids), size, prng_seed, latents) * schedule.init_noise_sigma
+        negative, zero = self._negative(len(ids), neg_prompt_ids)
+        conditioning = sampler.encode(
+            [networks[name] for name in self._config.text_encoders],
+            jnp.stack([negative, ids]),
+            jnp.full(len(ids), zero),
+            jnp.asarray(sampler.time_ids(*size)),
+        )
+        drawn = sampler.denoise(
+            networks["unet"],
+            State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
+            sampler.prepare(networks["unet"], conditioning),
+            jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
+            jax.tree.map(jnp.asarray, schedule.table),
+            _scalar("guidance_scale", guidance_scale),
+            jnp.int32(0),
+            # As many evaluations as steps: with PNDM, whose first step takes two, 0.39 leaves out
+            # the last.
+            jnp.int32(num_inference_steps),
+        ).latents
+        if return_latents:
+            return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
+        images, _ = sampler.decode(networks["vae"], drawn)
+        return images
+
+    def _checked(self, images: Array) -> Output:
+        """Pictures `[..., H, W, 3]`; those that a safety checker flags are blurred."""
+        config = self._config.safety_checker
+        if self._check is None or config is None:
+            return Output(images)
+        checked = np.array(images).reshape(-1, *images.shape[-3:])  # a copy, to write to
+        levels = np.rint(checked * 255).astype(np.uint8)
+        flagged = np.asarray(self._check(moderation.prepare(levels, config)))
+        for i in np.flatnonzero(flagged):
+            checked[i] = moderation.blur(levels[i]) / np.float32(255)
+        return Output(checked.reshape(images.shape), flagged.tolist())
+
+    def _networks(self, params: Params) -> dict[str, Any]:
+        missing = [name for name in self._blueprints if name not in params]
+        if missing:
+            raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
+        return {
+            name: parameters.fill(name, make, _suited(params[name]))
+            for name, make in self._blueprints.items()
+        }
+
+    def _checked_ids(self, name: str, given: ArrayLike, batch: int | None = None) -> Array:
+        """As `[B, E, L]` int32, for E text encoders."""
+        ids = jnp.asarray(given)
+        length = self._tokenizers.length
+        row = (2, length) if self._xl else (length,)
+        if ids.shape[1:] != row or batch not in (None, len(ids)):
+            right = ", ".join(map(str, ("B" if batch is None else batch, *row)))
+            raise InputError(
+                f"{name} are {list(ids.shape)} on each device; expected [{right}], from"
+                " prepare_inputs"
+            )
+        return ids.reshape(len(ids), -1, length).astype(jnp.int32)
+
+    def _negative(self, batch: int, given: ArrayLike | None) -> tuple[Array, bool]:
+        """Negative ids `[B, E, L]`, and whether their embeddings count as zero.
+
+        Without a negative prompt they do with SDXL, whatever its files say; otherwise the prompt
+        is blank.
+        """
+        if given is not None:
+            return self._checked_ids("neg_prompt_ids", given, batch), False
+        blank, _ = self._tokenizers.tokenize([""] * batch)
+        return jnp.asarray(blank), self._xl
+
+    def _noise(
+        self, batch: int, size: tuple[int, int], key: Any, latents: ArrayLike | None
+    ) -> Array:
+        """Standard normal noise `[B, h, w, C]` float32, in the old order `[B, C, h, w]` till here.
+
+        One key for the whole batch.
+        """
+        factor = self._config.vae.scale_factor
+        channels = self._config.unet.in_channels
+        shape = (batch, channels, size[0] // factor, size[1] // factor)
+        if latents is None:
+            latents = jax.random.normal(key, shape, jnp.float32)
+        latents = jnp.asarray(latents)
+        if latents.shape != shape:
+            raise InputError(
+                f"latents are {list(latents.shape)} on each device; expected {list(shape)}"
+            )
+        return latents.astype(jnp.float32).transpose(0, 2, 3, 1)
+
+
+class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
+    """Stable Diffusion 1 and 2."""
+
+    def __call__(
+        self,
+        prompt_ids: ArrayLike,
+        params: Params,
+        prng_seed: Any,
+        num_inference_steps: int = 50,
+        height: int | None = None,
+        width: int | None = None,
+        guidance_scale: ArrayLike = 7.5,
+        latents: ArrayLike | None = None,
+        neg_prompt_ids: ArrayLike | None = None,
+        *,
+        jit: bool = False,
+    ) -> Output:
+        """As FlaxStableDiffusionXLPipeline's, but for the order of the arguments.
+
+        Ids are `[B, L]`. Without `neg_prompt_ids` the negative prompt is blank. A picture that the
+        safety checker flags is blurred.
+        """
+        return self._checked(
+            self._draw(
+                jit,
+                prompt_ids,
+                params,
+                prng_seed,
+                num_inference_steps,
+                height,
+                width,
+                guidance_scale,
+                latents,
+                neg_prompt_ids,
+            )
+        )
+
+
+class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
+    """Stable Diffusion XL."""
+
+    def __call__(
+        self,
+        prompt_ids: ArrayLike,
+        params: Params,
+        prng_seed: Any,
+        num_inference_steps: int = 50,
+        guidance_scale: ArrayLike = 7.5,
+        height: int | None = None,
+        width: int | None = None,
+        latents: ArrayLike | None = None,
+        neg_prompt_ids: ArrayLike | None = None,
+        *,
+        output_type: str | None = None,
+        jit: bool = False,
+    ) -> Output:
+        """Draws a picture for each prompt. A new shape or number of steps compiles.
+
+        With `jit` every array, those of `params` too, has an axis of D devices in front (flax's
+        `replicate` and `shard` make it), and every device draws its part.
+
+        Args:
+            prompt_ids: `[B, 2, L]`, from `prepare_inputs`.
+            params: from `from_pretrained`.
+            prng_seed: a key; with `jit` one for each device.
+            num_inference_steps: steps of the schedule.
+            guidance_scale: 1 and below means no guidance. A number, or with `jit` an array `[D]`
+                or `[D, 1]`.
+            height: in pixels; the checkpoint's own where None.
+            width: the same.
+            latents: `[B, C, h, w]` float32 standard normal noise, instead of the key's.
+            neg_prompt_ids: `[B, 2, L]`; without them the embeddings are zero.
+            output_type: "latent" for latents `[B, C, h, w]` float32 instead of pictures.
+            jit: draw on several devices. On one device the program is compiled as well.
+
+        Raises:
+            InputError: an argument cannot be used; the message names it.
+        """
+        return Output(
+            self._draw(
+                jit,
+                prompt_ids,
+                params,
+                prng_seed,
+                num_inference_steps,
+                height,
+                width,
+                guidance_scale,
+                latents,
+                neg_prompt_ids,
+                return_latents=output_type == "latent",
+            )
+        )
+
+
+def _keep(array: np.ndarray) -> Any:
+    """Leaves parameters on the host, where they take no room that `replicate` will need."""
+    return array
+
+
+def _suited(params: Params) -> Params:
+    """In float32 on CPUs, most of which are slower in bfloat16; otherwise as they are."""
+    if jax.default_backend() != "cpu":
+        return params
+    exact = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf, params
+    )
+    return jax.lax.optimization_barrier(exact)  # or XLA does it in every step
+
+
+def _on_first_device(checker: SafetyChecker) -> Callable[[np.ndarray], Array]:
+    """The checker, compiled for each number of pictures that comes: `[B, S, S, 3]` to `[B]`."""
+    graphdef, state = nnx.split(checker)
+    weights = jax.device_put(state, jax.local_devices()[0])
+    run = jax.jit(lambda weights, pixels: nnx.merge(graphdef, weights)(pixels))
+    return partial(run, weights)
+
+
+def _scalar(name: str, value: ArrayLike) -> Array:
+    array = jnp.asarray(value, jnp.float32)
+    if array.size != 1:
+        raise InputError(f"{name} is {list(array.shape)} on each device; expected one number")
+    return array.reshape(())
+
+
+def _check_devices(**arguments: Any) -> None:
+    """Every array must have an axis in front, of as many devices as the prompts have."""
+    devices = np.shape(arguments["prompt_ids"])[0]
+    if devices > jax.local_device_count():
+        present = jax.local_device_count()
+        raise InputError(f"prompt_ids are for {devices} devices; there are {present}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arguments):
+        if np.shape(leaf)[:1] != (devices,):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise InputError(
+                f"{name} is {list(np.shape(leaf))}; with jit=True expected [{devices}, ...], an"
+                " axis of devices in front: see flax.jax_utils.replicate and"
+                " flax.training.common_utils.shard"
+            )

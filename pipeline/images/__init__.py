@@ -1,0 +1,1 @@
+"""PNG files, settings in pictures, previews and moderation."""

@@ -1,0 +1,1 @@
+"""Attention, matrix products and convolutions for each platform."""

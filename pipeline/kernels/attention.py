@@ -1,0 +1,161 @@
+"""Scaled dot-product attention, the one place that chooses a kernel for it.
+
+The platform is the one that a program is compiled for, not the one that compiles it: a Pallas
+kernel on TPU, cuDNN's on NVIDIA GPUs where it can be used, XLA's own operations elsewhere. No
+platform ever holds more than `SCORE_BYTES` of scores.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+# Of scores in memory at once; beyond that queries are taken in turns. The VAE's at 1024x1024
+# would be a gigabyte for every picture.
+SCORE_BYTES = 2**28
+# On a CPU as many heads are taken at once as have so few scores that they stay in the cache.
+CACHED_BYTES = 2**24
+CUDNN_MAX_HEAD_SIZE = 128
+
+
+def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -> Array:
+    """softmax(query key^T / sqrt(K)) value, the softmax in float32.
+
+    Args:
+        query: `[B, L, N, K]`.
+        key: `[B, S, N, K]`, of the query's dtype.
+        value: `[B, S, N, K]`, of the query's dtype.
+        causal: position l sees only positions up to l.
+
+    Returns `[B, L, N, K]` in the query's dtype.
+    """
+    return jax.nn.dot_product_attention(query, key, value, is_causal=causal)
+
+
+def self_attention(query_key_value: Array, heads: int) -> Array:
+    """The same without a mask, of projections side by side, `[B, L, 3 W] -> [B, L, W]`.
+
+    A head is W / heads wide.
+    """
+    return _of_projections(heads, query_key_value)
+
+
+def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
+    """The same, of queries `[B, L, W]` to another sequence's `[B, S, 2 W]` -> `[B, L, W]`."""
+    return _of_projections(heads, query, key_value)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_platform(heads: int, *projections: Array) -> Array:
+    """`self_attention` of one array, `cross_attention` of two."""
+    # Here, because it imports Pallas, which takes time, and programs that were kept need none.
+    from pipeline.kernels import flash_tpu
+
+    kernels: dict[str, Callable[..., Array]] = {
+        "default": partial(_plain, heads),
+        "cpu": partial(_on_cpu, heads),
+    }
+    # Of a prompt's few keys XLA makes less work than the kernel: benchmarks/README.md.
+    if len(projections) == 1 and flash_tpu.fits(heads, *projections):
+        kernels["tpu"] = partial(flash_tpu.flash_attention, heads)
+    if _cudnn_fits(heads, *projections):
+        kernels["cuda"] = partial(_cudnn, heads)
+    return jax.lax.platform_dependent(*projections, **kernels)
+
+
+def _forward(heads: int, *projections: Array) -> tuple[Array, Any]:
+    """Kernels have no derivative; training takes the plain form."""
+    return jax.vjp(partial(_plain, heads), *projections)
+
+
+def _backward(heads: int, pull: Any, gradient: Array) -> tuple[Array, ...]:
+    return pull(gradient)
+
+
+_by_platform.defvjp(_forward, _backward)
+# Layers of the same shape share one trace, and one kernel is lowered for all of them.
+_of_projections = jax.jit(_by_platform, static_argnums=0)
+
+
+def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
+    """Queries, keys and values, each `[B, L, N, K]`."""
+    if len(projections) == 1:
+        query, key, value = jnp.split(projections[0], 3, axis=-1)
+    else:
+        query, (key, value) = projections[0], jnp.split(projections[1], 2, axis=-1)
+    query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
+    return query, key, value
+
+
+def _plain(heads: int, *projections: Array) -> Array:
+    query, key, value = _split(heads, *projections)
+    done = _in_turns(lambda part: attention(part, key, value), query, key.shape[1])
+    return done.reshape(*done.shape[:2], -1)
+
+
+def _on_cpu(heads: int, *projections: Array) -> Array:
+    """Some heads of some pictures at a time; XLA makes one kernel of all that is done for them."""
+    each = [
+        x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in _split(heads, *projections)
+    ]  # [B * N, L, K] and [B * N, S, K]
+    parts = _parts(len(each[0]), _score_bytes(each[0], each[1].shape[1]), CACHED_BYTES)
+
+    def turn(some: list[Array]) -> Array:
+        query, key, value = some
+        return _in_turns(lambda part: _unscaled(part, key, value), query, key.shape[1])
+
+    done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in each])
+    batch, rows = projections[0].shape[:2]
+    return done.reshape(batch, heads, rows, -1).swapaxes(1, 2).reshape(batch, rows, -1)
+
+
+def _unscaled(query: Array, key: Array, value: Array) -> Array:
+    """`attention` of `[G, L, K]` to two `[G, S, K]`, divided by the weights' sum in the end."""
+    scores = jnp.einsum("glk,gsk->gls", query, key, preferred_element_type=jnp.float32)
+    scores *= query.shape[-1] ** -0.5
+    weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    narrow = weights.astype(value.dtype)
+    done = jnp.einsum("gls,gsk->glk", narrow, value, preferred_element_type=jnp.float32)
+    return (done / weights.sum(axis=-1, keepdims=True)).astype(query.dtype)
+
+
+def _in_turns(attend: Callable[[Array], Array], query: Array, keys: int) -> Array:
+    """Of queries `[B, L, ..., K]`, as many at a time as have `SCORE_BYTES` of scores."""
+    parts = _parts(query.shape[1], _score_bytes(query, keys), SCORE_BYTES)
+    if parts == 1:
+        return attend(query)
+    turns = query.reshape(len(query), parts, -1, *query.shape[2:])
+    done = jax.lax.map(attend, jnp.moveaxis(turns, 1, 0))
+    return jnp.moveaxis(done, 0, 1).reshape(query.shape)
+
+
+def _score_bytes(query: Array, keys: int) -> int:
+    """Of queries `[..., K]` to so many keys each."""
+    return 4 * math.prod(query.shape[:-1]) * keys
+
+
+def _parts(length: int, size: int, most: int) -> int:
+    """Into how many equal parts a length is divided, for each to have at most `most` of `size`."""
+    wanted = min(-(-size // most), length)
+    return next(n for n in range(wanted, length + 1) if length % n == 0)
+
+
+def _cudnn_fits(heads: int, *projections: Array) -> bool:
+    """JAX looks for cuDNN as it traces, so only where GPUs are what programs run on."""
+    size = projections[0].shape[-1] // (heads if len(projections) == 2 else 3 * heads)
+    return (
+        jax.default_backend() == "gpu"
+        and projections[0].dtype in (jnp.bfloat16, jnp.float16)
+        and size % 8 == 0
+        and size <= CUDNN_MAX_HEAD_SIZE
+    )
+
+
+def _cudnn(heads: int, *projections: Array) -> Array:
+    query, key, value = _split(heads, *projections)
+    done = jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
+    return done.reshape(*done.shape[:2], -1)

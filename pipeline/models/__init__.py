@@ -1,0 +1,1 @@
+"""The networks, and the configuration that shapes them."""

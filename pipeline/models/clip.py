@@ -1,0 +1,133 @@
+"""CLIP's text encoder (Radford et al. 2021), as Stable Diffusion uses it."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+
+from pipeline.kernels.attention import attention
+from pipeline.models.clip_config import EncoderConfig, TextEncoderConfig
+from pipeline.models.layers import LayerNorm, embedding, gelu, linear
+
+# Files written when CLIP was new call the end token 2, whatever the tokenizer says; they mean
+# "where the ids are largest".
+LEGACY_EOS_TOKEN_ID = 2
+
+
+def quick_gelu(x: Array) -> Array:
+    """CLIP's approximation of GELU."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATION: dict[str, Callable[[Array], Array]] = {
+    "quick_gelu": quick_gelu,
+    "gelu": gelu,
+    "gelu_new": partial(jax.nn.gelu, approximate=True),
+    "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+}
+
+
+class SelfAttention(nnx.Module):
+    """Multi-head attention, `[B, L, D] -> [B, L, D]`.
+
+    `causal`: every position sees itself and those before it, not all.
+    """
+
+    def __init__(self, width: int, heads: int, *, causal: bool, dtype: DTypeLike, rngs: nnx.Rngs):
+        make = partial(linear, width, width, dtype=dtype, rngs=rngs)
+        self.heads = heads
+        self.causal = causal
+        self.q_proj = make()
+        self.k_proj = make()
+        self.v_proj = make()
+        self.out_proj = make()
+
+    def __call__(self, x: Array) -> Array:
+        """`[B, L, D] -> [B, L, D]`."""
+        q, k, v = (
+            projection(x).reshape(*x.shape[:2], self.heads, -1)  # [B, L, N, K]
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return self.out_proj(attention(q, k, v, causal=self.causal).reshape(x.shape))
+
+
+class MLP(nnx.Module):
+    """Two linear layers around the config's activation."""
+
+    def __init__(self, config: EncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        make = partial(linear, dtype=dtype, rngs=rngs)
+        self.activation = config.hidden_act
+        self.fc1 = make(config.hidden_size, config.intermediate_size)
+        self.fc2 = make(config.intermediate_size, config.hidden_size)
+
+    def __call__(self, x: Array) -> Array:
+        """`[B, L, D] -> [B, L, D]`."""
+        return self.fc2(ACTIVATION[self.activation](self.fc1(x)))
+
+
+class EncoderLayer(nnx.Module):
+    """A pre-norm transformer layer; `causal` as in `SelfAttention`."""
+
+    def __init__(self, config: EncoderConfig, *, causal: bool, dtype: DTypeLike, rngs: nnx.Rngs):
+        width, heads = config.hidden_size, config.num_attention_heads
+        norm = partial(LayerNorm, width, config.layer_norm_eps, dtype=dtype)
+        self.layer_norm1 = norm()
+        self.self_attn = SelfAttention(width, heads, causal=causal, dtype=dtype, rngs=rngs)
+        self.layer_norm2 = norm()
+        self.mlp = MLP(config, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """`[B, L, D] -> [B, L, D]`."""
+        x = x + self.self_attn(self.layer_norm1(x))
+        return x + self.mlp(self.layer_norm2(x))
+
+
+class CLIPTextEncoder(nnx.Module):
+    """Token ids to hidden states, and with a projection to one pooled embedding too."""
+
+    def __init__(self, config: TextEncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        width = config.hidden_size
+        embed = partial(embedding, width=width, dtype=dtype, rngs=rngs)
+        self.config = config
+        self.token_embedding = embed(config.vocab_size)
+        self.position_embedding = embed(config.max_position_embeddings)
+        self.layers = nnx.List(
+            EncoderLayer(config, causal=True, dtype=dtype, rngs=rngs)
+            for _ in range(config.num_hidden_layers)
+        )
+        self.final_layer_norm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
+        if config.projection_dim is not None:
+            self.text_projection = linear(
+                width, config.projection_dim, bias=False, dtype=dtype, rngs=rngs
+            )
+
+    def __call__(self, input_ids: Array) -> tuple[Array, Array | None]:
+        """input_ids `[B, L]` int32 -> (hidden states `[B, L, D]`, pooled `[B, P]`).
+
+        The states are the last ones after the final norm, or those before the last layer without
+        it, as `config.penultimate` says. Pooled is None without a projection.
+        """
+        positions = jnp.arange(input_ids.shape[1])
+        x = self.token_embedding(input_ids) + self.position_embedding(positions)
+        for layer in self.layers[:-1]:
+            x = layer(x)
+        if self.config.penultimate and self.config.projection_dim is None:
+            return x, None
+        final = self.final_layer_norm(self.layers[-1](x))
+        states = x if self.config.penultimate else final
+        if self.config.projection_dim is None:
+            return states, None
+        pooled = final[jnp.arange(final.shape[0]), self._end(input_ids)]  # [B, D]
+        return states, self.text_projection(pooled)
+
+    def _end(self, input_ids: Array) -> Array:
+        """Position of the end token in each row, `[B]`."""
+        if self.config.eos_token_id == LEGACY_EOS_TOKEN_ID:
+            return jnp.argmax(input_ids, axis=-1)
+        return jnp.argmax(input_ids == self.config.eos_token_id, axis=-1)

@@ -1,0 +1,311 @@
+"""Stable Diffusion's UNet (Rombach et al. 2022): ResNet blocks and transformers over latents
+`[B, h, w, C]`.
+
+Conditioned on the prompt through cross-attention, and on time through an embedding added in every
+ResNet block; with SDXL (Podell et al. 2023) on pooled prompt and picture size ("text_time") too.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+
+from pipeline.models.config import UNetConfig
+from pipeline.models.layers import (
+    CrossAttention,
+    GroupNorm,
+    LayerNorm,
+    ResnetBlock,
+    SelfAttention,
+    TimestepEmbedding,
+    Upsample,
+    conv,
+    gelu,
+    linear,
+    sinusoid,
+)
+
+TRANSFORMER_NORM_EPS = 1e-6  # diffusers' Transformer2DModel, whatever norm_eps says
+LAYER_NORM_EPS = 1e-5
+
+
+class Context(NamedTuple):
+    """What the UNet is told that stays the same in every step of a request.
+
+    keys_values: of the prompt, `[B, L, 2 width]` for every transformer block, in the order in which
+    they run; added_embed `[B, time_embed_dim]`: what SDXL adds to every time embedding.
+    """
+
+    keys_values: tuple[Array, ...]
+    added_embed: Array | None
+
+
+class FeedForward(nnx.Module):
+    """GEGLU (Shazeer 2020) with the exact GELU, four times as wide inside."""
+
+    def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        self.proj_in = linear(width, 8 * width, dtype=dtype, rngs=rngs)
+        self.proj_out = linear(4 * width, width, dtype=dtype, rngs=rngs)
+
+    @jax.named_scope("feed_forward")
+    def __call__(self, x: Array) -> Array:
+        """`[B, L, width] -> [B, L, width]`."""
+        hidden, gate = jnp.split(self.proj_in(x), 2, axis=-1)
+        return self.proj_out(hidden * gelu(gate))
+
+
+class TransformerBlock(nnx.Module):
+    """Self-attention, cross-attention to the prompt, feed-forward; each after a norm."""
+
+    def __init__(
+        self, width: int, context_dim: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        norm = partial(LayerNorm, width, LAYER_NORM_EPS, dtype=dtype)
+        self.norm1 = norm()
+        self.attn1 = SelfAttention(width, heads, bias=False, dtype=dtype, rngs=rngs)
+        self.norm2 = norm()
+        self.attn2 = CrossAttention(width, context_dim, heads, dtype=dtype, rngs=rngs)
+        self.norm3 = norm()
+        self.ff = FeedForward(width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Array, key_value: Array) -> Array:
+        """`[B, h*w, width]` and the prompt's `[B, L, 2 width]` -> `[B, h*w, width]`."""
+        x = x + self.attn1(self.norm1(x))
+        x = x + self.attn2(self.norm2(x), key_value)
+        return x + self.ff(self.norm3(x))
+
+
+class Transformer2D(nnx.Module):
+    """Transformer blocks over the pixels of `[B, h, w, C]`, around a skip."""
+
+    def __init__(
+        self, config: UNetConfig, level: int, depth: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        width = config.block_out_channels[level]
+        heads = config.num_attention_heads[level]
+        self.norm = GroupNorm(width, config.norm_num_groups, TRANSFORMER_NORM_EPS, dtype=dtype)
+        # The same computation; files differ in the shape of the weights.
+        project = linear if config.use_linear_projection else partial(conv, kernel=1)
+        self.proj_in = project(width, width, dtype=dtype, rngs=rngs)
+        self.transformer_blocks = nnx.List(
+            TransformerBlock(width, config.cross_attention_dim, heads, dtype=dtype, rngs=rngs)
+            for _ in range(depth)
+        )
+        self.proj_out = project(width, width, dtype=dtype, rngs=rngs)
+
+    @jax.named_scope("transformer")
+    def __call__(self, x: Array, keys_values: Iterator[Array]) -> Array:
+        """`[B, h, w, C] -> [B, h, w, C]`; every block takes its own of `keys_values`."""
+        tokens = self.proj_in(self.norm(x)).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
+        for block in self.transformer_blocks:
+            tokens = block(tokens, next(keys_values))
+        return x + self.proj_out(tokens.reshape(x.shape))
+
+
+def _resnet(config: UNetConfig, c_in: int, c_out: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    return ResnetBlock(
+        c_in,
+        c_out,
+        groups=config.norm_num_groups,
+        eps=config.norm_eps,
+        time_dim=config.time_embed_dim,
+        dtype=dtype,
+        rngs=rngs,
+    )
+
+
+class DownBlock(nnx.Module):
+    """ResNet blocks, each with its transformer if the block has attention, then half the size."""
+
+    def __init__(
+        self, config: UNetConfig, level: int, c_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ):
+        width = config.block_out_channels[level]
+        layers = config.layers_per_block[level]
+        self.resnets = nnx.List(
+            _resnet(config, c_in if i == 0 else width, width, dtype=dtype, rngs=rngs)
+            for i in range(layers)
+        )
+        self.attentions = nnx.List(
+            Transformer2D(config, level, depth, dtype=dtype, rngs=rngs)
+            for depth in config.down_depths[level]
+        )
+        if level < len(config.block_out_channels) - 1:
+            self.downsample = conv(width, width, stride=2, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> list[Array]:
+        """The output of every layer, the last one being what goes on to the next block."""
+        outputs = []
+        for i, resnet in enumerate(self.resnets):
+            x = resnet(x, time_embed)
+            if self.attentions:
+                x = self.attentions[i](x, keys_values)
+            outputs.append(x)
+        if hasattr(self, "downsample"):
+            with jax.named_scope("downsample"):
+                outputs.append(self.downsample(x))
+        return outputs
+
+
+class MidBlock(nnx.Module):
+    """ResNet block; with attention, a transformer and a second ResNet block after it."""
+
+    def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        width = config.block_out_channels[-1]
+        make = partial(_resnet, config, width, width, dtype=dtype, rngs=rngs)
+        attended = config.mid_depth is not None
+        self.resnets = nnx.List(make() for _ in range(2 if attended else 1))
+        self.attentions = nnx.List()
+        if config.mid_depth is not None:
+            level = len(config.block_out_channels) - 1
+            self.attentions.append(
+                Transformer2D(config, level, config.mid_depth, dtype=dtype, rngs=rngs)
+            )
+
+    def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> Array:
+        """`[B, h, w, C] -> [B, h, w, C]`."""
+        x = self.resnets[0](x, time_embed)
+        if self.attentions:
+            x = self.resnets[1](self.attentions[0](x, keys_values), time_embed)
+        return x
+
+
+class UpBlock(nnx.Module):
+    """Like DownBlock, with the outputs of the way down joined in, then twice the size.
+
+    `skips` are the channels of those outputs, in the order in which they are joined.
+    """
+
+    def __init__(
+        self,
+        config: UNetConfig,
+        index: int,
+        c_in: int,
+        skips: list[int],
+        *,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ):
+        level = len(config.block_out_channels) - 1 - index
+        width = config.block_out_channels[level]
+        self.resnets = nnx.List(
+            _resnet(config, (c_in if i == 0 else width) + skip, width, dtype=dtype, rngs=rngs)
+            for i, skip in enumerate(skips)
+        )
+        self.attentions = nnx.List(
+            Transformer2D(config, level, depth, dtype=dtype, rngs=rngs)
+            for depth in config.up_depths[index]
+        )
+        if level > 0:
+            self.upsample = Upsample(width, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self, x: Array, skips: list[Array], time_embed: Array, keys_values: Iterator[Array]
+    ) -> Array:
+        """Takes from the end of `skips` what it joins."""
+        for i, resnet in enumerate(self.resnets):
+            x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time_embed)
+            if self.attentions:
+                x = self.attentions[i](x, keys_values)
+        if hasattr(self, "upsample"):
+            x = self.upsample(x)
+        return x
+
+
+class UNet(nnx.Module):
+    """Latents, time and prompt to a prediction of the noise (or of v)."""
+
+    def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        channels = config.block_out_channels
+        embed = partial(TimestepEmbedding, d_out=config.time_embed_dim, dtype=dtype, rngs=rngs)
+        self.config = config
+        self.dtype = jnp.dtype(dtype)
+        self.conv_in = conv(config.in_channels, channels[0], dtype=dtype, rngs=rngs)
+        self.time_embedding = embed(channels[0])
+        if config.addition is not None:
+            self.add_embedding = embed(config.addition.input_dim)
+
+        self.down_blocks = nnx.List()
+        skips = [channels[0]]
+        for level, width in enumerate(channels):
+            c_in = skips[-1]
+            self.down_blocks.append(DownBlock(config, level, c_in, dtype=dtype, rngs=rngs))
+            halved = level < len(channels) - 1
+            skips += [width] * (config.layers_per_block[level] + halved)
+        self.mid_block = MidBlock(config, dtype=dtype, rngs=rngs)
+        self.up_blocks = nnx.List()
+        c_in = channels[-1]
+        for index, layers in enumerate(reversed(config.layers_per_block)):
+            joined = [skips.pop() for _ in range(layers + 1)]
+            self.up_blocks.append(UpBlock(config, index, c_in, joined, dtype=dtype, rngs=rngs))
+            c_in = channels[-1 - index]
+
+        self.conv_norm_out = GroupNorm(
+            channels[0], config.norm_num_groups, config.norm_eps, dtype=dtype
+        )
+        self.conv_out = conv(channels[0], config.in_channels, dtype=dtype, rngs=rngs)
+
+    def condition(
+        self,
+        prompt_embeds: Array,
+        pooled_prompt_embeds: Array | None = None,
+        add_time_ids: Array | None = None,
+    ) -> Context:
+        """What the prompts come to in every step.
+
+        prompt_embeds `[B, L, D]`; where `config.addition` is there also pooled_prompt_embeds
+        `[B, P]` and add_time_ids `[B, 6]` float32.
+        """
+        keys_values = tuple(
+            block.attn2.to_kv(prompt_embeds) for block in self._transformer_blocks()
+        )
+        if self.config.addition is None:
+            return Context(keys_values, None)
+        assert pooled_prompt_embeds is not None
+        assert add_time_ids is not None
+        sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition.time_embed_dim)
+        sizes = sizes.reshape(len(add_time_ids), -1).astype(self.dtype)
+        added = self.add_embedding(jnp.concatenate([pooled_prompt_embeds, sizes], axis=-1))
+        return Context(keys_values, added)
+
+    def _transformer_blocks(self) -> Iterator[TransformerBlock]:
+        """In the order in which they run."""
+        for part in (*self.down_blocks, self.mid_block, *self.up_blocks):
+            for attention in part.attentions:
+                yield from attention.transformer_blocks
+
+    def __call__(self, latents: Array, timesteps: Array, context: Context) -> Array:
+        """One forward pass.
+
+        Args:
+            latents: `[B, h, w, C]`, already scaled for this step's noise level.
+            timesteps: `[B]` float32 (bfloat16 would round 961 to 960).
+            context: from `condition`.
+
+        Returns `[B, h, w, C]` float32.
+        """
+        wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
+        time_embed = self.time_embedding(wave.astype(self.dtype))
+        if context.added_embed is not None:
+            time_embed = time_embed + context.added_embed
+        keys_values = iter(context.keys_values)
+        x = self.conv_in(latents.astype(self.dtype))
+        skips = [x]
+        for block in self.down_blocks:
+            skips += block(skips[-1], time_embed, keys_values)
+        x = self.mid_block(skips[-1], time_embed, keys_values)
+        for block in self.up_blocks:
+            x = block(x, skips, time_embed, keys_values)
+        x = self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
+        return x.astype(jnp.float32)
+
+    def _sinusoid(self, values: Array, dim: int) -> Array:
+        config = self.config
+        return sinusoid(
+            values, dim, flip_sin_to_cos=config.flip_sin_to_cos, freq_shift=config.freq_shift
+        )

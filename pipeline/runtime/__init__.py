@@ -1,0 +1,1 @@
+"""The mesh, the compiled programs, and the cache that keeps them."""

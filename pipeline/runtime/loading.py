@@ -1,0 +1,160 @@
+"""From a checkpoint's folder to the parts of a pipeline, their parameters where they belong."""
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from tqdm import tqdm
+
+from pipeline.checkpoints import weights
+from pipeline.checkpoints.folder import Checkpoint
+from pipeline.checkpoints.weights import Stored
+from pipeline.errors import CheckpointError, InputError
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.config import Config
+from pipeline.models.layers import folded
+from pipeline.models.safety_checker import SafetyChecker
+from pipeline.models.unet import UNet
+from pipeline.models.vae import VAE
+from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.programs import Networks
+from pipeline.text.tokenizer import Tokenizers, identity
+
+log = logging.getLogger(__name__)
+
+
+def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
+    """What networks run in on `devices`: what was asked for, or what suits them where None.
+
+    Of a CPU that depends on the checkpoint too: `devices.worth_bfloat16`.
+    """
+    if dtype is None:
+        return jnp.dtype(jnp.float32 if devices[0].platform == "cpu" else jnp.bfloat16)
+    for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
+        if dtype in (supported, supported.name, supported.type):
+            return supported
+    right = "float32 or bfloat16 (the VAE overflows in float16)"
+    raise InputError(f"dtype is {dtype}; expected {right}")
+
+
+def load_tokenizers(
+    folder: Path, config: Config, cache: ExecutableCache | None = None
+) -> Tokenizers:
+    """Of a checkpoint on this machine, or out of a cache; they must fit the text encoders."""
+    encoders = config.text_encoders
+    lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
+    load = partial(Tokenizers.load, folder, lengths)
+    if cache is None:
+        tokenizers = load()
+    else:
+        tokenizers = cache.get_made("tokenizers", (lengths, identity(folder)), load)
+    for tokenizer, (name, encoder) in zip(tokenizers.each, encoders.items(), strict=True):
+        if tokenizer.vocabulary_size > encoder.vocab_size:
+            raise CheckpointError(
+                f"{folder}/{name}/config.json: vocab_size = {encoder.vocab_size} is less than the"
+                f" {tokenizer.vocabulary_size} of its tokenizer"
+            )
+    return tokenizers
+
+
+def trace_networks(
+    config: Config, dtype: np.dtype[Any], cache: ExecutableCache | None = None
+) -> dict[str, Any]:
+    """With shapes for parameters, by the names of their folders; out of a cache if there."""
+
+    def trace() -> dict[str, Any]:
+        # Thresholds with three decimals need more than 16 bits.
+        own = {"safety_checker": np.dtype(np.float32)}
+        return {
+            name: nnx.eval_shape(partial(make, own.get(name, dtype)))
+            for name, make in blueprints(config).items()
+        }
+
+    if cache is None:
+        return trace()
+    networks = (config.text_encoders, config.unet, config.vae, config.safety_checker)
+    return cache.get_made("shapes", (networks, dtype.name), trace)
+
+
+def find_networks(
+    checkpoint: Checkpoint,
+    config: Config,
+    dtype: np.dtype[Any],
+    cache: ExecutableCache | None = None,
+) -> dict[str, Stored[Any]]:
+    """Of a checkpoint on this machine, by the names of their folders; refuses what does not fit.
+
+    Only the weight files that were chosen for the checkpoint are read.
+    """
+    networks = trace_networks(config, dtype, cache)
+    return {
+        name: weights.find(network, checkpoint.folder / name, checkpoint.weights[name])
+        for name, network in networks.items()
+    }
+
+
+def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networks:
+    """What `find_networks` found; `place` puts each parameter where it belongs."""
+
+    def load(name: str, stored: Stored[Any]) -> Any:
+        with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
+            return stored.load(place, bar.update)
+
+    return Networks.named({name: load(name, stored) for name, stored in found.items()})
+
+
+def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
+    """By the name of its folder, what makes each network in a dtype, for its shapes alone."""
+
+    def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
+        return lambda dtype: folded(make(part, dtype=dtype, rngs=weights.shape_rngs()))
+
+    encoders = {
+        name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()
+    }
+    made = {**encoders, "unet": blueprint(UNet, config.unet), "vae": blueprint(VAE, config.vae)}
+    if config.safety_checker is not None:
+        made["safety_checker"] = blueprint(SafetyChecker, config.safety_checker)
+    return made
+
+
+def _progress_bar(title: str) -> tqdm:
+    """Bytes loaded; silent where nobody watches a terminal."""
+    return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
+
+
+@contextmanager
+def without_collecting_garbage() -> Iterator[None]:
+    """For starting: what it makes is there to stay, and to look through that takes a while."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class Timed:
+    """Logs how long a stage of startup took."""
+
+    def __init__(self, done: str):
+        self.done = done
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            log.info("%s in %.1f s", self.done, time.perf_counter() - self.start)

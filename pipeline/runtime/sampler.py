@@ -1,0 +1,211 @@
+"""From token ids to pictures: encode, prepare, denoise, decode. Pure functions, traced under `jit`.
+
+Guidance batch order is [uncond, cond]: arrays with a leading axis of 2 hold the negative prompt's
+half first. Networks see one batch of 2B in which a picture's two halves are neighbours, so that
+pictures spread over devices stay there: the batch of a device is one run of the whole.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.config import VAEConfig
+from pipeline.models.unet import Context, UNet
+from pipeline.models.vae import VAE
+from pipeline.schedulers import methods
+from pipeline.schedulers.methods import State, Table
+
+Spread = Callable[[Array], Array]
+
+
+class Conditioning(NamedTuple):
+    """The prompts as the text encoders understand them.
+
+    prompt_embeds `[2, B, L, D]`; with SDXL also pooled_prompt_embeds `[2, B, P]` and add_time_ids
+    `[6]` float32, from `time_ids`.
+    """
+
+    prompt_embeds: Array
+    pooled_prompt_embeds: Array | None
+    add_time_ids: Array | None
+
+
+def time_ids(height: int, width: int) -> np.ndarray:
+    """Return SDXL's add_time_ids `[6]` float32 of a whole picture, in pixels.
+
+    They are the original size, the top and left of the crop, and the target size.
+    """
+    return np.array([height, width, 0, 0, height, width], np.float32)
+
+
+def encode(
+    text_encoders: Sequence[CLIPTextEncoder],
+    input_ids: Array,
+    zero_negative: Array,
+    add_time_ids: Array | None,
+    shard: Spread = lambda x: x,
+) -> Conditioning:
+    """Prompts to conditioning.
+
+    Args:
+        text_encoders: one, or SDXL's two, the second of them with a projection.
+        input_ids: `[2, B, E, L]` int32: negative and positive prompts; E: of each text encoder.
+        zero_negative: `[B]` bool: this picture's negative prompt counts as zero embeddings.
+        add_time_ids: `[6]` float32, from `time_ids`; used with SDXL alone.
+        shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
+    """
+    ids = shard(_joined(input_ids))
+    outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
+    embeds = _halves(jnp.concatenate([states for states, _ in outputs], axis=-1))
+    dropped = jnp.stack([zero_negative, jnp.zeros_like(zero_negative)])  # [2, B]
+    embeds = jnp.where(dropped[:, :, None, None], 0, embeds)
+    _, pooled = outputs[-1]
+    if pooled is None:
+        return Conditioning(embeds, None, None)
+    return Conditioning(
+        prompt_embeds=embeds,
+        pooled_prompt_embeds=jnp.where(dropped[:, :, None], 0, _halves(pooled)),
+        add_time_ids=add_time_ids,
+    )
+
+
+def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
+    """Standard normal noise `[B, h, w, C]` float32; each picture's from its own seed alone.
+
+    seeds `[B]` uint32.
+    """
+    return jax.vmap(lambda seed: jax.random.normal(_key(seed), shape, jnp.float32))(seeds)
+
+
+def vary(own: Array, other: Array, strength: Array) -> Array:
+    """Noise `[B, h, w, C]` turned towards other noise of the same deviation.
+
+    strength: float32 scalar, from 0, all of `own`, to 1, all of `other`. Spherical interpolation
+    (Shoemake 1985, "Animating rotation with quaternion curves"): what lies between two draws of
+    noise has to be as long as they are.
+    """
+    dot, *squares = (
+        jnp.sum(a * b, axis=(1, 2, 3), keepdims=True)
+        for a, b in ((own, other), (own, own), (other, other))
+    )
+    angle = jnp.arccos(jnp.clip(dot / jnp.sqrt(squares[0] * squares[1]), -1, 1))
+    between = jnp.sin((1 - strength) * angle) * own + jnp.sin(strength * angle) * other
+    # The same noise twice is no angle at all.
+    return jnp.where(angle > 0, between / jnp.sin(angle), own)
+
+
+def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
+    """As `noise`, for what evaluation `i` adds; from the picture's own seed and `i` alone."""
+
+    def draw(seed: Array) -> Array:
+        return jax.random.normal(jax.random.fold_in(_key(seed), i), shape, jnp.float32)
+
+    return jax.vmap(draw)(seeds)
+
+
+def _key(seed: Array) -> Array:
+    """Named, so that a seed means the same picture whatever JAX's default generator is."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def prepare(unet: UNet, conditioning: Conditioning, shard: Spread = lambda x: x) -> Context:
+    """What the UNet makes of the prompts once for all steps; leaves `[2, B, ...]`."""
+    embeds, pooled, time_ids = conditioning
+    told = [shard(_joined(embeds))]
+    if pooled is not None and time_ids is not None:
+        told.append(shard(_joined(pooled)))
+        told.append(jnp.broadcast_to(time_ids, (len(told[0]), 6)))
+    return jax.tree.map(_halves, unet.condition(*told))
+
+
+def denoise(
+    unet: UNet,
+    state: State,
+    context: Context,
+    seeds: Array,
+    table: Table[Array],
+    guidance_scale: Array,
+    start: Array,
+    stop: Array,
+    gather: Spread = lambda x: x,
+    one_by_one: bool = False,
+) -> State:
+    """Evaluations `start` to `stop` of a run, with classifier-free guidance (Ho and Salimans 2022).
+
+    Args:
+        unet: predicts what the table was made for.
+        state: as evaluation `start` expects it.
+        context: of both halves, or of one of them; leaves `[2 or 1, B, ...]`.
+        seeds: `[B]` uint32, of the noise that some schedulers add.
+        table: of `N` rows; N may exceed the run's number of evaluations.
+        guidance_scale: float32 scalar; 1 and below means no guidance, as does a prediction that
+            is of the prompts' half alone.
+        start: int32 scalar, the first evaluation.
+        stop: int32 scalar, the first evaluation that is not done.
+        gather: of predictions `[1, B, ...]` and those of the device with the other half,
+            `[2, B, ...]`; where no other device has one it changes nothing.
+        one_by_one: the UNet sees one half of one picture after the other, not all at once.
+
+    Returns the state after evaluation `stop - 1`.
+    """
+    shape = state.latents.shape
+    halves = len(context.keys_values[0])
+    joined = jax.tree.map(_joined, context)
+    predict = partial(_one_by_one, unet) if one_by_one else unet
+
+    def evaluate(i: Array, state: State) -> State:
+        row = jax.tree.map(lambda column: column[i], table)
+        scaled = methods.scale_model_input(state.latents, row)
+        both = _joined(jnp.broadcast_to(scaled, (halves, *shape)))
+        times = jnp.broadcast_to(row.timesteps, (len(both),))
+        *uncond, cond = gather(_halves(predict(both, times, joined), halves))
+        guided = _guided(uncond[0], cond, guidance_scale) if uncond else cond
+        drawn = jax.lax.cond(
+            row.noise > 0,
+            lambda: step_noise(seeds, i, shape[1:]),
+            lambda: jnp.zeros_like(state.latents),
+        )
+        return methods.step(guided, state, row, drawn)
+
+    return jax.lax.fori_loop(start, stop, evaluate, state)
+
+
+def _one_by_one(unet: UNet, *batch: Any) -> Array:
+    """The UNet's predictions for a batch, computed in batches of one."""
+    singles = jax.tree.map(lambda leaf: leaf[:, None], batch)
+    return jax.lax.map(lambda single: unet(*single), singles)[:, 0]
+
+
+def _guided(uncond: Array, cond: Array, scale: Array) -> Array:
+    return jnp.where(scale > 1, uncond + scale * (cond - uncond), cond)
+
+
+def _joined(halves: Array) -> Array:
+    """`[H, B, ...] -> [HB, ...]`, a picture's halves side by side."""
+    return jnp.swapaxes(halves, 0, 1).reshape(-1, *halves.shape[2:])
+
+
+def _halves(joined: Array, count: int = 2) -> Array:
+    """`[HB, ...] -> [H, B, ...]`."""
+    return jnp.swapaxes(joined.reshape(-1, count, *joined.shape[1:]), 0, 1)
+
+
+def decode(vae: VAE, latents: Array) -> tuple[Array, Array]:
+    """Latents `[B, h, w, C]` to pictures `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
+    images = jnp.clip(vae.decode(unscale(vae.config, latents)) / 2 + 0.5, 0, 1)
+    return images, jnp.round(images * 255).astype(jnp.uint8)
+
+
+def unscale(config: VAEConfig, latents: Array) -> Array:
+    """The diffusion model's latents (about unit variance) to the VAE's own."""
+    z = latents / config.scaling_factor
+    if config.latents_mean is not None and config.latents_std is not None:
+        z = z * jnp.array(config.latents_std, jnp.float32)
+        z = z + jnp.array(config.latents_mean, jnp.float32)
+    return z

@@ -1,0 +1,1 @@
+"""Noise schedules and the coefficients of their methods."""

@@ -1,0 +1,173 @@
+"""Which scheduler a checkpoint asks for, and the settings it reads from `scheduler_config.json`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.strict_json import Keys
+
+# What an operator calls them, and diffusers' classes.
+SCHEDULERS = {
+    "euler": "EulerDiscreteScheduler",
+    "euler-ancestral": "EulerAncestralDiscreteScheduler",
+    "ddim": "DDIMScheduler",
+    "pndm": "PNDMScheduler",
+    "dpmsolver++": "DPMSolverMultistepScheduler",
+}
+
+MAX_INFERENCE_STEPS = 50  # of a request
+
+OFF = (False, None)
+# The settings that a class reads and that change what it does, with the values that are supported.
+SUPPORTED: dict[str, dict[str, Sequence[Any]]] = {
+    "euler": {
+        "interpolation_type": ("linear",),
+        "final_sigmas_type": ("zero",),
+        "timestep_type": ("discrete",),
+        "use_exponential_sigmas": OFF,
+        "use_beta_sigmas": OFF,
+        "sigma_min": (None,),
+        "sigma_max": (None,),
+    },
+    "euler-ancestral": {},
+    "ddim": {},
+    "pndm": {},
+    "dpmsolver++": {
+        "algorithm_type": ("dpmsolver++",),
+        "solver_order": (2,),
+        "solver_type": ("midpoint",),
+        "final_sigmas_type": ("zero",),
+        "lambda_min_clipped": (float("-inf"),),
+        "variance_type": (None,),
+        "use_exponential_sigmas": OFF,
+        "use_beta_sigmas": OFF,
+        "use_lu_lambdas": OFF,
+        "use_flow_sigmas": OFF,
+        "use_dynamic_shifting": OFF,
+    },
+}
+# What published files carry along for another class, or for options that are refused above.
+ELSEWHERE = (
+    *("clip_sample", "clip_sample_range", "sample_max_value", "dynamic_thresholding_ratio"),
+    *("set_alpha_to_one", "skip_prk_steps", "use_karras_sigmas", "flow_shift", "time_shift_type"),
+    # With a last noise level of zero the last step of DPM-Solver++ is of the first order anyway.
+    *("lower_order_final", "euler_at_final"),
+    *(key for settings in SUPPORTED.values() for key in settings),
+)
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """A noise schedule and the method that follows it; `name` is a key of `SCHEDULERS`.
+
+    `set_alpha_to_one`: the last step of DDIM and PNDM ends without noise, and not with that of
+    the first training timestep.
+    """
+
+    name: str
+    num_train_timesteps: int
+    beta_start: float
+    beta_end: float
+    beta_schedule: str
+    prediction_type: str
+    timestep_spacing: str
+    steps_offset: int
+    use_karras_sigmas: bool
+    set_alpha_to_one: bool
+
+
+def read_scheduler(
+    path: Path, named: str, chosen: str | None = None, *, xl: bool
+) -> SchedulerConfig:
+    """Reads `scheduler_config.json`.
+
+    Args:
+        path: the file.
+        named: the class that `model_index.json` names; the file must name the same.
+        chosen: a key of `SCHEDULERS` to take the place of that class, as with diffusers'
+            `from_config`: settings that the file leaves out are the chosen class's own defaults,
+            or what is supported where the defaults are not (skip_prk_steps, clip_sample).
+        xl: False puts in place two settings that diffusers' StableDiffusionPipeline insists on,
+            whatever old files say: steps_offset 1, and no clip_sample.
+
+    Raises CheckpointError, naming file, key and value, for anything that is not supported.
+    """
+    keys = Keys(path)
+    name = chosen or _name(keys, named)
+    spacings = ["linspace", "leading", "trailing"]
+    config = SchedulerConfig(
+        name=name,
+        num_train_timesteps=keys.size("num_train_timesteps", 1000),
+        beta_start=keys.positive("beta_start", 0.0001),
+        beta_end=keys.positive("beta_end", 0.02),
+        beta_schedule=keys.one_of("beta_schedule", ("linear", "scaled_linear")),
+        prediction_type=keys.one_of("prediction_type", ("epsilon", "v_prediction")),
+        timestep_spacing=keys.one_of(
+            "timestep_spacing", spacings, "leading" if name in ("ddim", "pndm") else "linspace"
+        ),
+        steps_offset=_steps_offset(keys) if xl else 1,
+        use_karras_sigmas=name in ("euler", "dpmsolver++")
+        and bool(keys.one_of("use_karras_sigmas", (False, True, None))),
+        set_alpha_to_one=name in ("ddim", "pndm")
+        and keys.take("set_alpha_to_one", bool, name == "ddim"),
+    )
+    if name == "pndm":
+        keys.one_of("skip_prk_steps", (True,), default=chosen is not None)
+    if name == "ddim" and xl:
+        keys.one_of("clip_sample", (False,), default=chosen is None)
+    for key, right in SUPPORTED[name].items():
+        keys.one_of(key, right)
+    for key in ("rescale_betas_zero_snr", "thresholding"):
+        keys.one_of(key, OFF)
+    keys.one_of("trained_betas", (None,))
+    keys.drop("steps_offset", *ELSEWHERE)
+    keys.finish()
+    if config.num_train_timesteps < MAX_INFERENCE_STEPS:
+        right = f"at least {MAX_INFERENCE_STEPS}, the most steps of a request"
+        raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
+    _check_offset(keys, config, xl=xl)
+    for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
+        if beta >= 1:
+            raise keys.error(key, beta, "a number below 1")
+    return config
+
+
+def _name(keys: Keys, named: str) -> str:
+    value = keys.values.get("_class_name")
+    if value not in SCHEDULERS.values():
+        raise keys.error("_class_name", value, " or ".join(map(repr, SCHEDULERS.values())))
+    if value != named:
+        raise keys.error("_class_name", value, f"{named!r}, as in model_index.json")
+    return next(name for name, class_name in SCHEDULERS.items() if class_name == value)
+
+
+def _steps_offset(keys: Keys) -> int:
+    value = keys.take("steps_offset", int, 0)
+    if value < 0:
+        raise keys.error("steps_offset", value, "0 or more")
+    return value
+
+
+def _check_offset(keys: Keys, config: SchedulerConfig, *, xl: bool) -> None:
+    """Refuse an offset that takes a run past the training timesteps.
+
+    diffusers adds it with "leading" spacing alone, and fails there with an IndexError or goes on
+    with a timestep that the network was never trained for.
+    """
+    if config.timestep_spacing != "leading":
+        return
+    trained = config.num_train_timesteps
+    # DPM-Solver++ spaces one timestep more than there are steps, and leaves out the last.
+    more = 1 if config.name == "dpmsolver++" else 0
+    counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
+    largest = max((count - 1) * (trained // count) for count in counts)
+    room = trained - 1 - largest
+    if config.steps_offset <= room:
+        return
+    if xl:
+        right = f"at most {room}, so that every timestep is below num_train_timesteps = {trained}"
+        raise keys.error("steps_offset", config.steps_offset, right)
+    # The file's own offset is not read.
+    right = f"a number above {largest + 1}, a run's largest timestep with steps_offset 1"
+    raise keys.error("num_train_timesteps", trained, right)

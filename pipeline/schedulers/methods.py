@@ -1,0 +1,375 @@
+"""Schedulers: how the latents go from noise to picture.
+
+All of them are linear multistep methods. Evaluation i of the network, at latents x, takes its
+prediction e to
+
+    value   v_i = value_latents * x + value_prediction * e
+    next    x'  = latents * x + sum over k of values[k] * v_(i-k) + noise * (standard normal noise)
+
+and they differ in the coefficients alone. These follow from the noise levels, so each scheduler is
+one function that makes a `Table` of them, on the host in float64; the device runs every table by
+the same few lines in float32, by index, and is compiled without knowing which scheduler it runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.sigmas import (
+    alphas_cumprod,
+    karras_sigmas,
+    spaced_timesteps,
+    timesteps_of,
+    train_sigmas,
+)
+
+REMEMBERED = 4  # values of earlier evaluations, as many as PNDM looks back
+
+
+A = TypeVar("A", np.ndarray, Array)
+
+
+class Table(NamedTuple, Generic[A]):
+    """Coefficients of a run, a row for each evaluation of the network; float32.
+
+    `timesteps` and `input_scale`, of the latents, are what the network is given. All `[N]` but
+    `values` `[N, 1 + REMEMBERED]`, the latest value first. One row is a `Table` without the `[N]`.
+    """
+
+    timesteps: A
+    input_scale: A
+    value_latents: A
+    value_prediction: A
+    latents: A
+    values: A
+    noise: A
+
+
+class State(NamedTuple):
+    """What one evaluation hands to the next: latents `[B, h, w, C]`, and the values of the
+    evaluations before `[REMEMBERED, B, h, w, C]`, latest first; float32.
+    """
+
+    latents: Array
+    history: Array
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A run of `num_inference_steps`.
+
+    `init_noise_sigma` is the standard deviation of the latents that the first step expects;
+    `picture`, `[N, 2]`, how much of the latents before each evaluation, and of its value, make
+    the latents without noise that the network expects in the end.
+    """
+
+    table: Table[np.ndarray]
+    init_noise_sigma: float
+    num_inference_steps: int
+    picture: np.ndarray
+
+    @property
+    def timesteps(self) -> np.ndarray:
+        """Of every evaluation of the network, `[N]` float32, noisiest first."""
+        return self.table.timesteps
+
+    @property
+    def stops(self) -> range:
+        """For every step the number of evaluations after which it is done.
+
+        As many evaluations as steps, unless the first step takes more.
+        """
+        evaluations = len(self.timesteps)
+        return range(evaluations - self.num_inference_steps + 1, evaluations + 1)
+
+
+# --- on the device
+
+
+def scale_model_input(latents: Array, row: Table[Array]) -> Array:
+    """Latents of unit variance, which the UNet expects."""
+    return latents * row.input_scale
+
+
+def step(prediction: Array, state: State, row: Table[Array], noise: Array) -> State:
+    """From one evaluation to the next.
+
+    `prediction`, of what the scheduler's `prediction_type` says, and `noise`, standard normal,
+    have the latents' shape.
+    """
+    latents, history = state
+    value = row.value_latents * latents + row.value_prediction * prediction
+    values = jnp.concatenate([value[None], history])
+    # Not a matrix product, which some devices would round to bfloat16.
+    combined = (row.values.reshape(-1, 1, 1, 1, 1) * values).sum(axis=0)
+    return State(
+        latents=row.latents * latents + combined + row.noise * noise,
+        history=values[:REMEMBERED],
+    )
+
+
+# --- on the host
+
+
+def make_schedule(config: SchedulerConfig, num_inference_steps: int) -> Schedule:
+    """The schedule of a run, as diffusers' scheduler of that class has it."""
+    return METHODS[config.name](config, num_inference_steps)
+
+
+def euler(config: SchedulerConfig, steps: int) -> Schedule:
+    """Euler's method for the diffusion ODE (Karras et al. 2022, algorithm 1 with no churn)."""
+    timesteps, sigmas = euler_levels(config, steps)
+    table = _euler_table(config, timesteps, sigmas[:-1], sigmas[1:])
+    picture = _expected_picture(config, _variance_preserving(sigmas[:-1]), table)
+    return Schedule(table, _euler_start(config, sigmas), steps, picture)
+
+
+def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
+    """Euler's method to a level below the next one, and noise up to that.
+
+    The levels are such that the step has the variance of the DDPM posterior (Ho et al. 2020,
+    equation 7); named and written so in https://github.com/crowsonkb/k-diffusion.
+    """
+    timesteps, sigmas = euler_levels(config, steps)
+    now, after = sigmas[:-1], sigmas[1:]
+    up = after * np.sqrt(1 - (after / now) ** 2)
+    table = _euler_table(config, timesteps, now, np.sqrt(after**2 - up**2), noise=up)
+    picture = _expected_picture(config, _variance_preserving(now), table)
+    return Schedule(table, _euler_start(config, sigmas), steps, picture)
+
+
+def ddim(config: SchedulerConfig, steps: int) -> Schedule:
+    """Song et al. 2021, "Denoising diffusion implicit models", equation 12 with no noise."""
+    timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
+    now, after = _mixtures(config, timesteps, timesteps - _stride(config, steps))
+    latents, values = _transfer(now, after)
+    value_latents, value_prediction = _noise_part(config, now)
+    table = _table(
+        timesteps,
+        value_latents=value_latents,
+        value_prediction=value_prediction,
+        latents=latents,
+        values=[values],
+    )
+    return Schedule(table, 1.0, steps, _expected_picture(config, now, table))
+
+
+# Of the latest predictions, latest first, at the first evaluations of a run and at all that follow
+# (Adams-Bashforth). The second evaluation repeats the first step and is not looked back at.
+PNDM_WEIGHTS = np.array(
+    [
+        [1, 0, 0, 0, 0],
+        [1 / 2, 1 / 2, 0, 0, 0],
+        [3 / 2, 0, -1 / 2, 0, 0],
+        [23 / 12, -16 / 12, 0, 5 / 12, 0],
+        [55 / 24, -59 / 24, 37 / 24, 0, -9 / 24],
+        [55 / 24, -59 / 24, 37 / 24, -9 / 24, 0],
+    ]
+)
+
+
+def pndm(config: SchedulerConfig, steps: int) -> Schedule:
+    """Liu et al. 2022, "Pseudo numerical methods for diffusion models on manifolds".
+
+    Equations 9 and 12, started by the improved Euler method and not by Runge-Kutta: the first of
+    several steps takes two evaluations, the second of them where that step ends.
+    """
+    timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
+    if steps > 1:
+        timesteps = np.insert(timesteps, 1, timesteps[1])
+    starts, ends = timesteps.copy(), timesteps - _stride(config, steps)
+    starts[1:2] += _stride(config, steps)
+    ends[1:2] = timesteps[1:2]
+    now, after = _mixtures(config, starts, ends)
+    latents, values = _transfer(now, after)
+    # The combined prediction becomes the noise at the latents that the step starts from.
+    noise_latents, noise_prediction = _noise_part(config, now)
+    latents = latents + values * noise_latents
+    rows = np.minimum(np.arange(len(timesteps)), len(PNDM_WEIGHTS) - 1)
+    weights = (values * noise_prediction)[:, None] * PNDM_WEIGHTS[rows]
+    if steps > 1:
+        # The second evaluation starts again from the first latents: (x' - values * v) / latents.
+        latents[1] /= latents[0]
+        weights[1, 1] -= latents[1] * weights[0, 0]
+    table = _table(
+        timesteps, value_latents=0, value_prediction=1, latents=latents, values=weights.T
+    )
+    at, _ = _mixtures(config, timesteps, ends)
+    return Schedule(table, 1.0, steps, _expected_picture(config, at, table))
+
+
+def dpm_solver_multistep(config: SchedulerConfig, steps: int) -> Schedule:
+    """DPM-Solver++ (2M): Lu et al. 2022, "DPM-Solver++", algorithm 2.
+
+    The first step and the last, which ends at no noise, are of the first order.
+    """
+    timesteps, sigmas = dpm_solver_levels(config, steps)
+    now, after = _variance_preserving(sigmas[:-1]), _variance_preserving(sigmas[1:])
+    latents = after.noise / now.noise
+    denoised = after.picture - latents * now.picture
+    half = np.zeros(steps)  # 1 / (2 r)
+    lengths = np.log(sigmas[:-2] / sigmas[1:-1])  # h, of all steps but the last
+    half[1:-1] = lengths[1:] / (2 * lengths[:-1])
+    value_latents, value_prediction = _picture_part(config, now)
+    table = _table(
+        timesteps,
+        value_latents=value_latents,
+        value_prediction=value_prediction,
+        latents=latents,
+        values=[denoised * (1 + half), -denoised * half],
+    )
+    return Schedule(table, 1.0, steps, _expected_picture(config, now, table))
+
+
+METHODS: dict[str, Callable[[SchedulerConfig, int], Schedule]] = {
+    "euler": euler,
+    "euler-ancestral": euler_ancestral,
+    "ddim": ddim,
+    "pndm": pndm,
+    "dpmsolver++": dpm_solver_multistep,
+}
+
+
+def euler_levels(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Timesteps `[steps]` and sigmas `[steps + 1]`, the last of them 0, of both Euler methods."""
+    levels = train_sigmas(config)
+    timesteps = spaced_timesteps(config, steps).astype(np.float32)
+    sigmas = np.interp(timesteps, np.arange(len(levels)), levels)
+    if config.use_karras_sigmas:
+        sigmas = karras_sigmas(sigmas[0], sigmas[-1], steps)
+        timesteps = timesteps_of(sigmas, config)
+    return timesteps, np.append(sigmas, 0.0)
+
+
+def dpm_solver_levels(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Timesteps `[steps]`, all whole, and sigmas `[steps + 1]`, the last of them 0."""
+    levels = train_sigmas(config)
+    if config.use_karras_sigmas:
+        sigmas = karras_sigmas(float(levels[-1]), float(levels[0]), steps)
+        return np.round(timesteps_of(sigmas, config)), np.append(sigmas, 0.0)
+    if config.timestep_spacing == "trailing":
+        timesteps = spaced_timesteps(config, steps)
+    else:  # the end of the last step counts as one more
+        timesteps = spaced_timesteps(config, steps + 1)[:-1]
+    timesteps = np.round(timesteps).astype(int)
+    return timesteps, np.append(levels[timesteps].astype(np.float64), 0.0)
+
+
+class Mixture(NamedTuple):
+    """Shares of picture and noise in latents of unit variance, at each evaluation `[N]`."""
+
+    picture: np.ndarray
+    noise: np.ndarray
+
+
+def _variance_preserving(sigmas: np.ndarray) -> Mixture:
+    picture = 1 / np.sqrt(sigmas**2 + 1)
+    return Mixture(picture, sigmas * picture)
+
+
+def _mixtures(
+    config: SchedulerConfig, starts: np.ndarray, ends: np.ndarray
+) -> tuple[Mixture, Mixture]:
+    """At whole timesteps; an end before the first one is the end of the run."""
+    levels = alphas_cumprod(config).astype(np.float64)
+    last = 1.0 if config.set_alpha_to_one else levels[0]
+    shares = levels[starts], np.where(ends >= 0, levels[ends], last)
+    now, after = (Mixture(np.sqrt(share), np.sqrt(1 - share)) for share in shares)
+    return now, after
+
+
+def _stride(config: SchedulerConfig, steps: int) -> int:
+    return config.num_train_timesteps // steps
+
+
+def _transfer(now: Mixture, after: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of the latents and of their noise, to mix the same picture and noise anew."""
+    latents = after.picture / now.picture
+    return latents, after.noise - latents * now.noise
+
+
+def _noise_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of latents and prediction that give the noise.
+
+    v = picture * noise - noise * picture is Salimans and Ho 2022's, in these shares.
+    """
+    if config.prediction_type == "epsilon":
+        return np.zeros_like(now.noise), np.ones_like(now.noise)
+    return now.noise, now.picture
+
+
+def _picture_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of latents and prediction that give the picture."""
+    if config.prediction_type == "epsilon":
+        return 1 / now.picture, -now.noise / now.picture
+    return now.picture, -now.noise
+
+
+def _expected_picture(
+    config: SchedulerConfig, now: Mixture, table: Table[np.ndarray]
+) -> np.ndarray:
+    """`Schedule.picture`, of evaluations at these mixtures."""
+    of_latents, of_prediction = _picture_part(config, now)
+    of_value = of_prediction / table.value_prediction
+    of_latents = of_latents * table.input_scale - of_value * table.value_latents
+    return np.stack([of_latents, of_value], axis=1).astype(np.float32)
+
+
+def _euler_table(
+    config: SchedulerConfig,
+    timesteps: np.ndarray,
+    now: np.ndarray,
+    after: np.ndarray,
+    noise: np.ndarray | float = 0,
+) -> Table[np.ndarray]:
+    """From sigma `now` to `after`, along the noise; latents are the picture plus sigma * noise."""
+    mixture = _variance_preserving(now)
+    value_latents, value_prediction = _noise_part(config, mixture)
+    return _table(
+        timesteps,
+        input_scale=mixture.picture,
+        value_latents=value_latents * mixture.picture,
+        value_prediction=value_prediction,
+        latents=1,
+        values=[after - now],
+        noise=noise,
+    )
+
+
+def _euler_start(config: SchedulerConfig, sigmas: np.ndarray) -> float:
+    variance_preserving = config.timestep_spacing == "leading"
+    return float(np.sqrt(sigmas[0] ** 2 + 1) if variance_preserving else sigmas[0])
+
+
+def _table(
+    timesteps: np.ndarray,
+    *,
+    value_latents: np.ndarray | float,
+    value_prediction: np.ndarray | float,
+    latents: np.ndarray | float,
+    values: list[np.ndarray] | np.ndarray,
+    input_scale: np.ndarray | float = 1,
+    noise: np.ndarray | float = 0,
+) -> Table[np.ndarray]:
+    """Columns, or one number for all rows; `values` are columns, as many as there are."""
+    count = len(timesteps)
+    looking_back = np.zeros((count, 1 + REMEMBERED))
+    looking_back[:, : len(values)] = np.transpose(values)
+
+    def column(value: np.ndarray | float) -> np.ndarray:
+        return np.broadcast_to(value, count).astype(np.float32)
+
+    return Table(
+        timesteps=column(timesteps),
+        input_scale=column(input_scale),
+        value_latents=column(value_latents),
+        value_prediction=column(value_prediction),
+        latents=column(latents),
+        values=looking_back.astype(np.float32),
+        noise=column(noise),
+    )

@@ -1,0 +1,58 @@
+"""How much noise there is at which timestep: in training, and at the steps of a run. On the host.
+
+Training mixes picture and noise as sqrt(alphas_cumprod) * picture + sqrt(1 - alphas_cumprod) *
+noise (Ho et al. 2020); `sigma` is the noise beside a picture of full strength.
+"""
+
+import numpy as np
+
+from pipeline.schedulers.config import SchedulerConfig
+
+KARRAS_RHO = 7.0
+
+
+def alphas_cumprod(config: SchedulerConfig) -> np.ndarray:
+    """Share of the picture's variance at every training timestep, `[T]` float32, falling.
+
+    Rounded to float32 where diffusers rounds: the levels near 0 come from 1 - alpha, which keeps
+    only a few of its digits, and networks are trained and run with those.
+    """
+    start, end, count = config.beta_start, config.beta_end, config.num_train_timesteps
+    if config.beta_schedule == "linear":
+        betas = np.linspace(start, end, count, dtype=np.float32)
+    else:  # scaled_linear: linear in the square root
+        betas = np.linspace(start**0.5, end**0.5, count, dtype=np.float32) ** 2
+    return np.cumprod(1 - betas, dtype=np.float64).astype(np.float32)
+
+
+def train_sigmas(config: SchedulerConfig) -> np.ndarray:
+    """Noise level at every training timestep, `[T]` float32, rising."""
+    alphas = alphas_cumprod(config)
+    return np.sqrt((1 - alphas) / alphas)
+
+
+def spaced_timesteps(config: SchedulerConfig, steps: int) -> np.ndarray:
+    """Timesteps of a run `[steps]`, falling, before any rounding of "linspace".
+
+    Table 2 of Lin et al. 2023, "Common diffusion noise schedules ... are flawed".
+    """
+    count = config.num_train_timesteps
+    if config.timestep_spacing == "linspace":
+        return np.linspace(0, count - 1, steps)[::-1]
+    if config.timestep_spacing == "leading":
+        return (np.arange(steps) * (count // steps))[::-1] + config.steps_offset
+    # np.arange with a fractional stride can give one value too many.
+    return np.round(np.arange(count, 0, -count / steps))[:steps] - 1
+
+
+def karras_sigmas(high: float, low: float, steps: int) -> np.ndarray:
+    """Noise levels `[steps]` from `high` to `low`: equation 5 of Karras et al. 2022."""
+    ramp = np.linspace(0, 1, steps)
+    first, last = high ** (1 / KARRAS_RHO), low ** (1 / KARRAS_RHO)
+    return (first + ramp * (last - first)) ** KARRAS_RHO
+
+
+def timesteps_of(sigmas: np.ndarray, config: SchedulerConfig) -> np.ndarray:
+    """The training timesteps with these noise levels, interpolated between whole ones."""
+    levels = train_sigmas(config)
+    return np.interp(np.log(sigmas), np.log(levels), np.arange(len(levels), dtype=np.float64))

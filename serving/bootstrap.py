@@ -1,0 +1,139 @@
+"""What every process of this program that draws, or has a page, begins with."""
+
+import logging
+import os
+import resource
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serving import scratch, screen
+from serving.metrics import Observer
+from serving.requests import blocked_words
+from serving.requests.blocked_words import BlockedWords
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from serving.settings import Options
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
+    from serving.generators.local import LocalGenerator
+
+log = logging.getLogger(__name__)
+
+# More than `serving.http.server.MAX_CONNECTIONS`: each is one, and so are pictures and the model.
+_OPEN_FILES = 8192
+
+
+def prepare_environment() -> None:
+    """Nothing calls home; pictures lie in a folder that ends with the process; room for a crowd."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    # Gradio remembers this many calls for its monitoring page, which is closed here.
+    os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["GRADIO_TEMP_DIR"] = str(scratch.make_folder())
+    _allow_open_files()
+
+
+def _allow_open_files() -> None:
+    """Most systems have a process open 1024 files unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
+    """The pipeline, compiled for the first size and warm, and whether its model is the bundled one.
+
+    Raises:
+        CheckpointError, DeviceError, InputError, OSError: it cannot be had; the message says why.
+    """
+    # JAX is imported only where something is drawn.
+    from pipeline import BUNDLED, SDXLPipeline
+    from pipeline.checkpoints.default_model import choose_model
+    from pipeline.runtime.mesh import cores_as_devices
+
+    cores_as_devices(chosen.images)
+    screening = screen.find(chosen.screen) if chosen.screen else None
+    model, revision = choose_model(chosen.model, chosen.revision)
+    log.info("Loading %s", model)
+    width, height = chosen.sizes[0] if chosen.sizes else (None, None)
+    pipe = SDXLPipeline.from_pretrained(
+        model,
+        revision=revision,
+        height=height,
+        width=width,
+        images_per_request=chosen.images,
+        num_inference_steps=chosen.steps,
+        cache_dir=chosen.cache_dir,
+        scheduler=chosen.scheduler,
+        safety_checker=chosen.safety_checker,
+        screen=screening,
+    )
+    for width, height in chosen.sizes[1:]:
+        pipe.check_size(height, width)
+    return pipe, Path(model).resolve() == BUNDLED.resolve()
+
+
+def local_generator(
+    chosen: Options,
+    limits: tuple[Limits, RateLimits],
+    observer: Observer,
+    loaded: "tuple[SDXLPipeline, bool]",
+) -> "LocalGenerator":
+    """A generator over what `load_pipeline` gave."""
+    from serving.generators.local import LocalGenerator
+
+    pipe, bundled = loaded
+    more = chosen.sizes[1:]
+    return LocalGenerator(
+        pipe, *limits, observer, bundled=bundled, more_sizes=more, reveal=chosen.reveal
+    )
+
+
+def limits(chosen: Options) -> tuple[Limits, RateLimits]:
+    """How much a generator takes in, for how long, and what not.
+
+    Raises:
+        ValueError: the file with the blocked words cannot be used; the message says why.
+    """
+    how_many = Limits(
+        max_waiting=chosen.max_waiting,
+        waiting_s=chosen.max_wait,
+        running_s=chosen.max_run,
+        grace_s=chosen.grace,
+        kept=chosen.keep_results,
+        kept_s=chosen.keep_seconds,
+        blocked=BlockedWords()
+        if chosen.blocked_words is None
+        else blocked_words.read(chosen.blocked_words),
+    )
+    return how_many, RateLimits(chosen.rate_per_address or None, chosen.rate_per_session or None)
+
+
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """A port that takes connections; 0 is any that is free. `host` is a name, or of IPv4 or 6.
+
+    Raises:
+        OSError: it cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, reuse_port=reuse_port)
+
+
+def read_keys(flag: str, file: Path | None) -> list[str]:
+    """The keys in a file, one a line; none where no file is named.
+
+    Raises:
+        ValueError: the file cannot be read, or has no keys; the message names `flag`.
+    """
+    if file is None:
+        return []
+    try:
+        keys = file.read_text(encoding="utf-8").split()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{flag}: {file} cannot be read: {error}") from error
+    if not keys:
+        raise ValueError(f"{flag}: {file} has no keys; one a line is needed")
+    return keys

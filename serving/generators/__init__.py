@@ -1,0 +1,1 @@
+"""The two generators: one draws here, one sends requests to other instances."""

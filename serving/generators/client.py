@@ -1,0 +1,226 @@
+"""Another instance of this program, asked over HTTP and heard within bounds; needs no JAX."""
+
+import asyncio
+import dataclasses
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from serving import messages
+from serving.generator import Done, Error, ErrorKind, Event, Length, Load, Model
+from serving.http import schemas
+from serving.http.events import HOP_HEADER
+
+LENGTH_WITHIN_S = 2.0  # after which a visitor who types has typed on
+ANSWER_S = 5.0  # until an instance must have said what it draws with, or why it refuses
+# A stream says something at least every 15 seconds, if only that it lives.
+_TIMEOUT = httpx.Timeout(10.0, read=40.0)
+# Above these it is nonsense: an event has at most one picture, twice, or previews.
+_MAX_ANSWER_BYTES, _MAX_LINE_BYTES = 2**20, 2**26
+# As many bytes as were counted: what is small must not become large by being unpacked.
+_HEADERS = {HOP_HEADER: "1", "Accept-Encoding": "identity"}
+# Endings that another instance may well spare the request.
+ELSEWHERE = {
+    ErrorKind.STOPPING,
+    ErrorKind.UNAVAILABLE,
+    ErrorKind.FULL,
+    ErrorKind.TOO_MANY,
+    ErrorKind.ABANDONED,
+    ErrorKind.DUPLICATE,
+    ErrorKind.UNAUTHORISED,
+    ErrorKind.LOOP,
+}
+
+
+def http_url(host: str, port: int) -> str:
+    """Return the URL of an instance at a host, which may be an address of IPv6, and a port."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class BackendError(Exception):
+    """An instance that cannot be used, or could not see a request through.
+
+    Attributes:
+        reason: one of few words, for the metrics.
+        retry_after_s: when asking again makes sense, if it said so.
+    """
+
+    def __init__(self, message: str, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class LoopError(Exception):
+    """The instance asked passes requests on itself."""
+
+
+class Client(httpx.AsyncClient):
+    """For a `serving.generators.remote.RemoteGenerator`; sends these headers with everything."""
+
+    def __init__(self, headers: dict[str, str] | None = None) -> None:
+        # httpx counts some connections for ever that were given up before they were made: how many
+        # there are at a time is limited by how many instances can draw. None is used twice: one
+        # closed from the other side just as it is used again looks like an instance that is lost.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        super().__init__(headers=headers, limits=limits)
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """See `httpx.AsyncClient.send`."""
+        try:
+            return await super().send(request, **options)
+        except AttributeError as error:
+            # From anyio, where a connection is reset in the moment in which it is made.
+            raise httpx.ConnectError(str(error), request=request) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer(Model):
+    """What an instance says about itself."""
+
+    load: Load
+
+
+_ANSWER, _LENGTH = TypeAdapter(_Answer), TypeAdapter(Length)
+
+
+async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+    """The model that an instance draws with, and how busy it is.
+
+    Raises:
+        BackendError: it cannot be reached, is not ready, is stuck or shutting down, or answers
+            nonsense.
+        LoopError: it passes requests on itself.
+    """
+    try:
+        status, content = await _ask(client, "GET", f"{url}/v1/model", ANSWER_S)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        raise BackendError(f"cannot be reached: {error!r}", "lost") from error
+    if status == 508:
+        raise LoopError(messages.LOOP)
+    if status != 200:
+        raise BackendError(f"answers {status}, not 200", "refused")
+    try:
+        found = _ANSWER.validate_json(content)
+    except ValidationError as error:
+        said = f"does not say what it draws with: {_about(error)}"
+        raise BackendError(said, "nonsense") from error
+    if found.load.stuck:  # what it draws is to be begun elsewhere, as if it were gone
+        raise BackendError("has devices that say nothing any more", "lost")
+    if not found.load.accepting:
+        raise BackendError("takes in nothing at the moment", "stopping")
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
+    return Model(**fields), found.load
+
+
+def _about(error: ValidationError) -> str:
+    """What is missing or wrong, in a line; an older instance does not have every field."""
+    wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return ", ".join(wrong)[:200]
+
+
+async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:
+    """How long a prompt is for the model of an instance, if it answers."""
+    body = {"prompt": prompt}
+    try:
+        status, content = await _ask(client, "POST", f"{url}/v1/length", LENGTH_WITHIN_S, body)
+        return _LENGTH.validate_json(content) if status == 200 else None
+    except (httpx.HTTPError, TimeoutError, BackendError, ValidationError):
+        return None
+
+
+async def _ask(
+    client: httpx.AsyncClient, method: str, url: str, within_s: float, body: object = None
+) -> tuple[int, bytes]:
+    """The status and the content of a plain answer; the time is that for all of it.
+
+    Raises:
+        TimeoutError: it takes longer, though it may have begun.
+        httpx.HTTPError, httpx.InvalidURL: it cannot be had.
+        BackendError: it is too large.
+    """
+    async with (
+        asyncio.timeout(within_s),
+        client.stream(method, url, json=body, headers=_HEADERS, timeout=within_s) as answer,
+    ):
+        return answer.status_code, await _content(answer)
+
+
+async def _content(answer: httpx.Response) -> bytes:
+    content = bytearray()
+    async for chunk in answer.aiter_raw():
+        content += chunk
+        if len(content) > _MAX_ANSWER_BYTES:
+            raise BackendError("answers without an end", "nonsense")
+    return bytes(content)
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
+    line = bytearray()
+    async for chunk in answer.aiter_raw():
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            line += end
+            yield line.decode().removesuffix("\r")
+            line.clear()
+        line += rest
+        if len(line) > _MAX_LINE_BYTES:
+            raise BackendError("sends a line without an end", "nonsense")
+
+
+async def stream(
+    client: httpx.AsyncClient, url: str, body: dict[str, object]
+) -> AsyncGenerator[Event]:
+    """The events of a request that is sent to an instance, up to its ending.
+
+    Raises:
+        BackendError: it is lost, refuses, or answers nonsense.
+        TimeoutError: it takes long to say why it refuses.
+    """
+    try:
+        async with client.stream(
+            "POST", f"{url}/v1/generate", json=body, headers=_HEADERS, timeout=_TIMEOUT
+        ) as answer:
+            if answer.status_code != 200:
+                async with asyncio.timeout(ANSWER_S):
+                    content = await _content(answer)
+                refused = _refusal(answer.status_code, content)
+                if refused.kind in ELSEWHERE:
+                    wait_s = _retry_after_s(answer.headers)
+                    raise BackendError(refused.message, str(refused.kind), wait_s)
+                yield refused
+                return
+            name = ""
+            async for line in _lines(answer):
+                kind, _, value = line.partition(": ")
+                if kind == "event":
+                    name = value
+                elif kind == "data":
+                    event = schemas.to_event(name, value)
+                    yield event
+                    if isinstance(event, Done | Error):
+                        return
+    except httpx.HTTPError as error:
+        raise BackendError(f"was lost: {error!r}", "lost") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BackendError(f"answers nonsense: {str(error)[:200]}", "nonsense") from error
+    raise BackendError("stopped in mid-request", "lost")
+
+
+def _refusal(status: int, content: bytes) -> Error:
+    """The error with which an instance refused a request."""
+    try:
+        error = json.loads(content)["error"]
+        return Error(ErrorKind(error["code"]), str(error["message"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:
+        raise BackendError(f"answers {status}, and not why", "nonsense") from cause
+
+
+def _retry_after_s(headers: httpx.Headers) -> float | None:
+    said = headers.get("retry-after", "")
+    return float(said) if re.fullmatch(r"[0-9]{1,9}", said) else None

@@ -1,0 +1,285 @@
+"""Requests drawn in this process, by the one thread that owns the devices."""
+
+import asyncio
+import io
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+import numpy as np
+from PIL import Image as Pillow
+
+from pipeline import Cancelled, InputError, Result, ScreenError, SDXLPipeline
+from pipeline.images import metadata
+from serving import messages
+from serving.generator import (
+    Done,
+    Error,
+    ErrorKind,
+    Event,
+    Image,
+    Length,
+    Model,
+    Preview,
+    Request,
+    Step,
+)
+from serving.generators.previews import Previews
+from serving.logs import about
+from serving.metrics import Observer
+from serving.requests.lifecycle import Reception
+from serving.requests.rate_limits import RateLimits
+from serving.requests.record import Record
+from serving.requests.registry import Limits
+
+log = logging.getLogger(__name__)
+
+Publish = Callable[[Event], object]
+
+# Of the time that a request may be drawn for, what no single step of it should take.
+_STUCK = 1 / 5
+
+
+class LocalGenerator(Reception):
+    """A `serving.generator.Generator` over a pipeline in this process.
+
+    A single thread does all the drawing, so requests never meet on the devices, even while one
+    that was stopped is still finishing its last step. Pictures become PNG files beside it, while
+    the next request is being drawn.
+
+    `more_sizes`, width and height, are compiled one after the other once it is open. With `reveal`
+    a request can have the pictures themselves of those that the operator's screen had blurred.
+    """
+
+    def __init__(
+        self,
+        pipe: SDXLPipeline,
+        limits: Limits,
+        rates: RateLimits,
+        observer: Observer,
+        *,
+        bundled: bool = False,
+        more_sizes: Sequence[tuple[int, int]] = (),
+        reveal: bool = True,
+    ) -> None:
+        model = replace(_describe(pipe, bundled), coming_sizes=tuple(more_sizes))
+        super().__init__(model, limits, rates, observer)
+        observer.compiled(pipe.compile_seconds)
+        self._pipe = pipe
+        self._reveal = reveal
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
+        # Beside the threads that asyncio has, and waits for when it ends.
+        self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
+        self._compiling = False
+        self._stops: dict[str, threading.Event] = {}
+        self._adding: asyncio.Task[None] | None = None
+        self._stuck_s = _STUCK * limits.running_s
+        self._heard_at: float | None = None  # of the devices, while they are at work
+
+    @property
+    def stuck(self) -> bool:
+        """See `serving.generator.Generator.stuck`."""
+        heard_at = self._heard_at
+        return heard_at is not None and time.monotonic() - heard_at > self._stuck_s
+
+    @property
+    def at_work(self) -> bool:
+        """See `serving.generator.Generator.at_work`."""
+        return self._heard_at is not None or self._compiling
+
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        self._adding = asyncio.create_task(self._add_sizes())
+
+    async def measure(self, prompt: str) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+        return Length(*await asyncio.to_thread(self._pipe.measure, prompt))
+
+    async def close(self, within_s: float) -> None:
+        """See `serving.generator.Generator.close`."""
+        if self._adding is not None:
+            self._adding.cancel()
+        await super().close(within_s)
+        self._thread.shutdown(wait=False)
+        self._compiler.shutdown(wait=False)
+
+    @property
+    def _parallel(self) -> int:
+        return 1
+
+    def _stop(self, record: Record) -> None:
+        if stop := self._stops.get(record.request.id):
+            stop.set()
+
+    async def _add_sizes(self) -> None:
+        for size in self.model.coming_sizes:
+            ready = await self._add_size(*size)
+            coming = tuple(each for each in self.model.coming_sizes if each != size)
+            more = (*self.model.more_sizes, size) if ready else self.model.more_sizes
+            self.model = replace(self.model, more_sizes=more, coming_sizes=coming)
+
+    async def _add_size(self, width: int, height: int) -> bool:
+        """Compiles beside the drawing; runs for the first time in between. Says if it worked."""
+        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+
+        def compile_it() -> None:
+            self._compiling = True
+            try:
+                self._pipe.add_size(height, width)
+            finally:
+                self._compiling = False
+
+        def run() -> None:
+            with self._heard():
+                self._pipe.warm_up(height, width)
+
+        try:
+            await loop.run_in_executor(self._compiler, compile_it)
+            await loop.run_in_executor(self._thread, run)
+        except Exception as error:  # what there is can still be drawn
+            log.error("Pictures of %dx%d cannot be drawn", width, height, exc_info=error)
+            return False
+        log.info("Ready for %dx%d after %.1f s", width, height, time.monotonic() - began)
+        return True
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """While the devices are at work."""
+        self._heard_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self._heard_at = None
+
+    async def _draw(self, record: Record) -> None:
+        request = record.request
+        stop = self._stops[request.id] = threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def publish(event: Event) -> None:
+            self._heard_at = time.monotonic()
+            loop.call_soon_threadsafe(self._desk.publish, record, event)
+
+        def generate() -> Result | Error:
+            with self._heard():
+                return _generate(self._pipe, request, publish, stop)
+
+        began = time.monotonic()
+        drawn = await loop.run_in_executor(self._thread, generate)
+        del self._stops[request.id]
+        if isinstance(drawn, Result):
+            self._speed.observe(request.num_inference_steps, time.monotonic() - began)
+        self._free(record)
+        self._desk.publish(record, await self._ending(record, drawn))
+
+    async def _ending(self, record: Record, drawn: Result | Error) -> Done | Error:
+        """Publishes the pictures, if there are any, and says how that ends."""
+        if isinstance(drawn, Error):
+            return drawn
+        request = record.request
+        for image in await _encoded(drawn, request.images, self._reveal and request.unblurred):
+            self._desk.publish(record, image)
+        cut = drawn.truncated + drawn.negative_truncated
+        return Done(" … ".join(dict.fromkeys(filter(None, cut))))
+
+
+def _generate(
+    pipe: SDXLPipeline, request: Request, publish: Publish, stop: threading.Event
+) -> Result | Error:
+    """Whatever happens on the devices' thread ends there, as a result or as an error."""
+    previews = Previews()
+    # Nothing is shown that has not been looked at.
+    shows_early = request.previews and not (pipe.safety_checker or pipe.screened)
+
+    def on_step(done: int, total: int, _latents: object) -> None:
+        publish(Step(done, total))
+
+    def on_preview(look: Callable[[], np.ndarray]) -> None:
+        if jpegs := previews.make(look):
+            publish(Preview(jpegs[: request.images]))
+
+    try:
+        return pipe.generate(
+            _for_all(request.prompt, pipe.images_per_request),
+            negative_prompt=_for_all(request.negative_prompt or "", pipe.images_per_request),
+            guidance_scale=request.guidance_scale,
+            num_inference_steps=request.num_inference_steps,
+            seed=request.seed,
+            guidance_until=request.guidance_until,
+            variation_seed=request.variation_seed,
+            variation_strength=request.variation_strength,
+            width=request.size[0] if request.size else None,
+            height=request.size[1] if request.size else None,
+            on_step=on_step,
+            cancelled=stop,
+            on_preview=on_preview if shows_early else None,
+        )
+    except Cancelled:
+        return Error(ErrorKind.CANCELLED, messages.CANCELLED)
+    except InputError as error:
+        return Error(ErrorKind.INVALID, str(error))
+    except Exception as error:  # the next request must not suffer from this one
+        return _failed(request, error)
+
+
+def _failed(request: Request, error: Exception) -> Error:
+    log.error("A request failed", exc_info=error, extra=about(request))
+    if isinstance(error, ScreenError):
+        return Error(ErrorKind.FAILED, messages.UNSCREENED)
+    # What XLA says on every platform; its exception has no type of its own for it.
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return Error(ErrorKind.OUT_OF_MEMORY, messages.OUT_OF_MEMORY)
+    return Error(ErrorKind.FAILED, messages.FAILED)
+
+
+def _for_all(texts: str | tuple[str, ...], count: int) -> str | list[str]:
+    """One text for each picture the pipeline draws; those that nobody wants repeat the last."""
+    if isinstance(texts, str):
+        return texts
+    return [*texts, *[texts[-1]] * (count - len(texts))]
+
+
+async def _encoded(drawn: Result, wanted: int | None, unblurred: bool) -> list[Image]:
+    def encode(index: int, image: Pillow.Image) -> Image:
+        itself = drawn.unblurred.get(index) if unblurred else None
+        return Image(
+            index, _png(image), drawn.seeds[index], _settings(image), itself and _png(itself)
+        )
+
+    images = enumerate(drawn.images[:wanted])
+    return await asyncio.gather(*(asyncio.to_thread(encode, *each) for each in images))
+
+
+def _png(image: Pillow.Image) -> bytes:
+    buffer = io.BytesIO()
+    metadata.save_png(image, buffer)
+    return buffer.getvalue()
+
+
+def _settings(image: Pillow.Image) -> dict[str, str | int | float | None]:
+    return asdict(metadata.from_text(image.info[metadata.KEY]))
+
+
+def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
+    return Model(
+        name=pipe.model,
+        revision=pipe.revision,
+        bundled=bundled,
+        device=pipe.device_kind,
+        num_devices=pipe.num_devices,
+        height=pipe.height,
+        width=pipe.width,
+        images_per_request=pipe.images_per_request,
+        num_inference_steps=pipe.num_inference_steps,
+        max_inference_steps=pipe.max_inference_steps,
+        family=pipe.family,
+        safety_checker=pipe.safety_checker,
+        scheduler=pipe.scheduler,
+        version=pipe.version,
+        screened=pipe.screened,
+    )

@@ -1,0 +1,427 @@
+"""Requests drawn by other instances of this program, over HTTP. Needs no model and no JAX."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from serving import messages
+from serving.generator import (
+    Error,
+    ErrorKind,
+    Length,
+    Model,
+    Queued,
+    RequestError,
+    Started,
+    Step,
+)
+from serving.generators.client import (
+    ELSEWHERE,
+    BackendError,
+    Client,
+    LoopError,
+    fetch_length,
+    fetch_model,
+    stream,
+)
+from serving.generators.compatibility import check, differences
+from serving.http import schemas
+from serving.logs import about
+from serving.metrics import Observer
+from serving.requests import admission
+from serving.requests.lifecycle import Reception
+from serving.requests.rate_limits import RateLimits
+from serving.requests.record import Record
+from serving.requests.registry import Limits
+
+log = logging.getLogger(__name__)
+
+# More than any request needs that is only unlucky, and an end for one that is what kills instances.
+ATTEMPTS = 5
+HEALTH_S = 5.0  # between two looks at an instance
+# Looks in a row without an answer, until what an instance draws is begun again elsewhere, and its
+# model counts no more.
+_LOOKS = 2
+# The same, until an instance that was not there from the start is forgotten.
+LAST_LOOKS = 24
+# How long an instance that refuses requests for the moment is spared, whatever it says.
+_LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
+
+
+@dataclass(frozen=True)
+class _PutOff:
+    """A request that is to be begun again, and the instance that is to draw it, once there is one.
+
+    Attributes:
+        tried: those that did not see it through.
+    """
+
+    record: Record
+    tried: list["Backend"]
+    backend: "asyncio.Future[Backend]"
+
+
+@dataclass
+class Backend:
+    """One other instance.
+
+    Attributes:
+        others: what it had to do at the last look that it was not sent from here.
+        drawing: ids of what it is drawing, or is to draw next; one, if it comes from here.
+        streams: what ends waiting for what it says, by the id of a request.
+        resting: whether it has said that it takes in nothing more for a moment.
+        silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
+        stays: whether it is looked at for ever, however long it is silent.
+        healthy: whether it answers and takes in requests, whatever it draws with.
+        model: what it said that it draws with, at the last look; None before the first, and while
+            it refuses or is silent for `_LOOKS` looks.
+    """
+
+    url: str
+    stays: bool = True
+    healthy: bool = True
+    others: int = 0
+    drawing: set[str] = field(default_factory=set)
+    streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
+    resting: bool = False
+    silent: int = 0
+    model: Model | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is still to say for the first time what it draws with."""
+        return self.healthy and self.model is None
+
+    def draws(self, size: tuple[int, int] | None, model: Model) -> bool:
+        """Return whether it would draw as `model` does now; the size None is the model's own."""
+        if not self.healthy or self.resting or self.drawing or not self.agrees(model):
+            return False
+        return size is None or (self.model is not None and size in self.model.sizes)
+
+    def agrees(self, model: Model) -> bool:
+        """Return whether it draws the same pictures as `model`, as far as it said."""
+        return self.model is not None and not differences(self.model, model)
+
+
+class RemoteGenerator(Reception):
+    """A `serving.generator.Generator` that has other instances draw.
+
+    Requests wait here, in one queue that is fair to visitors, and each instance is sent the next
+    one when it has drawn the one before. A request whose instance is lost begins again on another,
+    with the same seed and so with the same pictures.
+
+    `model` is that of the instances, at first as one of them told it. When more than half of them
+    draw with another one, or none with this one any more, it becomes that one. A request that was
+    begun goes on with the model it was begun with for as long as there is an instance that has it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        urls: Sequence[str],
+        model: Model,
+        limits: Limits,
+        rates: RateLimits,
+        observer: Observer,
+    ) -> None:
+        self._client = client
+        self._backends = [Backend(url) for url in urls]
+        self._looking: set[asyncio.Task[None]] = set()
+        self._again: dict[str, _PutOff] = {}
+        self._begun_with: dict[str, Model] = {}  # by the id of a request
+        super().__init__(model, limits, rates, observer)
+
+    async def close(self, within_s: float) -> None:
+        """See `serving.generator.Generator.close`."""
+        await super().close(within_s)
+        for looking in self._looking:
+            looking.cancel()
+        await self._client.aclose()
+
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        for backend in self._backends:
+            self._look(backend)
+
+    def add(self, url: str) -> None:
+        """Has one more instance draw, until it is silent for long; one known already is no news."""
+        if all(backend.url != url for backend in self._backends):
+            log.info("%s has come", url)
+            backend = Backend(url, stays=False, healthy=False)  # until it was looked at
+            self._backends.append(backend)
+            self._look(backend)
+
+    async def measure(self, prompt: str) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+        for backend in self._backends:
+            if self._takes_new(backend):
+                return await fetch_length(self._client, backend.url, prompt)
+        return None
+
+    @property
+    def _parallel(self) -> int:
+        usable = [backend for backend in self._backends if self._takes_new(backend)]
+        # Requests that other instances finish, as those do that are being stopped, take no place.
+        others = sum(bool(one.drawing) for one in self._backends if not self._takes_new(one))
+        return len(usable) + others if usable else 0
+
+    def _takes_new(self, backend: Backend) -> bool:
+        """Return whether requests that have not begun can be sent to an instance."""
+        return backend.undecided or (backend.healthy and backend.agrees(self.model))
+
+    def _stop(self, record: Record) -> None:
+        # Breaking off the connection has the instance stop within one step.
+        if (task := self._tasks.get(record.request.id)) and task is not asyncio.current_task():
+            task.cancel()
+
+    async def _draw(self, record: Record) -> None:
+        tried: list[Backend] = []
+        attempt, reason = 1, ""
+        while attempt <= ATTEMPTS:
+            backend = await self._backend_for(record, tried)
+            tried.append(backend)
+            if reason:
+                self._observer.retried(reason)
+                self._desk.publish(record, Started(attempt))
+                reason = ""
+            try:
+                await self._draw_at(backend, record, attempt)
+                return
+            except BackendError as error:
+                log.warning("%s %s", backend.url, error, extra=about(record.request))
+                if record.ending:  # the pictures are all there: nobody waits for them again
+                    return
+                if error.reason in _PASSING:
+                    self._rest(backend, error.retry_after_s)
+                if error.reason not in _NOT_BEGUN:
+                    attempt, reason = attempt + 1, error.reason
+        self._desk.end(record, ErrorKind.UNAVAILABLE, messages.UNAVAILABLE)
+
+    async def _backend_for(self, record: Record, tried: list[Backend]) -> Backend:
+        """The instance that is to draw a request; it has it among its `drawing`.
+
+        Where none can, one may come back: the request's deadline is the end of the wait. Others
+        are begun meanwhile, where they can be.
+        """
+        for backend in self._backends:
+            if record.request.id in backend.drawing:
+                return backend
+        waiting = _PutOff(record, tried, asyncio.get_running_loop().create_future())
+        self._again[record.request.id] = waiting
+        self._free(record)
+        try:
+            return await waiting.backend
+        finally:
+            del self._again[record.request.id]
+
+    @property
+    def _put_off(self) -> int:
+        return sum(not waiting.backend.done() for waiting in self._again.values())
+
+    def _begin_next(self) -> None:
+        # What was begun once comes before what still waits for its turn.
+        for request_id, waiting in self._again.items():
+            if waiting.backend.done():
+                continue
+            if not self._goes_on(waiting.record):
+                waiting.backend.cancel()
+            elif found := self._find(waiting.record, waiting.tried, self._begun_with[request_id]):
+                self._drawing.add(request_id)
+                waiting.backend.set_result(found)
+        super()._begin_next()
+
+    def _goes_on(self, record: Record) -> bool:
+        """Return whether a request that was begun can be begun again; end it if it cannot.
+
+        Where no instance has the model it was begun with, it is begun with the new one, unless
+        some of its pictures are there: the others must not come from another model.
+        """
+        begun_with = self._begun_with[record.request.id]
+        if not differences(begun_with, self.model):
+            return True
+        if any(backend.agrees(begun_with) for backend in self._backends):
+            return True
+        if record.images:
+            self._desk.end(record, ErrorKind.UNAVAILABLE, messages.REPLACED)
+        else:
+            self._end_if_impossible(record)
+            self._begun_with[record.request.id] = self.model
+        return not record.ending
+
+    def _end_if_impossible(self, record: Record) -> None:
+        """End a request that the model can neither draw now nor once all its sizes are there."""
+        model = self.model
+        model = replace(model, more_sizes=(*model.more_sizes, *model.coming_sizes))
+        try:
+            admission.check(record.request, model, self._blocked)
+        except RequestError as error:
+            self._desk.end(record, error.kind, messages.REPLACED)
+
+    def _place(self, record: Record) -> bool:
+        if self._find(record, [], self.model) is None:
+            return False
+        self._begun_with[record.request.id] = self.model
+        return True
+
+    def _find(self, record: Record, tried: list[Backend], model: Model) -> Backend | None:
+        """Has a free instance draw a request next, rather not one that was tried before."""
+        request = record.request
+        free = [backend for backend in self._backends if backend.draws(request.size, model)]
+        best = min(free, key=lambda one: (tried.count(one), one.others), default=None)
+        if best:
+            best.drawing.add(request.id)
+        return best
+
+    def _over(self, record: Record) -> None:
+        for backend in self._backends:  # it may have ended before it was sent there
+            backend.drawing.discard(record.request.id)
+        del self._begun_with[record.request.id]
+        super()._over(record)
+
+    def _rest(self, backend: Backend, retry_after_s: float | None) -> None:
+        """Sends an instance nothing for as long as it wishes."""
+
+        def over() -> None:
+            backend.resting = False
+            self._begin_next()
+
+        backend.resting = True
+        rest_s = min(max(_LEAST_REST_S, retry_after_s or 0.0), _MOST_REST_S)
+        asyncio.get_running_loop().call_later(rest_s, over)
+
+    async def _draw_at(self, backend: Backend, record: Record, attempt: int) -> None:
+        request = record.request
+        began = time.monotonic()
+        # No instance has drawn under this id before, not even for a front-end that was restarted.
+        own_id = f"{request.id[:48]}-{attempt}-{secrets.token_hex(4)}"
+        body = schemas.from_request(request) | {"id": own_id, "keep": False}
+        try:
+            async with (
+                asyncio.timeout(None) as backend.streams[request.id],
+                aclosing(stream(self._client, backend.url, body)) as events,
+            ):
+                async for event in events:
+                    backend.silent = 0
+                    if isinstance(event, Queued | Started):
+                        continue  # it is this instance that says so
+                    if isinstance(event, Error) and event.kind in ELSEWHERE:
+                        raise BackendError(event.message, str(event.kind))
+                    check(event, record, self._begun_with[request.id])
+                    self._desk.publish(record, event)
+                    if isinstance(event, Step) and event.done == event.total:
+                        self._speed.observe(request.num_inference_steps, time.monotonic() - began)
+                        backend.drawing.discard(request.id)
+                        self._free(record)
+        except TimeoutError as error:
+            raise BackendError("does not answer any more", "silent") from error
+        except BackendError as error:
+            if error.reason not in _PASSING:
+                backend.healthy = False
+            raise
+        finally:
+            backend.drawing.discard(request.id)
+            del backend.streams[request.id]
+
+    def _look(self, backend: Backend) -> None:
+        looking = asyncio.create_task(self._keep_looking(backend))
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
+
+    async def _keep_looking(self, backend: Backend) -> None:
+        while backend.stays or backend.silent < LAST_LOOKS:
+            try:
+                await self._look_at(backend)
+            except Exception as error:  # an instance that is never looked at again would stay lost
+                log.error("%s cannot be looked at", backend.url, exc_info=error)
+                backend.healthy, backend.model = False, None
+            self._follow_most()
+            self._begin_next()
+            await asyncio.sleep(HEALTH_S)
+        log.info("%s is forgotten", backend.url)
+        self._backends.remove(backend)
+
+    async def _look_at(self, backend: Backend) -> None:
+        try:
+            model, load = await fetch_model(self._client, backend.url)
+        except (BackendError, LoopError) as error:
+            if self._takes_new(backend):
+                log.warning("%s is not used: %s", backend.url, error)
+            lost = isinstance(error, BackendError) and error.reason == "lost"
+            backend.healthy = False
+            backend.silent += lost
+            if not lost or backend.silent >= _LOOKS:
+                backend.model = None
+            if backend.silent >= _LOOKS:
+                _give_up(backend)
+            return
+        was_used, others = self._takes_new(backend), differences(model, self.model)
+        is_news = backend.model is None or backend.agrees(self.model)
+        backend.healthy, backend.silent, backend.model = True, 0, model
+        backend.others = max(0, load.waiting + load.running - len(backend.streams))
+        if others and is_news:
+            log.warning("%s is not used: it draws with %s", backend.url, others)
+        elif not was_used and not others:
+            log.info("%s is used again", backend.url)
+
+    def _follow_most(self) -> None:
+        """Take over the model of more than half of the instances, if it is another.
+
+        Where no instance has the current one any more, take over the one that most have. An
+        instance that is silent for the first time counts only for the current one.
+        """
+        own = _without_sizes(self.model)
+        told = [(each, _without_sizes(each.model)) for each in self._backends if each.model]
+        counts = Counter(model for each, model in told if each.healthy or model == own)
+        undecided = sum(each.undecided for each in self._backends)
+        # Between equals: one that draws the same pictures, then the one that was added first.
+        rank = {model: (count, not differences(model, own)) for model, count in counts.items()}
+        most = max(counts, key=lambda model: rank[model], default=own)
+        gone = own not in counts and not undecided
+        if most != own and (gone or 2 * counts[most] > counts.total() + undecided):
+            self._take_over(most)
+        self.model = replace(self.model, **self._sizes())
+
+    def _take_over(self, model: Model) -> None:
+        """Draw with another model from now on; end what waits and cannot be drawn with it."""
+        replaced, self.model = self.model, model
+        self.model = replace(model, **self._sizes())
+        others = differences(model, replaced) or "with other defaults"
+        log.warning("The instances draw with another model now: %s", others)
+        self._observer.watch(self.model, lambda: self.load)
+        for record in list(self._queue):
+            self._end_if_impossible(record)
+
+    def _sizes(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Those that any instance draws, or will, that can be asked now; none to change if none."""
+        used = [each for each in self._backends if self._takes_new(each)]
+        models = [each.model for each in used if each.model]
+        if not models:
+            return {}
+        more = dict.fromkeys(size for model in models for size in model.more_sizes)
+        coming = dict.fromkeys(size for model in models for size in model.coming_sizes)
+        return {
+            "more_sizes": tuple(more),
+            "coming_sizes": tuple(size for size in coming if size not in more),
+        }
+
+
+def _without_sizes(model: Model) -> Model:
+    return replace(model, more_sizes=(), coming_sizes=())
+
+
+def _give_up(backend: Backend) -> None:
+    """Has what an instance draws begun again elsewhere: it may be stopped, or cut off."""
+    for until in backend.streams.values():
+        if not until.expired():
+            until.reschedule(asyncio.get_running_loop().time())
+
+
+# Reasons that do not speak against an instance for other requests.
+_PASSING = {"full", "too_many", "abandoned"}
+# Those of them for which it did not even begin: asking again costs nothing but time.
+_NOT_BEGUN = {"full", "too_many"}

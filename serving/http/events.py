@@ -1,0 +1,101 @@
+"""The API of this program: a request as a stream of its events, found again and stopped by id."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Request as HttpRequest
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from serving import messages
+from serving.generator import ErrorKind, Event, Generator, RequestError
+from serving.http import schemas
+from serving.http.middleware import Keys, address_of
+
+# Says that another instance passed the request on.
+HOP_HEADER = "X-SDXL-Hop"
+
+RequestId = Annotated[str, Path(pattern=schemas.ID)]
+
+Followed = tuple[str, AsyncGenerator[Event]]  # an id, and what there is to hear of it
+
+
+def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
+    """The routes under /v1 that are not OpenAI's; `passes_on`: to other instances."""
+
+    def no_loop(sender: HttpRequest) -> None:
+        if passes_on and HOP_HEADER in sender.headers:
+            raise RequestError(messages.LOOP, ErrorKind.LOOP)
+
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
+
+    async def submitted(
+        body: schemas.GenerateBody, sender: HttpRequest, response: Response
+    ) -> Followed:
+        request = schemas.to_request(
+            body,
+            generator.model,
+            visitor=keys.visitor(sender),
+            address=address_of(sender),
+            **schemas.generate_fields(body),
+        )
+        await generator.submit(request)
+        # Not X-Request-Id, for which proxies have values of their own.
+        response.headers["Content-Location"] = f"/v1/requests/{request.id}"
+        # Before anything is answered: the request may end, and be forgotten, in between.
+        return following(request.id)
+
+    def following(request_id: RequestId) -> Followed:
+        return request_id, generator.events(request_id)
+
+    @routes.post("/generate", response_class=EventSourceResponse)
+    async def generate(
+        followed: Annotated[Followed, Depends(submitted)],
+    ) -> AsyncIterable[ServerSentEvent]:
+        """Draws pictures. The events: `queued`, `started`, `step`, `image`, then `done` or `error`.
+
+        Each has the request's `id`. Closing the connection stops the drawing, unless `keep`.
+        """
+        async for event in _stream(*followed):
+            yield event
+
+    @routes.get("/requests/{request_id}", response_class=EventSourceResponse)
+    async def follow(
+        followed: Annotated[Followed, Depends(following)],
+    ) -> AsyncIterable[ServerSentEvent]:
+        """How a request stands, as the same events, and what follows."""
+        async for event in _stream(*followed):
+            yield event
+
+    @routes.delete("/requests/{request_id}")
+    async def cancel(request_id: RequestId) -> dict[str, str]:
+        """Stops a request within one step; one that has ended is left as it is."""
+        generator.cancel(request_id)
+        return {"id": request_id}
+
+    @routes.post("/length")
+    async def length(body: schemas.LengthBody) -> dict[str, Any]:
+        """How many tokens a prompt has, how many there can be, and what is left out if any."""
+        found = await generator.measure(body.prompt)
+        if found is None:
+            raise RequestError(messages.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+        return asdict(found)
+
+    @routes.get("/model")
+    async def model() -> dict[str, Any]:
+        """The model that draws, and how busy it is."""
+        return asdict(generator.model) | {"load": asdict(generator.load)}
+
+    return routes
+
+
+async def _stream(
+    request_id: str, followed: AsyncGenerator[Event]
+) -> AsyncIterable[ServerSentEvent]:
+    async with aclosing(followed) as events:
+        async for event in events:
+            name, fields = schemas.from_event(event)
+            yield ServerSentEvent(event=name, raw_data=json.dumps({"id": request_id, **fields}))

@@ -1,0 +1,151 @@
+"""The Model Context Protocol, by which assistants draw: one tool, `generate`.
+
+https://modelcontextprotocol.io/specification. Every call is complete in itself: there are no
+sessions, and so nothing is kept between calls.
+"""
+
+import base64
+import json
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any
+
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import Field, ValidationError
+from starlette.requests import Request as HttpRequest
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pipeline.request import MAX_IMAGES
+from serving.generator import Done, Error, Event, Generator, Image, Model, Step
+from serving.http import schemas
+from serving.http.errors import as_refusal, first_fault
+from serving.http.middleware import MAX_BODY_BYTES, MCP_PATH, Keys
+
+_OUTPUT = {
+    "type": "object",
+    "properties": {
+        "seeds": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Of each picture, in their order.",
+        },
+        "left_out": {
+            "type": "string",
+            "description": "The part of the prompt that the model could not read, or empty.",
+        },
+    },
+    "required": ["seeds", "left_out"],
+}
+
+
+class Arguments(schemas.Body):
+    """What an assistant may say."""
+
+    images: int | None = Field(
+        None, ge=1, le=MAX_IMAGES, description="How many; as many as there can be if None."
+    )
+    size: str | None = Field(
+        None, pattern=f"^{schemas.SIZE}$", description="WxH, one of the server's; its own if None."
+    )
+
+
+class McpServer:
+    """Answers at `MCP_PATH` while `run` lasts."""
+
+    def __init__(self, generator: Generator, keys: Keys) -> None:
+        self._generator = generator
+        self._keys = keys
+        self._server: Server[Any, HttpRequest] = Server(f"{generator.model.family} on JAX")
+        self._server.list_tools()(self._list_tools)
+        # What is wrong is said here, with the name of the argument.
+        self._server.call_tool(validate_input=False)(self._call_tool)
+        self._manager = StreamableHTTPSessionManager(
+            self._server, stateless=True, max_request_body_size=MAX_BODY_BYTES
+        )
+
+    def run(self) -> AbstractAsyncContextManager[None]:
+        """Calls can be answered until this ends."""
+        return self._manager.run()
+
+    def routes(self) -> list[Route]:
+        """With and without a slash at the end, as clients have it."""
+        return [Route(path, self, methods=["POST"]) for path in (MCP_PATH, f"{MCP_PATH}/")]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one message of the protocol."""
+        await self._manager.handle_request(scope, receive, send)
+
+    async def _list_tools(self) -> list[types.Tool]:
+        return [
+            types.Tool(
+                name="generate",
+                title="Draw pictures",
+                description=_description(self._generator.model),
+                inputSchema=Arguments.model_json_schema(),
+                outputSchema=_OUTPUT,
+                annotations=types.ToolAnnotations(readOnlyHint=True, openWorldHint=False),
+            )
+        ]
+
+    async def _call_tool(
+        self, name: str, arguments: dict[str, Any]
+    ) -> tuple[list[types.ContentBlock], dict[str, Any]]:
+        """The pictures as PNG files, and what is to be known of them; errors are said as text."""
+        if name != "generate":
+            raise ValueError(f"There is no tool {name[:40]!r}; there is 'generate'.")
+        sender = self._server.request_context.request
+        assert sender is not None
+        try:
+            body = Arguments.model_validate(arguments)
+        except ValidationError as error:
+            raise ValueError(first_fault(error.errors())[0]) from None
+        request = schemas.to_request(
+            body,
+            self._generator.model,
+            visitor=self._keys.visitor(sender),
+            address=sender.client.host if sender.client else "",
+            images=body.images,
+            size=schemas.parse_size(body.size),
+        )
+        await self._generator.submit(request)
+        images: list[Image] = []
+        left_out = ""
+        async with aclosing(self._generator.events(request.id)) as events:
+            async for event in events:
+                await self._tell(event)
+                if isinstance(event, Image):
+                    images.append(event)
+                elif isinstance(event, Error):
+                    raise as_refusal(event)
+                elif isinstance(event, Done):
+                    left_out = event.truncated
+        about = {"seeds": [image.seed for image in images], "left_out": left_out}
+        text = types.TextContent(type="text", text=json.dumps(about))
+        return [*map(_picture, images), text], about
+
+    async def _tell(self, event: Event) -> None:
+        """How far the drawing is, to who wants to know."""
+        context = self._server.request_context
+        token = context.meta.progressToken if context.meta else None
+        if token is not None and isinstance(event, Step):
+            await context.session.send_progress_notification(
+                token, event.done, event.total, related_request_id=str(context.request_id)
+            )
+
+
+def _picture(image: Image) -> types.ImageContent:
+    data = base64.b64encode(image.png).decode()
+    return types.ImageContent(type="image", data=data, mimeType="image/png")
+
+
+def _description(model: Model) -> str:
+    return (
+        f"Draws {model.images_per_request} pictures, {model.width}x{model.height} pixels each, "
+        f"from a description in English. The model is {model.name}. "
+        f"num_inference_steps is {model.num_inference_steps} unless given, "
+        f"and at most {model.max_inference_steps}. "
+        "The same seed and settings give the same pictures. "
+        'For example: {"prompt": "a yellow moon", "seed": 7}'
+    )

@@ -1,0 +1,429 @@
+"""The OpenAI API: pictures from a prompt, and the list of models.
+
+https://platform.openai.com/docs/api-reference/images/create
+"""
+
+import asyncio
+import base64
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError, to_json
+
+from pipeline.errors import MetadataError
+from pipeline.images import metadata
+from pipeline.request import picture_seeds
+from serving import messages
+from serving.generator import (
+    Error,
+    ErrorKind,
+    Event,
+    Generator,
+    Image,
+    Model,
+    Preview,
+    Request,
+    RequestError,
+    new_id,
+)
+from serving.generators.compatibility import differences
+from serving.http import schemas
+from serving.http.errors import as_refusal, error_body
+from serving.http.middleware import Keys, address_of
+from serving.http.openai_files import LIFETIME_S, Files
+from serving.logs import about
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+COMMENT_S = 15.0
+MAX_N = 10
+# A call that has some of its pictures waits so long for room in the queue, or for the rate limit.
+PATIENCE_S = 120.0
+_PASSING = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)
+
+_SAFE_NAME = re.compile(r"\w{1,40}", re.ASCII)
+_MOST_NAMES = 20  # in a line of the log
+
+
+def _refuse_transparency(background: Any) -> Any:
+    if background == "transparent":
+        raise PydanticCustomError(
+            "transparent", "transparent is not possible here; use 'opaque' or 'auto'"
+        )
+    return background
+
+
+Ignored = Annotated[Any, Field(description="Accepted and ignored.")]
+Background = Annotated[Literal["auto", "opaque"] | None, BeforeValidator(_refuse_transparency)]
+
+
+class ImagesBody(schemas.Body):
+    """OpenAI's parameters, and the settings that every request here can have.
+
+    Every parameter may be null. Unknown ones are ignored, so that newer clients work.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    n: int | None = Field(1, ge=1, le=MAX_N, description="How many pictures.")
+    size: str | None = Field("auto", pattern=f"^(auto|{schemas.SIZE})$", description="WxH")
+    response_format: Literal["b64_json", "url"] | None = Field(
+        "b64_json", description="An address can be fetched for an hour, without a key."
+    )
+    output_format: Literal["png", "jpeg", "webp"] | None = "png"
+    output_compression: int | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description=f"Quality of JPEG and WebP files, {metadata.QUALITY} unless given.",
+    )
+    background: Background = "auto"
+    stream: bool | None = False
+    partial_images: int | None = Field(
+        0, ge=0, le=3, description="With `stream`, if there are any."
+    )
+    model: str | None = Field(
+        None, max_length=200, description="Ignored: the model that is served draws."
+    )
+    complexity: Ignored = None
+    frame_count: Ignored = None
+    frame_duration_ms: Ignored = None
+    input_fidelity: Ignored = None
+    moderation: Ignored = None
+    quality: Ignored = None
+    safety_identifier: Ignored = None
+    style: Ignored = None
+    svg: Ignored = None
+    user: Ignored = None
+
+
+_HINTS = [name for name, field in ImagesBody.model_fields.items() if field.annotation is Any]
+
+
+@dataclass(frozen=True)
+class _Format:
+    """The format of a call's files, and one thread that writes them."""
+
+    name: Literal["png", "jpeg", "webp"]
+    quality: int
+    thread: CapacityLimiter
+
+    async def encode(self, png: bytes) -> bytes:
+        """Return a picture's PNG file in this format.
+
+        Raises:
+            RequestError: the format has no room for the picture's settings.
+        """
+        if self.name == "png":
+            return png
+        kind = "JPEG" if self.name == "jpeg" else "WEBP"
+        try:
+            return await anyio.to_thread.run_sync(
+                metadata.converted, png, kind, self.quality, limiter=self.thread
+            )
+        except MetadataError:
+            message = f"output_format is {self.name!r}, which has no room for prompts this long"
+            raise RequestError(message, field="output_format") from None
+
+
+def router(generator: Generator, keys: Keys) -> APIRouter:
+    """Build the routes of the OpenAI API."""
+    routes = APIRouter(prefix="/v1")
+    files = Files()
+    one_at_a_time = CapacityLimiter(1)  # the processors are there for drawing
+    started_at = int(time.time())
+
+    @routes.post("/images/generations", response_class=JSONResponse)
+    async def images(body: ImagesBody, sender: HttpRequest) -> Response:
+        """Draw pictures as the OpenAI Images API does."""
+        model, wanted = generator.model, body.n or 1
+        request = schemas.to_request(
+            body,
+            model,
+            visitor=keys.visitor(sender),
+            address=address_of(sender),
+            size=schemas.parse_size(None if body.size in (None, "auto") else body.size),
+            previews=bool(body.stream and body.partial_images),
+        )
+        parts = list(_parts(request, wanted, model.images_per_request))
+        if ignored := _ignored(body, model.name):
+            log.info("Ignored in an OpenAI request: %s", ", ".join(ignored), extra=about(parts[0]))
+        await generator.submit(parts[0])
+        # Before anything is answered: the request may end, and be forgotten, in between.
+        events = _drawn(generator, model, parts, generator.events(parts[0].id))
+
+        quality = metadata.QUALITY if body.output_compression is None else body.output_compression
+        output = _Format(body.output_format or "png", quality, one_at_a_time)
+        common = _common(request.size or model.sizes[0], output.name)
+
+        def addresses(contents: Sequence[bytes]) -> list[str]:
+            names = files.add(contents, address_of(sender), output.name)
+            return [str(sender.url_for("picture_file", name=name)) for name in names]
+
+        by_address = body.response_format == "url"
+        if body.stream:
+            stream = _stream(
+                events, common, output, body.partial_images or 0, addresses if by_address else None
+            )
+            return StreamingResponse(_never_silent(stream), media_type="text/event-stream")
+        found = await _while_connected(sender, _finished(events, output))
+        data = [{"url": url} for url in addresses(found)] if by_address else [*map(_entry, found)]
+        common.pop("quality")  # OpenAI's types have no "auto" here
+        return JSONResponse({"created": int(time.time()), "data": data} | common)
+
+    @routes.api_route("/images/files/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def picture_file(name: str) -> Response:
+        """Return a picture that was asked for with `response_format` "url"; needs no key."""
+        file = files.find(name)
+        if file is None:
+            message = "There is no picture of this address, or no longer."
+            raise RequestError(message, ErrorKind.UNKNOWN)
+        headers = {
+            "Content-Disposition": "inline",
+            "Cache-Control": f"private, max-age={LIFETIME_S:.0f}, immutable",
+        }
+        return Response(file.content, media_type=file.media_type, headers=headers)
+
+    @routes.get("/models")
+    async def models() -> dict[str, Any]:
+        """List the model that is served."""
+        return {"object": "list", "data": [_about_model(generator.model, started_at)]}
+
+    @routes.get("/models/{model:path}")  # the name of a model on the Hub has a slash
+    async def one_model(model: str) -> dict[str, Any]:
+        """Describe the model that is served."""
+        if model != generator.model.name:
+            message = f"There is no such model; here it can only be {generator.model.name!r}"
+            raise RequestError(message, ErrorKind.UNKNOWN, field="model")
+        return _about_model(generator.model, started_at)
+
+    return routes
+
+
+def _about_model(model: Model, started_at: int) -> dict[str, Any]:
+    owner, slash, _ = model.name.partition("/")
+    owned_by = owner if slash else "local"
+    return {"id": model.name, "object": "model", "created": started_at, "owned_by": owned_by}
+
+
+def _ignored(body: ImagesBody, model: str) -> list[str]:
+    """Return the names of the parameters that change nothing, for the log."""
+    names = [name for name in _HINTS if getattr(body, name) not in (None, "auto")]
+    if body.model not in (None, model):
+        names.append("model")
+    if body.output_compression is not None and body.output_format in (None, "png"):
+        names.append("output_compression")
+    if body.partial_images and not body.stream:
+        names.append("partial_images")
+    # A client chooses these names: keep line breaks and texts out of the log.
+    unknown = [name if _SAFE_NAME.fullmatch(name) else "?" for name in body.model_extra or ()]
+    return [*names, *dict.fromkeys(unknown)][:_MOST_NAMES]
+
+
+# --- more pictures than the model draws at once ---
+
+
+def _parts(request: Request, images: int, at_once: int) -> Iterator[Request]:
+    """Split a request for `images` pictures into requests for up to `at_once` pictures.
+
+    Picture i is the same as in one large request. Only the first part has previews.
+
+    Raises:
+        RequestError: a list of prompts has not one for each picture.
+    """
+    each = {  # the texts that differ from picture to picture
+        field: texts
+        for field in ("prompt", "negative_prompt")
+        if isinstance(texts := getattr(request, field), tuple)
+    }
+    for field, texts in each.items():
+        if len(texts) != images:
+            message = f"{field} has {len(texts)} texts; expected one, or one for each of {images}"
+            raise RequestError(message, field=field)
+    seeds = picture_seeds(request.seed, images, request.variation_strength)
+    variation_seeds = picture_seeds(request.variation_seed, images)
+    for first in range(0, images, at_once):
+        part = slice(first, first + at_once)
+        yield replace(
+            request,
+            id=new_id(),
+            images=len(seeds[part]),
+            seed=seeds[first],
+            variation_seed=variation_seeds[first],
+            previews=request.previews and first == 0,
+            **{field: texts[part] for field, texts in each.items()},
+        )
+
+
+async def _drawn(
+    generator: Generator, model: Model, parts: Sequence[Request], begun: AsyncGenerator[Event]
+) -> AsyncGenerator[Event]:
+    """Yield the events of all parts, drawn with `model`, with the pictures counted through.
+
+    Each part is submitted when the one before it is done, so that a call has one place in the
+    queue. `begun` has the events of the first, which is submitted already.
+
+    Raises:
+        RequestError: a part is refused, or ends without its pictures; no other part follows.
+    """
+    done = 0
+    for part in parts:
+        followed = await _admitted(generator, part, model) if done else begun
+        async with aclosing(followed) as events:
+            async for event in events:
+                if isinstance(event, Error):
+                    raise as_refusal(event)
+                yield (
+                    replace(event, index=event.index + done) if isinstance(event, Image) else event
+                )
+        done += part.images or 0
+
+
+async def _admitted(generator: Generator, part: Request, model: Model) -> AsyncGenerator[Event]:
+    """Submit a later part of a call that began with `model`, and return its events.
+
+    While there is no room for it, wait: without it, the pictures that are drawn would be lost.
+
+    Raises:
+        RequestError: another model draws now, or it is refused for another reason, or for too long.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        if differences(generator.model, model):
+            raise RequestError(messages.REPLACED, ErrorKind.UNAVAILABLE)
+        try:
+            await generator.submit(part)
+            return generator.events(part.id)
+        except RequestError as error:
+            wait_s = max(1.0, error.retry_after_s or 0.0)
+            no_room = error.kind in _PASSING
+            if not no_room or time.monotonic() + wait_s > until:
+                raise
+        await asyncio.sleep(wait_s)
+
+
+# --- answers ---
+
+
+async def _finished(followed: AsyncGenerator[Event], output: _Format) -> list[bytes]:
+    """Return the files of all pictures, in order."""
+    found: dict[int, bytes] = {}
+    async with aclosing(followed) as events:
+        async for event in events:
+            if isinstance(event, Image):
+                found[event.index] = await output.encode(event.png)
+    return [found[index] for index in sorted(found)]
+
+
+async def _while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns; cancel it when the sender hangs up."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(sender))
+    try:
+        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestError(messages.ABANDONED, ErrorKind.ABANDONED)  # which nobody reads
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+
+
+async def _hung_up(sender: HttpRequest) -> None:
+    while (await sender.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """Add comments: proxies take a stream for dead in which nothing comes for a minute."""
+    coming: asyncio.Task[bytes | None] | None = None
+    try:
+        while True:
+            coming = asyncio.create_task(_next(parts))
+            while not (await asyncio.wait([coming], timeout=COMMENT_S))[0]:
+                yield KEEPALIVE_COMMENT
+            part = coming.result()
+            if part is None:
+                return
+            yield part
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()  # which closes `parts`
+        else:
+            await parts.aclose()
+
+
+async def _next(parts: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(parts, None)
+
+
+async def _stream(
+    followed: AsyncGenerator[Event],
+    common: dict[str, str],
+    output: _Format,
+    partial_images: int,
+    addresses: Callable[[Sequence[bytes]], list[str]] | None,
+) -> AsyncGenerator[bytes]:
+    """Yield the events as server-sent events; `addresses`, if they are wanted, makes them."""
+    previews = 0
+    try:
+        async with aclosing(followed) as events:
+            async for event in events:
+                if isinstance(event, Preview) and previews < partial_images:
+                    kind = "image_generation.partial_image"
+                    more = {"output_format": "jpeg", "partial_image_index": previews}
+                    yield _sse(kind, event.jpegs[0], common, **more)
+                    previews += 1
+                elif isinstance(event, Image):
+                    file = await output.encode(event.png)
+                    # OpenAI's events always have the file itself.
+                    more = {"url": addresses([file])[0]} if addresses else {}
+                    kind = "image_generation.completed"
+                    yield _sse(kind, file, common, usage=_USAGE, **more)
+    except RequestError as error:
+        yield _event("error", error_body(error.kind, str(error), error.field))
+    else:
+        yield format_sse_event(data_str="[DONE]")
+
+
+def _sse(kind: str, file: bytes, common: dict[str, str], **others: Any) -> bytes:
+    fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **common}
+    return _event(kind, fields | others)
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return format_sse_event(event=name, data_str=to_json(fields).decode())
+
+
+def _entry(file: bytes) -> dict[str, str]:
+    return {"b64_json": base64.b64encode(file).decode()}
+
+
+def _common(size: tuple[int, int], output_format: str) -> dict[str, str]:
+    return {
+        "size": "{}x{}".format(*size),
+        "output_format": output_format,
+        "background": "opaque",
+        "quality": "auto",
+    }
+
+
+# Nothing is charged by the token, but a client may rely on the field.
+_USAGE = {
+    "input_tokens": 0,
+    "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+    "output_tokens": 0,
+    "total_tokens": 0,
+}

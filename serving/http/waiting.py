@@ -1,0 +1,112 @@
+"""What an instance that has others draw does until the first of them is ready."""
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import httpx
+import uvicorn
+from fastapi import FastAPI, Request
+
+from serving import messages
+from serving.generator import ErrorKind, Model, RequestError
+from serving.generators.client import BackendError, fetch_model
+from serving.http import errors, server
+from serving.http.events import HOP_HEADER
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_SAY_S = 30.0
+
+
+class _Server(uvicorn.Server):
+    """Ends when it is told to, and leaves it to `wait_for_model` to end the program.
+
+    `uvicorn` would raise the signal again, in the midst of the event loop.
+    """
+
+    status = 0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by a signal."""
+        self.should_exit = True
+        self.status = 130 if sig == signal.SIGINT else 0
+
+
+async def wait_for_model(
+    client: httpx.AsyncClient, urls: Sequence[str], at: uvicorn.Config
+) -> Model:
+    """The model of the first instance that is ready; health is answered meanwhile.
+
+    Raises:
+        LoopError: an instance passes requests on itself, perhaps to this one.
+        SystemExit: told to stop meanwhile.
+    """
+    waiting = _Server(at)
+    with _collecting():
+        serving = asyncio.create_task(waiting.serve())
+        looking = asyncio.create_task(_look(client, urls))
+        try:
+            await asyncio.wait([serving, looking], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                raise SystemExit(waiting.status)
+            return looking.result()
+        finally:
+            looking.cancel()
+            waiting.should_exit = True
+            await serving
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """Turn the garbage collector on, which `app` turns off: a wait may last for hours."""
+    was_on = gc.isenabled()
+    gc.enable()
+    try:
+        yield
+    finally:
+        if not was_on:
+            gc.disable()
+
+
+async def _look(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:
+    """See `wait_for_model`; looks until there is one."""
+    said: dict[str, float] = {}
+    while True:
+        for url in urls:
+            try:
+                return (await fetch_model(client, url))[0]
+            except BackendError as error:
+                _say(said, f"Waiting for {url}: it {error}")
+        await asyncio.sleep(_LOOK_S)
+
+
+def config(host: str, port: int) -> uvicorn.Config:
+    """The server of an instance that waits."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    errors.install(app)
+
+    @app.get("/healthz")
+    async def alive() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @app.api_route("/{path:path}", methods=["GET", "POST", "DELETE"])
+    async def later(path: str, request: Request) -> None:
+        if HOP_HEADER in request.headers:
+            raise RequestError(messages.LOOP, ErrorKind.LOOP)
+        raise RequestError(messages.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+
+    return server.config(app, host, port)
+
+
+def _say(said: dict[str, float], message: str) -> None:
+    """Logs a message, but not again and again."""
+    now = asyncio.get_running_loop().time()
+    if now - said.get(message, -_SAY_S) >= _SAY_S:
+        said[message] = now
+        log.info(message)

@@ -1,0 +1,102 @@
+"""What the operator sees of the requests: Prometheus metrics, and one line of log for each."""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from serving.generator import Error, Load, Model, Request, RequestError
+from serving.requests.record import Record
+
+log = logging.getLogger(__name__)
+
+_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Observer:
+    """Counts and logs how requests end. Prompts are logged only where that was asked for."""
+
+    def __init__(self, *, log_prompts: bool = False) -> None:
+        self.registry = CollectorRegistry()
+        self._log_prompts = log_prompts
+        seconds = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        count = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self._wait = seconds("sdxl_queue_wait_seconds", "From taken in to begun, or given up.")
+        self._stages = seconds(
+            "sdxl_stage_duration_seconds", "Denoising, and from there to the end.", ["stage"]
+        )
+        self._durations = seconds(
+            "sdxl_request_duration_seconds", "From taken in to the end.", ["outcome"]
+        )
+        self._requests = count("sdxl_requests", "Requests, refused ones too.", ["outcome"])
+        self._images = count("sdxl_images", "Pictures drawn.")
+        self._retries = count("sdxl_retries", "Requests begun again elsewhere.", ["reason"])
+        self._depth = gauge("sdxl_queue_depth", "Requests that wait.")
+        self._inflight = gauge("sdxl_inflight", "Requests that are being drawn.")
+        self._compile = gauge(
+            "sdxl_compile_seconds", "Getting the executables at the start.", ["cache"]
+        )
+        self._build = gauge(
+            "sdxl_build_info", "Always 1.", ["model", "revision", "device", "devices"]
+        )
+
+    def watch(self, model: Model, load: Callable[[], Load]) -> None:
+        """Show which model draws, in place of one before it, and how busy it is when asked."""
+        self._build.clear()
+        labels = model.name, model.revision or "", model.device, str(model.num_devices)
+        self._build.labels(*labels).set(1)
+        self._depth.set_function(lambda: load().waiting)
+        self._inflight.set_function(lambda: load().running)
+
+    def compiled(self, seconds: Mapping[str, float]) -> None:
+        """The executables are there; the time it took, by "hit" or "miss" of the cache."""
+        for cache, each in seconds.items():
+            self._compile.labels(cache).set(each)
+
+    def refused(self, request: Request, error: RequestError) -> None:
+        """A request was not taken in."""
+        self._requests.labels(error.kind).inc()
+        self._log(request, str(error.kind))
+
+    def retried(self, reason: str) -> None:
+        """A request is begun again elsewhere; `reason` is one of few words."""
+        self._retries.labels(reason).inc()
+
+    def ended(self, record: Record) -> None:
+        """A request has ended."""
+        assert record.ended_at is not None
+        outcome = str(record.ending.kind) if isinstance(record.ending, Error) else "done"
+        total_s = record.ended_at - record.accepted_at
+        waited_s = (record.started_at or record.ended_at) - record.accepted_at
+        stages = {"wait": waited_s, "total": total_s}
+        self._requests.labels(outcome).inc()
+        self._durations.labels(outcome).observe(total_s)
+        self._wait.observe(waited_s)
+        if record.started_at and record.drawn_at:
+            stages["denoise"] = record.drawn_at - record.started_at
+            stages["finish"] = record.ended_at - record.drawn_at
+            for stage in ("denoise", "finish"):
+                self._stages.labels(stage).observe(stages[stage])
+        self._images.inc(record.images)
+        milliseconds = {f"{name}_ms": round(1000 * s) for name, s in stages.items()}
+        self._log(
+            record.request,
+            outcome,
+            images=record.images,
+            attempts=record.attempts,
+            **milliseconds,
+        )
+
+    def _log(self, request: Request, outcome: str, **others: int) -> None:
+        fields: dict[str, object] = {
+            "request_id": request.id,
+            "outcome": outcome,
+            "steps": request.num_inference_steps,
+            **others,
+        }
+        if self._log_prompts:
+            fields["prompt"] = request.prompt
+            fields["negative_prompt"] = request.negative_prompt
+        log.info("request", extra={"fields": fields})

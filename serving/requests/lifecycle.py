@@ -1,0 +1,231 @@
+"""Everything about a request but its drawing: admission, the queue, places, endings, closing."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+
+from serving import messages
+from serving.generator import (
+    ErrorKind,
+    Event,
+    Length,
+    Load,
+    Model,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+)
+from serving.logs import about
+from serving.metrics import Observer
+from serving.requests.admission import check
+from serving.requests.eta import Speed
+from serving.requests.fair_queue import FairQueue
+from serving.requests.rate_limits import RateLimits
+from serving.requests.record import Record
+from serving.requests.registry import Desk, Limits
+
+log = logging.getLogger(__name__)
+
+# Requests whose drawing is done but not their pictures' files; they hold memory.
+_MAX_FINISHING = 2
+# Until what was stopped must have stopped; a step takes as long.
+STOPS_WITHIN_S = 5.0
+# A quarter of the places is kept for addresses with nothing in the queue, and another quarter for
+# visitors with nothing in it: neither one address nor one visitor can take all places.
+_KEPT_FREE = 4
+
+
+class Reception(ABC):
+    """A `serving.generator.Generator`, but for how requests are drawn.
+
+    All of it happens on the event loop it is used from.
+    """
+
+    def __init__(self, model: Model, limits: Limits, rates: RateLimits, observer: Observer) -> None:
+        self.model = model
+        self._max_waiting = limits.max_waiting
+        self._blocked = limits.blocked
+        self._rates = rates
+        self._observer = observer
+        self._desk = Desk(limits, self._ended)
+        self._queue: FairQueue[Record] = FairQueue()
+        self._speed = Speed()
+        self._drawing: set[str] = set()  # ids of those that occupy devices
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closing = False
+        observer.watch(model, lambda: self.load)
+
+    # --- what drawing here means ---
+
+    @property
+    @abstractmethod
+    def _parallel(self) -> int:
+        """How many requests can be drawn at a time."""
+
+    def _place(self, record: Record) -> bool:
+        """Finds a place in which a request can be drawn at once; False where there is none."""
+        return True
+
+    @property
+    def _put_off(self) -> int:
+        """How many requests that were begun wait until they can be drawn again."""
+        return 0
+
+    @abstractmethod
+    async def measure(self, prompt: str) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+
+    @abstractmethod
+    async def _draw(self, record: Record) -> None:
+        """Publishes the events of a request up to its ending; `_free` once the next may begin."""
+
+    @abstractmethod
+    def _stop(self, record: Record) -> None:
+        """Stops `_draw` soon, if it is at work: the request has ended, for whatever reason."""
+
+    # --- what everybody asks ---
+
+    @property
+    def load(self) -> Load:
+        """See `serving.generator.Generator.load`."""
+        running = len(self._desk.under_way()) - len(self._queue)
+        stuck = self.stuck
+        accepting = not self._closing and self._parallel > 0 and not stuck
+        return Load(len(self._queue), running, self._max_waiting, accepting, stuck)
+
+    @property
+    def stuck(self) -> bool:
+        """See `serving.generator.Generator.stuck`."""
+        return False
+
+    @property
+    def at_work(self) -> bool:
+        """See `serving.generator.Generator.at_work`."""
+        return False
+
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        return
+
+    async def submit(self, request: Request) -> None:
+        """See `serving.generator.Generator.submit`."""
+        try:
+            self._admit(request)
+            record = self._desk.take_in(request)
+        except RequestError as error:
+            self._observer.refused(request, error)
+            raise
+        self._queue.push(request.address, request.visitor, record)
+        self._begin_next()
+
+    async def take_up(self, request_id: str) -> None:
+        """See `serving.generator.Generator.take_up`."""
+        record = self._desk.find(request_id)
+        if record.abandoned and (stopping := self._tasks.get(request_id)):
+            await asyncio.wait([stopping])
+            record = self._desk.find(request_id)
+        if record.abandoned:
+            await self.submit(record.request)
+
+    def events(self, request_id: str) -> AsyncGenerator[Event]:
+        """See `serving.generator.Generator.events`."""
+        return self._desk.events(request_id)
+
+    def cancel(self, request_id: str) -> None:
+        """See `serving.generator.Generator.cancel`."""
+        self._desk.end(self._desk.find(request_id), ErrorKind.CANCELLED, messages.CANCELLED)
+
+    async def close(self, within_s: float) -> None:
+        """See `serving.generator.Generator.close`."""
+        self._closing = True
+        for record in list(self._queue):  # which tells nobody of places any more
+            self._desk.end(record, ErrorKind.STOPPING, messages.STOPPING)
+        if self._tasks:
+            await asyncio.wait([*self._tasks.values()], timeout=within_s)
+        for record in self._desk.under_way():
+            self._desk.end(record, ErrorKind.STOPPING, messages.STOPPING)
+        if self._tasks:
+            await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
+
+    # --- from one request to the next ---
+
+    def _admit(self, request: Request) -> None:
+        if request.id in self._tasks:  # one of this id still stops, or is drawn
+            raise RequestError(messages.DUPLICATE, ErrorKind.DUPLICATE, field="id")
+        if self._closing:
+            raise RequestError(messages.STOPPING, ErrorKind.STOPPING)
+        if self._parallel == 0 or self.stuck:
+            raise RequestError(messages.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+        check(request, self.model, self._blocked)
+        places = self._places_for(request)
+        if len(self._queue) >= places:
+            wait_s = self._until_free_s()
+            raise RequestError(messages.full(places, wait_s), ErrorKind.FULL, retry_after_s=wait_s)
+        self._rates.admit(request)
+
+    def _places_for(self, request: Request) -> int:
+        """Return up to how many requests may wait for this one to be taken in."""
+        address, visitor = request.address, request.visitor
+        counts = [self._queue.count(address)]
+        if visitor != address:  # a program without a key has no other name
+            counts.append(self._queue.count(address, visitor))
+        kept_free = self._max_waiting // _KEPT_FREE
+        return self._max_waiting - kept_free * sum(count > 0 for count in counts)
+
+    def _begin_next(self) -> None:
+        while self._has_room() and (record := self._queue.pop(self._place)):
+            request_id = record.request.id
+            self._drawing.add(request_id)
+            self._desk.publish(record, Started(1))
+            task = self._tasks[request_id] = asyncio.create_task(self._run(record))
+            # Not at the end of `_run`: a task that is cancelled before it begins never runs.
+            task.add_done_callback(lambda _, record=record: self._over(record))
+        self._tell_places()
+
+    def _has_room(self) -> bool:
+        most = self._parallel + _MAX_FINISHING
+        at_work = len(self._tasks) - self._put_off
+        return len(self._drawing) < self._parallel and at_work < most
+
+    async def _run(self, record: Record) -> None:
+        try:
+            if not record.ending:  # it may have been stopped before it began
+                await self._draw(record)
+        except Exception as error:  # one request must not hurt the next
+            log.error("A request failed", exc_info=error, extra=about(record.request))
+            self._desk.end(record, ErrorKind.FAILED, messages.FAILED)
+
+    def _over(self, record: Record) -> None:
+        """Nothing more is done for a request."""
+        del self._tasks[record.request.id]
+        self._free(record)
+
+    def _free(self, record: Record) -> None:
+        """A request needs the devices no more."""
+        self._drawing.discard(record.request.id)
+        self._begin_next()
+
+    def _ended(self, record: Record) -> None:
+        request = record.request
+        self._queue.remove(request.address, request.visitor, record)
+        self._stop(record)
+        if not self._closing:
+            self._tell_places()
+        self._observer.ended(record)
+
+    def _tell_places(self) -> None:
+        wait_s = self._until_free_s()
+        for position, record in enumerate(self._queue, start=1):
+            self._desk.publish(record, Queued(position, wait_s))
+            takes_s = self._speed.expect(record.request.num_inference_steps)
+            if wait_s is not None and takes_s is not None:
+                wait_s += takes_s / max(1, self._parallel)
+
+    def _until_free_s(self) -> float | None:
+        """Until the request that is next can begin; None while nothing was ever drawn."""
+        drawn = [record for record in self._desk.under_way() if record.is_being_drawn]
+        if len(drawn) < self._parallel:
+            return self._speed.expect(0)
+        return self._speed.expect(min((record.steps_left for record in drawn), default=0))

@@ -1,0 +1,60 @@
+"""How often one visitor may ask: a token bucket for each address and each session.
+
+Token bucket: https://en.wikipedia.org/wiki/Token_bucket
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from serving import messages
+from serving.generator import ErrorKind, Request, RequestError
+
+# The visitors remembered; beyond, the one who has not asked for longest starts afresh.
+_REMEMBERED = 10_000
+
+
+class Buckets:
+    """A bucket of `per_minute` tokens for each key, refilled evenly within a minute."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._size = float(per_minute)
+        self._clock = clock
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when
+
+    def wait_s(self, key: str) -> float:
+        """Seconds until there is a token; 0 if there is one now."""
+        return max(0.0, (1 - self._level(key)) * 60 / self._size)
+
+    def take(self, key: str) -> None:
+        """Takes a token out."""
+        self._levels[key] = self._level(key) - 1, self._clock()
+        self._levels.move_to_end(key)
+        if len(self._levels) > _REMEMBERED:
+            self._levels.popitem(last=False)
+
+    def _level(self, key: str) -> float:
+        tokens, then = self._levels.get(key, (self._size, self._clock()))
+        return min(self._size, tokens + (self._clock() - then) * self._size / 60)
+
+
+class RateLimits:
+    """What an address and a session may ask for in a minute; None for as much as they like."""
+
+    def __init__(self, per_address: int | None, per_session: int | None) -> None:
+        self._addresses = Buckets(per_address) if per_address else None
+        self._sessions = Buckets(per_session) if per_session else None
+
+    def admit(self, request: Request) -> None:
+        """Counts a request in.
+
+        Raises:
+            RequestError: it is one too many; it is then not counted.
+        """
+        both = (self._addresses, request.address), (self._sessions, request.visitor)
+        concerned = [(buckets, key) for buckets, key in both if buckets and key]
+        wait_s = max((buckets.wait_s(key) for buckets, key in concerned), default=0.0)
+        if wait_s > 0:
+            raise RequestError(messages.too_many(wait_s), ErrorKind.TOO_MANY, retry_after_s=wait_s)
+        for buckets, key in concerned:
+            buckets.take(key)

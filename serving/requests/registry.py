@@ -1,0 +1,132 @@
+"""Where requests are taken in, kept and found again; the same for every generator."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from serving import messages
+from serving.generator import Error, ErrorKind, Event, Request, RequestError, Started
+from serving.requests.blocked_words import BlockedWords
+from serving.requests.record import Record
+from serving.requests.shares import first_to_go
+
+# A request just taken in has so long until its first follower begins.
+_FIRST_FOLLOWER_S = 10.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many, how long, and what not."""
+
+    max_waiting: int = 32
+    waiting_s: float = 600.0  # until a request must have begun
+    running_s: float = 300.0  # and from then on, until it must have ended
+    grace_s: float = 30.0  # that a request to be kept goes on with nobody following it
+    kept: int = 32  # results that can be found again
+    kept_s: float = 600.0
+    blocked: BlockedWords = field(default_factory=BlockedWords)  # in prompts
+
+
+class Desk:
+    """All requests that are under way, and the recent ones that have ended.
+
+    A request ends here once, whatever the reason, and `ended` is then called with its record.
+    Belongs to one event loop, like the records.
+    """
+
+    def __init__(self, limits: Limits, ended: Callable[[Record], None]) -> None:
+        self._limits = limits
+        self._ended = ended
+        self._records: dict[str, Record] = {}
+        self._results: list[Record] = []  # those that have ended, oldest first
+        self._timers: dict[str, dict[str, asyncio.TimerHandle]] = {}
+
+    def take_in(self, request: Request) -> Record:
+        """Opens the record of a new request, or of one that nobody had waited for any more.
+
+        Raises:
+            RequestError: there is another one of this id.
+        """
+        if known := self._records.get(request.id):
+            if not known.abandoned:
+                raise RequestError(messages.DUPLICATE, ErrorKind.DUPLICATE, field="id")
+            self._forget(known)
+        record = self._records[request.id] = Record(request)
+        self._limit(record, self._limits.waiting_s)
+        self._left(record)  # nobody follows it yet
+        return record
+
+    def find(self, request_id: str) -> Record:
+        """The record of this id.
+
+        Raises:
+            RequestError: there is none, or no longer.
+        """
+        if record := self._records.get(request_id):
+            return record
+        raise RequestError(messages.UNKNOWN, ErrorKind.UNKNOWN)
+
+    def under_way(self) -> list[Record]:
+        """The requests that have not ended."""
+        return [record for record in self._records.values() if not record.ending]
+
+    def events(self, request_id: str) -> AsyncGenerator[Event]:
+        """See `serving.generator.Generator.events`."""
+        record = self.find(request_id)
+        return record.events(lambda: self._left(record))
+
+    def publish(self, record: Record, event: Event) -> None:
+        """Tells the followers of a request; ignored once it has ended."""
+        if record.ending:
+            return
+        if isinstance(event, Started) and not record.started_at:
+            self._limit(record, self._limits.running_s)
+        record.publish(event)
+        if record.ending:
+            self._keep(record)
+            self._ended(record)
+
+    def end(self, record: Record, kind: ErrorKind, message: str) -> None:
+        """Ends a request without its pictures."""
+        self.publish(record, Error(kind, message))
+
+    def _limit(self, record: Record, seconds: float) -> None:
+        self._later("deadline", seconds, record, lambda: self._too_late(record, seconds))
+
+    def _too_late(self, record: Record, seconds: float) -> None:
+        message = messages.too_late(record.started_at is not None, seconds)
+        self.end(record, ErrorKind.DEADLINE, message)
+
+    def _left(self, record: Record) -> None:
+        """Whoever followed may have been the last: the request has so long until one follows."""
+        if not record.followed:
+            grace_s = _FIRST_FOLLOWER_S
+        else:
+            grace_s = self._limits.grace_s if record.request.keep else 0.0
+        self._later("grace", grace_s, record, lambda: self._abandon(record))
+
+    def _abandon(self, record: Record) -> None:
+        if not record.followers:
+            self.end(record, ErrorKind.ABANDONED, messages.ABANDONED)
+
+    def _later(self, what: str, seconds: float, record: Record, then: Callable[[], None]) -> None:
+        """Sets a timer of a request that is under way, in place of an earlier one of its kind."""
+        if record.ending:
+            return
+        timers = self._timers.setdefault(record.request.id, {})
+        if what in timers:
+            timers[what].cancel()
+        timers[what] = asyncio.get_running_loop().call_later(seconds, then)
+
+    def _keep(self, record: Record) -> None:
+        for timer in self._timers.pop(record.request.id).values():
+            timer.cancel()
+        self._results.append(record)
+        while len(self._results) > self._limits.kept:
+            self._forget(first_to_go((each, each.request.address, 1) for each in self._results))
+        asyncio.get_running_loop().call_later(self._limits.kept_s, self._forget, record)
+
+    def _forget(self, record: Record) -> None:
+        if record in self._results:
+            self._results.remove(record)
+            del self._records[record.request.id]

@@ -1,0 +1,317 @@
+"""The operator's options, and how the program refuses what it cannot use."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+import httpx
+import pytest
+
+from benchmarks.processes import Instance, free_port, stand_in
+from serving import settings
+from tests.web import wait_until
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_app(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "app.py", *arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def test_defaults():
+    chosen = settings.read([], {})
+    assert chosen == settings.Options(
+        model=None,
+        revision=None,
+        host="127.0.0.1",
+        port=7860,
+        sizes=(),
+        images=4,
+        steps=25,
+        max_waiting=32,
+        max_wait=600,
+        max_run=300,
+        grace=30,
+        keep_results=32,
+        keep_seconds=600,
+        keep_files=3600,
+        stop_within=60,
+        rate_per_address=0,
+        rate_per_session=0,
+        trusted_proxies=0,
+        api_keys_file=None,
+        blocked_words=None,
+        cors_origins=(),
+        allowed_hosts=(),
+        page_api=True,
+        log_format="text",
+        log_prompts=False,
+        backend_urls=(),
+        backend_key_file=None,
+        scheduler=None,
+        safety_checker=True,
+        screen=None,
+        reveal=True,
+        cache_dir=None,
+        on_space=False,
+        space_host="",
+    )
+
+
+def test_flag_wins_over_variable_and_empty_variable_counts_as_unset():
+    variables = {"PORT": "8000", "STEPS": "10", "HOST": "", "CACHE_DIR": "cache"}
+    chosen = settings.read(["--steps", "30"], variables)
+    assert (chosen.port, chosen.steps, chosen.host) == (8000, 30, "127.0.0.1")
+    assert chosen.cache_dir == Path("cache")
+    assert not settings.read([], {"SAFETY_CHECKER": "no"}).safety_checker
+    assert settings.read(["--safety-checker", "yes"], {"SAFETY_CHECKER": "no"}).safety_checker
+
+
+def test_sizes_are_width_and_height_each_once():
+    chosen = settings.read(["--sizes", "1024x1024, 1152x896,1024x1024"], {})
+    assert chosen.sizes == ((1024, 1024), (1152, 896))
+
+
+def test_on_a_space_the_page_is_open_to_all():
+    assert settings.read([], {"SPACE_ID": "org/name"}).host == "0.0.0.0"
+    assert settings.read([], {"SPACE_ID": "org/name", "HOST": "::1"}).host == "::1"
+    on_space = settings.read([], {"SPACE_ID": "org/name", "SPACE_HOST": "org-name.hf.space"})
+    assert on_space.on_space
+    assert on_space.space_host == "org-name.hf.space"
+    assert on_space.trusted_proxies == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (["--port", "0"], {}, "--port: '0' is not possible; a whole number from 1 to 65535"),
+        ([], {"PORT": "http"}, "--port: 'http' is not possible"),
+        ([], {"STEPS": "51"}, "--steps: '51' is not possible; a whole number from 1 to 50"),
+        (["--images", "4.5"], {}, "--images: '4.5'"),
+        (["--sizes", "1024"], {}, "--sizes: '1024' is not possible; sizes such as 1024x1024,1152x"),
+        ([], {"SIZES": "64x64,-8x64"}, "--sizes: '-8x64' is not possible"),
+        (["--max-waiting", "9" * 5000], {}, "--max-waiting"),
+        (["--cors-origins", "example.org"], {}, "'example.org' is not possible; an origin such as"),
+        ([], {"BACKEND_URL": "http://a/b"}, "--backend-urls: 'http://a/b' is not possible"),
+        ([], {"LOG_FORMAT": "xml"}, "--log-format: 'xml' is not possible; text or json is"),
+        (["--log-prompts", "perhaps"], {}, "yes or no is"),
+        ([], {"SAFETY_CHECKER": "off"}, "--safety-checker: 'off' is not possible; yes or no is"),
+        ([], {"SCREEN": "my.screen"}, "--screen: 'my.screen' is not possible; package.module:func"),
+        (["--reveal", "no", "--screen", "a:b", "--backend-urls", "http://a"], {}, "--screen: "),
+        (["--trusted-proxies", "-1"], {}, "--trusted-proxies"),
+        (["--colour", "red"], {}, "unrecognized arguments: --colour"),
+    ],
+)
+def test_refused_in_one_line(
+    arguments: list[str],
+    variables: dict[str, str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    with pytest.raises(SystemExit) as stop:
+        settings.read(arguments, variables)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert said in error
+    assert error.startswith("app.py: ")
+    assert error.count("\n") == 1
+
+
+def test_lists_are_separated_by_commas():
+    variables = {"BACKEND_URL": "http://a:7860, http://10.0.0.2:80", "CORS_ORIGINS": ""}
+    chosen = settings.read(["--log-prompts", "yes"], variables)
+    assert chosen.backend_urls == ("http://a:7860", "http://10.0.0.2:80")
+    assert chosen.cors_origins == ()
+    assert chosen.log_prompts
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("", "has no keys")])
+def test_api_keys_file(content: str | None, said: str, tmp_path: Path):
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content)
+    ended = run_app("--api-keys-file", str(file), PORT=str(free_port()))
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_blocked_words_that_cannot_be_used(tmp_path: Path):
+    file = tmp_path / "words"
+    file.write_text("fine\n/(/\n")
+    ended = run_app("--blocked-words", str(file), PORT=str(free_port()))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"app.py: --blocked-words: {file} cannot be used: line 2: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("nowhere.at_all:look", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("tests.screens:look", "AttributeError: module 'tests.screens' has no attribute 'look'"),
+        ("tests.screens:NOT_A_FUNCTION", "'a text' is no function"),
+    ],
+)
+def test_a_screen_that_cannot_be_used(function: str, said: str):
+    ended = run_app("--screen", function, PORT=str(free_port()))
+    assert ended.returncode == 2
+    assert ended.stderr == f"app.py: --screen: {function} cannot be used: {said}\n"
+
+
+def test_pointed_at_itself():
+    port = free_port()
+    ended = run_app(PORT=str(port), BACKEND_URL=f"http://127.0.0.1:{port}")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("app.py: --backend-urls: This instance passes requests on")
+
+
+def test_more_files_can_be_open_than_there_are_connections():
+    program = (
+        "import resource; from serving import start, server;"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE);"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, most));"
+        "start.prepare_environment();"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2 * server.MAX_CONNECTIONS"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=300, check=True)
+
+
+@contextmanager
+def pointed(port: int, at: int) -> Iterator[subprocess.Popen[str]]:
+    """The program at one port, told that what draws is at the other."""
+    own = {"PORT": str(port), "BACKEND_URL": f"http://127.0.0.1:{at}"}
+    with subprocess.Popen(
+        [sys.executable, "app.py"], cwd=ROOT, env=os.environ | own, stderr=PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_pointed_at_each_other():
+    """The first waits for the second and says how it is; the second finds out, and says why."""
+    ports = free_port(), free_port()
+    loop = "app.py: --backend-urls: This instance passes requests on itself"
+    here = f"http://127.0.0.1:{ports[0]}"
+    with pointed(*ports) as first:
+        wait_until(lambda: answers(f"{here}/healthz"), 300)
+        assert httpx.get(f"{here}/healthz").json() == {"status": "alive"}
+        for path in ("/readyz", "/v1/model", "/"):
+            waits = httpx.get(here + path)
+            assert waits.status_code == 503
+            assert int(waits.headers["retry-after"]) >= 1
+            assert waits.json()["error"]["code"] == "unavailable"
+        with pointed(*reversed(ports)) as second:
+            assert second.wait(300) == 2
+            assert second.stderr is not None
+            assert second.stderr.read().startswith(loop)
+        # If it asked in just the moment that the second one listened, it has found out, too.
+        stopped = first.poll() is None and answers(f"{here}/healthz")
+        if stopped:
+            first.terminate()
+        if first.wait(300) != 0 or not stopped:
+            assert first.returncode == 2
+            assert first.stderr is not None
+            assert first.stderr.read().startswith(loop)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=60).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_help_names_every_option_and_its_variable():
+    shown = run_app("--help").stdout
+    for name in ("--model", "MODEL_ID", "--host", "HOST", "--port", "PORT", "--steps", "CACHE_DIR"):
+        assert name in shown
+
+
+def test_address_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run_app("--port", str(port))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"app.py: cannot listen on 127.0.0.1, port {port}: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("model", ["no/such/folder", "tests"])
+def test_no_checkpoint(model: str):
+    ended = run_app("--model", model, PORT=str(free_port()))
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert model in ended.stderr
+
+
+@contextmanager
+def drawing(program: list[str], log: Path) -> Iterator[Instance]:
+    """An instance in the midst of a request."""
+    instance = Instance(program, log)
+    instance.start()
+    try:
+        instance.wait_until_ready()
+        body = {"prompt": "a red star", "keep": True}  # as the page's are
+        with httpx.stream("POST", f"{instance.url}/v1/generate", json=body, timeout=30) as sent:
+            assert "started" in next(sent.iter_lines())
+            yield instance
+    finally:
+        instance.kill()
+
+
+def test_ends_though_its_devices_are_stuck(tmp_path: Path):
+    log = tmp_path / "log"
+    with drawing(["-m", "tests.fake_pipeline", "--stop-within", "0"], log) as instance:
+        assert instance.stop(120) == 0
+    assert "Something still runs that does not stop" in log.read_text()
+
+
+def test_a_second_ctrl_c_waits_for_no_drawing(tmp_path: Path):
+    with drawing(stand_in(10_000), tmp_path / "log") as instance:
+        instance.signal(signal.SIGINT)
+        wait_until(lambda: httpx.get(f"{instance.url}/readyz").status_code == 503)
+        instance.signal(signal.SIGINT)
+        # Ended by the signal, as Python does it: a minute would be waited for the drawing.
+        assert instance.process.wait(45) in (130, -signal.SIGINT)
+
+
+@pytest.mark.parametrize("prompts", ["yes", "no"])
+def test_every_line_of_the_log_is_json(prompts: str, tmp_path: Path):
+    log = tmp_path / "log"
+    instance = Instance(stand_in(1, "--log-format", "json", "--log-prompts", prompts), log)
+    instance.start()
+    try:
+        instance.wait_until_ready()
+        body = {"prompt": "a red star", "negative_prompt": "a moon", "id": "0123456789abcdef"}
+        assert httpx.post(f"{instance.url}/v1/generate", json=body, timeout=30).status_code == 200
+        assert httpx.post(f"{instance.url}/v1/generate", json=body).status_code == 409
+    finally:
+        assert instance.stop(120) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    about = [line for line in lines if line.get("request_id") == "0123456789abcdef"]
+    assert [line["outcome"] for line in about] == ["done", "duplicate"]
+    assert about[0]["images"] == 4
+    if prompts == "yes":
+        assert (about[0]["prompt"], about[0]["negative_prompt"]) == ("a red star", "a moon")
+    else:
+        assert "a red star" not in log.read_text()
+        assert "a moon" not in log.read_text()

@@ -1,0 +1,719 @@
+"""The real program with a real model, in a real browser, as a visitor meets it."""
+
+import re
+import urllib.request
+import zipfile
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from openai import OpenAI
+from PIL import ExifTags, Image
+from PIL.PngImagePlugin import PngInfo
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import ROOT
+from pipeline import BUNDLED, metadata
+from pipeline.images.metadata import Settings
+from serving.messages import CANCELLED
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    SHOWN_WITHIN_MS,
+    ask,
+    ask_after_a_refusal,
+    opened,
+    press_to_copy,
+    wait_for_pictures,
+)
+from tests.web import STEPS
+from tools.page_states import PROMPT, launched, open_advanced
+from ui import i18n
+
+BLACK = "rgb(0, 0, 0)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    with opened(browser, address) as found:
+        yield found
+
+
+@pytest.fixture
+def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
+    with opened(browser, slow_address) as found:
+        yield found
+
+
+def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
+    expect(page.locator("#prompt textarea")).to_be_focused()
+    page.keyboard.type(PROMPT)
+    page.keyboard.press("Enter")
+    wait_for_pictures(page)
+
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    seed = int(page.locator("#seed input").input_value())
+    captions = page.locator("#gallery .caption-label").all_inner_texts()
+    assert captions == [i18n.caption(PROMPT, (seed + i) % 2**32) for i in range(4)]
+    assert page.locator("#gallery img").first.get_attribute("alt") == captions[0]
+
+    page.locator("#gallery .thumbnail-lg").first.click()
+    with page.expect_download() as download:
+        page.get_by_label("Download", exact=True).click()
+    assert download.value.suggested_filename == f"a-large-red-star-on-a-blue-background-{seed}.png"
+    saved = tmp_path / "saved.png"
+    download.value.save_as(saved)
+    settings = metadata.read(saved)
+    assert settings is not None
+    assert (settings.prompt, settings.negative_prompt) == (PROMPT, "")
+    assert (settings.seed, settings.num_inference_steps) == (seed, STEPS)
+    assert settings.guidance_scale == 5.0
+    assert settings.model == BUNDLED.name
+
+
+def test_a_picture_opened_and_its_settings_used(page: Page):
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    seeds = page.locator("#picked-settings dd").nth(1)
+    expect(seeds).to_have_text(re.compile(r"\d+"))
+    first = int(seeds.inner_text())
+    page.keyboard.press("ArrowRight")
+    second = str((first + 1) % 2**32)
+    expect(seeds).to_have_text(second)
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    page.get_by_role("button", name=i18n.USE_SETTINGS).click()
+    expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
+    expect(page.locator("#seed input")).to_have_value(second)
+    expect(page.get_by_label(i18n.RANDOMISE)).not_to_be_checked()
+
+    page.locator("#steps input[type=number]").fill("2")
+    page.get_by_role("button", name=i18n.NEW_SEED).click()
+    expect(page.locator("#picked")).to_be_hidden()
+    wait_for_pictures(page)
+    assert page.locator("#seed input").input_value() not in (str(first), second)
+    expect(page.locator("#steps input[type=number]")).to_have_value(str(STEPS))
+
+    with page.expect_download() as download:
+        page.get_by_label("Download all").click()
+    with zipfile.ZipFile(download.value.path()) as all_of_them:
+        assert len(all_of_them.namelist()) == 4
+        assert all(name.endswith(".png") for name in all_of_them.namelist())
+
+
+def test_copied_settings_restore(page: Page):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    press_to_copy(page.get_by_role("button", name=i18n.COPY_SETTINGS))
+    page.get_by_role("button", name=i18n.RESTORE).click()
+    page.locator("#restore-text textarea").focus()
+    page.keyboard.press("ControlOrMeta+V")
+    expect(page.locator("#restored dd").first).to_have_text(PROMPT)
+    page.locator("#prompt textarea").fill("something else")
+    page.locator("#restore-use").click()
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+
+
+# As AUTOMATIC1111 writes it.
+A1111 = """a (red:1.2) star, 8k
+Negative prompt: blurry
+Steps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7, Seed: 965400086, \
+Size: 512x512, Model hash: 6ce0161689, Model: v1-5-pruned-emaonly, Version: v1.10.1"""
+
+
+def a1111_files() -> Iterator[tuple[str, bytes]]:
+    """Its PNG has the text in a chunk, its JPEG in the Exif comment."""
+    chunk, exif = PngInfo(), Image.Exif()
+    chunk.add_text("parameters", A1111)
+    comment = b"UNICODE\0" + A1111.encode("utf-16-be")
+    exif[ExifTags.IFD.Exif] = {ExifTags.Base.UserComment: comment}
+    for kind, where in (("PNG", {"pnginfo": chunk}), ("JPEG", {"exif": exif})):
+        file = BytesIO()
+        Image.new("RGB", (8, 8)).save(file, format=kind, **where)
+        yield f"00000-1.{kind.lower()}", file.getvalue()
+
+
+def test_a_picture_of_automatic1111_restores(page: Page):
+    found, prompt = page.locator("#restored"), page.locator("#prompt textarea")
+    for name, content in a1111_files():
+        prompt.fill("something else")
+        drop(page, "#prompt textarea", name, content)
+        expect(found.locator("dd").first).to_have_text("a (red:1.2) star, 8k")
+        expect(prompt).to_have_value("something else")
+        page.locator("#restore-use").click()
+        expect(prompt).to_have_value("a (red:1.2) star, 8k")
+        expect(page.locator("#status .warning")).to_contain_text("v1-5-pruned-emaonly")
+        drop(page, "#prompt textarea", "notes.txt", b"a red star")
+        expect(found).to_have_text(i18n.UNREADABLE_PICTURE)
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    expect(page.locator("#negative textarea")).to_have_value("blurry")
+    expect(page.locator("#seed input")).to_have_value("965400086")
+    expect(page.locator("#steps input[type=number]")).to_have_value("20")
+
+
+def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
+    made = Settings("<b>a yellow moon</b>", "", 41, 12, 3.5, 256, 256, "elsewhere", None)
+    picture = Image.new("RGB", (256, 256))
+    metadata.attach(picture, made)
+    metadata.save_png(picture, tmp_path / "made.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
+    page.get_by_role("button", name=i18n.RESTORE).click()
+    place = page.locator("#restore-picture input[type=file]")
+    place.set_input_files(tmp_path / "plain.png")
+    expect(page.locator("#restored")).to_have_text(i18n.NO_SETTINGS_IN_PICTURE)
+    place.set_input_files(tmp_path / "made.png")
+    expect(page.locator("#restored dd").first).to_have_text(made.prompt)
+    expect(page.locator("#prompt textarea")).to_have_value("")
+    page.locator("#restore-use").click()
+    expect(page.locator("#prompt textarea")).to_have_value(made.prompt)
+    expect(page.locator("#status .warning")).to_contain_text("elsewhere")
+
+
+def drop(page: Page, where: str, name: str, content: bytes) -> None:
+    """Lets a file fall."""
+    files = page.evaluate_handle(
+        """([name, text]) => {
+          const files = new DataTransfer();
+          files.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
+          return files;
+        }""",
+        [name, b64encode(content).decode()],
+    )
+    for event in ("dragover", "drop"):
+        refused = page.locator(where).evaluate(
+            """(part, [event, dataTransfer]) => !part.dispatchEvent(
+              new DragEvent(event, { dataTransfer, bubbles: true, cancelable: true }))""",
+            [event, files],
+        )
+        assert refused  # what the browser itself would do with it
+
+
+def test_a_picture_can_be_dropped_anywhere(page: Page):
+    made = Settings("a yellow moon", "", 41, 12, 3.5, 8, 8, "elsewhere", None)
+    picture = Image.new("RGB", (8, 8))
+    metadata.attach(picture, made)
+    png = BytesIO()
+    metadata.save_png(picture, png)
+    found = page.locator("#restored")
+    drop(page, "#gallery", "made.png", png.getvalue())  # and Restore is closed
+    expect(found.locator("dd").first).to_have_text(made.prompt)
+    drop(page, "#prompt textarea", "notes.txt", b"a red star")
+    expect(found).to_have_text(i18n.UNREADABLE_PICTURE)
+    expect(page.locator("#restore-use")).to_be_hidden()
+    drop(page, "#restore-picture button", "MADE.PNG", png.getvalue())
+    expect(found.locator("dd").first).to_have_text(made.prompt)
+    expect(page.get_by_test_id("toast-body")).to_have_count(0)
+
+
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
+    browser: Browser, address: str, language: str, tmp_path: Path
+):
+    with i18n.speaking(language):
+        large, unreadable = i18n.TOO_LARGE_A_PICTURE, i18n.UNREADABLE_PICTURE
+    with opened(browser, address, locale=language) as page:
+        sent: list[str] = []
+        page.on("request", lambda each: sent.append(each.url) if "upload" in each.url else None)
+        page.locator("#restore .label-wrap").click()
+        place = page.locator("#restore-picture input[type=file]")
+        for name, size, said in (("made.png", 17_000_000, large), ("made.txt", 9, unreadable)):
+            (tmp_path / name).write_bytes(bytes(size))
+            place.set_input_files(tmp_path / name)
+            expect(page.locator("#restored")).to_have_text(said)
+        expect(page.get_by_test_id("toast-body")).to_have_count(0)
+        assert sent == []
+
+
+def test_nothing_is_lost_where_nothing_was_asked_for(browser: Browser, address: str):
+    page = browser.new_page()
+    page.set_default_timeout(SHOWN_WITHIN_MS)
+    page.route("**/app_id", lambda route: route.fulfill(status=502))  # until it was seen
+    page.route(
+        "**/queue/data*",
+        lambda route: route.fulfill(status=200, content_type="text/event-stream", body=""),
+        times=1,
+    )
+    page.goto(address)
+    expect(page.locator("#network")).to_have_text(i18n.AWAY)
+    page.unroute("**/app_id")
+    expect(page.locator("#network")).to_have_text("")
+    page.wait_for_timeout(1000)  # which is when it was said
+    expect(page.locator("#status")).to_have_text("")
+    page.close()
+
+
+def test_a_prompt_too_long_is_said_while_typing(page: Page):
+    page.locator("#prompt textarea").press_sequentially("a red star")
+    expect(page.locator("#length")).to_have_text("5 of 77 tokens")
+    page.locator("#prompt textarea").fill("red " * 80 + "star")
+    expect(page.locator("#length .warning")).to_contain_text("star")
+    page.locator("#prompt textarea").fill("")
+    expect(page.locator("#length p")).to_have_count(0)
+
+
+def test_a_picture_for_each_line(page: Page):
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    page.get_by_label(i18n.SEVERAL).check()
+    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
+    page.locator("#steps input[type=number]").fill("2")
+    page.locator("#prompt textarea").press_sequentially("a yellow moon\na red star")
+    page.keyboard.press("ControlOrMeta+Enter")
+    captions = page.locator("#gallery .caption-label")
+    expect(captions).to_have_count(2, timeout=DRAWN_WITHIN_MS)
+    expect(captions.nth(0)).to_contain_text("a yellow moon")
+    expect(captions.nth(1)).to_contain_text("a red star")
+
+
+def test_a_surprise_fills_the_prompt(page: Page):
+    page.get_by_role("button", name=i18n.SURPRISE).click()
+    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^a .* background$"))
+
+
+def test_keys_run_and_stop(slow_page: Page):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("50")
+    page.locator("#prompt textarea").fill(PROMPT)
+    page.keyboard.press("ControlOrMeta+Enter")
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.keyboard.press("Escape")
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+
+
+# The page waits two seconds for Stop, which is little for a busy machine.
+PATIENT = """() => {
+    const later = window.setTimeout;
+    window.setTimeout = (then, ms, ...more) => later(then, ms === 2000 ? 60_000 : ms, ...more);
+}"""
+
+
+def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Browser):
+    with opened(browser, slow_address) as other:  # which has to wait
+        for page in (slow_page, other):
+            page.evaluate(PATIENT)
+            open_advanced(page)
+            page.locator("#steps input[type=number]").fill("50")
+        for page in (slow_page, other):
+            page.locator("#prompt textarea").fill(PROMPT)
+            page.keyboard.press("ControlOrMeta+Enter")
+        for page in (other, slow_page):
+            page.keyboard.press("Escape")
+            expect(page.locator("#status")).to_have_text(CANCELLED)
+            expect(page.locator("#generate")).to_be_visible()
+
+
+def test_opening_the_page_clears_nothing(page: Page):
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.reload()
+    page.wait_for_timeout(1000)
+    expect(page.locator("#generate")).to_have_text(i18n.GENERATE)
+
+
+def test_page_names_model_and_device(page: Page):
+    expect(page.locator("#header")).to_contain_text(re.compile(r"\d+ × \d+ pixels · on CPU"))
+    expect(page.locator("#footer")).to_contain_text("licence")
+
+
+def test_example_fills_the_prompt(page: Page):
+    example = page.locator("#examples button").first
+    example.click()
+    expect(page.locator("#prompt textarea")).to_have_value(example.inner_text())
+
+
+def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser, address: str):
+    with opened(browser, address, locale="de-AT") as page:
+        expect(page.locator("html")).to_have_attribute("lang", "de")
+        expect(page.locator("#prompt")).to_contain_text("Was möchten Sie sehen?")
+        expect(page.locator("#footer")).to_contain_text("Lizenz des Modells: Apache 2.0")
+        page.get_by_role("button", name="Zeichnen").click()
+        expect(page.get_by_role("alert")).to_have_text("Bitte beschreiben Sie zuerst das Bild.")
+        ask_after_a_refusal(page, PROMPT)
+        expect(page.locator("#length")).to_have_text("10 von 77 Token")
+        expect(page.locator("#status")).to_have_text(
+            re.compile(r"4 Bilder in \d+,\d s"), timeout=DRAWN_WITHIN_MS
+        )
+        expect(page.locator("#generate")).to_be_visible()
+        expect(page.locator("#history summary")).to_have_text("Verlauf")
+        page.get_by_role("button", name="Mehr Einstellungen").click()
+        page.get_by_role("radio", name="Umrissen").check()
+        page.keyboard.press("ControlOrMeta+Enter")
+        page.locator("#history summary").click()
+        expect(page.locator("#history small").first).to_contain_text("Umrissen · Startzahl")
+
+
+def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: str):
+    english = [name.replace("#", r"\d+") for name in i18n.CONTROLS]
+    english += ["number input for", "range slider for", "detailed view"]
+    with opened(browser, address, locale="de") as page, i18n.speaking("de"):
+        app, gallery = page.locator("gradio-app"), page.locator("#gallery")
+        open_advanced(page)
+        page.locator("#steps input[type=number]").fill("2")
+        page.locator("#guidance input[type=number]").fill("7.5")
+        ask(page, PROMPT)
+        expect(gallery.locator(".thumbnail-lg img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
+        expect(page.locator("#generate")).to_be_visible()
+        expect(gallery.get_by_role("button", name="Alle herunterladen")).to_be_visible()
+        said = app.aria_snapshot()
+        gallery.locator(".thumbnail-lg").first.click()
+        expect(page.locator("#picked-settings dd").filter(has_text="7,5")).to_be_visible()
+        for name in ("Schließen", "Vollbild", "Vorschaubild 4 von 4"):
+            expect(gallery.get_by_role("button", name=name)).to_be_visible()
+        for role in ("spinbutton", "slider"):
+            expect(page.locator("#steps").get_by_role(role, name=i18n.STEPS)).to_be_visible()
+        said += app.aria_snapshot()
+        said += str(app.locator("[title]").evaluate_all("(all) => all.map(({ title }) => title)"))
+        assert re.findall("|".join(english), said) == []
+        page.keyboard.press("Escape")
+        expect(gallery.locator(".preview")).to_have_count(0)
+
+
+def test_blank_prompt_is_a_message(page: Page):
+    ask(page, "   ")
+    expect(page.get_by_role("alert")).to_have_text(i18n.BLANK_PROMPT)
+    expect(page.locator("#generate")).to_be_visible()
+
+
+def test_cut_prompt_is_shown_as_text(page: Page):
+    ask(page, PROMPT + " red" * 90 + " <img src=x>")
+    wait_for_pictures(page)
+    expect(page.locator("#status .warning")).to_contain_text("red red red")
+    expect(page.locator("#status img")).to_have_count(0)
+
+
+def test_stop(slow_page: Page):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("50")
+    ask(page, PROMPT)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(page.locator("#stop")).to_have_text(i18n.STOP)
+    looks = page.locator("#looks img")
+    expect(looks).to_have_count(4)
+    expect(looks.first).to_have_js_property("naturalWidth", 16)
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#generate")).to_be_visible()
+    expect(looks).to_have_count(0)
+    expect(page.locator("#gallery .caption-label").first).to_contain_text("Unfinished: step")
+    page.locator("#steps input[type=number]").fill("2")
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+
+
+def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("50")
+    page.locator("#prompt textarea").fill(PROMPT)
+    expect(page.locator("#length p")).to_have_count(1)  # above the button
+    page.locator("#generate").scroll_into_view_if_needed()
+    generate = page.locator("#generate").bounding_box()
+    assert generate is not None
+    at = generate["x"] + generate["width"] / 2, generate["y"] + generate["height"] / 2
+    page.mouse.click(*at, delay=50, click_count=12)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(page.locator("#history li")).to_have_count(1)
+    page.wait_for_timeout(500)
+    page.mouse.dblclick(*at)  # and this is not meant for Generate
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    page.wait_for_timeout(500)
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#history li")).to_have_count(1)
+
+
+def draw_again_for_long(page: Page) -> None:
+    """Older pictures, and something that is being drawn: its first step is to be seen."""
+    open_advanced(page)
+    for steps in ("1", "50"):
+        page.locator("#steps input[type=number]").fill(steps)
+        ask(page, PROMPT)
+        if steps == "1":
+            wait_for_pictures(page)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+
+
+def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(slow_page: Page):
+    page = slow_page
+    more = page.locator("#new-seed"), page.locator("#variations")
+    draw_again_for_long(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    for button in more:
+        expect(button).to_be_disabled()
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    for button in more:
+        expect(button).to_be_enabled()
+
+
+def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page: Page):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("50")
+    ask(page, PROMPT)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.reload()
+    expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50"))
+    ask(page, "a yellow moon")
+    page.keyboard.press("ControlOrMeta+Enter")
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    page.get_by_label(i18n.SEVERAL).check()
+    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
+    page.locator("#prompt textarea").press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
+    page.keyboard.press("Shift+Enter")
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    page.wait_for_timeout(500)
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#history li")).to_have_count(1)
+    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
+
+
+NOTE_STOP_GONE = """() => {
+  window.stopGone = false;
+  const look = () => { stopGone ||= !document.querySelector("#stop"); };
+  new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
+def test_older_settings_come_back_while_something_is_drawn(slow_page: Page):
+    page = slow_page
+    draw_again_for_long(page)
+    page.evaluate(NOTE_STOP_GONE)
+    page.locator("#history summary").click()
+    page.locator("#history li button").last.click()
+    expect(page.locator("#steps input[type=number]")).to_have_value("1")
+    page.wait_for_timeout(1000)
+    assert not page.evaluate("stopGone")
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+
+
+SPOILT = [
+    None,
+    7,
+    "an entry",
+    [],
+    {},
+    {"link": 7},
+    {"look": 7},
+    {"look": {"a": 1}},
+    {"look": None},
+    {"said": None},
+    {"id": {"a": 1}},
+    {"at": "yesterday"},
+    {"at": 1e300},
+]
+
+
+def test_a_spoilt_entry_of_the_history_costs_no_other(page: Page):
+    whole = {"id": "x", "link": f"?prompt={PROMPT}", "said": "as it was", "at": 0}
+    spoilt = [whole | each if isinstance(each, dict) and each else each for each in SPOILT]
+    entries = [*spoilt, whole, *spoilt, whole | {"id": "y", "link": "?prompt=%"}]
+    page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.reload()
+    page.locator("#history summary").click()
+    expect(page.locator("#history li span")).to_have_text([PROMPT, "%"])
+    # New ones are kept beside them.
+    ask(page, "a yellow moon")
+    wait_for_pictures(page)
+    expect(page.locator("#history li")).to_have_count(3)
+    expect(page.locator("#history li img")).to_have_count(1)
+    page.locator("#history li button").nth(1).click()
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+
+
+def test_fixed_seed_gives_the_same_picture(page: Page):
+    open_advanced(page)
+    page.get_by_label(i18n.RANDOMISE).uncheck()
+    page.locator("#steps input[type=number]").fill("2")
+    page.locator("#seed input").fill("41")
+    first_picture = page.locator("#gallery img").first
+    addresses = [""]
+    for _ in range(2):
+        ask(page, PROMPT)
+        expect(first_picture).not_to_have_attribute("src", addresses[-1], timeout=DRAWN_WITHIN_MS)
+        expect(page.locator("#generate")).to_be_visible()
+        addresses.append(first_picture.get_attribute("src") or "")
+    one, other = (page.request.get(address).body() for address in addresses[1:])
+    assert one == other
+
+
+def test_who_sees_generate_may_press_it(slow_page: Page):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("1")
+    for times in (1, 2, 3):
+        ask(page, PROMPT)
+        expect(page.locator("#history li")).to_have_count(times)
+        expect(page.locator("#generate")).to_have_text(i18n.GENERATE, timeout=DRAWN_WITHIN_MS)
+
+
+WAIT = re.compile(r"in the queue, about \d+ (s|min)$")
+
+
+def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, browser: Browser):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("5")
+    ask(page, PROMPT)
+    wait_for_pictures(page)  # and from now on it is known how long pictures take
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    with opened(browser, page.url) as second, opened(browser, page.url) as third:
+        for busy in (page, second):  # two, so that the third has time to wait in
+            open_advanced(busy)
+            busy.locator("#steps input[type=number]").fill("50")
+            ask(busy, PROMPT)
+        ask(third, "a yellow moon")
+        waits = third.locator("#status .running", has_text=WAIT)
+        expect(waits).to_be_visible()
+        expect(third.locator("#prompt textarea")).to_have_value("a yellow moon")
+        third.reload()
+        for busy in (page, second):
+            busy.keyboard.press("Escape")  # which does nothing where it is drawn already
+        pictures = third.locator("#gallery .thumbnail-lg img")
+        expect(pictures).to_have_count(4, timeout=DRAWN_WITHIN_MS)
+        expect(third.locator("#gallery .caption-label").first).to_contain_text("a yellow moon")
+
+
+def test_as_a_part_of_another_sites_page(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    example = (ROOT / "examples" / "embed.html").read_text(encoding="utf-8")
+    (folder / "index.html").write_text(example.replace("http://127.0.0.1:7860", address))
+    with opened(browser, site) as page:
+        component, frame = page.locator("gradio-app"), page.frame_locator("iframe").locator("body")
+        for part in (component, frame):
+            part.locator("#prompt textarea").fill(PROMPT)
+            part.locator("#prompt textarea").press("Enter")
+            expect(part.locator("#status")).to_contain_text(
+                "4 pictures in", timeout=DRAWN_WITHIN_MS
+            )
+            pictures = part.locator("#gallery .thumbnail-lg img")
+            expect(pictures).to_have_count(4)
+            assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
+            expect(part.locator("#header")).to_be_hidden()
+        component.locator("#gallery .thumbnail-lg").first.click()
+        with page.expect_download() as download:
+            component.get_by_role("link", name=i18n.KINDS["jpg"]).click()
+        assert download.value.suggested_filename.endswith(".jpg")
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        press_to_copy(component.get_by_role("button", name=i18n.COPY_LINK))
+        assert page.evaluate("navigator.clipboard.readText()").startswith(f"{address}/?prompt=")
+        component.get_by_role("button", name=i18n.ADVANCED).click()
+        picture = f'url("{address}/style-pictures/miniature/flat.webp")'
+        expect(component.locator("#style label").nth(1)).to_have_css("--picture", picture)
+        expect(component.locator("#footer")).to_be_visible()
+        expect(frame.locator("#footer")).to_be_hidden()
+        assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == BLACK
+
+
+HOST = """<!doctype html>
+<html lang="it">
+  <head>
+    <link rel="icon" href="data:,">
+    <script type="module" src="ADDRESS/gradio.js"></script>
+  </head>
+  <body>
+    <p id="status">None yet</p>
+    <textarea id="note"></textarea>
+    <button id="generate">0</button>
+    <gradio-app src="ADDRESS"></gradio-app>
+    <script>
+      const own = document.getElementById("generate");
+      own.addEventListener("click", () => own.textContent++);
+      document.addEventListener("keydown", ({ key, ctrlKey, target }) => {
+        if (target.id !== "note") return;
+        if (key === "Enter" && ctrlKey) target.value += " is kept";
+        if (key === "Escape") target.value = "";
+      });
+    </script>
+  </body>
+</html>"""
+
+
+def test_the_other_sites_page_stays_its_own(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    (folder / "host.html").write_text(HOST.replace("ADDRESS", address))
+    with opened(browser, f"{site}/host.html") as page:
+        component, note = page.locator("gradio-app"), page.locator("#note")
+        prompt, drawn = component.locator("#prompt textarea"), component.locator("#history li")
+        expect(component).to_have_attribute("lang", "en")
+        expect(page.locator("html")).to_have_attribute("lang", "it")
+        expect(page.locator("body > #status")).to_have_css("color", BLACK)
+        expect(page.locator("body > #status")).to_have_css("font-size", "16px")
+        expect(page.locator("body > #status")).to_have_css("min-height", "0px")
+        expect(page.locator("body > #generate")).to_have_css("min-height", "0px")
+        prompt.fill(PROMPT)
+        note.fill("This")
+        note.press("Control+Enter")
+        expect(note).to_have_value("This is kept")
+        prompt.press("Control+Enter")
+        expect(component.locator("#status")).to_contain_text("4 pictures", timeout=DRAWN_WITHIN_MS)
+        component.locator("#history summary").click()
+        expect(drawn).to_have_count(1)
+        width = "image => image.decode().then(() => image.naturalWidth)"
+        assert drawn.locator("img").evaluate(width) == 4 * 96
+        component.locator("#gallery .thumbnail-lg").first.click()
+        expect(component.locator("#picked-settings dd").first).to_be_visible()
+        note.press("Escape")
+        expect(note).to_have_value("")
+        expect(component.locator("#gallery .preview")).to_be_visible()
+        prompt.press("Escape")
+        expect(component.locator("#gallery .preview")).to_have_count(0)
+        expect(page.locator("body > #generate")).to_have_text("0")
+
+
+CALL = """() => {
+  try {
+    return fetch("http://[").then(() => "answered", (error) => error.name);
+  } catch {
+    return "thrown";
+  }
+}"""
+
+
+def test_the_other_sites_calls_of_no_address_fail_as_they_would_without(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    (folder / "host.html").write_text(HOST.replace("ADDRESS", address))
+    with opened(browser, f"{site}/host.html") as page:
+        page.wait_for_function("() => !String(window.fetch).includes('native code')")
+        assert page.evaluate(CALL) == "TypeError"
+
+
+def test_the_api_beside_the_page(address: str):
+    with urllib.request.urlopen(f"{address}/readyz", timeout=60) as answer:
+        assert answer.status == 200
+    client = OpenAI(base_url=f"{address}/v1", api_key="none")
+    answer = client.images.generate(prompt=PROMPT, n=2, extra_body={"num_inference_steps": 2})
+    assert answer.data is not None
+    assert [b64decode(each.b64_json or "")[:4] for each in answer.data] == [b"\x89PNG"] * 2
+
+
+def test_programs(address: str):
+    client = Client(address, verbose=False)
+    found, seeds, left_out = client.predict(PROMPT, seed=2**32 - 2, steps=2, api_name="/generate")
+    assert seeds == [2**32 - 2, 2**32 - 1, 0, 1]
+    assert left_out == ""
+    settings = [metadata.read(Path(path)) for path in found]
+    assert [each.seed for each in settings if each] == seeds
+    with pytest.raises(AppError, match="Steps: 51 is not possible"):
+        client.predict(PROMPT, steps=51, api_name="/generate")

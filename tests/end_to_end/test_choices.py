@@ -1,0 +1,89 @@
+"""Sizes and variations, as a visitor meets them."""
+
+from collections.abc import Iterator
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+from tests import compiling
+from tests.browsing import ask, opened, wait_for_pictures
+from tests.checkpoints import SMALLEST
+from tests.web import served
+from tools.page_states import launched
+from ui import i18n
+
+WIDE = (24, 16)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """Open from before the second size is ready; of a model that compiles within seconds."""
+    program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,24x16"]
+    log = tmp_path_factory.mktemp("app") / "log"
+    with (
+        compiling.quickly(),
+        served(program, log) as address,
+        launched() as browser,
+        opened(browser, address) as found,
+    ):
+        yield found
+
+
+def shown(page: Page, name: str) -> str:
+    """What the settings of the open picture say."""
+    term = page.locator("#picked-settings dt", has_text=name).first
+    return term.locator("xpath=following-sibling::dd[1]").inner_text()
+
+
+def pixels_of_the_open_picture(page: Page) -> np.ndarray:
+    link = page.locator("#picked .downloads a").first
+    content = page.request.get(link.evaluate("link => link.href")).body()
+    with Image.open(BytesIO(content)) as picture:
+        return np.asarray(picture, int)
+
+
+def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    wide = page.locator("#size").get_by_label(i18n.size(WIDE))
+    expect(wide).to_be_visible(timeout=600_000)
+    wide.check()
+    ask(page, "a star")
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    expect(page.locator("#picked-settings")).to_contain_text(i18n.size(WIDE))
+
+
+def test_variations_of_the_open_picture(page: Page):
+    seed = shown(page, i18n.SEED)
+    page.locator("#strength input[type=number]").fill("0.5")
+    page.get_by_role("button", name=i18n.VARIATIONS).click()
+    expect(page.locator("#picked")).to_be_hidden()
+    wait_for_pictures(page)
+    captions = page.locator("#gallery .caption-label")
+    expect(captions.first).to_contain_text(f"Seed {seed}, variation ")
+    assert len(set(captions.all_inner_texts())) == 4
+
+    page.locator("#gallery .thumbnail-lg").last.click()
+    expect(page.locator("#picked-settings")).to_contain_text(i18n.VARIATION_SEED)
+    drawn = pixels_of_the_open_picture(page)
+    assert shown(page, i18n.SEED) == seed
+    assert shown(page, i18n.VARIATION_STRENGTH) == "0.5"
+    variation = shown(page, i18n.VARIATION_SEED)
+    expect(page.locator("#variations")).to_be_hidden()
+    page.get_by_role("button", name=i18n.USE_SETTINGS).click()
+    expect(page.locator("#variation-seed input")).to_have_value(variation)
+    expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")
+    expect(page.locator("#seed input")).to_have_value(seed)
+    expect(page.locator("#size").get_by_label(i18n.size(WIDE))).to_be_checked()
+
+    page.locator("#generate").click()
+    expect(page.locator("#picked")).to_be_hidden()
+    wait_for_pictures(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    expect(page.locator("#picked-settings")).to_contain_text(i18n.VARIATION_SEED)
+    assert shown(page, i18n.VARIATION_SEED) == variation
+    # Where it is among the four may decide how a number is rounded.
+    assert np.abs(pixels_of_the_open_picture(page) - drawn).max() <= 1

@@ -1,0 +1,84 @@
+"""One address cannot keep others out: calls, connections, and what comes before a body is read."""
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks import attack
+from benchmarks.processes import Instance, stand_in
+from serving.http import server
+from tests.web import serve, start
+
+OTHER = "127.0.0.2"
+
+
+def client_at(address: str) -> httpx.Client:
+    return httpx.Client(transport=httpx.HTTPTransport(local_address=address))
+
+
+def test_calls_of_one_address_are_limited():
+    with serve(held=True, max_calls=10, max_calls_each=2) as site, ExitStack() as held:
+        crowd = held.enter_context(client_at(OTHER))
+        for _ in range(2):
+            call = crowd.stream("POST", f"{site.url}/v1/generate", json={"prompt": "a"})
+            assert held.enter_context(call).status_code == 200
+        refused = crowd.post(f"{site.url}/v1/length", json={"prompt": "a"})
+        assert refused.status_code == 429
+        assert "Retry-After" in refused.headers
+        assert crowd.get(f"{site.url}/healthz").status_code == 200
+        assert httpx.post(f"{site.url}/v1/length", json={"prompt": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_connections_of_one_address_are_limited(
+    monkeypatch: pytest.MonkeyPatch, behind_proxy: bool
+):
+    """Those of a proxy are not: they are everybody's."""
+    monkeypatch.setattr(server, "MAX_CONNECTIONS_EACH", 3)
+    with serve(behind_proxy=behind_proxy) as site, ExitStack() as opened:
+        port = int(site.url.rpartition(":")[2])
+        closed = []
+        for _ in range(5):
+            made = socket.create_connection(("127.0.0.1", port), 60, source_address=(OTHER, 0))
+            opened.enter_context(made)
+            try:
+                made.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+                closed.append(not made.recv(1))
+            except ConnectionError:
+                closed.append(True)
+        assert closed == ([False] * 5 if behind_proxy else [False] * 3 + [True] * 2)
+        assert httpx.get(f"{site.url}/healthz").status_code == 200
+
+
+def test_connections_that_end_make_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "MAX_CONNECTIONS_EACH", 1)
+    with serve() as site:
+        for _ in range(10):
+            with client_at(OTHER) as client:
+                assert client.get(f"{site.url}/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"prompt": 7}', b"x" * 2_000_000])
+def test_a_missing_key_is_said_before_what_is_wrong_with_the_body(body: bytes):
+    with serve(keys=["secret"]) as site:
+        for path in ("generate", "images/generations", "length", "no-such-route"):
+            answer = httpx.post(f"{site.url}/v1/{path}", content=body)
+            assert answer.status_code == 401, path
+        assert httpx.post(f"{site.url}/gradio_api/mcp", content=body).status_code == 401
+        key = {"Authorization": "Bearer secret"}
+        answer = httpx.post(f"{site.url}/v1/generate", content=body, headers=key)
+        assert answer.status_code in (400, 413)
+
+
+def test_a_visitor_draws_while_another_address_attacks(tmp_path: Path):
+    instance = Instance(stand_in(attack.STEP_MS, "--steps", "10"), tmp_path / "log")
+    start(instance)
+    try:
+        report = attack.run(instance, 1.0 * len(attack.ATTACKS))
+    finally:
+        instance.stop(60)
+    assert attack.found_wrong(report) == []
+    assert "-1" not in report["made_up_sessions"]["answers"]

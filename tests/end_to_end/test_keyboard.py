@@ -1,0 +1,127 @@
+"""The page without a mouse: every part can be reached, and is seen to be."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from serving.messages import CANCELLED
+from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures
+from tests.web import STEPS
+from tools.page_states import PROMPT, launched, open_advanced
+from ui import i18n
+
+IS_SEEN = """() => {
+    const { outlineStyle, boxShadow } = getComputedStyle(document.activeElement);
+    return outlineStyle !== "none" || boxShadow !== "none";
+}"""
+IS_SEEN_OR_NOWHERE = f"() => document.activeElement === document.body || ({IS_SEEN})()"
+IS_THERE = "(selector) => Boolean(document.activeElement.closest(selector))"
+MOST_TABS = 60
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    with opened(browser, address) as found:
+        yield found
+
+
+@pytest.fixture
+def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
+    with opened(browser, slow_address) as found:
+        yield found
+
+
+def go(page: Page, selector: str, key: str = "Tab") -> None:
+    """Presses a key until the focus is there; on its way, too, it must be seen."""
+    for _ in range(MOST_TABS):
+        if page.evaluate(IS_THERE, selector):
+            return
+        page.keyboard.press(key)
+        page.wait_for_function(IS_SEEN_OR_NOWHERE)
+    pytest.fail(f"{key} does not lead to {selector}")
+
+
+def test_from_a_prompt_to_an_earlier_request(page: Page):
+    press = page.keyboard.press
+    expect(page.locator("#prompt textarea")).to_be_focused()
+    page.wait_for_function(IS_SEEN)
+    page.keyboard.type(PROMPT)
+    go(page, "#generate")
+    press("Space")
+    wait_for_pictures(page)
+    expect(page.locator("#generate")).to_be_focused()
+
+    large = page.locator("#gallery .thumbnail-lg")
+    seeds = page.locator("#picked-settings dd").nth(1)
+    go(page, "#gallery .thumbnail-lg")
+    press("Enter")
+    expect(seeds).to_be_visible()
+    first = int(seeds.inner_text())
+    press("ArrowRight")
+    expect(seeds).to_have_text(str((first + 1) % 2**32))
+    go(page, "#picked button")  # past what lies behind the picture, which is out of reach
+    expect(large.first).to_be_hidden()
+    go(page, "#gallery .thumbnail-small", "Shift+Tab")
+    press("Escape")
+    expect(page.locator("#picked")).to_be_hidden()
+    expect(large.nth(1)).to_be_focused()
+    press("Enter")
+    expect(seeds).to_be_visible()
+    expect(large.first).to_be_hidden()
+    go(page, "#strength")
+    press("Escape")
+    expect(page.locator("#picked")).to_be_hidden()
+    expect(large.nth(1)).to_be_focused()
+
+    steps = page.locator("#steps input[type=number]")
+    go(page, "#advanced")
+    press("Enter")
+    expect(steps).to_be_visible()
+    go(page, "#style input")
+    press("Tab")
+    press("Space")
+    expect(page.locator("#style input").nth(1)).to_be_checked()
+    go(page, "#steps input[type=range]")
+    for _ in range(3):
+        press("ArrowLeft")
+    expect(steps).to_have_value(str(STEPS - 3))
+    press("ControlOrMeta+Enter")
+    expect(page.locator("#history li")).to_have_count(2, timeout=DRAWN_WITHIN_MS)
+    wait_for_pictures(page)
+    # After which the list stays as it is, and with it the focus.
+    expect(page.locator("#history li img")).to_have_count(2)
+
+    go(page, "#history summary")
+    press("Enter")
+    go(page, "#history li:last-child")
+    press("Enter")
+    expect(steps).to_have_value(str(STEPS))
+    expect(page.locator("#style input").first).to_be_checked()
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(f"Seed {first}")
+    assert page.evaluate(IS_SEEN)
+
+
+def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("50")
+    page.locator("#prompt textarea").focus()
+    page.keyboard.type(PROMPT)
+    go(page, "#generate")
+    page.keyboard.down("Enter")
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.down("Enter")  # which is still held
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.up("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#generate")).to_be_focused()
+    expect(page.locator("#generate")).to_have_text(i18n.GENERATE)

@@ -1,0 +1,323 @@
+"""What the page remembers and gives back, in a real browser, with the real model."""
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from pipeline import metadata
+from pipeline.images.metadata import Settings
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    ask_after_a_refusal,
+    opened,
+    press_to_copy,
+    wait_for_pictures,
+    width_needed,
+)
+from tools.page_states import launched, open_advanced
+from ui import i18n
+
+PROMPT = "a red star"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    with opened(browser, address) as found:
+        yield found
+
+
+def draw(page: Page, prompt: str = PROMPT) -> None:
+    page.locator("#prompt textarea").fill(prompt)
+    page.keyboard.press("ControlOrMeta+Enter")
+    caption = page.locator("#gallery .caption-label").first
+    expect(caption).to_contain_text(f": {prompt}", timeout=DRAWN_WITHIN_MS)
+    wait_for_pictures(page)
+
+
+# --- links ---
+
+
+def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    draw(page, "a <b>red</b> star & more")
+    page.locator("#gallery .thumbnail-lg").nth(1).click()
+    seed = page.locator("#picked-settings dd").nth(1)
+    expect(seed).not_to_be_empty()
+    press_to_copy(page.get_by_role("button", name=i18n.COPY_LINK))
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link.startswith(f"{page.url}?prompt=a%20%3Cb%3E")
+
+    with opened(browser, link, 390, 844, color_scheme="dark") as other:
+        expect(other.locator("#prompt textarea")).to_have_value("a <b>red</b> star & more")
+        expect(other.locator("#linked")).to_have_text(i18n.TAKEN_OVER)
+        assert other.locator("#gallery img").count() == 0  # it does not draw by itself
+        assert width_needed(other) == 390
+        open_advanced(other)
+        expect(other.locator("#seed input")).to_have_value(seed.inner_text())
+        expect(other.get_by_label(i18n.RANDOMISE)).not_to_be_checked()
+        other.locator("#generate").click()
+        wait_for_pictures(other)
+        expect(other.locator("#linked p")).to_have_count(0)
+        caption = other.locator("#gallery .caption-label").first
+        expect(caption).to_contain_text(f"Seed {seed.inner_text()}")
+
+
+def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, address: str):
+    query = "?prompt=a+moon&style=%3Cimg+src%3Dx%3E&steps=7&seed=many&guidance_scale=99"
+    with opened(browser, address + query) as page:
+        expect(page.locator("#prompt textarea")).to_have_value("a moon")
+        said = page.locator("#linked .warning")
+        expect(said).to_contain_text("Style: <img src=x> is unknown")
+        expect(said).to_contain_text("Seed: many is no number")
+        expect(said).to_contain_text("Guidance scale: 99.0 is not possible here; 20 is used")
+        open_advanced(page)
+        expect(page.locator("#steps input[type=number]")).to_have_value("7")
+        expect(page.get_by_label(i18n.RANDOMISE)).to_be_checked()
+
+
+# --- a picture for each line ---
+
+
+def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
+    open_advanced(page)
+    held: list[Route] = []  # so long nothing comes from the server
+    page.route("**/gradio_api/**", lambda route: held.append(route))
+    page.get_by_label(i18n.SEVERAL).check()
+    page.locator("#prompt textarea").focus()
+    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
+    page.keyboard.type("a moon\na star")
+    expect(page.locator("#prompt textarea")).to_have_value("a moon\na star")
+    for request in held:
+        request.continue_()
+
+
+# --- history ---
+
+
+def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Page):
+    history = page.locator("#history")
+    expect(history).to_be_hidden()
+    draw(page, "<img src=x onerror=alert(1)> a moon")
+    drawn = page.locator("#gallery .caption-label").all_inner_texts()
+    expect(history).to_be_visible()
+    entries = history.locator("li button")
+    expect(entries.first).to_be_hidden()  # it is closed
+    expect(entries.locator("img")).to_have_count(1)
+    draw(page, "a star")
+
+    page.reload()
+    expect(page.locator("#gallery .caption-label").first).to_contain_text("a star")
+    history.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(entries).to_have_count(2)
+    expect(entries.locator("img")).to_have_count(2)
+    expect(entries.locator("img").first).to_have_js_property("naturalWidth", 4 * 96)
+    expect(entries.nth(1).locator("span")).to_have_text("<img src=x onerror=alert(1)> a moon")
+    entries.nth(1).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#prompt textarea")).to_have_value("<img src=x onerror=alert(1)> a moon")
+    expect(page.locator("#gallery .caption-label").first).to_have_text(drawn[0])
+    assert page.locator("#gallery .caption-label").all_inner_texts() == drawn
+    open_advanced(page)
+    expect(page.locator("#seed input")).to_have_value(drawn[0].split()[1].rstrip(":"))
+    expect(page.get_by_label(i18n.RANDOMISE)).not_to_be_checked()
+
+    history.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
+    expect(history).to_be_hidden()
+    page.reload()
+    expect(page.locator("#gallery .caption-label").first).to_be_visible()
+    expect(history).to_be_hidden()
+    assert page.evaluate("localStorage.getItem('sdxl-history')") == "[]"
+
+
+def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
+    browser: Browser, address: str
+):
+    link = "?prompt=" + "w" * 300
+    entries = [{"id": f"i{i}", "link": link, "said": "Seed 7", "at": i} for i in range(40)]
+    with opened(browser, address, 390, 844, color_scheme="dark") as page:
+        page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+        draw(page)
+        page.locator("#history summary").click()
+        expect(page.locator("#history li")).to_have_count(30)
+        assert width_needed(page) == 390
+        page.locator("#history li button").nth(1).click()  # its pictures are long forgotten
+        expect(page.locator("#prompt textarea")).to_have_value("w" * 300)
+        expect(page.locator("#status")).to_have_text(i18n.TAKEN_OVER)
+        expect(page.locator("#gallery .thumbnail-lg")).to_have_count(4)
+    with opened(browser, address) as other:  # somebody else's
+        expect(other.locator("#history")).to_be_hidden()
+
+
+def test_a_browser_whose_storage_holds_nonsense(browser: Browser, address: str):
+    with opened(browser, address) as page:
+        page.evaluate("localStorage.setItem('sdxl-history', '[1, null, {\"link\": 2}, {')")
+        with page.expect_response(lambda answer: "/queue/data" in answer.url):
+            page.reload()
+        draw(page)
+        page.locator("#history summary").click()
+        expect(page.locator("#history li")).to_have_count(1)
+
+
+# --- files ---
+
+
+def saved(page: Page, what: Locator, folder: Path) -> Path:
+    with page.expect_download() as download:
+        what.click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, tmp_path: Path):
+    draw(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    links = [page.locator("#picked").get_by_role("link", name=each) for each in i18n.KINDS.values()]
+    files = [saved(page, link, tmp_path) for link in links]
+    for path, kind in zip(files, ("PNG", "JPEG", "WEBP"), strict=True):
+        found = metadata.read(path)
+        assert found is not None
+        assert found.prompt == PROMPT
+        with Image.open(path) as picture:
+            assert picture.format == kind
+    page.get_by_role("button", name=i18n.RESTORE).click()
+    page.locator("#restore-picture input[type=file]").set_input_files(files[2])
+    expect(page.locator("#restored dd").first).to_have_text(PROMPT)
+
+    open_advanced(page)
+    page.get_by_label(i18n.EMBED).uncheck()
+    expect(page.locator("#picked")).to_be_hidden()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    for what in (*links, page.get_by_label("Download", exact=True)):
+        assert metadata.read(saved(page, what, tmp_path)) is None
+    page.reload()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    assert metadata.read(saved(page, links[0], tmp_path)) is None
+    page.get_by_label("Close").first.click()
+    draw(page, "a moon")
+    everything = saved(page, page.get_by_label("Download all"), tmp_path)
+    with zipfile.ZipFile(everything) as files:
+        assert len(files.namelist()) == 4
+        for name in files.namelist():
+            assert metadata.read(Path(files.extract(name, tmp_path))) is None
+    open_advanced(page)
+    expect(page.get_by_label(i18n.EMBED)).not_to_be_checked()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    expect(page.locator("#picked")).to_be_visible()
+    page.get_by_label(i18n.EMBED).check()
+    expect(page.locator("#picked")).to_be_hidden()
+    page.locator("#gallery .thumbnail-lg").first.click()
+    assert metadata.read(saved(page, links[0], tmp_path)) is not None
+
+
+def test_hostile_pictures_are_refused_or_shown_as_text(page: Page, tmp_path: Path):
+    hostile = '<img src=x onerror="document.title = 1">'
+    picture = Image.new("RGB", (8, 8))
+    metadata.attach(picture, Settings(hostile, hostile, 1, 2, 3.0, 8, 8, hostile, None))
+    metadata.save_png(picture, tmp_path / "made.png")
+    jpeg = metadata.converted((tmp_path / "made.png").read_bytes(), "JPEG")
+    (tmp_path / "made.jpg").write_bytes(jpeg)
+    Image.new("1", (10_000, 10_000)).save(tmp_path / "huge.png")
+    (tmp_path / "damaged.webp").write_bytes(b"RIFF" + bytes(99))
+    page.get_by_role("button", name=i18n.RESTORE).click()
+    place = page.locator("#restore-picture input[type=file]")
+    for name, said in (
+        ("huge.png", i18n.TOO_LARGE_A_PICTURE),
+        ("damaged.webp", i18n.UNREADABLE_PICTURE),
+    ):
+        place.set_input_files(tmp_path / name)
+        expect(page.locator("#restored")).to_have_text(said)
+    place.set_input_files(tmp_path / "made.jpg")
+    expect(page.locator("#restored dd").first).to_have_text(hostile)
+    assert page.locator("#restored img").count() == 0
+    assert page.title() != "1"
+
+
+# --- haste ---
+
+
+def test_two_hundred_clicks_are_one_request(page: Page):
+    page.locator("#prompt textarea").fill(PROMPT)
+    page.locator("#generate").evaluate(
+        "button => { for (let i = 0; i < 200; i++) button.click(); }"
+    )
+    wait_for_pictures(page)
+    page.locator("#history summary").click()
+    expect(page.locator("#history li")).to_have_count(1)
+    draw(page, "a moon")  # and it goes on
+    expect(page.locator("#history li")).to_have_count(2)
+
+
+def test_a_press_soon_after_the_pictures_counts(page: Page):
+    page.locator("#prompt textarea").fill(PROMPT)
+    page.evaluate(
+        """async () => {
+          const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
+          const said = () => document.getElementById("status").textContent;
+          document.getElementById("generate").click();
+          while (!said().includes("4 pictures in")) await pause(5);
+          while (!document.getElementById("generate")) await pause(5);
+          document.getElementById("generate").click();
+        }"""
+    )
+    page.locator("#history summary").click()
+    expect(page.locator("#history li")).to_have_count(2)
+
+
+# --- what cannot be ---
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "becomes"),
+    [("#steps", "99", "50"), ("#guidance", "-3", "0")],
+)
+def test_a_slider_takes_what_is_next_to_it(page: Page, field: str, typed: str, becomes: str):
+    open_advanced(page)
+    number = page.locator(f"{field} input[type=number]")
+    number.fill(typed)
+    page.keyboard.press("Tab")
+    expect(number).to_have_value(becomes)
+
+
+@pytest.mark.parametrize(
+    ("field", "label"), [("#seed", i18n.SEED), ("#variation-seed", i18n.VARIATION_SEED)]
+)
+@pytest.mark.parametrize("typed", ["-1", "4294967296", "1e30"])
+def test_a_seed_that_cannot_be_is_a_message(page: Page, field: str, label: str, typed: str):
+    page.locator("#prompt textarea").fill(PROMPT)
+    open_advanced(page)
+    page.get_by_label(i18n.RANDOMISE).uncheck()
+    page.locator(f"{field} input").fill(typed)
+    page.locator("#generate").click()
+    expect(page.get_by_role("alert")).to_contain_text(f"{label}: ")
+    expect(page.get_by_role("alert")).to_contain_text("whole numbers from 0 to 4294967295")
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+
+
+def test_ten_million_characters_are_a_message(browser: Browser, address: str):
+    page = browser.new_page()  # whose console says that something was too large
+    page.set_default_timeout(DRAWN_WITHIN_MS)
+    page.goto(address)
+    page.locator("#prompt textarea").evaluate(
+        """field => {
+          field.value = "x".repeat(10_000_000);  // past what the field lets one type
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+        }"""
+    )
+    page.locator("#generate").click()
+    said = page.get_by_text("at most 256 KiB are possible")
+    expect(said.first).to_be_visible(timeout=DRAWN_WITHIN_MS)
+    ask_after_a_refusal(page, PROMPT)
+    wait_for_pictures(page)
+    page.close()

@@ -1,0 +1,393 @@
+"""The page while the network goes away and comes back, and on one that is slow."""
+
+import asyncio
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from benchmarks.processes import Instance
+from benchmarks.proxy import Proxy
+from serving.messages import CANCELLED
+from tests import slowly
+from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures
+from tests.web import PROGRAM, start, wait_until
+from tools.page_states import PROMPT, launched, open_advanced
+from ui import i18n
+
+MEANWHILE = "a yellow moon"
+# How Chromium itself begins what it writes to the console about a network that is away.
+BROKEN = "Failed to load resource"
+SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
+
+
+class Line:
+    """The network between the browser and a server, which can be cut."""
+
+    def __init__(self, server: Instance) -> None:
+        self.server = server
+        self._proxy = Proxy(server.port)
+        self.url = self._proxy.url
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.mend()
+
+    def cut(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._proxy.close(), self._loop).result(10)
+
+    def mend(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._proxy.open(), self._loop).result(10)
+
+    def close(self) -> None:
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+@contextmanager
+def line_to(program: list[str], log: Path) -> Iterator[Line]:
+    server = Instance(program, log)
+    start(server)
+    line = Line(server)
+    yield line
+    line.close()
+    server.stop(60)
+
+
+@pytest.fixture(scope="module")
+def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """To a server that takes seven seconds for 25 steps."""
+    with line_to(slowly.program(280), tmp_path_factory.mktemp("slow") / "log") as line:
+        yield line
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """To the real program with a real model."""
+    with line_to(PROGRAM, tmp_path_factory.mktemp("app") / "log") as line:
+        yield line
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, line: Line) -> Iterator[Page]:
+    with opened(browser, line.url, unless=BROKEN) as found:
+        yield found
+
+
+@pytest.fixture
+def slow_page(browser: Browser, slow_line: Line) -> Iterator[Page]:
+    with opened(browser, slow_line.url, unless=BROKEN) as found:
+        open_advanced(found)
+        set_steps(found, 50)  # so that it is still drawn, however slow the machine is
+        yield found
+
+
+def set_steps(page: Page, steps: int) -> None:
+    page.locator("#steps input[type=number]").fill(str(steps))
+
+
+def drawn(line: Line) -> float:
+    """How many requests were drawn to their end."""
+    found = re.search(r'^sdxl_requests_total\{outcome="done"\} (.*)$', metrics(line), re.M)
+    return float(found[1]) if found else 0
+
+
+def metrics(line: Line) -> str:
+    return httpx.get(f"http://127.0.0.1:{line.server.port}/metrics").text
+
+
+@contextmanager
+def kept_away(page: Page) -> Iterator[None]:
+    """What breaks off is not back before somebody has looked."""
+    page.route("**/app_id", lambda route: route.fulfill(status=502))
+    yield
+    page.unroute("**/app_id")
+
+
+def draw(page: Page) -> None:
+    """Until some of it is done; then the visitor goes on typing."""
+    ask(page, PROMPT)
+    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    page.locator("#prompt textarea").fill(MEANWHILE)
+
+
+def expect_away(page: Page) -> None:
+    """It is said in the strip's place, and nowhere else."""
+    expect(page.locator("#network")).to_have_text(i18n.AWAY)
+    expect(page.locator("#status")).to_be_hidden()
+    expect(page.get_by_test_id("toast-body")).to_have_count(0)
+
+
+def expect_ready(page: Page, strip: str) -> None:
+    """It says how that ended, and that is all that is left of it."""
+    expect(page.locator("#status")).to_have_text(strip, timeout=DRAWN_WITHIN_MS)
+    expect(page.locator("#network")).to_have_text("")
+    expect(page.locator("#looks img")).to_have_count(0)
+    expect(page.locator("#generate")).to_be_visible()
+    expect(page.locator("#stop")).to_be_hidden()
+    expect(page.locator("#prompt textarea")).to_have_value(MEANWHILE)
+    expect(page.get_by_test_id("toast-body")).to_have_count(0)
+
+
+def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line):
+    page = slow_page
+    draw(page)
+    slow_line.cut()
+    expect_away(page)
+    expect(page.locator("#stop")).to_be_visible()
+    slow_line.mend()
+    expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50, about"))
+    expect(page.locator("#network")).to_have_text("")
+    expect_ready(page, "4 pictures")
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
+    set_steps(page, 2)
+    ask(page, MEANWHILE)
+    wait_for_pictures(page)
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
+
+
+def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line):
+    page, before = slow_page, drawn(slow_line)
+    set_steps(page, 25)
+    draw(page)
+    slow_line.cut()
+    expect_away(page)
+    wait_until(lambda: drawn(slow_line) == before + 1)
+    slow_line.mend()
+    expect_ready(page, "4 pictures")
+    pictures = page.locator("#gallery .thumbnail-lg img")
+    expect(pictures).to_have_count(4)
+    assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
+
+
+def test_away_for_several_times(slow_page: Page, slow_line: Line):
+    draw(slow_page)
+    for _ in range(2):
+        slow_line.cut()
+        expect_away(slow_page)
+        slow_line.mend()
+        expect(slow_page.locator("#status")).to_be_visible()
+    expect_ready(slow_page, "4 pictures")
+
+
+def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line):
+    page = slow_page
+    draw(page)
+    slow_line.cut()
+    expect_away(page)
+    page.locator("#stop").click()
+    slow_line.mend()
+    expect_ready(page, CANCELLED)
+    set_steps(page, 2)
+    slow_line.cut()
+    page.locator("#generate").click()
+    expect_away(page)
+    slow_line.mend()
+    wait_for_pictures(page)
+
+
+def test_silence_is_no_connection(slow_page: Page, slow_line: Line):
+    draw(slow_page)
+    slow_line.server.signal(signal.SIGSTOP)
+    expect(slow_page.locator("#network")).to_have_text(i18n.AWAY)
+    slow_line.server.signal(signal.SIGCONT)
+    expect_ready(slow_page, "4 pictures")
+
+
+def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
+    page = slow_page
+    page.route("**/queue/join*", lambda route: route.fulfill(status=502), times=1)
+    with kept_away(page):
+        ask(page, PROMPT)
+        expect_away(page)
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(CANCELLED)
+
+
+def test_what_got_through_without_an_answer_is_not_drawn_twice(page: Page, line: Line):
+    def cut(route: Route) -> None:
+        route.fetch()
+        route.abort("connectionreset")
+
+    before = drawn(line)
+    page.route("**/queue/join*", cut, times=1)
+    with kept_away(page):
+        ask(page, PROMPT)
+        expect_away(page)
+    wait_for_pictures(page)
+    page.wait_for_timeout(1000)
+    assert drawn(line) == before + 1
+    expect(page.locator("#history li")).to_have_count(1)
+
+
+# Has the browser hear of the first stream's end only after it has joined something more.
+LATE_END = """
+const send = window.fetch;
+const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
+let joined = 0;
+window.fetch = async (...call) => {
+  const address = String(call[0].url ?? call[0]);
+  const answer = await send(...call);
+  if (address.includes("/queue/join")) joined++;
+  if (!address.includes("/queue/data") || joined > 1) return answer;
+  const decoder = new TextDecoder();
+  const late = new TransformStream({
+    async transform(bytes, stream) {
+      if (decoder.decode(bytes, { stream: true }).includes("close_stream")) {
+        while (joined < 2) await pause(50);
+        await pause(500);
+      }
+      stream.enqueue(bytes);
+    },
+  });
+  return new Response(answer.body.pipeThrough(late), answer);
+};
+"""
+
+
+def test_what_is_asked_for_as_a_stream_ends_is_heard_of(page: Page):
+    page.add_init_script(LATE_END)
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.reload()
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+
+
+def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
+    def cut(route: Route) -> None:
+        route.abort("connectionreset")
+
+    page.route("**/gradio_api/file=**", cut, times=1)
+    ask(page, PROMPT)
+    page.wait_for_function(
+        """[...document.querySelectorAll("#gallery .thumbnail-lg img")].filter(
+            (image) => image.complete && image.naturalWidth).length === 4""",
+        timeout=DRAWN_WITHIN_MS,
+    )
+
+
+def break_off_late(route: Route) -> None:
+    """So late that whoever else wants it waits for the same load."""
+    time.sleep(1)
+    route.abort("connectionreset")
+
+
+def test_it_is_fetched_again_wherever_it_is_shown(page: Page):
+    """One image fails, and another that shows it while the first waits for it once more."""
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.route(re.compile(r"\?again$"), break_off_late, times=2)
+    page.evaluate(
+        """() => {
+            const gallery = document.querySelector("#gallery")
+            const src = `${gallery.querySelector(".thumbnail-lg img").src}?again`
+            const show = () => {
+                const image = Object.assign(new Image(), { src, className: "again" })
+                gallery.append(image)
+                return image
+            }
+            show().addEventListener("error", show, { once: true })
+        }"""
+    )
+    page.wait_for_function(
+        """() => {
+            const shown = [...document.querySelectorAll(".again")]
+            return shown.length === 2 && shown.every((image) => image.naturalWidth)
+        }""",
+        timeout=DRAWN_WITHIN_MS,
+    )
+
+
+def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
+    page.evaluate(
+        """new MutationObserver(() => { document.title = "away"; }).observe(
+            document.querySelector("#network"), { subtree: true, childList: true })"""
+    )
+    page.route("**/gradio_api/file=**", lambda route: route.fulfill(status=404))
+    ask(page, PROMPT)
+    is_anybody_there = page.expect_response(
+        lambda answer: "app_id" in answer.url, timeout=DRAWN_WITHIN_MS
+    )
+    with is_anybody_there:
+        wait_for_pictures(page)
+    page.wait_for_timeout(500)
+    assert page.title() != "away"
+
+
+def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
+    page = slow_page
+    draw(page)
+    slow_line.server.kill()
+    expect_away(page)
+    slow_line.server.start()
+    expect_ready(page, i18n.LOST)
+    set_steps(page, 2)
+    ask(page, MEANWHILE)
+    wait_for_pictures(page)
+
+
+def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
+    """As on a phone that is locked: the request is given up, and drawn once its visitor is back."""
+    with (
+        line_to([*slowly.program(400), "--grace", "0"], tmp_path / "log") as line,
+        opened(browser, line.url, unless=BROKEN) as page,
+    ):
+        draw(page)
+        line.cut()
+        expect_away(page)
+        wait_until(lambda: 'outcome="abandoned"} 1' in metrics(line))
+        line.mend()
+        expect_ready(page, "4 pictures")
+
+
+@contextmanager
+def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
+    """The page, opened over a network that is slow from the first byte."""
+    context = browser.new_context()
+    context.set_default_timeout(DRAWN_WITHIN_MS)
+    page = context.new_page()
+    chromium = context.new_cdp_session(page)
+    chromium.send("Network.enable")
+    chromium.send("Network.emulateNetworkConditions", SLOW)
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.goto(line.url)
+    expect(page.locator("html[data-sdxl]")).to_be_attached(timeout=DRAWN_WITHIN_MS)
+    yield page
+    context.close()
+
+
+def test_a_slow_network(browser: Browser, slow_line: Line):
+    with on_a_slow_network(browser, slow_line) as page:
+        ask(page, PROMPT)
+        page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+        began = time.monotonic()
+        expect(page.locator("#looks img")).to_have_count(4)
+        wait_for_pictures(page)
+        said = re.search(r"in ([\d.]+) s", page.locator("#status").inner_text())
+        assert said is not None
+        assert time.monotonic() - began < float(said[1]) + 60  # and not minutes
+        pictures = page.locator("#gallery .thumbnail-lg img")
+        assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
+
+
+def test_stop_on_a_slow_network(browser: Browser, tmp_path: Path):
+    """It is drawn for longer than a loaded machine's browser takes to press Stop."""
+    with (
+        line_to(slowly.program(3000), tmp_path / "log") as line,
+        on_a_slow_network(browser, line) as page,
+    ):
+        draw(page)
+        page.locator("#stop").click()
+        expect_ready(page, CANCELLED)

@@ -1,0 +1,234 @@
+"""Who is shown the page, up to its end.
+
+Told to stop while somebody waits for pictures, the program lets them have them.
+"""
+
+import asyncio
+import gc
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from signal import SIGTERM
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import Instance
+from serving.generator import Done, Image
+from serving.generators.local import LocalGenerator
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.record import Record
+from serving.requests.registry import Limits
+from tests import slowly
+from tests.browsing import SHOWN_WITHIN_MS, ask, opened, wait_for_pictures
+from tests.fake_pipeline import FakePipeline
+from tests.web import Site, folder_served, serve, start, wait_until
+from tools.page_states import launched
+
+STEP_MS = 240
+# More than the system buffers for a client that does not read.
+LARGE = b"\x89PNG" + bytes(24 * 2**20)
+ALL_ARE_SHOWN = """() => {
+  const shown = [...document.querySelectorAll("#gallery .thumbnail-lg img")]
+  return shown.length === 4 && shown.every((each) => each.complete && each.naturalWidth > 0)
+}"""
+
+
+# --- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Another site by two names, of which only the first may show the page; its pages are below."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "empty.html").write_text("<!doctype html><title>Elsewhere</title>")
+    with folder_served(folder) as port:
+        yield f"http://localhost:{port}", f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def instance(
+    others: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Instance]:
+    """The program, which the last test that has it may stop."""
+    log = tmp_path_factory.mktemp("app") / "log"
+    instance = Instance([*slowly.program(STEP_MS), "--cors-origins", others[0]], log)
+    try:
+        start(instance)
+        yield instance
+    finally:
+        instance.kill()
+    assert "Traceback" not in log.read_text()
+
+
+EMBED = """async (url) => {
+  const frame = document.createElement("iframe")
+  frame.src = `${url}/?embed=1`
+  const element = document.createElement("gradio-app")
+  element.setAttribute("src", url)
+  document.body.append(frame, element)
+  try {
+    await import(`${url}/gradio.js`)
+  } catch (error) {
+    return String(error)
+  }
+}"""
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_page_elsewhere_shows_this_one_only_if_it_is_named(
+    browser: Browser, instance: Instance, others: tuple[str, str], allowed: bool
+):
+    """As an element and in a frame."""
+    page = browser.new_page()
+    page.set_default_timeout(SHOWN_WITHIN_MS)
+    refused: list[str] = []
+    page.on("console", lambda said: refused.append(said.text) if said.type == "error" else None)
+    page.goto(f"{others[0] if allowed else others[1]}/empty.html")
+    failed = page.evaluate(EMBED, instance.url)
+    prompts = [
+        page.locator("gradio-app #prompt textarea"),
+        page.frame_locator("iframe").locator("#prompt textarea"),
+    ]
+    if allowed:
+        assert failed is None
+        for prompt in prompts:
+            expect(prompt).to_be_visible()
+    else:
+        assert "Failed to fetch" in failed
+        for why in ("frame-ancestors", "CORS policy"):
+            wait_until(lambda why=why: any(why in text for text in refused) or not_yet(page))
+        for prompt in prompts:
+            expect(prompt).to_have_count(0)
+    page.close()
+
+
+def not_yet(page: Page) -> bool:
+    """Has the browser's events come in."""
+    page.wait_for_timeout(20)
+    return False
+
+
+def test_the_component_is_read_by_nobody_who_is_not_named(
+    instance: Instance, others: tuple[str, str]
+):
+    allowed, evil = (
+        httpx.get(f"{instance.url}/gradio.js", headers={"Origin": origin}).headers
+        for origin in others
+    )
+    assert allowed["Access-Control-Allow-Origin"] == others[0]
+    assert "Access-Control-Allow-Origin" not in evil
+    for headers in (allowed, evil):
+        assert headers["Vary"] == "Origin"
+        assert headers["Cache-Control"] == "no-cache"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Type"].partition(";")[0].endswith("/javascript")
+        assert headers["Content-Security-Policy"].endswith(f"frame-ancestors 'self' {others[0]}")
+
+
+def test_the_page_shows_the_pictures_that_were_being_drawn(browser: Browser, instance: Instance):
+    """And then the program ends."""
+    with opened(browser, instance.url) as page:
+        ask(page, "a large red star")
+        expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d"))
+        instance.signal(SIGTERM)
+        wait_for_pictures(page)
+        page.wait_for_function(ALL_ARE_SHOWN)
+    assert instance.process.wait(120) == 0
+
+
+# --- over the API
+
+
+class Painting(LocalGenerator):
+    """Draws one large picture, when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(FakePipeline().as_pipeline(), Limits(), RateLimits(None, None), Observer())
+        self.may_end = threading.Event()
+
+    async def _draw(self, record: Record) -> None:
+        while not self.may_end.is_set():
+            await asyncio.sleep(0.01)
+        self._desk.publish(record, Image(0, LARGE, 7, {}))
+        self._desk.publish(record, Done())
+
+
+@contextmanager
+def asked(site: Site, **more: object) -> Iterator[socket.socket]:
+    """A connection on which the OpenAI route was asked for a picture, and little is buffered."""
+    body = json.dumps({"prompt": "a star", **more}).encode()
+    head = "POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", urlsplit(site.url).port))
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        wait_until(lambda: readiness(site).json()["running"] == 1)
+        yield client
+
+
+def readiness(site: Site) -> httpx.Response:
+    return httpx.get(f"{site.url}/readyz")
+
+
+def rest(client: socket.socket) -> bytes:
+    """All that comes until the server hangs up."""
+    parts = iter(lambda: client.recv(2**20), b"")
+    return b"".join(parts)
+
+
+def test_garbage_that_starting_left_alone_is_collected_while_it_serves():
+    gc.disable()
+    try:
+        with serve():
+            assert gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_who_reads_slowly_is_sent_everything():
+    painting = Painting()
+    with serve(generator=painting) as site, asked(site) as client:
+        site.stop()
+        painting.may_end.set()
+        time.sleep(2)
+        answer = rest(client)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+    assert json.loads(body)["data"][0]["b64_json"]
+
+
+def test_questions_are_answered_for_a_while_after_the_last_drawing():
+    """Of which the end may have come just before the signal."""
+    painting = Painting()
+    with serve(generator=painting, answers_on_s=8) as site:
+        with asked(site) as client:
+            wait_until(lambda: site.server._drew_at > 0)  # it has noticed
+            painting.may_end.set()
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+        site.stop()
+        wait_until(lambda: readiness(site).status_code == 503)
+        assert httpx.get(f"{site.url}/healthz").status_code == 200
+        site.thread.join(60)
+        assert not site.thread.is_alive()
+
+
+def test_nothing_was_drawn_and_nobody_waits():
+    with serve(answers_on_s=300) as site:
+        site.stop()
+        site.thread.join(60)
+        assert not site.thread.is_alive()

@@ -1,0 +1,157 @@
+"""Visitors of every kind meet the real program with the real model, in a browser each."""
+
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from httpx import HTTPStatusError
+from playwright.sync_api import Browser, expect
+
+from serving.messages import CANCELLED
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    ask,
+    ask_after_a_refusal,
+    opened,
+    wait_for_pictures,
+    width_needed,
+)
+from tools.page_states import PROMPT, launched, open_advanced
+from ui import i18n
+from ui.i18n import es, fr
+
+MOON = "a yellow moon"
+DARKNESS = """() => {
+    const colour = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number);
+    return 1 - Math.max(...colour.slice(0, 3)) / 255;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as started:
+        yield started
+
+
+def test_two_at_once_each_get_their_own_pictures(browser: Browser, address: str):
+    with opened(browser, address) as one, opened(browser, address) as other:
+        ask(one, PROMPT)
+        ask(other, MOON)
+        for page, prompt in ((one, PROMPT), (other, MOON)):
+            wait_for_pictures(page)
+            captions = page.locator("#gallery .caption-label").all_inner_texts()
+            assert [caption.endswith(f": {prompt}") for caption in captions] == [True] * 4
+
+
+def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: str):
+    step = re.compile(r"Step \d+ of 50")
+    with opened(browser, slow_address) as one, opened(browser, slow_address) as other:
+        for page in (one, other):
+            open_advanced(page)
+            page.locator("#steps input[type=number]").fill("50")
+        ask(one, PROMPT)
+        expect(one.locator("#status")).to_contain_text(step)
+        ask(other, MOON)
+        expect(other.locator("#status")).to_contain_text("Next in the queue")
+        one.locator("#stop").click()
+        expect(one.locator("#status")).to_have_text(CANCELLED)
+        expect(other.locator("#status")).to_contain_text(step)
+        # Not because the other one had come to its end.
+        unfinished = re.compile(r"Unfinished: step [1-4]?\d of 50")
+        expect(one.locator("#gallery .caption-label").first).to_contain_text(unfinished)
+        other.locator("#stop").click()
+        expect(other.locator("#status")).to_have_text(CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "touch", "scheme"),
+    [(390, 844, True, "dark"), (820, 1180, True, "light"), (1920, 1080, False, "dark")],
+)
+def test_on_every_screen(
+    browser: Browser, address: str, width: int, height: int, touch: bool, scheme: str
+):
+    options = {"color_scheme": scheme, "has_touch": touch, "is_mobile": touch}
+    with opened(browser, address, width, height, **options) as page:
+        assert (page.evaluate(DARKNESS) > 0.5) == (scheme == "dark")
+        page.locator("#prompt textarea").fill(PROMPT)
+        press = page.locator("#generate").tap if touch else page.locator("#generate").click
+        press()
+        wait_for_pictures(page)
+        page.get_by_role("button", name=i18n.ADVANCED).click()
+        page.locator("#gallery .thumbnail-lg").first.click()
+        expect(page.locator("#picked-settings dd").first).to_be_visible()
+        assert width_needed(page) == width
+
+
+@pytest.mark.parametrize("language", [es, fr], ids=lambda each: each.LANGUAGE)
+def test_in_their_own_language(browser: Browser, address: str, language: ModuleType):
+    with opened(browser, address, locale=language.LANGUAGE) as page:
+        expect(page.locator("html")).to_have_attribute("lang", language.LANGUAGE)
+        expect(page.locator("#generate")).to_have_text(language.GENERATE)
+        page.locator("#generate").click()
+        expect(page.get_by_role("alert")).to_have_text(language.BLANK_PROMPT)
+        ask_after_a_refusal(page, "a gun")
+        expect(page.get_by_role("alert")).to_have_text(re.compile(r"\Wgun\W"))
+        ask_after_a_refusal(page, PROMPT)
+        # Its own word for pictures, and its own mark between seconds and their tenths.
+        drawn = re.compile(r"\b4 (imágenes|images)\D* \d+,\d s")
+        expect(page.locator("#status")).to_have_text(drawn, timeout=DRAWN_WITHIN_MS)
+
+
+def test_what_is_blocked_is_said_and_nothing_is_drawn(browser: Browser, address: str):
+    with opened(browser, address) as page:
+        ask(page, "a red star and a gun")
+        said = '"gun" is not drawn here. Please leave it out.'
+        expect(page.get_by_role("alert")).to_have_text(said)
+        expect(page.locator("#prompt textarea")).to_have_value("a red star and a gun")
+        assert page.locator("#gallery img").count() == 0
+        ask_after_a_refusal(page, PROMPT)
+        wait_for_pictures(page)
+
+
+def test_how_programs_ask_is_described(browser: Browser, address: str):
+    # Gradio looks there for what not every server of its kind has.
+    with opened(browser, address, unless="Failed to load resource") as page:
+        page.get_by_role("button", name="Use via API").click()
+        described = page.locator(".api-docs")
+        expect(described).to_contain_text("/generate")
+        expect(described).to_contain_text("closely to follow the prompt, 0 to 50")
+        expect(described).to_contain_text("Styles: (none), Flat")
+        expect(described.get_by_text("API name:")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"prompt": " "}, i18n.BLANK_PROMPT),
+        ({"prompt": "x" * 2001}, "at most 2000"),
+        ({"negative_prompt": "x" * 2001}, "at most 2000"),
+        ({"prompt": "a gun"}, "is not drawn here"),
+        ({"style": "<b>"}, "Style: <b> is unknown"),
+        ({"guidance_scale": 50.5}, "Guidance scale: 50.5 is not possible"),
+        ({"guidance_scale": "much"}, "Guidance scale: much is"),
+        ({"steps": 0}, "Steps: 0 is not possible"),
+        ({"steps": 51}, "Steps: 51 is not possible"),
+        ({"seed": -1}, "Seed: -1 is not possible"),
+        ({"seed": 2**32}, "Seed: 4294967296 is not possible"),
+        ({"guidance_until": 1.5}, "1.5 is not possible"),
+        ({"variation_strength": -0.1}, "-0.1 is not possible"),
+        ({"variation_seed": 2**32}, "4294967296 is not possible"),
+        ({"size": "1x1"}, "1x1"),
+    ],
+    ids=lambda each: "".join(each) if isinstance(each, dict) else "",
+)
+def test_programs_are_told_which_value_cannot_be(address: str, values: dict[str, Any], said: str):
+    client: Any = Client(address, verbose=False)  # whose own arguments have other types
+    with pytest.raises(AppError, match=said):
+        client.predict(**{"prompt": PROMPT} | values, api_name="/generate")
+
+
+def test_programs_are_told_that_a_call_is_too_large(address: str):
+    client: Any = Client(address, verbose=False)
+    with pytest.raises(HTTPStatusError, match="413"):
+        client.predict("x" * 10_000_000, api_name="/generate")

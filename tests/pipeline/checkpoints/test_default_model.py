@@ -1,0 +1,30 @@
+"""Which checkpoint runs where nobody named one."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.checkpoints import default_model
+from pipeline.checkpoints.default_model import BUNDLED, SDXL, SDXL_REVISION, choose_model
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    found = [SimpleNamespace(platform=request.param)]
+    monkeypatch.setattr(default_model, "find_devices", lambda: found)
+
+
+@pytest.mark.parametrize("platform", ["cpu"], indirect=True)
+def test_without_an_accelerator_the_bundled_one(platform: None) -> None:
+    assert choose_model(None, None) == (str(BUNDLED), None)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"], indirect=True)
+def test_with_an_accelerator_sdxl_at_a_pinned_commit(platform: None) -> None:
+    assert choose_model(None, None) == (SDXL, SDXL_REVISION)
+
+
+def test_what_was_named_stays() -> None:
+    assert choose_model("some/model", None) == ("some/model", None)
+    assert choose_model(SDXL, "main") == (SDXL, "main")
+    assert choose_model(SDXL, None) == (SDXL, SDXL_REVISION)

@@ -1,0 +1,51 @@
+"""Which files of a checkpoint are needed."""
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pipeline.checkpoints.folder import count_parameters, list_folder, needed_files
+from pipeline.checkpoints.source import fetch
+from pipeline.errors import CheckpointError
+from tests.checkpoints import PLAIN, copy_checkpoint
+
+NAMES = list_folder(PLAIN)
+OTHERS = ["README.md", "vae_1_0/diffusion_pytorch_model.safetensors", "unet/model.onnx"]
+WEIGHTS = {name for name in NAMES if name.endswith(".safetensors")}
+FP16 = {name.replace(".safetensors", ".fp16.safetensors") for name in WEIGHTS}
+
+
+def test_nothing_that_is_there_for_other_programs():
+    assert len(WEIGHTS) == 4
+    assert set(needed_files([*NAMES, *FP16, *OTHERS]).files) == set(NAMES)
+
+
+def test_half_precision_takes_the_place_of_single():
+    names = [*NAMES, *FP16, *OTHERS]
+    needed = needed_files(names, prefer_fp16=True)
+    assert set(needed.files) == set(NAMES) - WEIGHTS | FP16
+    assert set(chain.from_iterable(needed.weights.values())) == FP16
+    assert all(file.startswith(f"{name}/") for name, [file] in needed.weights.items())
+
+
+def test_a_tokenizer_is_one_file_or_two():
+    names = [name for name in NAMES if not name.endswith(("vocab.json", "merges.txt"))]
+    with pytest.raises(CheckpointError, match=r"^tokenizer/ has no tokenizer"):
+        needed_files(names)
+    names += ["tokenizer/tokenizer.json", "tokenizer_2/tokenizer.json"]
+    assert set(needed_files(names).files) == set(names)
+
+
+def test_parameters_are_counted_once_and_whatever_their_precision(tmp_path: Path):
+    folder = copy_checkpoint(tmp_path, PLAIN)
+    right = sum(value.size for file in WEIGHTS for value in load_file(PLAIN / file).values())
+    assert count_parameters(fetch(str(folder))) == right
+    for file in WEIGHTS:
+        half = {name: value.astype(np.float16) for name, value in load_file(folder / file).items()}
+        save_file(half, folder / file.replace(".safetensors", ".fp16.safetensors"))
+    (folder / "all_in_one.safetensors").write_bytes(bytes(10**6))
+    for prefer_fp16 in (False, True):
+        assert count_parameters(fetch(str(folder), prefer_fp16=prefer_fp16)) == right

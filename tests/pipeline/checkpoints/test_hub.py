@@ -1,0 +1,438 @@
+"""Checkpoints from folders, and from the Hub by its real client and a server on this machine."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from pipeline.checkpoints.folder import Checkpoint
+from pipeline.checkpoints.source import fetch
+from pipeline.errors import CheckpointError
+from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
+from tests.hub_server import HubServer, Repo
+
+MODEL = "studio/sdxl"
+FIRST, SECOND = "1" * 40, "2" * 40
+
+TEXT_ENCODER = {"model_type": "clip_text_model", "hidden_size": 64}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "model_index.json": {
+        "_class_name": "StableDiffusionXLPipeline",
+        "scheduler": ["diffusers", "EulerDiscreteScheduler"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "tokenizer_2": ["transformers", "CLIPTokenizer"],
+    },
+    "scheduler/scheduler_config.json": {"_class_name": "EulerDiscreteScheduler"},
+    "text_encoder/config.json": TEXT_ENCODER,
+    "text_encoder_2/config.json": TEXT_ENCODER | {"projection_dim": 64},
+    "unet/config.json": {
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 32,
+        "attention_head_dim": 1,
+        "block_out_channels": [32, 64],
+        "cross_attention_dim": 128,
+        "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+        "projection_class_embeddings_input_dim": 64 + 6 * 32,
+        "sample_size": 16,
+        "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"],
+        "use_linear_projection": True,
+    },
+    "vae/config.json": {},
+}
+TOKENIZER = ["vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"]
+WEIGHTS = [
+    "text_encoder/model.safetensors",
+    "text_encoder_2/model.safetensors",
+    "unet/diffusion_pytorch_model.safetensors",
+    "vae/diffusion_pytorch_model.safetensors",
+]
+FP16 = [name.replace(".safetensors", ".fp16.safetensors") for name in WEIGHTS]
+NEEDED = {
+    *CONFIGS,
+    *(f"{folder}/{name}" for folder in ("tokenizer", "tokenizer_2") for name in TOKENIZER),
+    *WEIGHTS,
+}
+# What published repositories carry beside that.
+OTHERS = [
+    ".gitattributes",
+    "README.md",
+    "sd_xl_base_1.0.safetensors",
+    "feature_extractor/preprocessor_config.json",
+    "safety_checker/model.safetensors",
+    "text_encoder/flax_model.msgpack",
+    "unet/diffusion_pytorch_model.bin",
+    "unet/model.onnx",
+    "unet/openvino_model.xml",
+    "vae_1_0/diffusion_pytorch_model.safetensors",
+    "vae_decoder/model.onnx",
+]
+
+
+def content(name: str) -> bytes:
+    if name in CONFIGS:
+        return json.dumps(CONFIGS[name]).encode()
+    if name in WEIGHTS or name in FP16:
+        dtype = np.float16 if "fp16" in name else np.float32
+        values = np.arange(50_000) + len(name)  # so that no two files are the same
+        return save({name: values.astype(dtype)})
+    return f"content of {name}".encode()
+
+
+def repository(*without: str) -> dict[str, bytes]:
+    return {name: content(name) for name in [*NEEDED, *FP16, *OTHERS] if name not in without}
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    repo = Repo({FIRST: repository(), SECOND: repository()}, {"main": SECOND, "v1": FIRST})
+    with HubServer({MODEL: repo}) as server:
+        yield server
+
+
+PROGRAM = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+from pipeline.errors import CheckpointError
+from pipeline.checkpoints.source import fetch
+try:
+    found = fetch(**json.loads(sys.argv[1]))
+    print(json.dumps([str(found.folder), found.model, found.revision, found.weights]))
+except CheckpointError as error:
+    sys.exit(f"CheckpointError: {error}")
+"""
+
+
+def fetch_apart(
+    hub: str,
+    cache: Path,
+    environment: dict[str, str] | None = None,
+    largest_file: int = resource.RLIM_INFINITY,
+    **kwargs: Any,
+) -> Checkpoint:
+    """Calls `fetch` in a program of its own: the client reads its environment when imported."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    settings = {"HF_ENDPOINT": hub, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1,localhost"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps({"model": MODEL} | kwargs), str(largest_file)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=kept | settings | (environment or {}),
+    )
+    if done.returncode:
+        *_, last = done.stderr.rpartition("CheckpointError: ")
+        assert "Traceback" not in done.stderr, done.stderr
+        raise CheckpointError(last)
+    folder, *others = json.loads(done.stdout)
+    return Checkpoint(Path(folder), *others)
+
+
+def by_network(names: list[str]) -> dict[str, list[str]]:
+    return {name.split("/")[0]: [name] for name in names}
+
+
+def files_below(folder: Path) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file()  # so a link must lead to a file
+    }
+
+
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+NOBODY = "http://127.0.0.1:9"  # the port of the discard service: nothing listens there
+
+
+def test_only_what_is_needed_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path)
+    assert (found.model, found.revision) == (MODEL, SECOND)
+    assert hub.downloaded() == NEEDED
+    assert files_below(found.folder) == NEEDED
+    for name in NEEDED:
+        assert (found.folder / name).read_bytes() == content(name)
+
+
+def test_half_precision_where_offered(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos[MODEL].commits[SECOND].pop(FP16[-1])  # for all but the VAE
+    found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)
+    weights = {name for name in files_below(found.folder) if name.endswith(".safetensors")}
+    assert weights == {*FP16[:-1], WEIGHTS[-1]}
+    assert found.weights == by_network([*FP16[:-1], WEIGHTS[-1]])
+
+
+def test_what_is_read_does_not_depend_on_what_else_was_downloaded(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    for prefer_fp16 in (False, True, False):
+        found = fetch_apart(hub.url, tmp_path, prefer_fp16=prefer_fp16)
+        assert found.weights == by_network(FP16 if prefer_fp16 else WEIGHTS)
+        assert fetch_apart(NOBODY, tmp_path, prefer_fp16=prefer_fp16) == found
+    assert {*WEIGHTS, *FP16} <= files_below(found.folder)
+
+
+def test_warm_cache(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path)
+    hub.requests.clear()
+    assert fetch_apart(hub.url, tmp_path) == found
+    assert hub.downloaded() == set()
+    hub.requests.clear()
+    assert fetch_apart(hub.url, tmp_path, OFFLINE) == found
+    assert fetch_apart(hub.url, tmp_path, OFFLINE, revision="main") == found
+    assert hub.requests == []
+    assert fetch_apart(NOBODY, tmp_path) == found  # not told to be offline, but it is
+
+
+def test_warm_cache_serves_the_other_precision(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)
+    assert found.weights == by_network(FP16)
+    assert fetch_apart(hub.url, tmp_path, OFFLINE, prefer_fp16=False) == found
+
+
+def test_warm_cache_without_its_listing(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path)
+    for listing in tmp_path.rglob("trees/*.json"):  # older clients did not keep one
+        listing.unlink()
+    assert fetch_apart(hub.url, tmp_path, OFFLINE) == found
+
+
+def test_pinned_revision(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path, revision="v1")
+    assert found.revision == FIRST
+    assert not [line for line in hub.requests if SECOND in line]
+    hub.requests.clear()
+    assert fetch_apart(hub.url, tmp_path, revision=FIRST) == found
+    assert hub.requests == []  # a commit never changes
+
+
+def test_main_moves_on(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos[MODEL].branches["main"] = FIRST
+    assert fetch_apart(hub.url, tmp_path).revision == FIRST
+    hub.repos[MODEL].branches["main"] = SECOND
+    assert fetch_apart(hub.url, tmp_path).revision == SECOND
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("model_index.json", r"studio/sdxl: no checkpoint in diffusers' layout"),
+        ("unet/config.json", r"unet/config\.json: this file is missing"),
+        ("tokenizer_2/merges.txt", r"studio/sdxl: tokenizer_2/ has no tokenizer; expected vocab"),
+        ("text_encoder/model", r"studio/sdxl: text_encoder/flax_model\.msgpack: only safetensors"),
+        ("vae/diffusion", r"studio/sdxl: vae/: no weights found; expected vae/diffusion"),
+    ],
+)
+def test_repo_without_a_file(hub: HubServer, tmp_path: Path, missing: str, message: str) -> None:
+    files = hub.repos[MODEL].commits[SECOND]
+    for name in [name for name in files if name.startswith(missing)]:
+        del files[name]
+    with pytest.raises(CheckpointError, match=message):
+        fetch_apart(hub.url, tmp_path)
+    assert not [name for name in hub.downloaded() if name.endswith(".safetensors")]
+
+
+def test_another_kind_of_model_is_refused_before_its_weights(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    hub.repos[MODEL].commits[SECOND]["model_index.json"] = b'{"_class_name": "FluxPipeline"}'
+    with pytest.raises(CheckpointError, match=r"model_index\.json: _class_name = 'FluxPipeline'"):
+        fetch_apart(hub.url, tmp_path)
+    assert hub.downloaded() <= set(CONFIGS)
+
+
+def test_download_that_breaks_off_is_resumed(hub: HubServer, tmp_path: Path) -> None:
+    files = hub.repos[MODEL].commits[SECOND]
+    # The client writes in pieces of 10 MiB.
+    files[WEIGHTS[2]] = save({"weight": np.arange(3 * 2**20, dtype=np.float32)})
+    hub.break_off = {WEIGHTS[2]: [11 * 2**20], "unet/config.json": [10]}
+    found = fetch_apart(hub.url, tmp_path)
+    [resumed] = [line for line in hub.requests if line.startswith("RANGE")]
+    assert resumed.endswith(f"{WEIGHTS[2]} from {10 * 2**20}")
+    for name in (WEIGHTS[2], "unet/config.json"):
+        assert (found.folder / name).read_bytes() == files[name]
+
+
+def test_download_that_keeps_breaking_off(hub: HubServer, tmp_path: Path) -> None:
+    hub.break_off = {WEIGHTS[2]: [0] * 99}
+    with pytest.raises(CheckpointError, match=r"broke off .*start again to go on"):
+        fetch_apart(hub.url, tmp_path)
+    assert not list(tmp_path.rglob("*.incomplete"))
+    with pytest.raises(CheckpointError, match=r"What is in the cache.*unet/"):
+        fetch_apart(hub.url, tmp_path, OFFLINE)
+    hub.break_off.clear()
+    hub.requests.clear()
+    found = fetch_apart(hub.url, tmp_path)
+    assert files_below(found.folder) == NEEDED
+    assert WEIGHTS[2] in hub.downloaded()
+    assert "unet/config.json" not in hub.downloaded()  # what was whole is kept
+
+
+def test_unknown_repo(hub: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nobody/nothing: no such folder.*HF_TOKEN"):
+        fetch_apart(hub.url, tmp_path, model="nobody/nothing")
+
+
+def test_unknown_revision(hub: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no revision 'v9' at http"):
+        fetch_apart(hub.url, tmp_path, revision="v9")
+    with pytest.raises(CheckpointError, match=rf"no revision '{'9' * 40}' at http"):
+        fetch_apart(hub.url, tmp_path, revision="9" * 40)
+
+
+def test_private_and_gated(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos[MODEL].token = "hf_secret"
+    with pytest.raises(CheckpointError, match=r"no access to it.*HF_TOKEN"):
+        fetch_apart(hub.url, tmp_path)
+    assert fetch_apart(hub.url, tmp_path, {"HF_TOKEN": "hf_secret"}).revision == SECOND
+    hub.repos["studio/gated"] = Repo({FIRST: {}}, {"main": FIRST}, gated=True)
+    with pytest.raises(CheckpointError, match=r"studio/gated: access must be asked for at http"):
+        fetch_apart(hub.url, tmp_path, model="studio/gated")
+
+
+@pytest.mark.parametrize("environment", [OFFLINE, {}])
+def test_no_network_and_nothing_cached(tmp_path: Path, environment: dict[str, str]) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot be reached .*'main' is not whole in the"):
+        fetch_apart(NOBODY, tmp_path, environment)
+
+
+def test_cache_that_cannot_be_written(hub: HubServer, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_text("a file where a folder should be")  # stops root as well, unlike permissions
+    with pytest.raises(CheckpointError, match=r"cache.*: Not a directory; the cache needs room"):
+        fetch_apart(hub.url, cache)
+
+
+def test_disk_that_takes_no_more(hub: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"File too large; .* room .* HF_HOME"):
+        fetch_apart(hub.url, tmp_path, largest_file=100_000)
+    assert not list(tmp_path.rglob("*.incomplete"))
+    assert files_below(fetch_apart(hub.url, tmp_path).folder) == NEEDED
+
+
+def test_a_hub_that_does_not_answer(hub: HubServer, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        impatient = {"HF_HUB_ETAG_TIMEOUT": "1"}
+        with pytest.raises(CheckpointError, match=r"cannot be reached \(.*'main' is not whole"):
+            fetch_apart(url, tmp_path, impatient)
+        fetch_apart(hub.url, tmp_path)
+        assert files_below(fetch_apart(url, tmp_path, impatient).folder) == NEEDED
+
+
+@pytest.mark.parametrize(
+    "name", ["./nowhere", "/no/such/folder", "a/b/c", "~/none", "~nosuchuser/x", "bad name", ""]
+)
+def test_neither_folder_nor_id(name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"no such folder, and not the form of a model's id"):
+        fetch(name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in NEEDED:
+        path = tmp_path / "miniature" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(name))
+    return tmp_path / "miniature"
+
+
+def test_folder(folder: Path) -> None:
+    assert fetch(str(folder)) == Checkpoint(folder, "miniature", None, by_network(WEIGHTS))
+
+
+def test_a_folder_with_both_precisions_is_read_as_it_would_be_downloaded(folder: Path) -> None:
+    for name in FP16[:-1]:
+        (folder / name).write_bytes(content(name))
+    assert fetch(str(folder)).weights == by_network(WEIGHTS)
+    assert fetch(str(folder), prefer_fp16=True).weights == by_network([*FP16[:-1], WEIGHTS[-1]])
+
+
+def test_folder_has_no_revision(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"miniature: this is a folder.*no revision 'main'"):
+        fetch(str(folder), revision="main")
+
+
+def test_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no checkpoint in diffusers' layout"):
+        fetch(str(tmp_path))
+
+
+@pytest.mark.parametrize("from_hub", [False, True])
+def test_a_network_by_itself_is_named(tmp_path: Path, from_hub: bool) -> None:
+    """As ControlNets are published."""
+    config = json.dumps({"_class_name": "ControlNetModel"}).encode()
+    named = "its config.json is that of a lone ControlNetModel; this is a ControlNet"
+    if not from_hub:
+        (tmp_path / "config.json").write_bytes(config)
+        with pytest.raises(CheckpointError, match=named):
+            fetch(str(tmp_path))
+        return
+    files = {"config.json": config, "diffusion_pytorch_model.safetensors": b"weights"}
+    with HubServer({MODEL: Repo({FIRST: files}, {"main": FIRST})}) as server:
+        with pytest.raises(CheckpointError, match=named):
+            fetch_apart(server.url, tmp_path)
+        assert server.downloaded() == {"config.json"}
+
+
+def test_single_file(tmp_path: Path) -> None:
+    path = tmp_path / "sd_xl_base_1.0.safetensors"
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"is a file; .* folder in diffusers' layout"):
+        fetch(str(path))
+
+
+def test_folder_with_a_file_missing(folder: Path) -> None:
+    (folder / WEIGHTS[2]).unlink()
+    with pytest.raises(CheckpointError, match=r"miniature: unet/: no weights found"):
+        fetch(str(folder))
+    (folder / "unet/config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"unet/config\.json: this file is missing"):
+        fetch(str(folder))
+
+
+def test_stable_diffusion_1_has_one_text_encoder(tmp_path: Path) -> None:
+    """Nor is anything fetched that is there for another program."""
+    source = GOLDEN / "sd_1/checkpoint"
+    needed = files_below(source)
+    files = {name: (source / name).read_bytes() for name in needed}
+    others = dict.fromkeys((*OTHERS, "text_encoder_2/model.safetensors"), b"")
+    with HubServer({MODEL: Repo({FIRST: files | others}, {"main": FIRST})}) as server:
+        found = fetch_apart(server.url, tmp_path)
+        assert server.downloaded() == needed
+    assert files_below(found.folder) == needed
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_safety_checker_is_downloaded_where_it_is_wanted(tmp_path: Path, wanted: bool) -> None:
+    source = GOLDEN / "safety/checkpoint"
+    files = {name: (source / name).read_bytes() for name in files_below(source)}
+    parts = ("safety_checker/", "feature_extractor/")
+    needed = {name for name in files if wanted or not name.startswith(parts)}
+    others = {"safety_checker/pytorch_model.bin": b"", "safety_checker/flax_model.msgpack": b""}
+    with HubServer({MODEL: Repo({FIRST: files | others}, {"main": FIRST})}) as server:
+        fetch_apart(server.url, tmp_path, safety_checker=wanted)
+        assert server.downloaded() == needed
+
+
+def test_a_scheduler_may_be_chosen_where_the_checkpoints_own_is_not_supported(
+    tmp_path: Path,
+) -> None:
+    folder = copy_checkpoint(tmp_path)
+    class_name = "UniPCMultistepScheduler"
+    change_json(folder / "scheduler/scheduler_config.json", _class_name=class_name)
+    change_json(folder / "model_index.json", scheduler=["diffusers", class_name])
+    with pytest.raises(CheckpointError, match=class_name):
+        fetch(str(folder))
+    assert fetch(str(folder), scheduler="ddim").folder == folder

@@ -1,0 +1,146 @@
+"""Attention against its definition, written out in NumPy."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline.kernels.attention import attention, cross_attention, self_attention
+
+
+def by_definition(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> np.ndarray:
+    scores = np.einsum("blnk,bsnk->bnls", q, k) / np.sqrt(q.shape[-1])
+    if causal:
+        scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("bnls,bsnk->blnk", weights, v)
+
+
+def draw(*lengths: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(2, length, 3, 8)).astype(np.float32) for length in lengths]
+
+
+@pytest.fixture
+def mixed_dtypes() -> Iterator[None]:
+    """JAX's own attention mixes bfloat16 and float32, on purpose."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_to_itself(causal: bool) -> None:
+    q, k, v = draw(6, 6, 6)
+    ours = attention(jnp.array(q), jnp.array(k), jnp.array(v), causal=causal)
+    np.testing.assert_allclose(ours, by_definition(q, k, v, causal), atol=1e-5)
+
+
+def test_to_a_context_of_another_length() -> None:
+    q, k, v = draw(6, 9, 9)
+    ours = attention(jnp.array(q), jnp.array(k), jnp.array(v))
+    np.testing.assert_allclose(ours, by_definition(q, k, v, False), atol=1e-5)
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_softmax_is_float32_where_the_network_is_bfloat16() -> None:
+    """A thousand equal keys: each weight's rounding would add up."""
+    q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in draw(1, 1000, 1000))
+    ours = attention(0 * q, k, v)
+    assert ours.dtype == jnp.bfloat16
+    mean = np.asarray(v, np.float32).mean(1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(ours, np.float32), mean, atol=2e-3)
+
+
+def parts(*widths: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(2, 6, width)).astype(np.float32) for width in widths]
+
+
+def heads_apart(x: np.ndarray) -> list[np.ndarray]:
+    """Queries, keys and values side by side -> each `[2, 6, 3, 8]`."""
+    return [part.reshape(2, 6, 3, 8) for part in np.split(x, x.shape[-1] // 24, axis=-1)]
+
+
+HEAD_BYTES = 4 * 6 * 6
+CUDNN = "jax._src.cudnn.fused_attention_stablehlo"
+
+
+@pytest.mark.parametrize(
+    ("score_bytes", "cached_bytes"),
+    [(2**28, 2**24), (2**28, 2 * HEAD_BYTES), (HEAD_BYTES // 3, 2 * HEAD_BYTES)],
+)
+def test_of_projections(
+    score_bytes: int, cached_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once, two heads at a time, and of those a query at a time."""
+    monkeypatch.setattr("pipeline.kernels.attention.SCORE_BYTES", score_bytes)
+    monkeypatch.setattr("pipeline.kernels.attention.CACHED_BYTES", cached_bytes)
+    jax.clear_caches()  # they are not among what a trace is kept by
+    joined, query, key_value = parts(72, 24, 48)
+    right = by_definition(*heads_apart(joined), causal=False).reshape(2, 6, 24)
+    run = jax.jit(lambda x: self_attention(x, 3))
+    np.testing.assert_allclose(run(joined), right, atol=1e-5)
+    right = by_definition(*heads_apart(query), *heads_apart(key_value), causal=False)
+    run = jax.jit(lambda q, kv: cross_attention(q, kv, 3))
+    np.testing.assert_allclose(run(query, key_value), right.reshape(2, 6, 24), atol=1e-5)
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_of_projections_in_bfloat16() -> None:
+    [joined] = (jnp.asarray(x, jnp.bfloat16) for x in parts(72))
+    ours = self_attention(joined, 3)
+    assert ours.dtype == jnp.bfloat16
+    right = by_definition(*heads_apart(np.asarray(joined, np.float32)), causal=False)
+    np.testing.assert_allclose(np.asarray(ours, np.float32), right.reshape(2, 6, 24), atol=2e-2)
+
+
+def test_scores_are_never_in_memory_whole() -> None:
+    """As the VAE's at 1024x1024, where they would be a gigabyte a picture."""
+    shape = jax.ShapeDtypeStruct((1, 16384, 3 * 512), jnp.float32)
+    compiled = jax.jit(lambda x: self_attention(x, 1)).lower(shape).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 2**30
+
+
+def test_derivative() -> None:
+    [joined] = parts(72)
+
+    def plain(x: jax.Array) -> jax.Array:
+        q, k, v = (part.reshape(2, 6, 3, 8) for part in jnp.split(x, 3, axis=-1))
+        return (attention(q, k, v) ** 2).sum()
+
+    ours = jax.jit(jax.grad(lambda x: (self_attention(x, 3) ** 2).sum()))(joined)
+    np.testing.assert_allclose(ours, jax.jit(jax.grad(plain))(joined), atol=1e-5)
+
+
+def test_a_tpu_gets_the_kernel_and_a_cpu_does_not() -> None:
+    traced = jax.jit(lambda x: self_attention(x, 2)).trace(np.zeros((1, 256, 384), np.float32))
+    assert "tpu_custom_call" in traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert "custom_call" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+
+
+def test_a_tpu_gets_no_kernel_for_few_keys() -> None:
+    query, key_value = np.zeros((1, 256, 128), np.float32), np.zeros((1, 77, 256), np.float32)
+    traced = jax.jit(lambda q, kv: cross_attention(q, kv, 2)).trace(query, key_value)
+    assert "custom_call" not in traced.lower(lowering_platforms=("tpu",)).as_text()
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_a_gpu_gets_cudnns_kernel_where_heads_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowered, not run: what JAX asks of a GPU's library as it traces is answered here."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for question in ("check_cudnn_version", "check_compute_capability"):
+        monkeypatch.setattr(f"{CUDNN}.{question}", lambda *_: 91000)
+
+    def kernels(attend: Callable[..., jax.Array], *widths: int) -> int:
+        arrays = [jax.ShapeDtypeStruct((1, 77, width), jnp.bfloat16) for width in widths]
+        lowered = jax.jit(attend).trace(*arrays).lower(lowering_platforms=("cuda",))
+        return lowered.as_text().count("__cudnn$fmhaSoftmax")
+
+    assert kernels(lambda x: self_attention(x, 2), 384) == 1
+    assert kernels(lambda q, kv: cross_attention(q, kv, 2), 128, 256) == 1
+    assert kernels(lambda x: self_attention(x, 1), 3 * 512) == 0  # the VAE's head is too wide

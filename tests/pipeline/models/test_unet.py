@@ -1,0 +1,70 @@
+"""What the UNet's prediction depends on; its values are in test_golden."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from pipeline.models.config import UNetConfig, read_config
+from pipeline.models.unet import UNet
+from tests.checkpoints import SMALLEST
+from tools.agreement import load_module
+
+
+@cache
+def network() -> tuple[UNet, UNetConfig]:
+    config = read_config(SMALLEST).unet
+    return load_module(UNet, config, SMALLEST / "unet"), config
+
+
+@nnx.jit
+def run(unet: UNet, latents: Any, times: Any, embeds: Any, pooled: Any, sizes: Any) -> Any:
+    return unet(latents, times, unet.condition(embeds, pooled, sizes))
+
+
+@cache
+def inputs() -> dict[str, np.ndarray]:
+    config = network()[1]
+    rng = np.random.default_rng(0)
+    assert config.addition is not None
+    pooled = config.addition.input_dim - 6 * config.addition.time_embed_dim
+    return {
+        "latents": rng.normal(size=(2, 8, 8, config.in_channels)).astype(np.float32),
+        "times": np.array([961, 1], np.float32),
+        "embeds": rng.normal(size=(2, 7, config.cross_attention_dim)).astype(np.float32),
+        "pooled": rng.normal(size=(2, pooled)).astype(np.float32),
+        "sizes": np.array([[16, 16, 0, 0, 16, 16]] * 2, np.float32),
+    }
+
+
+def predict(**changes: np.ndarray) -> np.ndarray:
+    return np.asarray(run(network()[0], **{**inputs(), **changes}))
+
+
+def test_shape() -> None:
+    assert predict().shape == inputs()["latents"].shape
+    assert predict().dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["latents", "times", "embeds", "pooled", "sizes"])
+def test_every_input_matters_and_only_to_its_own_row(name: str) -> None:
+    changed = inputs()[name].copy()
+    changed[1] = changed[1] + 3
+    before, after = predict(), predict(**{name: changed})
+    assert np.abs(after[1] - before[1]).max() > 1e-4
+    np.testing.assert_allclose(after[0], before[0], atol=1e-5)
+
+
+def test_rows_are_told_apart_by_each_of_the_six_sizes() -> None:
+    for place in range(6):
+        sizes = inputs()["sizes"].copy()
+        sizes[:, place] += 5
+        assert np.abs(predict(sizes=sizes) - predict()).max() > 1e-5
+
+
+def test_timesteps_are_not_rounded() -> None:
+    """961 would be 960 in bfloat16."""
+    near = predict(times=np.array([960, 1], np.float32))
+    assert np.abs(near - predict()).max() > 1e-6

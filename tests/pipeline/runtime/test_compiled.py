@@ -1,0 +1,179 @@
+"""Layouts, and the same pictures from every one of them, with nothing compiled after startup."""
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline.models.config import read_config
+from pipeline.runtime import sampler
+from pipeline.runtime.compiled import choose_layout, make_mesh
+from pipeline.schedulers.config import SCHEDULERS
+from pipeline.schedulers.methods import make_schedule
+from tests.checkpoints import SMALLEST, shared_pipeline
+
+PROMPTS = ["a red star", "a blue circle", "a large green square", "two yellow rings"]
+NEGATIVE = ["", "red", "blue, blurry", ""]
+BOUND = 1 / 255
+
+
+@pytest.mark.parametrize(
+    ("devices", "images", "layout"),
+    [
+        (1, 4, (1, 1)),
+        (2, 4, (2, 1)),
+        (3, 4, (2, 1)),
+        *((n, 4, (4, 1)) for n in range(4, 8)),
+        *((n, 4, (4, 2)) for n in range(8, 17)),
+        (1, 1, (1, 1)),
+        (2, 1, (1, 2)),
+        (16, 1, (1, 2)),
+        (3, 3, (3, 1)),
+        (2, 3, (1, 2)),
+        (5, 3, (3, 1)),
+        (6, 3, (3, 2)),
+        (4, 6, (2, 2)),
+        (4, 5, (1, 2)),
+        (8, 12, (4, 2)),
+        (16, 8, (8, 2)),
+        (15, 8, (8, 1)),
+    ],
+)
+def test_layout(devices: int, images: int, layout: tuple[int, int]) -> None:
+    assert choose_layout(devices, images) == layout
+
+
+@pytest.mark.parametrize("devices", range(1, 17))
+@pytest.mark.parametrize("images", range(1, 17))
+def test_layouts_share_equally(devices: int, images: int) -> None:
+    split, halves = choose_layout(devices, images)
+    assert images % split == 0
+    used = split * halves
+    assert 1 <= used <= devices
+    others = [n * h for n in range(1, images + 1) if images % n == 0 for h in (1, 2)]
+    assert used == max(n for n in others if n <= devices)
+
+
+def test_devices_that_are_not_used_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        mesh = make_mesh(jax.devices()[:3], 4)
+    assert caplog.messages == ["3 devices found; 4 pictures use 2 of them"]
+    assert list(mesh.devices.flat) == jax.devices()[:2]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_nothing_is_told_where_all_are_used(devices: int, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        mesh = make_mesh(jax.devices()[:devices], 4)
+    assert caplog.messages == []
+    assert mesh.devices.size == devices
+
+
+@pytest.mark.parametrize(("devices", "used"), [(2, 2), (3, 2), (4, 4), (8, 8)])
+def test_every_number_of_devices_draws_the_same(devices: int, used: int) -> None:
+    draw = partial(np.stack, axis=0)
+    alone, several = (
+        draw(shared_pipeline(n).generate(PROMPTS, NEGATIVE, seed=7, output_type="np").images)
+        for n in (1, devices)
+    )
+    assert shared_pipeline(devices).num_devices == used
+    assert np.abs(alone - several).max() <= BOUND
+    # The pictures differ among themselves, or the comparison would say nothing.
+    assert all(np.abs(alone[i] - alone[i - 1]).max() > 10 * BOUND for i in range(4))
+
+
+def test_halves_of_guidance_run_on_different_devices() -> None:
+    run = shared_pipeline(8)._compiled
+    ids = np.zeros((2, 4, 2, 77), np.int32)
+    for array in jax.tree.leaves(run.encode(ids, np.zeros(4, bool))):
+        held = {shard.device.id: shard.index[:2] for shard in array.addressable_shards}
+        assert held == {
+            half * 4 + picture: (slice(half, half + 1), slice(picture, picture + 1))
+            for half in range(2)
+            for picture in range(4)
+        }
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_every_device_computes_only_its_share(devices: int) -> None:
+    """The programs of one device: no array in them holds more of the batch than its share."""
+    run = shared_pipeline(devices)._compiled
+    shapes = {"denoise": (8, "8,8,16"), "encode": (8, "77,64"), "decode": (4, "16,16,16")}
+    for name, (batch, shape) in shapes.items():
+        program = run.executables[name].as_text() or ""
+        shares = {n for n in (1, 2, 4, 8) if f"f32[{n},{shape}]" in program}
+        assert max(shares) == max(batch // devices, 1), name
+
+
+def test_pictures_are_spread_over_the_devices() -> None:
+    run = shared_pipeline(4)._compiled
+    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
+    latents = run.initial_latents(seeds, 1.0)
+    held = {shard.device.id: shard.index[0] for shard in latents.addressable_shards}
+    assert held == {picture: slice(picture, picture + 1) for picture in range(4)}
+    pictures, _ = run.decode(latents)
+    assert pictures.sharding.is_equivalent_to(latents.sharding, pictures.ndim)
+    assert len({shard.device for shard in pictures.addressable_shards}) == 4
+
+
+def test_weights_are_on_every_device() -> None:
+    run = shared_pipeline(4)._compiled
+    for leaves in run._weights.values():
+        assert all(leaf.sharding.is_fully_replicated for leaf in leaves)
+        assert all(leaf.devices() == set(jax.devices()[:4]) for leaf in leaves)
+
+
+@pytest.mark.parametrize(("devices", "guided"), [(1, 99), (8, 99), (1, 3), (8, 3)])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: str) -> None:
+    run = shared_pipeline(devices)._compiled
+    steps = 7
+    config = read_config(SMALLEST, scheduler).scheduler
+    # So that the last step changes something with every one of them.
+    schedule = make_schedule(replace(config, set_alpha_to_one=True), steps)
+    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
+    ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
+    advance = partial(
+        run.denoise,
+        conditioning=run.encode(ids, np.zeros(4, bool)),
+        seeds=seeds,
+        table=run.put_schedule(schedule),
+        guidance_scale=5.0,
+        guided=guided,
+    )
+    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
+    end = schedule.stops[-1]
+    whole = np.asarray(advance(first, start=0, stop=end).latents)
+    for middle in range(1, end):
+        half = advance(first, start=0, stop=middle)
+        assert np.abs(np.asarray(half.latents) - whole).max() > 0.001
+        np.testing.assert_array_equal(advance(half, start=middle, stop=end).latents, whole)
+    np.testing.assert_array_equal(advance(first, start=0, stop=0).latents, first.latents)
+
+
+def test_one_half_of_one_picture_at_a_time_comes_to_the_same() -> None:
+    run = shared_pipeline(1)._compiled
+    schedule = make_schedule(read_config(SMALLEST).scheduler, 3)
+    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
+    ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
+    context = run.encode(ids, np.zeros(4, bool))
+    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
+    rest = first, context, seeds, run.put_schedule(schedule)
+    whole = run.denoise(*rest, guidance_scale=5.0, guided=3, start=0, stop=3)
+    right = np.asarray(whole.latents)
+    in_turn = jax.jit(partial(sampler.denoise, run._networks.unet, one_by_one=True))
+    ours = in_turn(*rest, np.float32(5), np.int32(0), np.int32(3)).latents
+    np.testing.assert_allclose(ours, right, atol=1e-5 * np.abs(right).max())
+
+
+def test_initial_latents_are_scaled_noise() -> None:
+    run = shared_pipeline(1)._compiled
+    seeds = run.put_seeds(np.array([5, 6, 2**32 - 1, 0], np.uint32))
+    one, three = (np.asarray(run.initial_latents(seeds, sigma)) for sigma in (1.0, 3.0))
+    np.testing.assert_allclose(three, 3 * one, rtol=1e-6)
+    assert len({row.tobytes() for row in one}) == 4
+    assert abs(one.mean()) < 0.1
+    assert abs(one.std() - 1) < 0.1

@@ -1,0 +1,105 @@
+"""What of a checkpoint is read, and what is kept of it for the next start."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+from pipeline.checkpoints.source import fetch
+from pipeline.errors import CheckpointError
+from pipeline.models.config import read_config
+from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.loading import (
+    find_networks,
+    load_networks,
+    load_tokenizers,
+    without_collecting_garbage,
+)
+from tests.checkpoints import SMALLEST, change_json, copy_checkpoint
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ExecutableCache:
+    return ExecutableCache(tmp_path / "cache")
+
+
+def test_kept_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from pipeline.models.config import read_config
+        from pipeline.runtime.executable_cache import ExecutableCache
+        from pipeline.runtime.loading import load_tokenizers
+
+        folder, cache = map(Path, sys.argv[1:])
+        tokenizers = load_tokenizers(folder, read_config(folder), ExecutableCache(cache))
+        ids, cut = tokenizers.tokenize(["red star " * 40])
+        print("transformers" in sys.modules, ids.tolist(), cut)
+    """
+    command = [sys.executable, "-c", program, str(SMALLEST), str(cache.folder)]
+    first, second = (subprocess.check_output(command, text=True) for _ in range(2))
+    assert first.startswith("True ")
+    assert second == first.replace("True", "False", 1)
+
+
+def test_other_tokenizers_are_read(cache: ExecutableCache, tmp_path: Path) -> None:
+    folder = copy_checkpoint(tmp_path)
+    (folder / "tokenizer/notes.old").mkdir()  # no file of theirs
+    config = read_config(folder)
+    before = load_tokenizers(folder, config, cache)
+    for name in ("tokenizer", "tokenizer_2"):
+        change_json(folder / name / "tokenizer_config.json", model_max_length=20)
+    after = load_tokenizers(folder, config, cache)
+    assert (before.length, after.length) == (77, 20)
+    (folder / "tokenizer_2/tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"tokenizer_2: the tokenizer cannot be read"):
+        load_tokenizers(folder, config, cache)
+
+
+def test_networks_are_traced_once(cache: ExecutableCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, dtype = read_config(SMALLEST), np.dtype(np.float32)
+    checkpoint = fetch(str(SMALLEST))
+    traced = find_networks(checkpoint, config, dtype, cache)
+    monkeypatch.setattr(
+        "pipeline.runtime.loading.blueprints", lambda _: pytest.fail("traced again")
+    )
+    kept = find_networks(checkpoint, config, dtype, cache)
+    for name, stored in traced.items():
+        (one, shapes), (other, kept_shapes) = map(nnx.split, (stored.module, kept[name].module))
+        assert one == other
+        assert jax.tree.map(repr, shapes) == jax.tree.map(repr, kept_shapes)
+
+
+@pytest.mark.parametrize("prefer_fp16", [False, True])
+def test_the_weight_files_that_were_chosen_are_read(tmp_path: Path, prefer_fp16: bool) -> None:
+    """Whatever else is in the folder, as in a cache that was filled twice."""
+    folder = copy_checkpoint(tmp_path)
+    for half in folder.rglob("*.fp16.safetensors"):
+        twice = {name: 2 * value.astype(np.float32) for name, value in load_file(half).items()}
+        save_file(twice, half.with_name(half.name.replace(".fp16", "")))
+    checkpoint = fetch(str(folder), prefer_fp16=prefer_fp16)
+    assert all((".fp16" in file) == prefer_fp16 for [file] in checkpoint.weights.values())
+    found = find_networks(checkpoint, read_config(folder), np.dtype(np.float32))
+    networks = load_networks(found, jax.numpy.asarray)
+    [file] = (folder / "unet").glob("*.fp16.safetensors")
+    stored = load_file(file)["conv_norm_out.weight"].astype(np.float32)
+    read = networks.unet.conv_norm_out.scale.get_value()
+    np.testing.assert_array_equal(read, stored * (1 if prefer_fp16 else 2))
+
+
+def test_garbage_is_collected_again_after_a_start() -> None:
+    with without_collecting_garbage():
+        assert not gc.isenabled()
+        with without_collecting_garbage():  # in another thread, perhaps
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(KeyError), without_collecting_garbage():
+        raise KeyError
+    assert gc.isenabled()

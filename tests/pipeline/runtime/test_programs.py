@@ -1,0 +1,72 @@
+"""What a program is kept as says all that decides what it is compiled for."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipeline.models.config import read_config
+from pipeline.runtime import programs
+from pipeline.runtime.compiled import make_mesh
+from pipeline.runtime.loading import trace_networks
+from pipeline.runtime.programs import Networks, Program, Programs, Shapes
+from tests.checkpoints import GOLDEN, PLAIN, SMALLEST
+
+SAFETY = GOLDEN / "safety/checkpoint"
+SHAPES = Shapes(images=4, height=16, width=16, tokens=77)
+CHOICES = [
+    (SMALLEST, "float32", 1, SHAPES),
+    (PLAIN, "float32", 1, SHAPES),
+    (SMALLEST, "bfloat16", 1, SHAPES),
+    (SMALLEST, "float32", 2, SHAPES),
+    (SMALLEST, "float32", 8, SHAPES),  # the halves of guidance apart
+    (SMALLEST, "float32", 1, Shapes(images=2, height=16, width=16, tokens=77)),
+    (SMALLEST, "float32", 1, Shapes(images=4, height=24, width=16, tokens=77)),
+    (SMALLEST, "float32", 1, Shapes(images=4, height=16, width=24, tokens=77)),
+    (SMALLEST, "float32", 1, Shapes(images=4, height=16, width=16, tokens=20)),
+    (SAFETY, "float32", 1, SHAPES),
+    (SAFETY, "float32", 2, SHAPES),
+    (SAFETY, "float32", 4, SHAPES),
+    (SAFETY, "float32", 1, Shapes(images=2, height=16, width=16, tokens=77)),
+    (SAFETY, "float32", 1, Shapes(images=4, height=24, width=16, tokens=77)),
+]
+
+
+# JAX's attention and Flax's norms mix bfloat16 and float32, on purpose.
+@jax.numpy_dtype_promotion("standard")
+def test_other_arguments_are_another_program() -> None:
+    seen: dict[str, list[tuple[str, str]]] = {}
+    for folder, dtype, devices, shapes in CHOICES:
+        config, mesh = read_config(folder), make_mesh(jax.devices()[:devices], shapes.images)
+        numbers = np.dtype(jnp.dtype(dtype))
+        networks = Networks.named(trace_networks(config, numbers))
+        made = Programs(config, networks, mesh, shapes)
+        for name in programs.names(config, mesh):
+            about = programs.about(name, config, numbers, mesh, shapes)
+            seen.setdefault(name, []).append((repr(about), repr(made[name].args)))
+    assert len(seen["denoise"]) == len(CHOICES)
+    for name, pairs in seen.items():
+        for (about, args), (other_about, other_args) in combinations(pairs, 2):
+            assert about != other_about or args == other_args, name
+        assert len({args for _, args in pairs}) > 3, name
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_text_and_safety_checker_are_the_same_for_every_size() -> None:
+    other = replace(SHAPES, height=24, width=32)
+    for folder, same in ((SMALLEST, {"encode"}), (SAFETY, {"encode", "check"})):
+        config, mesh = read_config(folder), make_mesh(jax.devices()[:1], 4)
+        numbers = np.dtype(np.float32)
+        networks = Networks.named(trace_networks(config, numbers))
+        one, two = (Programs(config, networks, mesh, shapes) for shapes in (SHAPES, other))
+        for name in programs.names(config, mesh):
+            keys = [programs.about(name, config, numbers, mesh, each) for each in (SHAPES, other)]
+            assert (keys[0] == keys[1]) == (name in same), name
+            assert (lowered(one[name]) == lowered(two[name])) == (name in same), name
+
+
+def lowered(program: Program) -> str:
+    """What the compiler is given."""
+    return jax.jit(program.function, out_shardings=program.outputs).lower(*program.args).as_text()

@@ -1,0 +1,138 @@
+"""Which scheduler a file asks for, with which settings, and what is refused or means nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import CheckpointError
+from pipeline.schedulers.config import SCHEDULERS, SchedulerConfig, read_scheduler
+from pipeline.schedulers.methods import make_schedule
+
+# What every class can do with the file of any other one.
+PLAIN = {"beta_schedule": "scaled_linear", "clip_sample": False, "skip_prk_steps": True}
+
+
+def read(
+    folder: Path, name: str, chosen: str | None = None, xl: bool = True, **values: Any
+) -> SchedulerConfig:
+    class_name = SCHEDULERS[name]
+    file = folder / "scheduler_config.json"
+    file.write_text(json.dumps({"_class_name": class_name, **PLAIN, **values}))
+    return read_scheduler(file, class_name, chosen, xl=xl)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_class_decides(tmp_path: Path, name: str) -> None:
+    config = read(tmp_path, name)
+    assert config.name == name
+    # Defaults are the class's own.
+    assert config.timestep_spacing == ("leading" if name in ("ddim", "pndm") else "linspace")
+    assert config.set_alpha_to_one == (name == "ddim")
+
+
+@pytest.mark.parametrize("chosen", SCHEDULERS)
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_another_one_may_be_chosen(tmp_path: Path, name: str, chosen: str) -> None:
+    config = read(tmp_path, name, chosen, prediction_type="v_prediction", steps_offset=2)
+    assert config == read(tmp_path, chosen, prediction_type="v_prediction", steps_offset=2)
+    assert (config.name, config.prediction_type, config.steps_offset) == (chosen, "v_prediction", 2)
+
+
+def test_a_choice_makes_up_for_a_class_that_is_not_supported(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler_config.json"
+    file.write_text(json.dumps({"_class_name": "UniPCMultistepScheduler", **PLAIN}))
+    assert read_scheduler(file, "UniPCMultistepScheduler", "ddim", xl=True).name == "ddim"
+    with pytest.raises(CheckpointError, match="_class_name = 'UniPCMultistepScheduler'"):
+        read_scheduler(file, "UniPCMultistepScheduler", xl=True)
+
+
+def test_what_is_left_out_is_no_reason_to_refuse_a_choice(tmp_path: Path) -> None:
+    for chosen, key in (("pndm", "skip_prk_steps"), ("ddim", "clip_sample")):
+        file = tmp_path / "scheduler_config.json"
+        file.write_text(json.dumps({"_class_name": SCHEDULERS[chosen]}))
+        assert read_scheduler(file, SCHEDULERS[chosen], chosen, xl=True).name == chosen
+        with pytest.raises(CheckpointError, match=f"{key} = .* is not supported"):
+            read_scheduler(file, SCHEDULERS[chosen], xl=True)
+
+
+def test_karras_levels_are_for_those_that_have_them(tmp_path: Path) -> None:
+    read_so = {name: read(tmp_path, name, use_karras_sigmas=True) for name in SCHEDULERS}
+    assert [name for name, config in read_so.items() if config.use_karras_sigmas] == [
+        "euler",
+        "dpmsolver++",
+    ]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("given", [{}, {"steps_offset": 0}, {"steps_offset": 1}])
+def test_stable_diffusion_1_and_2_have_an_offset(
+    tmp_path: Path, name: str, given: dict[str, Any]
+) -> None:
+    assert read(tmp_path, name, xl=False, **given).steps_offset == 1
+    assert read(tmp_path, name, **given).steps_offset == given.get("steps_offset", 0)
+
+
+def test_stable_diffusion_1_and_2_are_never_clipped(tmp_path: Path) -> None:
+    assert read(tmp_path, "ddim", xl=False, clip_sample=True).name == "ddim"
+    with pytest.raises(CheckpointError, match="clip_sample = True is not supported"):
+        read(tmp_path, "ddim", clip_sample=True)
+    # It means nothing to the others.
+    assert read(tmp_path, "euler", clip_sample=True).name == "euler"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("pndm", "skip_prk_steps", False),
+        ("euler", "num_train_timesteps", 49),
+        ("euler", "num_train_timesteps", 10**9),
+        ("pndm", "set_alpha_to_one", None),
+        ("pndm", "prediction_type", "sample"),
+        ("ddim", "rescale_betas_zero_snr", True),
+        ("ddim", "thresholding", True),
+        ("ddim", "timestep_spacing", "karras"),
+        ("euler-ancestral", "rescale_betas_zero_snr", True),
+        ("dpmsolver++", "algorithm_type", "sde-dpmsolver++"),
+        ("dpmsolver++", "solver_order", 3),
+        ("dpmsolver++", "solver_type", "heun"),
+        ("dpmsolver++", "final_sigmas_type", "sigma_min"),
+        ("dpmsolver++", "lambda_min_clipped", -5.1),
+        ("dpmsolver++", "use_lu_lambdas", True),
+        ("dpmsolver++", "use_flow_sigmas", True),
+        ("dpmsolver++", "variance_type", "learned_range"),
+        ("dpmsolver++", "nonsense", 1),
+    ],
+)
+def test_refused_with_file_key_and_value(tmp_path: Path, name: str, key: str, value: Any) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read(tmp_path, name, **{key: value})
+    assert str(tmp_path / "scheduler_config.json") in str(caught.value)
+    assert f"{key} = {value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_an_offset_stays_within_the_training_timesteps(tmp_path: Path, name: str) -> None:
+    config = read(tmp_path, name, timestep_spacing="leading", steps_offset=19)
+    runs = [make_schedule(config, steps).timesteps for steps in range(1, 51)]
+    assert max(map(max, runs)) == 999
+    for offset in (20, 1000, 10**30):
+        said = rf"scheduler_config\.json: steps_offset = {offset} is not supported; .* at most 19,"
+        with pytest.raises(CheckpointError, match=said):
+            read(tmp_path, name, timestep_spacing="leading", steps_offset=offset)
+        # As in diffusers nothing else reads it.
+        for spacing in ("linspace", "trailing"):
+            read(tmp_path, name, timestep_spacing=spacing, steps_offset=offset)
+
+
+def test_the_offset_of_stable_diffusion_1_and_2_needs_room(tmp_path: Path) -> None:
+    assert read(tmp_path, "ddim", num_train_timesteps=50).steps_offset == 0
+    with pytest.raises(CheckpointError, match=r"num_train_timesteps = 50 .* a number above 50, a"):
+        read(tmp_path, "ddim", xl=False, num_train_timesteps=50)
+    make_schedule(read(tmp_path, "ddim", xl=False, num_train_timesteps=51), 50)
+
+
+def test_what_only_other_classes_read_is_ignored(tmp_path: Path) -> None:
+    assert read(tmp_path, "ddim", solver_order=3, sigma_max=80.0).name == "ddim"
+    assert read(tmp_path, "pndm", lambda_min_clipped=float("-inf")).name == "pndm"

@@ -1,0 +1,202 @@
+"""Noise levels and coefficients of a run; agreement with diffusers is in test_golden."""
+
+from dataclasses import replace
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline.runtime.programs import MAX_EVALUATIONS
+from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS, SchedulerConfig
+from pipeline.schedulers.methods import (
+    PNDM_WEIGHTS,
+    REMEMBERED,
+    State,
+    dpm_solver_levels,
+    euler_levels,
+    make_schedule,
+    scale_model_input,
+    step,
+)
+from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
+
+SDXL = SchedulerConfig(
+    name="euler",
+    num_train_timesteps=1000,
+    beta_start=0.00085,
+    beta_end=0.012,
+    beta_schedule="scaled_linear",
+    prediction_type="epsilon",
+    timestep_spacing="leading",
+    steps_offset=1,
+    use_karras_sigmas=False,
+    set_alpha_to_one=True,
+)
+STEPS = range(1, MAX_INFERENCE_STEPS + 1)
+SPACINGS = ["leading", "trailing", "linspace"]
+
+
+@pytest.mark.parametrize("karras", [False, True])
+@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("levels", [euler_levels, dpm_solver_levels])
+def test_every_step_count_gives_falling_noise(levels, spacing: str, karras: bool) -> None:
+    config = replace(SDXL, timestep_spacing=spacing, use_karras_sigmas=karras)
+    for steps in STEPS:
+        timesteps, sigmas = levels(config, steps)
+        assert timesteps.shape == (steps,)
+        assert sigmas.shape == (steps + 1,)
+        assert sigmas[-1] == 0
+        assert (np.diff(sigmas) < 0).all()
+        # With Karras levels whole timesteps may come twice.
+        assert (np.diff(timesteps) <= -(not karras)).all()
+        assert timesteps.min() >= 0
+        assert timesteps.max() <= 999
+
+
+@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_step_count_gives_a_table(name: str, spacing: str) -> None:
+    for steps in STEPS:
+        schedule = make_schedule(replace(SDXL, name=name, timestep_spacing=spacing), steps)
+        evaluations = steps + 1 if name == "pndm" and steps > 1 else steps
+        assert [column.shape[:1] for column in schedule.table] == [(evaluations,)] * 7
+        assert schedule.table.values.shape[1:] == (1 + REMEMBERED,)
+        assert evaluations <= MAX_EVALUATIONS
+        assert list(schedule.stops) == list(range(evaluations + 1 - steps, evaluations + 1))
+        for column in schedule.table:
+            assert column.dtype == np.float32
+            assert np.isfinite(column).all()
+        assert (schedule.timesteps >= 0).all()
+        # Nothing is looked back at that has not been.
+        assert not any(row[i + 1 :].any() for i, row in enumerate(schedule.table.values))
+        assert schedule.table.noise.any() == (name == "euler-ancestral" and steps > 1)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_expected_picture_of_a_network_that_knows_it(name: str, prediction: str) -> None:
+    config = replace(SDXL, name=name, prediction_type=prediction)
+    schedule = make_schedule(config, 25)
+    table = schedule.table
+    picture, noise = 0.7, -1.3
+    shares = alphas_cumprod(config)[schedule.timesteps.astype(int)].astype(np.float64)
+    of_picture, of_noise = np.sqrt(shares), np.sqrt(1 - shares)
+    latents = (of_picture * picture + of_noise * noise) / table.input_scale
+    predicted = {"epsilon": noise, "v_prediction": of_picture * noise - of_noise * picture}
+    value = table.value_latents * latents + table.value_prediction * predicted[prediction]
+    expected = schedule.picture[:, 0] * latents + schedule.picture[:, 1] * value
+    np.testing.assert_allclose(expected, picture, atol=1e-4)
+
+
+def test_sdxl_in_25_steps() -> None:
+    schedule = make_schedule(SDXL, 25)
+    assert schedule.timesteps.tolist() == [961 - 40 * i for i in range(25)]
+    sigmas = euler_levels(SDXL, 25)[1]
+    assert schedule.init_noise_sigma == pytest.approx((sigmas[0] ** 2 + 1) ** 0.5)
+
+
+def test_stable_diffusion_1_in_25_steps() -> None:
+    schedule = make_schedule(replace(SDXL, name="pndm", set_alpha_to_one=False), 25)
+    assert schedule.timesteps.tolist() == [961, 921, *(921 - 40 * i for i in range(24))]
+    assert schedule.init_noise_sigma == 1
+
+
+def test_spacings() -> None:
+    first_and_last = {
+        spacing: make_schedule(replace(SDXL, timestep_spacing=spacing), 10).timesteps[[0, -1]]
+        for spacing in SPACINGS
+    }
+    assert first_and_last["leading"].tolist() == [901, 1]
+    assert first_and_last["trailing"].tolist() == [999, 99]
+    assert first_and_last["linspace"].tolist() == [999, 0]
+
+
+def test_only_leading_starts_from_the_variance_preserving_level() -> None:
+    config = replace(SDXL, timestep_spacing="trailing")
+    assert make_schedule(config, 10).init_noise_sigma == pytest.approx(
+        euler_levels(config, 10)[1][0]
+    )
+
+
+def test_beta_schedules_differ() -> None:
+    linear = train_sigmas(replace(SDXL, beta_schedule="linear"))
+    scaled = train_sigmas(SDXL)
+    assert linear[0] == pytest.approx(scaled[0], rel=1e-3)
+    assert linear[500] > 1.1 * scaled[500]
+    assert (np.diff(linear) > 0).all()
+
+
+def test_scaled_input_has_unit_variance() -> None:
+    rng = np.random.default_rng(0)
+    schedule = make_schedule(SDXL, 10)
+    sigma = euler_levels(SDXL, 10)[1][0]
+    noisy = rng.normal(size=10_000) + sigma * rng.normal(size=10_000)
+    row = jax.tree.map(lambda column: column[0], schedule.table)
+    assert float(scale_model_input(jnp.float32(noisy), row).std()) == pytest.approx(1, abs=0.02)
+
+
+def shares(config: SchedulerConfig, timestep: float) -> tuple[float, float]:
+    """Of picture and noise in what the network sees at a timestep, which may be a fraction."""
+    levels = train_sigmas(config)
+    sigma = np.interp(timestep, np.arange(len(levels)), levels)
+    picture = (sigma**2 + 1) ** -0.5
+    return picture, sigma * picture
+
+
+# PNDM's steps are between the timesteps that the network is told in this one case alone.
+FOLLOWED = [
+    case
+    for case in product(SCHEDULERS, SPACINGS, ["epsilon", "v_prediction"])
+    if case[0] != "pndm" or case[1:] == ("leading", "epsilon")
+]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 8])
+@pytest.mark.parametrize(("name", "spacing", "prediction_type"), FOLLOWED)
+def test_a_perfect_network_gives_the_picture(
+    name: str, spacing: str, prediction_type: str, steps: int
+) -> None:
+    """One that knows the picture and takes everything else for noise; whatever noise is added."""
+    config = replace(SDXL, name=name, timestep_spacing=spacing, prediction_type=prediction_type)
+    rng = np.random.default_rng(0)
+    picture, start, *added = rng.normal(size=(2 + steps + 1, 1, 2, 2, 3)).astype(np.float32)
+    schedule = make_schedule(config, steps)
+    alpha, sigma = shares(config, float(schedule.timesteps[0]))
+    latents = (alpha * picture + sigma * start) / schedule.table.input_scale[0]
+    state = State(jnp.float32(latents), jnp.zeros((REMEMBERED, *picture.shape)))
+    for i, timestep in enumerate(schedule.timesteps):
+        row = jax.tree.map(lambda column, i=i: jnp.asarray(column[i]), schedule.table)
+        alpha, sigma = shares(config, float(timestep))
+        seen = scale_model_input(state.latents, row)
+        noise = (seen - alpha * picture) / sigma
+        v = alpha * noise - sigma * picture
+        prediction = noise if prediction_type == "epsilon" else v
+        state = step(jnp.float32(prediction), state, row, jnp.float32(added[i]))
+    np.testing.assert_allclose(state.latents, picture, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["ddim", "pndm"])
+def test_the_last_step_may_keep_the_first_timesteps_noise(name: str) -> None:
+    config = replace(SDXL, name=name, set_alpha_to_one=False)
+    last = make_schedule(config, 10).table.latents[-1]
+    other = make_schedule(replace(config, set_alpha_to_one=True), 10).table.latents[-1]
+    assert last == pytest.approx(other * alphas_cumprod(config)[0] ** 0.5, rel=1e-6)
+
+
+def test_weights_of_pndm_are_averages() -> None:
+    np.testing.assert_allclose(PNDM_WEIGHTS.sum(axis=1), 1)
+    # The second evaluation is in no later one.
+    assert [PNDM_WEIGHTS[i][i - 1] for i in range(2, 5)] == [0, 0, 0]
+
+
+def test_a_step_of_no_length_changes_nothing_but_the_history() -> None:
+    latents = jnp.ones((1, 2, 2, 1))
+    history = jnp.arange(REMEMBERED, dtype=jnp.float32)[:, None, None, None, None] + 5
+    table = make_schedule(SDXL, 3).table
+    row = jax.tree.map(lambda column: jnp.asarray(column[0]), table)
+    row = row._replace(values=jnp.zeros(1 + REMEMBERED))
+    state = step(7 * latents, State(latents, history * latents), row, latents)
+    np.testing.assert_array_equal(state.latents, latents)
+    assert state.history[:, 0, 0, 0, 0].tolist() == [7, 5, 6, 7]

@@ -1,0 +1,232 @@
+"""Agreement with torch's diffusers, through the files that `tools/make_goldens.py` wrote.
+
+The bounds are the project's promise in float32; a figure above one is a defect to be found.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline import SDXLPipeline
+from pipeline.models.config import read_config
+from pipeline.schedulers.config import SCHEDULERS
+from pipeline.schedulers.methods import dpm_solver_levels, euler_levels, make_schedule
+from tests.checkpoints import CompilationCount
+from tools import agreement
+from tools.agreement import Networks, relative_error
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.npz"))
+DRAWN_IN_EVERY_WAY = ("plain", "sd_1", "sd_2")
+COMPONENT_BOUND = 2e-5
+LATENTS_BOUND = 1e-4
+PICTURE_BOUND = 1 / 255
+LEVELS = {
+    "euler": euler_levels,
+    "euler-ancestral": euler_levels,
+    "dpmsolver++": dpm_solver_levels,
+}
+
+
+BY_NOISE_LEVELS = [
+    name
+    for name in NAMES
+    if read_config(GOLDEN / name / "checkpoint").scheduler.name in LEVELS  # the others by timesteps
+]
+
+for_every_checkpoint = pytest.mark.parametrize("name", NAMES)
+
+
+@cache
+def golden(name: str) -> dict[str, np.ndarray]:
+    with np.load(GOLDEN / name / "golden.npz", allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+@cache
+def networks(name: str) -> Networks:
+    return agreement.load_networks(GOLDEN / name / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
+    """Makes the whole pipeline on one device, for two pictures of the checkpoint's own size."""
+    cache_dir = tmp_path_factory.mktemp("private") / "cache"
+
+    @cache
+    def make(name: str, scheduler: str | None = None) -> SDXLPipeline:
+        return SDXLPipeline.from_pretrained(
+            GOLDEN / name / "checkpoint",
+            images_per_request=2,
+            devices=jax.devices()[:1],
+            cache_dir=cache_dir,
+            scheduler=scheduler,
+        )
+
+    return make
+
+
+def test_the_shapes_promised_are_covered() -> None:
+    configs = [read_config(GOLDEN / name / "checkpoint") for name in NAMES]
+    assert len(configs) >= 5
+    assert any(
+        len(config.unet.block_out_channels) == 3 and len(set(config.unet.num_attention_heads)) > 1
+        for config in configs
+    )
+    assert any(config.scheduler.prediction_type == "v_prediction" for config in configs)
+    assert any(config.scheduler.use_karras_sigmas for config in configs)
+    assert {config.scheduler.name for config in configs} >= {"euler", "pndm", "ddim"}
+    assert {
+        config.unet.use_linear_projection for config in configs if config.text_encoder_2 is None
+    } == {True, False}
+    assert any(
+        len(config.vae.block_out_channels) == 5 and config.vae.latent_channels == 8
+        for config in configs
+    )
+
+
+@for_every_checkpoint
+def test_tokenizers(name: str) -> None:
+    prompts = json.loads(str(golden(name)["prompts"]))
+    ours, _ = networks(name).tokenizers.tokenize(prompts)
+    for i in range(ours.shape[1]):
+        np.testing.assert_array_equal(ours[:, i], golden(name)[f"input_ids_{i + 1}"])
+
+
+@for_every_checkpoint
+def test_text_encoders(name: str) -> None:
+    theirs = golden(name)
+    for i, encoder in enumerate(networks(name).text_encoders, 1):
+        states, pooled = agreement.text_states(encoder, theirs[f"input_ids_{i}"])
+        assert relative_error(np.asarray(states), theirs[f"hidden_{i}"]) <= COMPONENT_BOUND
+        if i == 2:
+            assert relative_error(np.asarray(pooled), theirs["pooled"]) <= COMPONENT_BOUND
+        else:
+            assert pooled is None
+
+
+@for_every_checkpoint
+def test_prompt_embeds_are_all_encoders_states(name: str) -> None:
+    theirs = golden(name)
+    hidden = [theirs[f"hidden_{i + 1}"] for i in range(len(networks(name).text_encoders))]
+    np.testing.assert_array_equal(np.concatenate(hidden, axis=-1), theirs["prompt_embeds"])
+
+
+@for_every_checkpoint
+def test_unet(name: str) -> None:
+    ours, theirs = networks(name), golden(name)
+    xl = ours.config.unet.addition is not None
+    predicted = agreement.unet_prediction(
+        ours.unet,
+        theirs["unet_latents"],
+        theirs["unet_timesteps"],
+        theirs["prompt_embeds"][2:4],
+        *((theirs["pooled"][2:4], theirs["unet_add_time_ids"]) if xl else ()),
+    )
+    assert relative_error(np.asarray(predicted), theirs["unet_output"]) <= COMPONENT_BOUND
+
+
+@for_every_checkpoint
+def test_vae_encode(name: str) -> None:
+    theirs = golden(name)
+    mean, logvar = agreement.vae_moments(networks(name).vae, theirs["vae_images"])
+    assert relative_error(np.asarray(mean), theirs["vae_mean"]) <= COMPONENT_BOUND
+    assert relative_error(np.asarray(logvar), theirs["vae_logvar"]) <= COMPONENT_BOUND
+
+
+@for_every_checkpoint
+def test_vae_decode(name: str) -> None:
+    ours = agreement.vae_decoded(networks(name).vae, golden(name)["vae_z"])
+    assert relative_error(np.asarray(ours), golden(name)["vae_decoded"]) <= COMPONENT_BOUND
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 25, 50])
+@for_every_checkpoint
+def test_schedule(name: str, steps: int) -> None:
+    ours = make_schedule(read_config(GOLDEN / name / "checkpoint").scheduler, steps)
+    theirs = golden(name)[f"schedule_{steps}_timesteps"]
+    assert ours.timesteps.dtype == np.float32
+    assert list(ours.stops)[-1] == len(ours.timesteps)
+    # Karras timesteps are interpolated, the others are whole numbers or nearly so.
+    np.testing.assert_allclose(ours.timesteps, theirs, rtol=1e-6, atol=1e-4)
+    assert ours.init_noise_sigma == pytest.approx(
+        golden(name)[f"schedule_{steps}_init_noise_sigma"], rel=COMPONENT_BOUND
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 25, 50])
+@pytest.mark.parametrize("name", BY_NOISE_LEVELS)
+def test_noise_levels(name: str, steps: int) -> None:
+    config = read_config(GOLDEN / name / "checkpoint").scheduler
+    _, ours = LEVELS[config.name](config, steps)
+    theirs = golden(name)[f"schedule_{steps}_sigmas"]
+    np.testing.assert_allclose(ours, theirs, rtol=COMPONENT_BOUND)
+
+
+def negative_prompts(name: str) -> list[str]:
+    return json.loads(str(golden(name)["sample_negative_prompts"]))
+
+
+def check_sample(pipe: SDXLPipeline, name: str, case: str, **request: Any) -> None:
+    """25 steps from the golden file's noise: latents and pictures, drawn as the page has it."""
+    watched: list[jax.Array] = []
+    draw = partial(draw_sample, pipe, name, **request)
+    images = draw(output_type="np", on_step=lambda _, __, latents: watched.append(latents))
+    expected = golden(name)[f"sample_{case}_latents"], golden(name)[f"sample_{case}_images"]
+    assert relative_error(np.asarray(watched[-1]), expected[0]) <= LATENTS_BOUND
+    assert np.abs(images - expected[1]).max() <= PICTURE_BOUND
+
+
+def draw_sample(pipe: SDXLPipeline, name: str, **request: Any) -> Any:
+    """The `images` of the golden file's prompts, from its noise."""
+    theirs = golden(name)
+    prompts = json.loads(str(theirs["sample_prompts"]))
+    return pipe.generate(prompts, latents=theirs["sample_latents"], **request).images
+
+
+@for_every_checkpoint
+def test_sample_without_negative_prompt(start: Callable[..., SDXLPipeline], name: str) -> None:
+    check_sample(start(name), name, "none", guidance_scale=5.0)
+
+
+@for_every_checkpoint
+def test_sample_with_negative_prompts(start: Callable[..., SDXLPipeline], name: str) -> None:
+    negative = negative_prompts(name)
+    check_sample(start(name), name, "negative", negative_prompt=negative, guidance_scale=5.0)
+
+
+@pytest.mark.parametrize("name", DRAWN_IN_EVERY_WAY)
+def test_sample_of_every_type(start: Callable[..., SDXLPipeline], name: str) -> None:
+    """All steps at once, which nobody watches."""
+    request = {"negative_prompt": negative_prompts(name), "guidance_scale": 5.0}
+    latents = draw_sample(start(name), name, output_type="latent", **request)
+    assert relative_error(latents, golden(name)["sample_negative_latents"]) <= LATENTS_BOUND
+    pictures = draw_sample(start(name), name, output_type="pil", **request)
+    levels = np.stack([np.asarray(picture, np.float32) for picture in pictures])
+    images = golden(name)["sample_negative_images"]
+    assert np.abs(levels - np.round(255 * images)).max() <= 1
+
+
+@for_every_checkpoint
+def test_sample_without_guidance(start: Callable[..., SDXLPipeline], name: str) -> None:
+    check_sample(start(name), name, "unguided", negative_prompt="a star", guidance_scale=1.0)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("name", DRAWN_IN_EVERY_WAY)
+def test_sample_by_every_scheduler(
+    start: Callable[..., SDXLPipeline], name: str, scheduler: str
+) -> None:
+    """In place of the checkpoint's own; nothing compiles for that."""
+    start(name)
+    with CompilationCount() as count:
+        other = start(name, scheduler)
+    assert count.value == 0
+    negative = negative_prompts(name)
+    check_sample(other, name, scheduler, negative_prompt=negative, guidance_scale=5.0)

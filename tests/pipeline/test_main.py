@@ -1,0 +1,285 @@
+"""The command line: what it writes, says and returns."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline import Result, SDXLPipeline, metadata
+from pipeline import __main__ as command
+from pipeline.runtime.compiled import CompiledSampler
+from tests.checkpoints import SMALLEST, CompilationCount, change_json, copy_checkpoint
+
+SIZE = 16
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    logger = logging.getLogger("pipeline")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("executables")
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, list[str], str]]:
+    """Runs the program on the smallest checkpoint: exit status, lines printed, messages."""
+
+    def run(*arguments: str, model: Path = SMALLEST) -> tuple[int, list[str], str]:
+        folders = ["--out", str(tmp_path / "out"), "--cache-dir", str(cache)]
+        status = command.main(["--model", str(model), "--steps", "2", *folders, *arguments])
+        output = capsys.readouterr()
+        return status, output.out.splitlines(), output.err
+
+    return run
+
+
+def settings(file: Path) -> metadata.Settings:
+    found = metadata.read(file)
+    assert found is not None
+    return found
+
+
+def test_four_pictures_and_a_grid(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    status, printed, messages = run(
+        "a red star", "--negative", "blue", "--seed", "7", "--guidance", "4.5"
+    )
+    out = tmp_path / "out"
+    files = [out / f"{seed}.png" for seed in (7, 8, 9, 10)]
+    assert (status, messages) == (0, "")
+    assert printed == [str(file) for file in (*files, out / "grid.png")]
+    assert sorted(out.iterdir()) == sorted((*files, out / "grid.png"))
+    for seed, file in enumerate(files, start=7):
+        assert settings(file) == metadata.Settings(
+            prompt="a red star",
+            negative_prompt="blue",
+            seed=seed,
+            num_inference_steps=2,
+            guidance_scale=4.5,
+            width=SIZE,
+            height=SIZE,
+            model="checkpoint",
+            revision=None,
+            sampler="Euler Karras",
+        )
+    assert settings(out / "grid.png") == settings(files[0])
+    with Image.open(out / "grid.png") as grid:
+        tiles = np.asarray(grid)
+    assert tiles.shape == (2 * SIZE, 2 * SIZE, 3)
+    for i, file in enumerate(files):
+        row, column = SIZE * (i // 2), SIZE * (i % 2)
+        with Image.open(file) as image:
+            tile = tiles[row : row + SIZE, column : column + SIZE]
+            np.testing.assert_array_equal(tile, np.asarray(image))
+
+
+def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    long = "star " * 75 + "ring"
+    with CompilationCount() as count:
+        status, printed, messages = run("a star", "a ring", "a square", long)
+    assert (status, len(printed)) == (0, 5)
+    assert count.value in (0, 5)  # 0 where a test before this one has stored the executables
+    drawn, cut = messages.splitlines()
+    assert drawn.startswith("one picture of each: 'a star' 'a ring' 'a square' 'star ")
+    assert cut.startswith("cut off, too long: ")
+    assert cut.endswith("ring")
+    prompts = [settings(tmp_path / f"out/{seed}.png").prompt for seed in range(4)]
+    assert prompts == ["a star", "a ring", "a square", long.strip()]
+
+
+def test_a_blank_prompt(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    status, printed, messages = run("", "--seed", "3")
+    assert (status, len(printed), messages) == (0, 5, "")
+    assert settings(tmp_path / "out/3.png").prompt == ""
+
+
+def test_variations_of_a_picture(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    varied = ("--variation-strength", "0.5", "--variation-seed", "3")
+    status, printed, _ = run("a star", "--seed", "7", "--guidance-until", "0.5", *varied)
+    names = [f"7-{seed}.png" for seed in (3, 4, 5, 6)]
+    assert (status, printed) == (0, [str(tmp_path / "out" / name) for name in (*names, "grid.png")])
+    found = [settings(tmp_path / "out" / name) for name in names]
+    assert [each.variation_seed for each in found] == [3, 4, 5, 6]
+    assert {(each.seed, each.variation_strength, each.guidance_until) for each in found} == {
+        (7, 0.5, 0.5)
+    }
+
+
+@pytest.mark.parametrize("wanted", ["yes", "no"])
+def test_what_the_safety_checker_blurred_is_named(
+    run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    images = [Image.new("RGB", (SIZE, SIZE)) for _ in range(2)]
+    asked: list[bool] = []
+
+    class Drawing:
+        def generate(self, *_: object, **__: object) -> Result:
+            return Result(images, [7, 8], [False, asked[-1]], ["", ""], ["", ""])
+
+    def from_pretrained(*_: object, safety_checker: bool, **__: object) -> Drawing:
+        asked.append(safety_checker)
+        return Drawing()
+
+    monkeypatch.setattr(SDXLPipeline, "from_pretrained", from_pretrained)
+    status, _, messages = run("a star", "--images", "2", "--safety-checker", wanted)
+    assert (status, asked) == (0, [wanted == "yes"])
+    said = "blurred by the safety checker: 8.png\n" if wanted == "yes" else ""
+    assert messages == said
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("RESOURCE_EXHAUSTED: no room\nwhere", "too little memory; fewer pictures or"),
+        ("INTERNAL: a fault\nwhere", "INTERNAL: a fault\n"),
+    ],
+)
+def test_a_device_that_fails(
+    run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch, reason: str, message: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError(reason)
+
+    monkeypatch.setattr(CompiledSampler, "decode", fail)
+    status, printed, messages = run("a star")
+    assert (status, printed) == (1, [])
+    assert messages.startswith(f"error: the device failed: {message}")
+    assert messages.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a star", "a ring"], "prompt must be one text, or a list of 4"),
+        (["a star", "--steps", "0"], "num_inference_steps is 0; expected 1 to 50"),
+        (["a star", "--steps", "51"], "num_inference_steps is 51; expected 1 to 50"),
+        (["a star", "--seed", "-1"], "seed is -1; expected 0 to 4294967295"),
+        (["a star", "--seed", str(2**32)], "seed is 4294967296; expected 0 to 4294967295"),
+        (["a star", "--guidance", "nan"], "guidance_scale is nan; expected a number from 0"),
+        (["a star", "--guidance-until", "2"], "guidance_until is 2.0; expected a number from 0"),
+        (["a star", "--guidance", "inf"], "guidance_scale is inf; expected a number from 0"),
+        (["a star", "--images", "0"], "images_per_request is 0; expected 1 to 64"),
+        (["a star", "--images", str(10**15)], "images_per_request is 1000000000000000; expected"),
+    ],
+)
+def test_bad_requests_are_known_at_once(
+    tmp_path: Path, run: Callable[..., tuple], arguments: list[str], message: str
+) -> None:
+    """Before the checkpoint is looked at, and leaving nothing behind."""
+    status, printed, messages = run(*arguments, model=tmp_path / "nothing")
+    assert (status, printed) == (2, [])
+    assert messages.startswith(f"error: {message}")
+    assert messages.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("height", "message"),
+    [("15", "height is 15; expected a multiple of 4"), ("0", "height is 0; expected 4 to 8192")],
+)
+def test_a_size_that_cannot_be(run: Callable[..., tuple], height: str, message: str) -> None:
+    status, printed, messages = run("a star", "--height", height)
+    assert (status, printed) == (2, [])
+    assert messages == f"error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["a star", "--seed", "1.5"],
+        ["a star", "--steps", "many"],
+        ["a star", "--dtype", "float16"],
+        ["a star", "--colour", "red"],
+    ],
+)
+def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: python -m pipeline" in capsys.readouterr().err
+
+
+def test_a_model_that_is_missing(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    status, printed, messages = run("a star", model=tmp_path / "nothing")
+    assert (status, printed) == (1, [])
+    assert messages.startswith(f"error: {tmp_path / 'nothing'}: no such folder")
+
+
+def test_a_model_of_another_kind(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    folder = copy_checkpoint(tmp_path)
+    change_json(folder / "model_index.json", _class_name="StableDiffusion3Pipeline")
+    status, printed, messages = run("a star", model=folder)
+    assert (status, printed) == (1, [])
+    assert messages.startswith(f"error: {folder / 'model_index.json'}: _class_name = ")
+    assert messages.count("\n") == 1
+
+
+def test_a_file_in_place_of_the_folder(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    (tmp_path / "out").touch()
+    status, printed, messages = run("a star", model=tmp_path / "nothing")
+    assert (status, printed) == (1, [])
+    assert "name another one with --out" in messages
+    assert str(tmp_path / "out") in messages
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Permissions do not stop root, so the system's answer stands in for them.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "out")
+    status, printed, messages = run("a star", model=tmp_path / "nothing")
+    assert (status, printed) == (1, [])
+    assert "name another one with --out" in messages
+
+
+def test_a_cache_open_to_others(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    tmp_path.chmod(0o755)
+    status, printed, messages = run("a star", "--cache-dir", str(tmp_path))
+    assert (status, printed) == (1, [])
+    assert f"chmod 700 {tmp_path}" in messages
+
+
+def test_interrupted(run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> list[Path]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_draw", interrupt)
+    assert run("a star") == (130, [], "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("count", "grid"),
+    [(1, (1, 1)), (2, (1, 2)), (4, (2, 2)), (5, (1, 5)), (6, (2, 3)), (64, (8, 8))],
+)
+def test_grid(count: int, grid: tuple[int, int]) -> None:
+    assert command._grid(count) == grid
+
+
+def test_help() -> None:
+    """As a program of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "--help"],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    for option in ("--negative", "--seed", "--out", "--model", "--cache-dir", "Exit status"):
+        assert option in done.stdout
+    assert done.stderr == ""

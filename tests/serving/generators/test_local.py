@@ -1,0 +1,640 @@
+"""The life of a request in this process, with a pipeline whose steps the test controls."""
+
+import asyncio
+import io
+import re
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import jax
+import pytest
+from PIL import Image as Pillow
+
+from pipeline import SDXLPipeline, metadata
+from serving import messages
+from serving.generator import (
+    Done,
+    Error,
+    ErrorKind,
+    Event,
+    Image,
+    Preview,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+    Step,
+)
+from serving.generators.local import LocalGenerator
+from serving.metrics import Observer
+from serving.requests import lifecycle
+from serving.requests.eta import Speed
+from serving.requests.rate_limits import RateLimits
+from serving.requests.record import Record
+from serving.requests.registry import Limits
+from tests.checkpoints import SMALLEST
+from tests.fake_pipeline import FakePipeline
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+
+
+def request(prompt: str | tuple[str, ...] = "a red star", **others: Any) -> Request:
+    values = {"negative_prompt": None, "guidance_scale": 5.0, "num_inference_steps": 4, "seed": 7}
+    return Request(prompt, **values | others)
+
+
+def run(
+    test: Callable[[LocalGenerator, FakePipeline], Awaitable[T]],
+    *,
+    held: bool = False,
+    **limits: Any,
+) -> T:
+    """Runs a test with a generator of its own, and closes it."""
+    pipe = FakePipeline(held=held)
+
+    async def whole() -> T:
+        generator = LocalGenerator(
+            pipe.as_pipeline(), Limits(**limits), RateLimits(None, None), Observer()
+        )
+        try:
+            return await asyncio.wait_for(test(generator, pipe), PATIENCE_S)
+        finally:
+            pipe.let_all()
+            await generator.close(PATIENCE_S)
+
+    return asyncio.run(whole())
+
+
+async def follow(generator: LocalGenerator, request_id: str) -> list[Event]:
+    return [event async for event in generator.events(request_id)]
+
+
+async def draw(generator: LocalGenerator, wanted: Request) -> list[Event]:
+    await generator.submit(wanted)
+    return await follow(generator, wanted.id)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def skip(seconds: float) -> None:
+    """Has all that is to happen within so many seconds happen now."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds
+    await asyncio.sleep(0.01)
+
+
+def ending(events: list[Event]) -> Event:
+    assert [isinstance(event, Done | Error) for event in events].count(True) == 1
+    return events[-1]
+
+
+# --- one request ---
+
+
+def test_from_the_queue_to_the_pictures():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+        return await draw(generator, request())
+
+    events = run(test)
+    assert events[0] == Started(1)
+    images = [event for event in events if isinstance(event, Image)]
+    assert [(image.index, image.seed) for image in images] == [(0, 7), (1, 8)]
+    assert ending(events) == Done("the end")
+    with Pillow.open(io.BytesIO(images[0].png)) as picture:
+        written = metadata.from_text(picture.info[metadata.KEY])
+    assert (written.prompt, written.seed) == ("a red star", 7)
+    assert images[0].settings["prompt"] == "a red star"
+    assert images[1].settings["seed"] == 8
+
+
+def test_steps_are_told_one_by_one():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request()
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        assert await anext(events) == Started(1)
+        for done in (1, 2, 3, 4):
+            pipe.let_step()
+            assert await anext(events) == Step(done, 4)
+        await events.aclose()
+
+    run(test, held=True)
+
+
+@pytest.mark.parametrize("safety_checker", [False, True])
+def test_no_preview_goes_past_a_safety_checker(safety_checker: bool):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+        pipe.safety_checker = safety_checker
+        return await draw(generator, request(previews=True))
+
+    previews = [event for event in run(test) if isinstance(event, Preview)]
+    assert bool(previews) != safety_checker
+
+
+def test_one_picture_with_a_prompt_of_its_own():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+        events = await draw(generator, request(("a cat",), images=1, negative_prompt=("a dog",)))
+        assert pipe.calls[0]["prompt"] == ["a cat", "a cat"]
+        assert pipe.calls[0]["negative_prompt"] == ["a dog", "a dog"]
+        return events
+
+    assert sum(isinstance(event, Image) for event in run(test)) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("refuse", Error(ErrorKind.INVALID, "not this")),
+        ("break", Error(ErrorKind.FAILED, messages.FAILED)),
+        ("exhaust", Error(ErrorKind.OUT_OF_MEMORY, messages.OUT_OF_MEMORY)),
+    ],
+)
+def test_an_error_ends_its_request_and_no_other(
+    prompt: str, said: Error, caplog: pytest.LogCaptureFixture
+):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> str:
+        wanted = request(prompt)
+        assert ending(await draw(generator, wanted)) == said
+        assert ending(await draw(generator, request())) == Done("the end")
+        return wanted.id
+
+    request_id = run(test)
+    failures = [vars(each)["fields"] for each in caplog.records if each.levelname == "ERROR"]
+    assert failures == ([] if prompt == "refuse" else [{"request_id": request_id}])
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "said"),
+    [
+        ({"prompt": "  "}, "prompt", "prompt is blank"),
+        ({"prompt": ("a", " ")}, "prompt", "prompt is blank"),
+        ({"prompt": ("a", "b", "c")}, "prompt", "prompt has 3 texts; expected one, or one for"),
+        ({"prompt": "x" * 2001}, "prompt", "prompt has 2001 characters; at most 2000"),
+        ({"negative_prompt": ("a",)}, "negative_prompt", "negative_prompt has 1 texts"),
+        ({"images": 3}, "images", "images is 3; expected 1 to 2"),
+        ({"images": 0}, "images", "images is 0"),
+        ({"guidance_scale": float("nan")}, "guidance_scale", "not a finite number"),
+        ({"guidance_scale": 51.0}, "guidance_scale", "guidance_scale is 51.0; expected 0 to 50"),
+        ({"guidance_until": 1.1}, "guidance_until", "guidance_until is 1.1; expected 0 to 1"),
+        ({"variation_strength": float("inf")}, "variation_strength", "not a finite number"),
+        ({"variation_seed": -1}, "variation_seed", "variation_seed is -1; expected 0 to"),
+        ({"num_inference_steps": 51}, "num_inference_steps", "expected 1 to 50"),
+        ({"seed": 2**32}, "seed", "seed is 4294967296; expected 0 to 4294967295"),
+        ({"size": (1024, 8)}, "size", "size is 1024x8; here it can only be 8x8"),
+    ],
+)
+def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(request(**changes))
+        assert refused.value.field == field
+        assert said in str(refused.value)
+        assert generator.load.waiting == 0
+
+    run(test)
+
+
+# --- sizes ---
+
+
+def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
+    pipe = FakePipeline(held=True)
+    limits, rates = Limits(), RateLimits(None, None)
+    more = ((16, 8), (13, 8), (8, 24))
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=more)
+
+    async def test() -> None:
+        await generator.open()
+        assert generator.model.sizes == ((8, 8),)
+        said = "size is 16x8, not ready yet; here it can only be 8x8"
+        with pytest.raises(RequestError, match=said):
+            await generator.submit(request(size=(16, 8)))
+        await until(lambda: pipe.calls)  # its first run, on the devices' thread
+        assert generator.model.coming_sizes == more
+        pipe.let_all()
+        await until(lambda: not generator.model.coming_sizes)
+        assert generator.model.sizes == ((8, 8), (16, 8), (8, 24))
+        *_, image, _ = await draw(generator, request(size=(16, 8)))
+        assert isinstance(image, Image)
+        assert (image.settings["width"], image.settings["height"]) == (16, 8)
+        with pytest.raises(RequestError, match=r"size is 13x8; .* be 8x8 or 16x8 or 8x24"):
+            await generator.submit(request(size=(13, 8)))
+        await generator.close(PATIENCE_S)
+
+    asyncio.run(test())
+    assert "Pictures of 13x8 cannot be drawn" in caplog.text
+
+
+def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
+    compiled = threading.Event()
+
+    class Compiling(FakePipeline):
+        def add_size(self, height: int, width: int) -> None:
+            assert compiled.wait(PATIENCE_S)
+
+    pipe = Compiling(held=True)
+    limits, rates = Limits(running_s=0.5), RateLimits(None, None)
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=((16, 8),))
+
+    async def test() -> None:
+        await generator.open()
+        await until(lambda: generator.at_work)
+        await asyncio.sleep(0.2)
+        assert not generator.stuck
+        compiled.set()
+        await until(lambda: generator.stuck)
+        pipe.let_all()
+        await until(lambda: not generator.model.coming_sizes)
+        assert not generator.stuck
+        await generator.close(PATIENCE_S)
+
+    asyncio.run(test())
+
+
+def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # A pipeline of its own: the shared one has to keep its single size.
+    pipe = SDXLPipeline.from_pretrained(SMALLEST, num_inference_steps=3, devices=jax.devices()[:1])
+    limits, rates = Limits(), RateLimits(None, None)
+    ran: list[tuple[object, str]] = []
+    run = jax.stages.Compiled.__call__
+
+    def note(self: jax.stages.Compiled, *args: object) -> object:
+        ran.append((self, threading.current_thread().name))
+        return run(self, *args)
+
+    monkeypatch.setattr(jax.stages.Compiled, "__call__", note)
+    generator = LocalGenerator(pipe, limits, rates, Observer(), more_sizes=((20, 16),))
+
+    async def test() -> None:
+        await generator.open()
+        await until(lambda: not generator.model.coming_sizes)
+        assert generator.model.sizes == ((16, 16), (20, 16))
+        await generator.close(PATIENCE_S)
+
+    asyncio.run(test())
+    executables = pipe._by_size[16, 20].executables
+    assert {executable for executable, _ in ran} == {*executables.values()}
+    assert {thread for _, thread in ran} == {"devices_0"}
+
+
+# --- waiting ---
+
+
+def test_full_queue_says_when_to_come_back():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await draw(generator, request())  # so that the speed is known
+        pipe.held = True
+        for _ in range(3):
+            await generator.submit(request())
+            await until(lambda: generator.load.running == 1)
+        assert not generator.load.has_room
+        with pytest.raises(RequestError, match="All 2 places in the queue are taken") as refused:
+            await generator.submit(request())
+        assert refused.value.kind is ErrorKind.FULL
+        assert refused.value.retry_after_s is not None
+
+    run(test, max_waiting=2)
+
+
+def test_no_visitor_can_take_all_places():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await generator.submit(request(visitor="greedy"))
+        await until(lambda: generator.load.running == 1)
+        for _ in range(4):
+            await generator.submit(request(visitor="greedy"))
+        with pytest.raises(RequestError, match="All 4 places") as refused:
+            await generator.submit(request(visitor="greedy"))
+        assert refused.value.kind is ErrorKind.FULL
+        await generator.submit(request(visitor="patient"))
+        with pytest.raises(RequestError, match="All 4 places"):
+            await generator.submit(request(visitor="patient"))
+        await generator.submit(request(visitor="another"))
+        with pytest.raises(RequestError, match="All 6 places"):
+            await generator.submit(request(visitor="the last"))
+
+    run(test, held=True, max_waiting=8)
+
+
+def test_no_address_can_take_all_places():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await generator.submit(request(address="greedy"))
+        await until(lambda: generator.load.running == 1)
+        for i in range(6):
+            await generator.submit(request(address="greedy", visitor=f"made up {i}"))
+        with pytest.raises(RequestError, match="All 6 places"):
+            await generator.submit(request(address="greedy", visitor="another"))
+        for address in ("patient", "quiet"):
+            await generator.submit(request(address=address, prompt=address))
+        with pytest.raises(RequestError, match="All 8 places"):
+            await generator.submit(request(address="the last"))
+        pipe.let_all()
+        await until(lambda: len(pipe.calls) == 9)
+        prompts = [call["prompt"] for call in pipe.calls]
+        assert prompts.index("patient") <= 3
+
+    run(test, held=True, max_waiting=8)
+
+
+def test_visitors_take_turns_and_know_their_place():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[str]:
+        await generator.submit(request("greedy 0", visitor="greedy"))
+        await until(lambda: generator.load.running == 1)
+        for i in (1, 2, 3):
+            await generator.submit(request(f"greedy {i}", visitor="greedy"))
+        patient = request("patient", visitor="patient", keep=True)
+        await generator.submit(patient)
+        assert await anext(generator.events(patient.id)) == Queued(2, None)
+        pipe.let_all()
+        await until(lambda: len(pipe.calls) == 5)
+        return [call["prompt"] for call in pipe.calls]
+
+    order = run(test, held=True)
+    assert order == ["greedy 0", "greedy 1", "patient", "greedy 2", "greedy 3"]
+
+
+def test_expected_wait_grows_with_the_place():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await draw(generator, request())  # so that the speed is known
+        pipe.held = True
+        await generator.submit(request())
+        await until(lambda: generator.load.running == 1)
+        waits = []
+        for steps in (1, 10, 4):
+            wanted = request(num_inference_steps=steps, keep=True)
+            await generator.submit(wanted)
+            event = await anext(generator.events(wanted.id))
+            assert isinstance(event, Queued)
+            waits.append(event.expected_wait_s)
+        # Four steps of what is being drawn; these and one; these and eleven.
+        step_s = waits[0] / 4
+        assert waits == pytest.approx([4 * step_s, 5 * step_s, 15 * step_s])
+        assert step_s > 0
+
+    run(test)
+
+
+def test_speed_follows_what_is_recent():
+    speed = Speed()
+    assert speed.expect(25) is None
+    speed.observe(10, 10.0)
+    assert speed.expect(25) == 25.0
+    for _ in range(30):
+        speed.observe(25, 50.0)
+    assert speed.expect(25) == pytest.approx(50.0, rel=0.01)
+
+
+# --- endings before the end ---
+
+
+def test_an_id_is_not_used_again_while_its_last_step_runs():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        pipe.stuck = True
+        first = request()
+        await generator.submit(first)
+        await until(lambda: pipe.calls)
+        generator.cancel(first.id)
+        with pytest.raises(RequestError) as unknown:  # its result is not kept
+            generator.events(first.id)
+        assert unknown.value.kind is ErrorKind.UNKNOWN
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(request(id=first.id))
+        assert refused.value.kind is ErrorKind.DUPLICATE
+        pipe.let_step()
+        pipe.stuck = False
+
+        async def taken_in() -> bool:
+            try:
+                await generator.submit(request(id=first.id))
+            except RequestError:
+                return False
+            return True
+
+        async with asyncio.timeout(PATIENCE_S):
+            while not await taken_in():
+                await asyncio.sleep(0.001)
+        await until(lambda: len(pipe.calls) == 2)
+        # It is the new one that is stopped.
+        generator.cancel(first.id)
+        await until(lambda: not generator.load.running)
+        assert ending(await draw(generator, request("refuse", keep=True))) == Error(
+            ErrorKind.INVALID, "not this"
+        )
+
+    run(test, held=True, kept=0)
+
+
+def test_cancelled_while_waiting_and_while_drawn():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn, waiting = request(), request()
+        await generator.submit(drawn)
+        await until(lambda: generator.load.running == 1)
+        await generator.submit(waiting)
+        await until(lambda: pipe.calls)
+        for wanted in (waiting, drawn):
+            generator.cancel(wanted.id)
+            said = ending(await follow(generator, wanted.id))
+            assert said == Error(ErrorKind.CANCELLED, messages.CANCELLED)
+        generator.cancel(drawn.id)  # once more changes nothing
+        pipe.let_all()
+        assert ending(await draw(generator, request())) == Done("the end")
+        assert len(pipe.calls) == 2
+        assert pipe.steps <= 1 + 4
+
+    run(test, held=True)
+
+
+def test_deadlines():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn, waiting = request(), request()
+        await generator.submit(drawn)
+        await generator.submit(waiting)
+        said = ending(await follow(generator, waiting.id))
+        assert said == Error(ErrorKind.DEADLINE, messages.too_late(False, 0.05))
+        said = ending(await follow(generator, drawn.id))
+        assert said == Error(ErrorKind.DEADLINE, messages.too_late(True, 0.5))
+
+    run(test, held=True, waiting_s=0.05, running_s=0.5)
+
+
+@pytest.mark.parametrize(("keep", "grace_s"), [(False, 60.0), (True, 0.02)])
+def test_a_visitor_who_is_gone_frees_the_place(keep: bool, grace_s: float):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=keep)
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        await anext(events)
+        await events.aclose()
+        await until(lambda: generator.load.running + generator.load.waiting == 0)
+        said = ending(await follow(generator, wanted.id))
+        assert said == Error(ErrorKind.ABANDONED, messages.ABANDONED)
+
+    run(test, held=True, grace_s=grace_s)
+
+
+def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=True)
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        await anext(events)
+        await generator.take_up(wanted.id)  # it goes on
+        await events.aclose()
+        await until(lambda: generator.load.running + generator.load.waiting == 0)
+        pipe.let_all()
+        await generator.take_up(wanted.id)
+        said = await follow(generator, wanted.id)
+        assert [event.seed for event in said if isinstance(event, Image)] == [7, 8]
+        assert ending(said) == Done("the end")
+        await generator.take_up(wanted.id)  # it has its pictures
+        assert generator.load.running + generator.load.waiting == 0
+        with pytest.raises(RequestError, match=re.escape(messages.UNKNOWN)):
+            await generator.take_up("of nobody")
+
+    run(test, held=True, grace_s=0.02)
+
+
+def test_a_request_to_be_kept_survives_a_reload():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=True)
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        await anext(events)
+        pipe.let_step(2)
+        while await anext(events) != Step(2, 4):
+            pass
+        await events.aclose()
+        await asyncio.sleep(0.05)
+        again = generator.events(wanted.id)
+        assert [await anext(again), await anext(again)] == [Started(1), Step(2, 4)]
+        pipe.let_all()
+        assert ending([event async for event in again]) == Done("the end")
+
+    run(test, held=True, grace_s=30.0)
+
+
+def test_leaving_and_coming_back_begins_a_new_grace():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=True)
+        await generator.submit(wanted)
+        for _ in range(5):
+            events = generator.events(wanted.id)
+            await anext(events)
+            await events.aclose()
+            await skip(6)  # five times more than half the grace
+        assert generator.load.running == 1
+
+    run(test, held=True, grace_s=10.0)
+
+
+# --- afterwards ---
+
+
+def test_results_are_kept_for_a_while_and_not_for_ever():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = [request() for _ in range(3)]
+        told = [await draw(generator, each) for each in wanted]
+        with pytest.raises(RequestError, match="no longer") as refused:
+            generator.events(wanted[0].id)
+        assert refused.value.kind is ErrorKind.UNKNOWN
+        again = await follow(generator, wanted[2].id)
+        assert again[0] == Started(1)
+        assert again[-3:] == told[2][-3:]
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(wanted[2])
+        assert refused.value.kind is ErrorKind.DUPLICATE
+        await skip(31)
+        with pytest.raises(RequestError):
+            generator.cancel(wanted[2].id)
+
+    run(test, kept=2, kept_s=30.0)
+
+
+def test_closing_tells_what_waits_and_lets_finish_what_runs():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn, waiting = request(), request()
+        await generator.submit(drawn)
+        await until(lambda: generator.load.running == 1)
+        await generator.submit(waiting)
+        closing = asyncio.create_task(generator.close(PATIENCE_S))
+        said = ending(await follow(generator, waiting.id))
+        assert said == Error(ErrorKind.STOPPING, messages.STOPPING)
+        with pytest.raises(RequestError) as refused:
+            await generator.submit(request())
+        assert refused.value.kind is ErrorKind.STOPPING
+        assert not generator.load.accepting
+        pipe.let_all()
+        await closing
+        assert ending(await follow(generator, drawn.id)) == Done("the end")
+
+    run(test, held=True)
+
+
+def test_closing_has_a_limit():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn = request()
+        await generator.submit(drawn)
+        await until(lambda: generator.load.running == 1)
+        await generator.close(0.05)
+        said = ending(await follow(generator, drawn.id))
+        assert said == Error(ErrorKind.STOPPING, messages.STOPPING)
+
+    run(test, held=True)
+
+
+def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lifecycle, "STOPS_WITHIN_S", 0.05)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        pipe.stuck = True
+        drawn = request()
+        await generator.submit(drawn)
+        await until(lambda: pipe.calls)
+        await generator.close(0.05)
+        said = ending(await follow(generator, drawn.id))
+        assert said == Error(ErrorKind.STOPPING, messages.STOPPING)
+        assert generator.at_work
+        pipe.let_all()
+        await until(lambda: not generator.at_work)
+
+    run(test, held=True)
+
+
+def test_closing_tells_nobody_of_places(monkeypatch: pytest.MonkeyPatch):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = [request() for _ in range(20)]
+        for each in wanted:
+            await generator.submit(each)
+        told: list[Event] = []
+        publish = Record.publish
+        monkeypatch.setattr(
+            Record, "publish", lambda record, event: told.append(event) or publish(record, event)
+        )
+        pipe.let_all()
+        await generator.close(PATIENCE_S)
+        assert told.count(Error(ErrorKind.STOPPING, messages.STOPPING)) == 19
+        assert not any(isinstance(event, Queued) for event in told)
+
+    run(test, held=True)
+
+
+def test_several_follow_and_the_slow_miss_only_what_is_out_of_date():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request()
+        await generator.submit(wanted)
+        slow = generator.events(wanted.id)
+        await anext(slow)
+        quick = await follow(generator, wanted.id)
+        rest = [event async for event in slow]
+        assert [event for event in rest if isinstance(event, Step)] == [Step(4, 4)]
+        assert rest[-3:] == quick[-3:]
+
+    run(test)

@@ -1,0 +1,48 @@
+"""When previews are made, and what they cost."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from serving.generators.previews import PAUSE_S, SHARE, Previews
+
+
+class Clock:
+    """Time that passes only when told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_one_jpeg_for_each_picture():
+    colours = np.zeros((3, 16, 12, 3), np.uint8)
+    colours[1] = (200, 30, 90)
+    files = Previews().make(lambda: colours)
+    pictures = [Image.open(io.BytesIO(file)) for file in files]
+    assert [(picture.format, picture.size) for picture in pictures] == [("JPEG", (12, 16))] * 3
+    found = np.asarray(pictures[1]).mean(axis=(0, 1))
+    np.testing.assert_allclose(found, (200, 30, 90), atol=3)
+
+
+def test_they_take_a_small_share_of_the_time():
+    """Whatever a look costs, and however quick the steps are."""
+    for cost_s in (0.0, 0.001, 0.1, 2.0):
+        clock = Clock()
+        looks: list[float] = []
+
+        def look(clock: Clock = clock, looks: list[float] = looks, cost_s: float = cost_s):
+            looks.append(clock.now)
+            clock.now += cost_s
+            return np.zeros((1, 1, 1, 3), np.uint8)
+
+        previews = Previews(clock)
+        while len(looks) < 20:
+            clock.now += 0.01
+            before = len(looks)
+            assert bool(previews.make(look)) == (len(looks) > before)
+        spent_s, whole_s = 19 * cost_s, looks[-1] - looks[0]
+        assert spent_s <= SHARE * whole_s
+        assert whole_s >= 19 * PAUSE_S

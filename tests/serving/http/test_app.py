@@ -1,0 +1,774 @@
+"""HTTP as clients meet it: a real server, real connections, the real openai client."""
+
+import asyncio
+import base64
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from anyio import BrokenResourceError
+from PIL import Image as Pillow
+
+from serving import messages
+from serving.generator import Done, Image, Preview, Request
+from serving.generators import local
+from serving.generators.local import LocalGenerator
+from serving.http import middleware
+from serving.http import openai as openai_api
+from serving.metrics import Observer
+from serving.requests.rate_limits import Buckets, RateLimits
+from serving.requests.record import Record
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
+from tests.web import Site, serve, wait_until
+
+BODY = {"prompt": "a red star", "seed": 7}
+Event = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serve() as site:
+        yield site
+
+
+def read(response: httpx.Response) -> Iterator[Event]:
+    """The events of a stream."""
+    name = ""
+    for line in response.iter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def generate(site: Site, **changes: Any) -> list[Event]:
+    with httpx.stream("POST", f"{site.url}/v1/generate", json=BODY | changes, timeout=30) as sent:
+        assert sent.status_code == 200, sent.read()
+        return list(read(sent))
+
+
+class Background:
+    """A request that is made beside the test."""
+
+    def __init__(self, site: Site, **changes: Any) -> None:
+        self.events: list[Event] = []
+        self._thread = threading.Thread(target=self._run, args=(site, changes))
+        self._thread.start()
+
+    def _run(self, site: Site, changes: dict[str, Any]) -> None:
+        self.events.extend(generate(site, **changes))
+
+    def finished(self) -> list[Event]:
+        self._thread.join(60)
+        return self.events
+
+
+def post(site: Site, body: Any, path: str = "/v1/generate", **others: Any) -> httpx.Response:
+    return httpx.post(site.url + path, json=body, timeout=30, **others)
+
+
+def metric(site: Site, name: str) -> float:
+    lines = httpx.get(f"{site.url}/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+# --- our own API ---
+
+
+def test_events_up_to_the_pictures(site: Site):
+    events = generate(site, id="0123456789abcdef", images=2, size="8x8")
+    assert {fields["id"] for _, fields in events} == {"0123456789abcdef"}
+    names = [name for name, _ in events]
+    assert names[0] == "started"
+    assert names[-3:] == ["image", "image", "done"]
+    image = events[-3][1]
+    assert (image["index"], image["seed"], image["settings"]["prompt"]) == (0, 7, "a red star")
+    with Pillow.open(io.BytesIO(base64.b64decode(image["png"]))) as picture:
+        assert picture.size == (8, 8)
+
+    with httpx.stream("GET", f"{site.url}/v1/requests/0123456789abcdef") as again:
+        assert list(read(again))[-3:] == events[-3:]
+
+
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+def test_variations_and_guidance_that_ends(site: Site, path: str):
+    body = {"prompt": "a star", "guidance_until": 0.5, "variation_strength": 0.25}
+    assert post(site, body | {"variation_seed": 9}, path).status_code == 200
+    asked = site.pipe.calls[-1]
+    assert (asked["guidance_until"], asked["variation_strength"]) == (0.5, 0.25)
+    assert asked["variation_seed"] == 9
+    assert post(site, body, path).status_code == 200
+    assert site.pipe.calls[-1]["variation_seed"] != 9
+    assert post(site, body | {"variation_strength": 1.5}, path).status_code == 400
+
+
+def test_every_size_there_is():
+    pipe = FakePipeline().as_pipeline()
+    rates, more = RateLimits(None, None), ((16, 8),)
+    generator = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=more)
+    with serve(generator=generator) as site:
+        wait_until(lambda: not generator.model.coming_sizes)
+        assert httpx.get(f"{site.url}/v1/model").json()["more_sizes"] == [[16, 8]]
+        for size in ("16x8", "8x8", "auto"):
+            body = {"prompt": "a star", "size": size}
+            answer = post(site, body, "/v1/images/generations").json()
+            assert answer["size"] == ("8x8" if size == "auto" else size)
+            with Pillow.open(io.BytesIO(base64.b64decode(answer["data"][0]["b64_json"]))) as drawn:
+                assert "{}x{}".format(*drawn.size) == answer["size"]
+        answer = post(site, {"prompt": "a star", "size": "9x9"}, "/v1/images/generations")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == "size is 9x9; here it can only be 8x8 or 16x8"
+
+
+def test_previews_for_who_wants_them(site: Site):
+    assert "preview" not in dict(generate(site))
+    (jpeg,) = dict(generate(site, previews=True, images=1))["preview"]["jpegs"]
+    with Pillow.open(io.BytesIO(base64.b64decode(jpeg))) as picture:
+        assert picture.format == "JPEG"
+
+
+def test_length_of_a_prompt(site: Site):
+    found = post(site, {"prompt": "one two three four five six seven"}, "/v1/length")
+    assert found.json() == {"tokens": 9, "limit": 8, "left_out": "seven"}
+    assert post(site, {"prompt": "x" * 2001}, "/v1/length").status_code == 400
+
+
+class AtOnce(LocalGenerator):
+    """Has a request ended by the time that it is taken in."""
+
+    async def submit(self, request: Request) -> None:
+        await super().submit(request)
+        asyncio.get_running_loop().call_soon(self.cancel, request.id)
+
+
+def test_a_request_that_ends_at_once_is_told_so_though_no_result_is_kept():
+    pipe = FakePipeline(held=True)
+    rates = RateLimits(None, None)
+    with serve(generator=AtOnce(pipe.as_pipeline(), Limits(kept=0), rates, Observer())) as site:
+        name, fields = generate(site)[-1]
+        assert (name, fields["kind"]) == ("error", "cancelled")
+        pipe.let_all()
+
+
+def test_failure_is_an_event(site: Site):
+    name, fields = generate(site, prompt="exhaust")[-1]
+    assert (name, fields["kind"]) == ("error", "out_of_memory")
+    assert generate(site)[-1][0] == "done"
+
+
+def test_cancel_and_come_back():
+    with serve(held=True) as site:
+        url = f"{site.url}/v1/generate"
+        with httpx.stream("POST", url, json=BODY, timeout=30) as sent:
+            where = site.url + sent.headers["content-location"]
+            request_id = where.rpartition("/")[2]
+            with httpx.stream("GET", where, timeout=30) as other:
+                assert next(read(other))[0] == "started"
+                assert httpx.delete(where).json() == {"id": request_id}
+                assert list(read(sent))[-1][1]["kind"] == "cancelled"
+        assert post(site, BODY | {"id": request_id}).json()["error"]["code"] == "duplicate"
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_closing_the_connection_frees_the_place(keep: bool):
+    with serve(held=True, limits=Limits(grace_s=0.5 if keep else 60)) as site:
+        url = f"{site.url}/v1/generate"
+        with httpx.stream("POST", url, json=BODY | {"keep": keep}, timeout=30) as sent:
+            next(read(sent))
+        wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
+        assert metric(site, "sdxl_inflight") == 0
+
+
+def test_hanging_up_on_the_openai_api_frees_the_place():
+    body = json.dumps({"prompt": "a star"}).encode()
+    head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with serve(held=True) as site:
+        with connected(site) as client:
+            client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
+
+
+def test_full_queue_is_429_and_says_when_to_come_back():
+    with serve(held=True, limits=Limits(max_waiting=1)) as site:
+        threads = [threading.Thread(target=generate, args=(site,)) for _ in range(2)]
+        threads[0].start()
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        assert httpx.get(f"{site.url}/readyz").status_code == 200
+        threads[1].start()
+        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        refused = post(site, BODY)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "5"  # nothing was drawn yet
+        assert refused.json()["error"] == {
+            "message": messages.full(1, None),
+            "type": "rate_limit_error",
+            "param": None,
+            "code": "full",
+        }
+        assert httpx.get(f"{site.url}/readyz").status_code == 503
+        assert httpx.get(f"{site.url}/healthz").status_code == 200
+        site.pipe.let_all()
+        for thread in threads:
+            thread.join(60)
+        assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
+
+
+def test_a_crowd_is_told_to_come_back_and_health_is_answered_all_the_same():
+    """Every open page holds a call; a probe that failed for it would have everybody lose theirs."""
+    with serve(held=True, max_calls=3) as site, ExitStack() as calls:
+        url = f"{site.url}/v1/generate"
+        sent = calls.enter_context(httpx.stream("POST", url, json=BODY, timeout=30))
+        where = site.url + sent.headers["content-location"]
+        for _ in range(2):
+            assert calls.enter_context(httpx.stream("GET", where, timeout=30)).status_code == 200
+        for refused in (
+            post(site, BODY),
+            post(site, BODY, "/v1/images/generations"),
+            httpx.get(f"{site.url}/v1/model", headers={"Origin": "https://example.org"}),
+        ):
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "unavailable"
+            assert "x-content-type-options" in refused.headers
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert httpx.get(site.url + path).status_code == 200
+        calls.close()
+        wait_until(lambda: httpx.get(f"{site.url}/v1/model").status_code == 200)
+
+
+def test_retry_after_is_when_a_place_is_free():
+    pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
+    observer = Observer()
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
+    generator._speed.observe(steps=10, seconds=35.0)
+    with serve(generator=generator, observer=observer) as site:
+        drawn = Background(site)
+        wait_until(lambda: pipe.calls)
+        waiting = Background(site)
+        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        assert post(site, BODY).headers["retry-after"] == "14"  # four steps
+        pipe.let_step(3)
+        wait_until(lambda: post(site, BODY).headers.get("retry-after") == "4")  # one, of 3.5 s
+        pipe.let_all()
+        assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
+
+
+def test_devices_that_say_nothing_for_long_are_no_good_health(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local, "_STUCK", 0.01)  # so that it is noticed long before the deadline
+    with serve(held=True, limits=Limits(running_s=60.0)) as site, ThreadPoolExecutor() as pool:
+        health = f"{site.url}/healthz"
+        assert httpx.get(health).status_code == 200
+        asked = pool.submit(generate, site)
+        wait_until(lambda: httpx.get(health).json() == {"status": "stuck"})
+        assert httpx.get(health).status_code == 503
+        assert httpx.get(f"{site.url}/readyz").status_code == 503
+        load = httpx.get(f"{site.url}/v1/model").json()["load"]
+        assert (load["accepting"], load["stuck"]) == (False, True)
+        assert post(site, BODY).json()["error"]["code"] == "unavailable"
+        site.pipe.let_all()
+        assert asked.result()[-1][0] == "done"
+        assert httpx.get(health).status_code == 200
+
+
+# --- what cannot be used ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "said"),
+    [
+        ({"prompt": None}, "prompt", "string"),
+        ({"prompt": " "}, "prompt", "prompt is blank"),
+        ({"prompt": "x" * 2001}, "prompt", "at most 2000"),
+        ({"prompt": ["a"]}, "prompt", "one for each of 2"),
+        ({"seed": "7"}, "seed", "valid integer"),
+        ({"seed": 1.5}, "seed", "valid integer"),
+        ({"seed": 2**32}, "seed", "less than or equal to 4294967295"),
+        ({"seed": True}, "seed", "valid integer"),
+        ({"num_inference_steps": 10**100}, "num_inference_steps", "less than or equal"),
+        ({"num_inference_steps": 51}, "num_inference_steps", "expected 1 to 50"),
+        ({"guidance_scale": 1e308}, "guidance_scale", "less than or equal to 50"),
+        ({"images": 0}, "images", "greater than or equal to 1"),
+        ({"size": "8x9"}, "size", "here it can only be 8x8"),
+        ({"size": "9" * 50}, "size", "pattern"),
+        ({"id": "../../etc/passwd"}, "id", "pattern"),
+        ({"colour": "red"}, "colour", "not permitted"),
+    ],
+)
+def test_wrong_value(site: Site, changes: dict[str, Any], param: str, said: str):
+    refused = post(site, BODY | changes)
+    error = refused.json()["error"]
+    assert refused.status_code == 400
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert said in error["message"]
+    assert len(refused.content) < 1000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"7", b"\xff\xfe", b'{"prompt": NaN}', b"[" * 50_000, b"9" * 5000],
+)
+def test_wrong_body(site: Site, content: bytes):
+    headers = {"Content-Type": "application/json"}
+    for path in ("/v1/generate", "/v1/images/generations"):
+        refused = httpx.post(site.url + path, content=content, headers=headers, timeout=30)
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+@pytest.mark.parametrize("size", [2**20, 2**24 + 1])
+@pytest.mark.parametrize("stated", [True, False])
+def test_large_body(site: Site, path: str, size: int, stated: bool):
+    content = json.dumps(BODY | {"negative_prompt": "x" * size}).encode()
+    headers = {"Content-Type": "application/json"}
+    body = content if stated else iter([content])
+    refused = httpx.post(site.url + path, content=body, headers=headers, timeout=30)
+    assert refused.status_code == 413
+    assert refused.json()["error"]["code"] == "http_413"
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
+@pytest.mark.parametrize("path", ["/v1/", "/v1/audio", "/v1/images/edits", "/v1/model/"])
+def test_no_route_below_v1(site: Site, method: str, path: str):
+    refused = httpx.request(method, site.url + path)
+    assert refused.status_code == 404
+    assert refused.json()["error"]["code"] == "http_404"
+
+
+class Broken(LocalGenerator):
+    """Fails where nobody expects it."""
+
+    async def submit(self, request: Request) -> None:
+        raise KeyError("a secret")
+
+
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+def test_what_nobody_expects_is_an_error_like_others(path: str):
+    rates = RateLimits(None, None)
+    generator = Broken(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+    with serve(generator=generator) as site:
+        failed = post(site, {"prompt": "a star"}, path)
+    assert failed.status_code == 500
+    assert failed.json()["error"] == {
+        "message": messages.BROKEN,
+        "type": "server_error",
+        "param": None,
+        "code": "failed",
+    }
+
+
+def test_unknown_request(site: Site):
+    for method in ("GET", "DELETE"):
+        refused = httpx.request(method, f"{site.url}/v1/requests/{'x' * 24}")
+        assert refused.status_code == 404
+        assert refused.json()["error"]["code"] == "unknown"
+        assert httpx.request(method, f"{site.url}/v1/requests/short").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"POST /v1/generate HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: "]
+)
+def test_slow_headers(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(middleware, "HEAD_WITHIN_S", 0.3)
+    with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
+        slow.sendall(head)
+        slow.settimeout(60)
+        assert slow.recv(100) == b""
+
+
+def test_a_request_that_comes_early_has_as_much_time(monkeypatch: pytest.MonkeyPatch):
+    """Sent before the first one is answered, as HTTP/1.1 allows, it is drawn to its end."""
+    body = json.dumps(BODY).encode()
+    first = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+    second = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with serve(held=True) as site, connected(site) as client:
+        wait_until(lambda: site.server.server_state.connections)
+        monkeypatch.setattr(middleware, "HEAD_WITHIN_S", 0.3)
+        client.sendall(first + second + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: site.pipe.calls)
+        time.sleep(1)
+        site.pipe.let_all()
+        answer = b"".join(iter(lambda: client.recv(2**16), b""))
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert b"event: done" in answer
+
+
+def connected(site: Site) -> socket.socket:
+    """A connection of which the system buffers little."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+    client.settimeout(60)
+    client.connect(("127.0.0.1", int(site.url.rpartition(":")[2])))
+    return client
+
+
+class Large(LocalGenerator):
+    """Draws pictures larger than what the system buffers for a client."""
+
+    def __init__(self) -> None:
+        super().__init__(FakePipeline().as_pipeline(), Limits(), RateLimits(None, None), Observer())
+
+    async def _draw(self, record: Record) -> None:
+        for index in range(2):
+            self._desk.publish(record, Image(index, b"\x89PNG" + bytes(12 * 2**20), 7, {}))
+        self._desk.publish(record, Done())
+
+
+def taken_slowly(client: socket.socket) -> int:
+    """How many bytes of an answer there are for who pauses after every few."""
+    taken, pauses = 0, 0
+    with suppress(ConnectionError):
+        while part := client.recv(2**20):
+            taken += len(part)
+            if taken > pauses * 2**21:
+                pauses += 1
+                time.sleep(0.1)
+    return taken
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("takes", [True, False])
+def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
+    stream: bool, takes: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(middleware, "TAKE_WITHIN_S", 0.7)
+    body = json.dumps({"prompt": "a star", "n": 2, "stream": stream}).encode()
+    head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with serve(generator=Large()) as site:
+        connections = site.server.server_state.connections
+        for attempts_left in (2, 1, 0):
+            with connected(site) as client, monkeypatch.context() as patch:
+                wait_until(lambda: len(connections) == 1)
+                patch.setattr(middleware, "HEAD_WITHIN_S", 0.3)
+                client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                if not takes:
+                    wait_until(lambda: not connections)
+                    return
+                # A machine that stands still for a moment takes nothing itself.
+                if taken_slowly(client) > 32 * 2**20:
+                    return
+            wait_until(lambda: not connections)
+            assert attempts_left
+
+
+def test_slow_body(site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(middleware, "BODY_WITHIN_S", 0.3)
+    head = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
+        slow.sendall(head + b'Content-Length: 50\r\n\r\n{"prom')
+        slow.settimeout(60)
+        answer = slow.recv(1000)
+        assert b"413" not in answer
+        assert not answer or b" 400 " in answer or b" 408 " in answer
+
+
+def test_only_of_those_who_left_nothing_is_made():
+    def raising(error: Exception) -> middleware.Departures:
+        async def app(*_: Any) -> None:
+            raise error
+
+        return middleware.Departures(app)
+
+    nothing: Any = None
+    for gone in (BrokenResourceError(), ExceptionGroup("", [BrokenResourceError()])):
+        asyncio.run(raising(gone)(nothing, nothing, nothing))
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(raising(ExceptionGroup("", [OSError()]))(nothing, nothing, nothing))
+
+
+# --- who asks ---
+
+
+def test_keys():
+    with serve(keys=["first key", "second"]) as site:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "first key"}):
+            for refused in (
+                post(site, BODY, headers=headers),
+                post(site, BODY, "/v1/images/generations", headers=headers),
+                httpx.get(f"{site.url}/v1/model", headers=headers),
+                httpx.get(f"{site.url}/v1/requests/{'x' * 24}", headers=headers),
+                httpx.delete(f"{site.url}/v1/requests/{'x' * 24}", headers=headers),
+            ):
+                assert refused.status_code == 401
+                assert refused.json()["error"]["code"] == "unauthorised"
+        headers = {"Authorization": "Bearer second"}
+        assert post(site, BODY, headers=headers).status_code == 200
+        assert httpx.get(f"{site.url}/healthz").status_code == 200
+
+
+def test_rate_by_address_behind_one_trusted_proxy():
+    with serve(rates=RateLimits(2, None), trusted_proxies=1) as site:
+
+        def status(forwarded: str) -> int:
+            return post(site, BODY, headers={"X-Forwarded-For": forwarded}).status_code
+
+        assert [status("1.1.1.1") for _ in range(3)] == [200, 200, 429]
+        assert status("9.9.9.9, 1.1.1.1") == 429  # what a visitor invents does not count
+        assert status("1.1.1.1, 2.2.2.2") == 200
+
+
+def test_one_network_of_ipv6_counts_as_one_address():
+    with serve(rates=RateLimits(2, None), trusted_proxies=1) as site:
+
+        def ask(address: str) -> int:
+            return post(site, BODY, headers={"X-Forwarded-For": address}).status_code
+
+        networks = ["2001:db8:0:1::1", "2001:db8:0:1:a:b:c:d", "2001:db8:0:1::2"]
+        assert [ask(each) for each in networks] == [200, 200, 429]
+        assert ask("2001:db8:0:2::1") == 200
+        assert [ask("::ffff:192.0.2.1"), ask("192.0.2.1"), ask("192.0.2.1")] == [200, 200, 429]
+
+
+def test_rate_by_address_behind_two_trusted_proxies():
+    with serve(rates=RateLimits(1, None), trusted_proxies=2) as site:
+
+        def status(forwarded: str) -> int:
+            return post(site, BODY, headers={"X-Forwarded-For": forwarded}).status_code
+
+        assert status("1.1.1.1, 10.0.0.1") == 200
+        assert status("9.9.9.9, 1.1.1.1, 10.0.0.2") == 429
+        assert status("2.2.2.2, 10.0.0.1") == 200
+
+
+def test_rate_by_session():
+    with serve(rates=RateLimits(None, 1), keys=["one", "other"]) as site:
+
+        def status(key: str) -> int:
+            return post(site, BODY, headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert [status("one"), status("one"), status("other")] == [200, 429, 200]
+
+
+def test_forwarded_address_is_not_believed_without_a_proxy():
+    with serve(rates=RateLimits(1, None)) as site:
+        statuses = [
+            post(site, BODY, headers={"X-Forwarded-For": f"1.1.1.{i}"}).status_code
+            for i in range(2)
+        ]
+        assert statuses == [200, 429]
+
+
+def test_bucket_refills_evenly():
+    now = 0.0
+    buckets = Buckets(6, clock=lambda: now)
+    for _ in range(6):
+        assert buckets.wait_s("a") == 0
+        buckets.take("a")
+    assert buckets.wait_s("a") == pytest.approx(10)
+    assert buckets.wait_s("b") == 0
+    now = 9.0
+    assert buckets.wait_s("a") == pytest.approx(1)
+    now = 10.0
+    assert buckets.wait_s("a") == 0
+
+
+def test_headers(site: Site):
+    headers = httpx.get(f"{site.url}/healthz").headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["content-security-policy"].endswith("; frame-ancestors 'self'")
+    assert "server" not in headers
+
+
+def test_a_space_is_shown_by_hugging_face_and_by_who_is_named():
+    origin = "https://example.org"
+    with serve(on_space=True, cors_origins=[origin]) as site:
+        policy = httpx.get(f"{site.url}/healthz").headers["content-security-policy"]
+    assert policy.endswith(f"; frame-ancestors 'self' https://huggingface.co {origin}")
+
+
+def test_other_pages_only_where_they_are_named():
+    with serve(cors_origins=["https://example.org"]) as site:
+        for origin, allowed in (("https://example.org", True), ("https://evil.test", False)):
+            answer = httpx.get(f"{site.url}/healthz", headers={"Origin": origin})
+            assert ("access-control-allow-origin" in answer.headers) is allowed
+            assert (origin in answer.headers["content-security-policy"]) is allowed
+            assert answer.headers["vary"] == "Origin"
+        assert httpx.get(f"{site.url}/healthz").headers["vary"] == "Origin"
+
+
+# --- stopping ---
+
+
+def test_graceful_stop():
+    with serve(held=True, stop_within_s=50) as site:
+        running = Background(site)
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        queued = Background(site)
+        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        site.stop()
+        assert queued.finished()[-1][1]["kind"] == "stopping"
+        refused = post(site, BODY)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "stopping"
+        assert httpx.get(f"{site.url}/readyz").status_code == 503
+        site.pipe.let_all()
+        assert running.finished()[-1][0] == "done"
+        site.thread.join(60)
+        assert not site.thread.is_alive()
+
+
+def test_stop_has_a_limit():
+    with serve(held=True, stop_within_s=0.2) as site:
+        running = Background(site)
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        began = time.monotonic()
+        site.stop()
+        assert running.finished()[-1][1]["kind"] == "stopping"
+        site.thread.join(60)
+        assert time.monotonic() - began < 30
+
+
+# --- what dashboards see ---
+
+
+def test_metrics():
+    with serve() as site:
+        generate(site)
+        generate(site, prompt="break")
+        post(site, BODY | {"seed": -1})
+        assert metric(site, 'sdxl_requests_total{outcome="done"}') == 1
+        assert metric(site, 'sdxl_requests_total{outcome="failed"}') == 1
+        assert metric(site, "sdxl_images_total") == 2
+        assert metric(site, "sdxl_queue_wait_seconds_count") == 2
+        assert metric(site, 'sdxl_stage_duration_seconds_count{stage="denoise"}') == 1
+        assert metric(site, "sdxl_build_info") == 1
+        assert metric(site, 'sdxl_compile_seconds{cache="hit"}') == 0.5
+        assert metric(site, 'sdxl_compile_seconds{cache="miss"}') == 7
+        assert "a red star" not in httpx.get(f"{site.url}/metrics").text
+
+
+def test_log_has_no_prompts(caplog: pytest.LogCaptureFixture):
+    with serve() as site, caplog.at_level("INFO", "serving"):
+        generate(site, id="0123456789abcdef")
+    records = (vars(record) for record in caplog.records if record.message == "request")
+    fields = next(records)["fields"]
+    assert fields["request_id"] == "0123456789abcdef"
+    assert fields["outcome"] == "done"
+    assert {"wait_ms", "denoise_ms", "finish_ms", "total_ms"} <= fields.keys()
+    assert "prompt" not in fields
+    assert "a red star" not in caplog.text
+
+
+def test_openapi_names_the_routes(site: Site):
+    paths = httpx.get(f"{site.url}/openapi.json").json()["paths"]
+    assert {"/v1/generate", "/v1/images/generations", "/healthz", "/readyz"} <= paths.keys()
+
+
+# --- the OpenAI Images API, with OpenAI's own client ---
+
+
+@pytest.fixture(scope="module")
+def client(site: Site) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+
+
+def test_openai_pictures(client: openai.OpenAI):
+    answer = client.images.generate(
+        prompt="a red star",
+        n=2,
+        size="8x8",  # type: ignore[arg-type]
+        model="stand-in",
+        response_format="b64_json",
+        extra_body={"seed": 7, "num_inference_steps": 2},
+    )
+    assert answer.data is not None
+    assert len(answer.data) == 2
+    for seed, image in enumerate(answer.data, start=7):
+        with Pillow.open(io.BytesIO(base64.b64decode(image.b64_json or ""))) as picture:
+            assert picture.getpixel((0, 0)) == (seed, 0, 0)
+    assert answer.size == "8x8"
+    one = client.images.generate(prompt="a red star")
+    assert one.data is not None
+    assert len(one.data) == 1
+
+
+def test_openai_stream(client: openai.OpenAI):
+    stream = client.images.generate(prompt="a red star", stream=True, partial_images=2)
+    *_, event = list(stream)
+    assert event.type == "image_generation.completed"
+    assert base64.b64decode(event.b64_json).startswith(b"\x89PNG")
+
+
+def test_openai_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch):
+    """And OpenAI's client takes no notice."""
+    monkeypatch.setattr(openai_api, "COMMENT_S", 0.1)
+    body = {"prompt": "a star", "stream": True}
+    with serve(held=True) as site, ThreadPoolExecutor() as pool:
+        client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+        drawn = pool.submit(lambda: list(client.images.generate(prompt="a star", stream=True)))
+        wait_until(lambda: metric(site, "sdxl_inflight") == 1)
+        url = f"{site.url}/v1/images/generations"
+        with httpx.stream("POST", url, json=body, timeout=30) as queued:
+            lines = queued.iter_lines()
+            assert [line for line, _ in zip(lines, range(4), strict=False)] == [": ping", ""] * 2
+        wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
+        site.pipe.let_all()
+        assert [event.type for event in drawn.result()] == ["image_generation.completed"]
+
+
+class WithPreviews(LocalGenerator):
+    """Shows three previews and then one picture."""
+
+    async def _draw(self, record: Record) -> None:
+        while not record.followers:
+            await asyncio.sleep(0.01)
+        for done in (1, 2, 3):
+            self._desk.publish(record, Preview((b"preview %d" % done,)))
+            for _ in range(100):  # in so many turns it is seen, however long each takes
+                await asyncio.sleep(0)
+        self._desk.publish(record, Image(0, b"picture", 7, {}))
+        self._desk.publish(record, Done())
+
+
+@pytest.mark.parametrize("wanted", [0, 2])
+def test_openai_partial_images(wanted: int):
+    rates = RateLimits(None, None)
+    generator = WithPreviews(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+    with serve(generator=generator) as site:
+        client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+        stream = client.images.generate(prompt="a star", stream=True, partial_images=wanted)
+        *partial, completed = list(stream)
+    assert base64.b64decode(completed.b64_json) == b"picture"
+    assert [base64.b64decode(event.b64_json) for event in partial] == [
+        b"preview %d" % (i + 1) for i in range(wanted)
+    ]
+    assert all(event.type == "image_generation.partial_image" for event in partial)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"n": 11}, "n: Input should be less than or equal to 10"),
+        ({"size": "512x512"}, "size is 512x512; here it can only be 8x8"),
+        ({"response_format": "file"}, "response_format: Input should be 'b64_json' or 'url'"),
+        ({"output_format": "svg"}, "output_format: Input should be 'png', 'jpeg' or 'webp'"),
+        ({"background": "transparent"}, "background: transparent is not possible here"),
+        ({"prompt": ""}, "prompt is blank"),
+    ],
+)
+def test_openai_errors(client: openai.OpenAI, wrong: dict[str, Any], said: str):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.images.generate(**{"prompt": "a red star"} | wrong)  # type: ignore[call-overload]
+    assert said in refused.value.message
+    assert refused.value.type == "invalid_request_error"
+
+
+def test_openai_failures(client: openai.OpenAI):
+    with pytest.raises(openai.InternalServerError) as failed:
+        client.images.generate(prompt="break")
+    assert failed.value.code == "failed"
+    assert "secret" not in str(failed.value)
+    with pytest.raises(openai.APIError, match="ran out of memory"):
+        list(client.images.generate(prompt="exhaust", stream=True))

@@ -1,0 +1,167 @@
+"""The Model Context Protocol, spoken by the protocol's own client over real connections."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from mcp import ClientSession, types
+from mcp.client.streamable_http import streamable_http_client
+
+from pipeline import metadata
+from serving.http.middleware import MCP_PATH as PATH
+from tests.web import Site, serve, wait_until
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serve() as site:
+        yield site
+
+
+@asynccontextmanager
+async def connected(site: Site) -> AsyncIterator[ClientSession]:
+    async with (
+        streamable_http_client(site.url + PATH) as (read, write, _),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        yield session
+
+
+def ask(site: Site, work: Callable[[ClientSession], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with connected(site) as session:
+            return await work(session)
+
+    return asyncio.run(run())
+
+
+def call(site: Site, **arguments: Any) -> types.CallToolResult:
+    return ask(site, lambda session: session.call_tool("generate", arguments))
+
+
+def said(result: types.CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, types.TextContent)
+    return content.text
+
+
+def test_the_one_tool_says_what_can_be_asked(site: Site):
+    (tool,) = ask(site, lambda session: session.list_tools()).tools
+    assert tool.name == "generate"
+    assert tool.description is not None
+    assert "Draws 2 pictures, 8x8 pixels each" in tool.description
+    fields = tool.inputSchema["properties"]
+    assert tool.inputSchema["required"] == ["prompt"]
+    assert all(field.get("description") for field in fields.values())
+    seed, _ = fields["seed"]["anyOf"]
+    assert seed == {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
+    assert (fields["guidance_scale"]["minimum"], fields["guidance_scale"]["maximum"]) == (0, 50)
+
+
+def test_pictures_come_as_pictures_with_their_seeds(site: Site, tmp_path: Path):
+    file = tmp_path / "picture.png"
+    *pictures, text = call(site, prompt="a red star", seed=2**32 - 1).content
+    seeds = []
+    for picture in pictures:
+        assert isinstance(picture, types.ImageContent)
+        assert picture.mimeType == "image/png"
+        file.write_bytes(base64.b64decode(picture.data))
+        settings = metadata.read(file)
+        assert settings is not None
+        seeds.append(settings.seed)
+    assert seeds == [2**32 - 1, 0]
+    assert isinstance(text, types.TextContent)
+    assert json.loads(text.text) == {"seeds": seeds, "left_out": "the end"}
+
+
+def test_as_many_pictures_as_wanted(site: Site):
+    result = call(site, prompt="a red star", images=1, seed=7, size="8x8")
+    assert result.structuredContent == {"seeds": [7], "left_out": "the end"}
+    assert [content.type for content in result.content] == ["image", "text"]
+
+
+def test_progress_is_told_step_by_step(site: Site):
+    told: list[tuple[float, float | None]] = []
+
+    async def listen(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total))
+
+    arguments = {"prompt": "a red star", "num_inference_steps": 3}
+    ask(
+        site,
+        lambda session: session.call_tool("generate", arguments, progress_callback=listen),
+    )
+    assert told[-1] == (3, 3)
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "prompt: Field required"),
+        ({"prompt": "a", "seed": -1}, "seed: Input should be greater than or equal to 0"),
+        ({"prompt": "a", "guidance_scale": 51}, "guidance_scale: Input should be less than"),
+        ({"prompt": "a", "num_inference_steps": 51}, "num_inference_steps is 51; expected 1 to 50"),
+        ({"prompt": "a", "images": 3}, "images is 3; expected 1 to 2"),
+        ({"prompt": "a" * 2001}, "2000 characters"),
+        ({"prompt": "a", "size": "9x9"}, "size is 9x9; here it can only be 8x8"),
+        ({"prompt": "a", "style": "Film"}, "style: Extra inputs are not permitted"),
+        ({"prompt": "refuse"}, "not this"),
+        ({"prompt": "break"}, "Something went wrong"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(site: Site, arguments: dict[str, Any], message: str):
+    result = call(site, **arguments)
+    assert result.isError
+    assert message in said(result)
+
+
+def test_an_unknown_tool_is_said(site: Site):
+    result = ask(site, lambda session: session.call_tool("paint", {}))
+    assert result.isError
+    assert "There is no tool 'paint'" in said(result)
+
+
+def test_who_leaves_stops_the_drawing():
+    with serve(held=True) as site:
+
+        async def leave() -> None:
+            async with connected(site) as session:
+                calling = asyncio.create_task(
+                    session.call_tool("generate", {"prompt": "a red star"})
+                )
+                await asyncio.to_thread(wait_until, lambda: site.pipe.calls)
+                calling.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await calling
+
+        asyncio.run(leave())
+        wait_until(lambda: httpx.get(f"{site.url}/readyz").json()["running"] == 0)
+        assert len(site.pipe.calls) == 1
+
+
+def test_a_key_is_needed_where_there_are_keys():
+    with serve(keys=["secret"]) as site:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        headers = {"Accept": "application/json, text/event-stream"}
+        refused = httpx.post(site.url + PATH, json=body, headers=headers)
+        assert refused.status_code == 401
+        headers["Authorization"] = "Bearer secret"
+        answer = httpx.post(site.url + PATH, json=body, headers=headers)
+        assert '"generate"' in answer.text
+
+
+def test_nothing_but_calls_is_answered(site: Site):
+    assert httpx.get(site.url + PATH).status_code == 405
+    assert httpx.delete(f"{site.url}{PATH}/").status_code == 405
+    junk = httpx.post(f"{site.url}{PATH}/", content=b"{", headers={"Accept": "*/*"})
+    assert 400 <= junk.status_code < 500

@@ -1,0 +1,108 @@
+"""Words that are not drawn: which are found, and that nobody gets around them."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gradio as gr
+import pytest
+
+from serving import messages
+from serving.generators.local import LocalGenerator
+from serving.metrics import Observer
+from serving.requests import blocked_words
+from serving.requests.blocked_words import BlockedWords
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
+from tests.serving.http.test_app import BODY, generate, metric, post
+from tests.web import serve
+from ui import sizes
+from ui.generation import Drawing
+from ui.model_kind import Kind
+from ui.styles import NONE
+
+LINES = ["# a comment", "", "Gun", "two  words", "/kni(fe|ves)/", "血"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a GUN on a table", "gun"),
+        ("a ｇｕｎ", "gun"),
+        ("a gu\u200bn", "gun"),
+        ("a gún", "gun"),
+        ("begun, gunshot", ""),
+        ("gun", "gun"),
+        ("two\nwords", "two words"),
+        ("two other words", ""),
+        ("penKNIVES", "knives"),
+        ("鮮血の海", "血"),
+        ("# a comment", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_found(text: str, found: str):
+    assert " ".join(BlockedWords(LINES).find(text).split()) == found
+
+
+def test_none_are_blocked_unless_said():
+    assert BlockedWords().find("a gun") == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"fine\n/(/\n", "line 2: /(/ is no regular expression"),
+        (b"\xff", "cannot be used"),
+        ("\u200b".encode(), "line 1: there is no word in it"),
+    ],
+)
+def test_a_file_that_cannot_be_used(content: bytes, said: str, tmp_path: Path):
+    file = tmp_path / "blocked"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be used") as raised:
+        blocked_words.read(file)
+    assert said in str(raised.value)
+    assert str(file) in str(raised.value)
+
+
+def test_over_http_nothing_is_drawn():
+    message = messages.blocked("gun")
+    with serve(limits=Limits(blocked=BlockedWords(["gun"]))) as site:
+        for path, prompt in (
+            ("/v1/generate", "a gun"),
+            ("/v1/generate", ["a moon", "a gun"]),
+            ("/v1/images/generations", "a gun"),
+        ):
+            refused = post(site, BODY | {"prompt": prompt}, path)
+            assert refused.status_code == 400
+            error = refused.json()["error"]
+            assert (error["code"], error["param"]) == ("blocked", "prompt")
+            assert error["message"] == message
+        assert site.pipe.calls == []
+        assert metric(site, 'sdxl_requests_total{outcome="blocked"}') == 3
+        # What should not be in the picture may be named.
+        assert generate(site, negative_prompt="a gun")[-1][0] == "done"
+
+
+def test_on_the_page_and_for_programs_nothing_is_drawn():
+    pipe = FakePipeline()
+    limits = Limits(blocked=BlockedWords(["gun"]))
+    sender = cast(Any, SimpleNamespace(session_hash="a", client=None))
+
+    async def ask() -> str:
+        generator = LocalGenerator(pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
+        drawing = Drawing(generator, Kind.MINIATURE)
+        values = ("a gun", NONE, "", 5.0, 2, True, 0, False, 1.0, 0.0, 0, sizes.USUAL)
+        shown = drawing.for_page(sender, *values)
+        strips = [each.strip async for each in shown]
+        with pytest.raises(gr.Error) as raised:
+            await drawing.for_programs(sender, "a gun", steps=2)
+        assert raised.value.message == messages.blocked("gun")
+        await generator.close(1)
+        return strips[-1]
+
+    assert messages.blocked("gun") in asyncio.run(ask()).replace("&quot;", '"')
+    assert pipe.calls == []

@@ -1,0 +1,111 @@
+"""The order of requests: fair to addresses and to visitors, and complete."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.requests.fair_queue import FairQueue
+
+Item = tuple[str, str, int]  # address, visitor, number
+
+SENDERS = st.tuples(st.sampled_from("AB"), st.sampled_from("abc"))
+PUSHES = st.lists(SENDERS, max_size=30)
+
+
+def filled(pushes: list[tuple[str, str]]) -> FairQueue[Item]:
+    queue: FairQueue[Item] = FairQueue()
+    for number, (address, visitor) in enumerate(pushes):
+        queue.push(address, visitor, (address, visitor, number))
+    return queue
+
+
+@settings(deadline=None)
+@given(PUSHES)
+def test_what_goes_in_comes_out_once_and_in_the_order_foretold(pushes: list[tuple[str, str]]):
+    queue = filled(pushes)
+    foretold = list(queue)
+    assert len(queue) == len(pushes)
+    assert [queue.pop() for _ in pushes] == foretold
+    assert sorted(number for _, _, number in foretold) == list(range(len(pushes)))
+    for sender in set(pushes):  # first come, first served
+        own = [number for *one, number in foretold if tuple(one) == sender]
+        assert own == sorted(own)
+
+
+@settings(deadline=None)
+@given(PUSHES)
+def test_nobody_waits_for_two_turns_of_another(pushes: list[tuple[str, str]]):
+    order = list(filled(pushes))
+    for place, (address, visitor, _) in enumerate(order):
+        before = [one for one, *_ in order[:place]]
+        own_before = before.count(address)
+        assert all(before.count(other) <= own_before + 1 for other in "AB")
+        behind = [one for where, one, _ in order[:place] if where == address]
+        own_before = behind.count(visitor)
+        assert all(behind.count(other) <= own_before + 1 for other in "abc")
+
+
+def test_one_request_is_not_starved_by_ten():
+    queue = filled([("A", "greedy")] * 10)
+    queue.pop()
+    queue.push("A", "patient", ("A", "patient", 0))
+    assert queue.pop() == ("A", "patient", 0)
+
+
+def test_an_address_gains_nothing_by_making_up_visitors():
+    queue = filled([("A", f"made up {i}") for i in range(40)])
+    queue.pop()
+    queue.push("B", "patient", ("B", "patient", 0))
+    assert queue.pop() == ("B", "patient", 0)
+
+
+def test_a_newcomer_comes_before_the_one_served_last_and_after_the_others():
+    queue = filled([(address, "a") for address in "AABBCC"])
+    assert queue.pop() == ("A", "a", 0)
+    queue.push("D", "a", ("D", "a", 0))
+    assert [address for address, *_ in queue] == ["B", "C", "D", "A", "B", "C"]
+
+
+@settings(deadline=None)
+@given(st.lists(SENDERS, min_size=3, max_size=60))
+def test_newcomers_keep_nobody_waiting_for_good(pushes: list[tuple[str, str]]):
+    queue = filled([("Z", "z"), ("Z", "z")])
+    assert queue.pop() == ("Z", "z", 0)
+    served = []
+    for number, (address, visitor) in enumerate(pushes):
+        queue.push(address, visitor, (address, visitor, number))
+        served.append(queue.pop())
+    assert ("Z", "z", 1) in served[:2]
+
+
+@settings(deadline=None)
+@given(PUSHES, st.data())
+def test_removed_is_gone_and_nothing_else(pushes: list[tuple[str, str]], data: st.DataObject):
+    queue = filled([*pushes, ("A", "a")])
+    gone = data.draw(st.sampled_from(list(queue)))
+    rest = {item for item in queue if item != gone}
+    queue.remove(*gone[:2], gone)
+    queue.remove(*gone[:2], gone)
+    assert set(queue) == rest
+    assert len(queue) == len(rest)
+
+
+def test_items_are_counted_by_address_and_visitor():
+    queue = filled([("A", "a"), ("A", "b"), ("A", "a"), ("B", "a")])
+    assert (queue.count("A"), queue.count("A", "a"), queue.count("B", "b")) == (3, 2, 0)
+
+
+def test_empty():
+    assert FairQueue[int]().pop() is None
+
+
+@settings(deadline=None)
+@given(PUSHES, st.integers(0, 30))
+def test_what_is_not_ready_keeps_its_place(pushes: list[tuple[str, str]], least: int):
+    queue = filled(pushes)
+    ready = [item for item in queue if item[2] >= least]
+    others = [item for item in queue if item[2] < least]
+    out = iter(lambda: queue.pop(lambda item: item[2] >= least), None)
+    assert sorted(out) == sorted(ready)
+    for sender in set(pushes):
+        kept = [item for item in queue if item[:2] == sender]
+        assert kept == [item for item in others if item[:2] == sender]

@@ -1,0 +1,214 @@
+"""An operator's own screening: what it is given, what becomes of its answers, and who sees what."""
+
+import asyncio
+import base64
+import io
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import numpy as np
+import openai
+import pytest
+from mcp import types
+from PIL import Image
+
+from pipeline import ScreenError, SDXLPipeline, metadata
+from pipeline.images.moderation import blur
+from pipeline.images.screen import Screen
+from serving import messages
+from serving.generators.client import Client
+from serving.generators.local import LocalGenerator
+from serving.generators.remote import RemoteGenerator
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests import screens
+from tests.checkpoints import SMALLEST, CompilationCount
+from tests.serving.http.test_app import Event, generate
+from tests.serving.http.test_mcp import call
+from tests.web import Site, serve
+from ui.generation import Drawing
+from ui.model_kind import Kind
+
+
+class Screening:
+    """A screen that does what a test says, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.by: Any = screens.every_second
+        self.given: list[Image.Image] = []
+
+    def __call__(self, images: list[Image.Image]) -> Any:
+        self.given = images
+        return self.by(images)
+
+
+@pytest.fixture(scope="module")
+def shared() -> tuple[SDXLPipeline, Screening]:
+    screening = Screening()
+    pipe = SDXLPipeline.from_pretrained(
+        SMALLEST,
+        images_per_request=2,
+        num_inference_steps=2,
+        devices=jax.devices()[:1],
+        screen=screening,
+    )
+    return pipe, screening
+
+
+@pytest.fixture
+def pipe(shared: tuple[SDXLPipeline, Screening], screening: Screening) -> SDXLPipeline:
+    return shared[0]
+
+
+@pytest.fixture
+def screening(shared: tuple[SDXLPipeline, Screening]) -> Screening:
+    shared[1].by = screens.every_second
+    return shared[1]
+
+
+def pixels(png: bytes | str) -> np.ndarray:
+    content = png if isinstance(png, bytes) else base64.b64decode(png)
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image)
+
+
+# --- the pipeline
+
+
+def test_what_it_flags_is_blurred_and_comes_unblurred_beside(
+    pipe: SDXLPipeline, screening: Screening
+) -> None:
+    with CompilationCount() as count:
+        result, floats = (pipe.generate("a star", output_type=kind) for kind in ("pil", "np"))
+    assert count.value == 0
+    assert result.flagged == floats.flagged == [True, False]
+    assert [image.mode for image in screening.given] == ["RGB", "RGB"]
+    assert [image.info for image in screening.given] == [{}, {}]
+    drawn = [np.asarray(image) for image in screening.given]
+    shown = [np.asarray(image) for image in result.images]
+    np.testing.assert_array_equal(shown, [blur(drawn[0]), drawn[1]])
+    np.testing.assert_allclose(floats.images[0], shown[0] / 255, atol=1e-6)
+    [(index, itself)] = result.unblurred.items()
+    assert index == 0
+    np.testing.assert_array_equal(itself, drawn[0])
+    assert floats.unblurred == {}
+    texts = [image.info[metadata.KEY] for image in (*result.images, itself)]
+    remarks = [metadata.from_text(text).safety_checker for text in texts]
+    assert remarks == [metadata.BLURRED, None, None]
+
+
+def test_latents_are_no_pictures(pipe: SDXLPipeline, screening: Screening) -> None:
+    screening.by = screens.broken
+    assert pipe.generate("a star", output_type="latent").flagged == [False, False]
+
+
+def test_answers_may_be_an_array(pipe: SDXLPipeline, screening: Screening) -> None:
+    screening.by = lambda images: np.array([False, True])
+    result = pipe.generate("a star")
+    assert result.flagged == [False, True]
+    assert list(result.unblurred) == [1]
+
+
+@pytest.mark.parametrize("wrong", [screens.broken, screens.too_few, lambda images: None])
+def test_without_an_answer_for_each_there_are_no_pictures(
+    wrong: Screen, pipe: SDXLPipeline, screening: Screening
+) -> None:
+    screening.by = wrong
+    with pytest.raises(ScreenError):
+        pipe.generate("a star")
+
+
+# --- serving
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def site(pipe: SDXLPipeline, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """An instance that draws, or one that has it draw."""
+    none = RateLimits(None, None)
+    generator = LocalGenerator(pipe, Limits(), none, Observer())
+    with serve(generator=generator) as behind:
+        if request.param == "here":
+            yield behind
+            return
+        front = RemoteGenerator(Client(), [behind.url], generator.model, Limits(), none, Observer())
+        with serve(generator=front, passes_on=True) as site:
+            yield site
+
+
+def images(events: list[Event]) -> list[dict[str, Any]]:
+    return [fields for name, fields in events if name == "image"]
+
+
+def test_who_asks_for_it_is_sent_the_picture_itself(site: Site, screening: Screening) -> None:
+    first, second = images(generate(site, unblurred=True))
+    drawn = np.asarray(screening.given[0])
+    np.testing.assert_array_equal(pixels(first["png"]), blur(drawn))
+    np.testing.assert_array_equal(pixels(first["unblurred"]), drawn)
+    assert second["unblurred"] is None
+    assert [each["settings"]["safety_checker"] for each in (first, second)] == ["blurred", None]
+
+
+def test_who_does_not_ask_is_sent_the_blurred_one(site: Site, screening: Screening) -> None:
+    assert [each["unblurred"] for each in images(generate(site))] == [None, None]
+    drawn = np.asarray(screening.given[0])
+    client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+    [found] = client.images.generate(prompt="a red star").data or []
+    *pictures, _ = call(site, prompt="a red star", seed=7).content
+    assert isinstance(pictures[0], types.ImageContent)
+    for png in (found.b64_json or "", pictures[0].data):
+        assert len(np.unique(pixels(png))) > 1
+        assert not np.array_equal(pixels(png), drawn)
+    np.testing.assert_array_equal(pixels(pictures[0].data), blur(drawn))
+
+
+def test_a_failure_ends_its_request_and_no_other(
+    site: Site, screening: Screening, caplog: pytest.LogCaptureFixture
+) -> None:
+    for wrong in (screens.broken, screens.too_few):
+        screening.by = wrong
+        events = generate(site, unblurred=True, previews=True)
+        name, fields = events[-1]
+        assert (name, fields["kind"]) == ("error", "failed")
+        assert fields["message"] == messages.UNSCREENED
+        assert not {"image", "preview"} & {name for name, _ in events}
+    screening.by = screens.every_second
+    assert generate(site)[-1][0] == "done"
+    assert "Traceback" in caplog.text
+    assert "KeyError: 'a secret'" in caplog.text
+    assert "the screening of 2 pictures gave 1 answers" in caplog.text
+
+
+def test_there_are_no_previews(site: Site) -> None:
+    assert "preview" not in dict(generate(site, previews=True, num_inference_steps=4))
+
+
+def test_where_nothing_is_to_be_revealed_nobody_is_sent_it(
+    pipe: SDXLPipeline, screening: Screening
+) -> None:
+    none = RateLimits(None, None)
+    strict = LocalGenerator(pipe, Limits(), none, Observer(), reveal=False)
+    with serve(generator=strict) as site:
+        first, _ = images(generate(site, unblurred=True))
+    assert first["unblurred"] is None
+    assert first["settings"]["safety_checker"] == "blurred"
+
+
+def test_programs_that_call_the_page_get_the_blurred_one(
+    pipe: SDXLPipeline, screening: Screening, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    sender = cast(Any, SimpleNamespace(session_hash="a", client=None))
+
+    async def ask() -> list[dict[str, Any]]:
+        generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), Observer())
+        found, *_ = await Drawing(generator, Kind.MINIATURE).for_programs(sender, "a red star")
+        await generator.close(1)
+        return found
+
+    files = asyncio.run(ask())
+    assert len(list(tmp_path.rglob("*.png"))) == len(files)
+    with Image.open(files[0]["path"]) as image:
+        np.testing.assert_array_equal(image, blur(np.asarray(screening.given[0])))

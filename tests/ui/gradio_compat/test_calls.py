@@ -1,0 +1,392 @@
+"""What is let through to Gradio: calls that the page itself could have made, and no others."""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from gradio.routes import App
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from tests.ui.test_generation import StandIn
+from ui.gradio_compat import calls, sessions, uploads
+from ui.gradio_compat.mount import mount
+
+FILE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
+SECRET = "nobody may read this"
+
+
+class Page:
+    """A page over a stand-in, and a client of it."""
+
+    def __init__(self, folder: Path, programs: bool = True) -> None:
+        self.folder = folder
+        app = FastAPI()
+        self.generator = StandIn()
+        mount(app, self.generator, "127.0.0.1", 0, keep_files_s=600, programs=programs)
+        [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
+        assert isinstance(mounted, App)
+        self.blocks: gr.Blocks = mounted.get_blocks()
+        assert isinstance(mounted.state_holder, sessions.Sessions)
+        self.sessions = mounted.state_holder
+        self.mounted = mounted
+        self.client = TestClient(app)
+
+    def join(self, index: Any, data: Any, **others: Any) -> Any:
+        body = {"fn_index": index, "session_hash": "session", "data": data} | others
+        return self.client.post("/gradio_api/queue/join", json=body)
+
+    def copies(self) -> set[str]:
+        """All that is in the folder from which files are served."""
+        return {str(path) for path in self.folder.rglob("*")}
+
+    def upload(self, content: bytes = b"a picture") -> str:
+        answer = self.client.post("/gradio_api/upload", files={"files": ("a.png", content)})
+        assert answer.status_code == 200, answer.text
+        return answer.json()[0]
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    folder = tmp_path / "served"
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder))
+    made = Page(folder)
+    with made.client:
+        yield made
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, page: Page) -> list[dict[str, Any]]:
+    """Files that no visitor has uploaded, each as a call would name it."""
+    secret = tmp_path / "secret.png"
+    secret.write_text(SECRET)
+    uploaded = Path(page.upload())
+    beside = uploaded.with_name("beside.png")  # in the right folder, and not uploaded
+    beside.write_text(SECRET)
+    link = uploaded.with_name("link.png")
+    link.symlink_to(secret)
+    pipe = uploaded.with_name("pipe.png")
+    os.mkfifo(pipe)
+    up = f"{uploaded.parent}/../../secret.png"
+    paths = [secret, beside, link, pipe, up, "/etc/passwd", "/dev/zero", "/proc/self/environ"]
+    paths += ["/etc", "", "secret.png", f"{uploaded}/", f"{uploaded.parent}//{uploaded.name}"]
+    urls = ["http://127.0.0.1:9/a.png", "https://example.org/a.png", "file:///etc/passwd"]
+    own = f"/gradio_api/file={uploaded}"
+    return [
+        *(FILE | {"path": str(path)} for path in paths),
+        *({"path": str(path)} for path in paths),
+        *(FILE | {"path": url} for url in urls),
+        *(FILE | {"path": str(uploaded), "url": url} for url in urls),
+        *(FILE | {"path": str(secret), "url": own} for _ in range(1)),
+        FILE | {"url": urls[0]},
+        FILE | {"path": None, "url": urls[0]},
+        FILE | {"path": [str(secret)]},
+    ]
+
+
+def test_no_function_of_the_page_takes_a_file_that_was_not_uploaded(
+    page: Page, hostile: list[dict[str, Any]]
+):
+    """Walk every function and every input: one that is added later is walked as well."""
+    before = page.copies()
+    forms = itertools.cycle(
+        [
+            lambda bad: bad,
+            lambda bad: [bad],
+            lambda bad: {"value": bad},
+            lambda bad: {"image": bad, "caption": None},
+        ]
+    )
+    paths = itertools.cycle(["queue/join", "run/predict", "api/predict"])
+    walked = set()
+    for index, function in page.blocks.fns.items():
+        count = len(function.inputs)
+        for place, bad in itertools.product(range(count), hostile):
+            value = next(forms)(bad)
+            data = [value if i == place else None for i in range(count)]
+            body = {"data": data, "session_hash": "s", "fn_index": index}
+            answer = page.client.post(f"/gradio_api/{next(paths)}", json=body)
+            assert answer.status_code == 403, (index, place, value, answer.text)
+            assert SECRET not in answer.text
+            walked.add((index, place))
+    assert len(walked) == sum(len(function.inputs) for function in page.blocks.fns.values()) > 50
+    assert page.copies() == before
+
+
+def test_no_function_for_programs_takes_a_file(page: Page, hostile: list[dict[str, Any]]):
+    before = page.copies()
+    names = [each for each in page.blocks.fns.values() if each.api_visibility == "public"]
+    assert names
+    for function in names:
+        count = len(function.inputs)
+        for place in range(count):
+            for bad in hostile:
+                data = [bad if i == place else None for i in range(count)]
+                for kind in ("call", "api", "run"):
+                    path = f"/gradio_api/{kind}/{function.api_name}"
+                    assert page.client.post(path, json={"data": data}).status_code == 403
+    for bad in hostile:
+        answer = page.client.post("/gradio_api/call/v2/generate", json={"prompt": bad})
+        assert answer.status_code == 403
+    assert page.copies() == before
+
+
+def test_gradio_itself_refuses_such_files(
+    page: Page, hostile: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    """The lock behind the lock: with our own checks off, nothing is copied or read either.
+
+    A version of Gradio that undoes this has to be looked at before it is used.
+    """
+    monkeypatch.setattr(calls.CheckedCalls, "_check_files", lambda *_: None)
+    # Gradio trusts what is inside its own folder, and would fetch URLs: our checks alone prevent
+    # the use of either.
+    named = [
+        bad
+        for bad in hostile
+        if "meta" in bad
+        and str(bad.get("path")).startswith("/")
+        and not str(bad["path"]).startswith(f"{page.folder}/")
+    ]
+    assert len(named) >= 5
+    before = page.copies()
+    for index, function in page.blocks.fns.items():
+        count = len(function.inputs)
+        for place in range(count):
+            if function.inputs[place].stateful:
+                continue
+            for bad in named:
+                data = [bad if i == place else None for i in range(count)]
+                body = {"data": data, "session_hash": "s", "fn_index": index}
+                answer = page.client.post("/gradio_api/run/predict", json=body)
+                assert answer.status_code == 500, (index, place, bad, answer.text)
+                assert SECRET not in answer.text
+    assert page.copies() == before
+
+
+def test_an_uploaded_file_is_taken(page: Page):
+    path = page.upload()
+    file = FILE | {"path": path, "url": f"http://testserver/gradio_api/file={path}", "size": 9}
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "_of_picture"]
+    assert page.join(index, [file]).status_code == 200
+
+
+def test_the_url_of_an_uploaded_file_is_not_passed_on(page: Page, monkeypatch: pytest.MonkeyPatch):
+    passed: list[Any] = []
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "_of_picture"]
+    path = page.upload()
+    checked = {"data": [FILE | {"path": path, "url": f"http://evil.test/gradio_api/file={path}"}]}
+    monkeypatch.setattr(calls.json, "dumps", lambda value, **_: passed.append(value) or "{}")
+    page.client.post(
+        "/gradio_api/queue/join",
+        content=json.JSONEncoder().encode(checked | {"fn_index": index, "session_hash": "s"}),
+    )
+    assert passed[0]["data"] == [FILE | {"path": path}]
+
+
+@pytest.mark.parametrize("end", ["%0A", "%0D", "%00", "%0A/", "%20", "/x", "%2F", ";x"])
+def test_no_other_spelling_of_a_path_gets_around_the_checks(page: Page, end: str):
+    paths = {
+        re.sub(r"\{[^}]*\}", "generate", str(route.path))
+        for route in iter_route_contexts(page.mounted.routes)
+        if "POST" in (getattr(route.original_route, "methods", None) or ())
+    }
+    assert {"/gradio_api/queue/join", "/gradio_api/run/generate"} <= paths
+    for path in paths:
+        answer = page.client.post(f"{path}{end}", json={"fn_index": 999, "session_hash": "x" * 99})
+        assert 400 <= answer.status_code < 500, (path, answer.text)
+
+
+def test_half_a_character_is_replaced(page: Page):
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
+    body = b'{"fn_index": %d, "session_hash": "s", "data": ["a \\ud800", "(none)", false]}'
+    answer = page.client.post("/gradio_api/run/predict", content=body % index)
+    assert answer.status_code == 200, answer.text
+
+
+def test_odd_calls_are_refused_in_words(page: Page):
+    odd = "x" * 65
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
+    three = ["a", "(none)", False]
+    for status, answer in [
+        (404, page.join(999, [])),
+        (404, page.join(-1, [])),
+        (404, page.join(None, [])),
+        (422, page.join("0", [])),
+        (422, page.join(True, [])),
+        (422, page.join(index, three, trigger_id="x")),
+        (422, page.join(index, three, event_id="a b")),
+        (422, page.join(index, [])),
+        (422, page.join(index, [*three, "more"])),
+        (422, page.join(index, "abc")),
+        (400, page.join(index, three, session_hash=odd)),
+        (400, page.join(index, three, session_hash="a/b")),
+        (400, page.join(index, three, session_hash=7)),
+        (400, page.client.post("/gradio_api/queue/join", content=b"{")),
+        (400, page.client.post("/gradio_api/queue/join", json=[])),
+        (400, page.client.post("/gradio_api/queue/join", content=b"[" * 100_000)),
+        (400, page.join(index, [json.loads("[" * 40 + "]" * 40), "", False])),
+        (404, page.client.post("/gradio_api/call/no_such", json={"data": []})),
+        (404, page.client.post("/gradio_api/run/no_such", json={"data": []})),
+        (404, page.client.post("/gradio_api/call/length", json={"data": three})),
+        (404, page.client.post("/gradio_api/call/v2/no_such", json={})),
+        (422, page.client.post("/gradio_api/call/v2/generate", json={})),
+        (422, page.client.post("/gradio_api/call/v2/generate", json={"prompt": "a", "b": 1})),
+        (400, page.client.get(f"/gradio_api/heartbeat/{odd}")),
+        (400, page.client.get(f"/gradio_api/queue/data?session_hash={odd}")),
+        (400, page.client.get("/gradio_api/queue/data")),
+        (400, page.client.get(f"/gradio_api/call/generate/{odd}")),
+    ]:
+        assert answer.status_code == status, answer.text
+        assert len(answer.json()["detail"]) < 300
+        for private in ("Traceback", 'File "', "site-packages", str(page.folder)):
+            assert private not in answer.text
+
+
+def test_only_what_was_checked_reaches_gradio(page: Page):
+    """Of two fields of one name both sides read the same one; unknown fields are dropped."""
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
+    body = (
+        '{"fn_index": 0, "session_hash": "s", "data": ["a"], "batched": true,'
+        f'"fn_index": {index}, "data": ["a red star", "(none)", false]}}'
+    )
+    answer = page.client.post("/gradio_api/run/predict", content=body)
+    assert answer.status_code == 200, answer.text
+
+
+def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    page = Page(tmp_path, programs=False)
+    with page.client as client:
+        assert client.post("/gradio_api/call/v2/generate", json={"prompt": "a"}).status_code == 404
+        for kind in ("call", "api", "run"):
+            answer = client.post(f"/gradio_api/{kind}/generate", json={"data": ["a"]})
+            assert answer.status_code == 404
+        assert client.get("/gradio_api/info").json()["named_endpoints"] == {}
+        [index] = [i for i, each in page.blocks.fns.items() if each.name == "for_page"][:1]
+        data = [None] * len(page.blocks.fns[index].inputs)
+        body = {"fn_index": index, "data": data, "session_hash": "s"}
+        assert client.post("/gradio_api/run/predict", json=body).status_code == 404
+        [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
+        assert page.join(index, ["a", "(none)", False]).status_code == 200  # the page goes on
+    assert page.generator.asked == []
+
+
+# --- sessions ---
+
+
+def test_an_address_has_a_bounded_number_of_sessions(page: Page, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "MOST_EACH", 3)
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
+    body = {"fn_index": index, "data": ["a", "(none)", False]}
+    for i in range(10):
+        assert page.client.post(
+            "/gradio_api/run/predict", json=body | {"session_hash": f"s{i}"}
+        ).is_success
+    assert set(page.sessions.session_data) == {"s7", "s8", "s9"}
+    with page.sessions.held("s7"):  # as an open page does
+        for i in range(10, 20):
+            session = {"session_hash": f"s{i}"}
+            assert page.client.post("/gradio_api/run/predict", json=body | session).is_success
+        assert set(page.sessions.session_data) == {"s7", "s18", "s19"}
+
+
+def test_calls_without_a_session_are_counted_too(page: Page, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "MOST_EACH", 3)
+    for _ in range(10):
+        call = page.client.post("/gradio_api/call/v2/generate", json={"prompt": "a red star"})
+        event = call.json()["event_id"]
+        answer = page.client.get(f"/gradio_api/call/generate/{event}")
+        assert "event: complete" in answer.text
+    assert len(page.sessions.session_data) <= 3
+    assert len(page.blocks._queue.pending_event_ids_session) <= 3
+
+
+def test_unanswered_calls_of_one_session_are_bounded(page: Page, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "MOST_CALLS", 3)
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "stop"]
+    statuses = [page.join(index, [None]).status_code for _ in range(5)]
+    assert statuses == [200, 200, 200, 429, 429]
+
+
+def test_unanswered_calls_of_one_address_are_bounded(page: Page, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "MOST_CALLS_EACH", 3)
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "stop"]
+    statuses = [page.join(index, [None], session_hash=f"s{i}").status_code for i in range(4)]
+    named = page.client.post("/gradio_api/call/v2/generate", json={"prompt": "a"}).status_code
+    unnamed = page.client.post("/gradio_api/call/generate", json={"data": ["a"]}).status_code
+    assert [*statuses, named, unnamed] == [200, 200, 200, 429, 429, 429]
+
+
+def test_pages_that_wait_keep_no_other_from_being_answered(page: Page):
+    """Each page that follows a request has one of the calls that Gradio answers at a time."""
+    assert len(page.blocks._queue.active_jobs) == sessions.CALLS_AT_A_TIME
+    assert sessions.CALLS_AT_A_TIME >= 8 * sessions.MOST_CALLS_EACH
+
+
+def test_all_addresses_together_have_a_bounded_number_of_sessions(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sessions, "MOST", 4)
+    page.sessions.admit("kept", "other")
+    for i in range(10):
+        assert page.sessions.admit(f"s{i}", "greedy")
+    assert {name: set(own) for name, own in page.sessions._of.items()} == {
+        "other": {"kept"},
+        "greedy": {"s7", "s8", "s9"},
+    }
+
+
+def test_a_session_takes_little_memory(page: Page):
+    """Without the copy of every component's properties it takes a tenth."""
+    state = page.sessions["session"]
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
+    page.join(index, ["x" * 100_000, "(none)", False], session_hash="session")
+    assert not list(state.components)
+
+
+# --- uploads ---
+
+
+def test_uploads_of_one_address_are_bounded(page: Page, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(uploads, "MOST_BYTES_EACH", 100)
+    page = Page(page.folder)
+    paths = [page.upload(b"x" * 40) for _ in range(2)]
+    refused = page.client.post("/gradio_api/upload", files={"files": ("a.png", b"x" * 40)})
+    assert refused.status_code == 429
+    Path(paths[0]).unlink()  # its settings were read
+    page.upload(b"x" * 40)
+    assert len([path for path in page.folder.rglob("*") if path.is_file()]) == 2
+
+
+def test_the_same_picture_of_two_visitors_is_two_files(page: Page):
+    one, other = page.upload(), page.upload()
+    assert one != other
+    Path(one).unlink()
+    assert Path(other).read_bytes() == b"a picture"
+
+
+def test_what_nobody_has_read_is_removed(page: Page, monkeypatch: pytest.MonkeyPatch):
+    page.upload()
+    monkeypatch.setattr(uploads, "KEPT_S", -1.0)
+    left = Path(page.upload(b"another"))
+    assert [path for path in page.folder.rglob("*") if path.is_file()] == [left]
+    assert len(list(page.folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("field", ["other", "files"])
+def test_an_odd_form_leaves_nothing_behind(page: Page, field: str):
+    for files in ([(field, ("a.png", b"x"))] * 2, [(field, (None, b"x" * 2_000_000))], []):
+        answer = page.client.post("/gradio_api/upload", files=files)
+        assert 400 <= answer.status_code < 500
+    answer = page.client.post("/gradio_api/upload", content=b"x")
+    assert 400 <= answer.status_code < 500
+    assert not page.folder.exists() or not any(page.folder.iterdir())

@@ -1,0 +1,68 @@
+"""What browsers are sent of the page's own files."""
+
+import re
+from pathlib import Path
+
+import gradio
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.generators.local import LocalGenerator
+from serving.http import app as http_app
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
+from ui.gradio_compat.mount import mount
+
+ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
+(PLAYER,) = ASSETS.glob("hls-*.js")
+
+
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    pipe, observer = FakePipeline().as_pipeline(), Observer()
+    generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
+    app = http_app.build(generator, observer)
+    mount(app, generator, "127.0.0.1", 7860, 600)
+    return TestClient(app, headers={"Accept-Encoding": "gzip, br"})
+
+
+def test_scripts_are_kept_and_compressed(client: TestClient):
+    (script,) = re.findall(r'src="\./(assets/index-[^"]+\.js)"', client.get("/").text)
+    answer = client.get(f"/{script}")
+    assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    assert answer.headers["Content-Encoding"] == "br"
+    assert "Cache-Control" not in client.get("/assets/index-gone.js").headers
+
+
+def test_the_page_itself_is_compressed_and_not_kept(client: TestClient):
+    for target in ("/", "/config"):
+        answer = client.get(target)
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert "Cache-Control" not in answer.headers
+
+
+def test_in_the_players_place_there_is_a_shell_with_its_names(client: TestClient):
+    shell = client.get(f"/assets/{PLAYER.name}")
+    assert shell.headers["Content-Type"].startswith("text/javascript")
+    assert "Content-Security-Policy" in shell.headers
+    assert len(shell.content) < 500
+    exported = set(re.findall(r"nothing as (\w+)", shell.text))
+    wanted: set[str] = set()
+    for script in ASSETS.glob("*.js"):
+        text = script.read_text(encoding="utf-8")
+        for names in re.findall(rf'import\{{([^}}]*)\}}from"\./{re.escape(PLAYER.name)}"', text):
+            wanted |= {name.split(" as ")[0] for name in names.split(",")}
+    assert wanted
+    assert wanted <= exported
+
+
+def test_it_can_be_installed_with_an_icon(client: TestClient):
+    manifest = client.get("/manifest.json").json()
+    assert manifest["name"] == "Stable Diffusion XL on JAX"
+    (icon,) = manifest["icons"]
+    for target in (icon["src"], "/favicon.ico"):
+        answer = client.get(target)
+        assert answer.headers["Content-Type"].startswith("image/svg+xml")
+        assert "<svg" in answer.text

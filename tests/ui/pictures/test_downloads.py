@@ -1,0 +1,76 @@
+"""Pictures as files of other kinds, asked for by their addresses."""
+
+import asyncio
+import io
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from PIL import Image
+
+from pipeline import metadata
+from pipeline.images.metadata import Settings
+from ui import i18n
+from ui.pictures import downloads, files
+
+
+def picture(prompt: str) -> bytes:
+    image, file = Image.new("RGB", (8, 8)), io.BytesIO()
+    metadata.attach(image, Settings(prompt, "", 7, 25, 5.0, 8, 8, "m", None))
+    metadata.save_png(image, file)
+    return file.getvalue()
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    return files.save({"a-star-7.png": picture("a star")})[0]
+
+
+def get(*addresses: str) -> list[httpx.Response]:
+    app = FastAPI()
+    downloads.connect(app)
+
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return [await client.get(address) for address in addresses]
+
+    return asyncio.run(ask())
+
+
+def test_every_kind_comes_under_its_name(path: Path):
+    base = f"/pictures/{path.parent.name}/a-star-7"
+    answers = get(*(f"{base}.{suffix}" for suffix in i18n.KINDS))
+    for kind, answer in zip(("png", "jpeg", "webp"), answers, strict=True):
+        assert answer.headers["content-type"] == f"image/{kind}"
+        assert 'attachment; filename="a-star-7.' in answer.headers["content-disposition"]
+        with Image.open(io.BytesIO(answer.content)) as found:
+            assert found.format == kind.upper()
+    assert f'href="{base[1:]}.jpg" download' in downloads.links(path)
+
+
+def test_nothing_else_has_an_address(path: Path):
+    folder = path.parent.name
+    addresses = [
+        f"/pictures/{folder}/a-star-8.png",
+        f"/pictures/{folder}/a-star-7.gif",
+        f"/pictures/{folder}/..%2fsecret.png",
+        f"/pictures/{folder}/%2e%2e/secret.png",
+        "/pictures/../secret.png",
+        "/pictures/%2e%2e/secret.png",
+        "/pictures/./secret.png",
+        f"/pictures/{'x' * 22}/a-star-7.png",
+        f"/pictures/{folder}/A%00.png",
+    ]
+    assert [answer.status_code for answer in get(*addresses)] == [404] * len(addresses)
+
+
+def test_settings_with_no_room_in_a_jpeg_are_said_to_have_none(path: Path):
+    path.write_bytes(picture("x" * 40_000))
+    base = f"/pictures/{path.parent.name}/a-star-7"
+    jpeg, webp = get(f"{base}.jpg", f"{base}.webp")
+    assert (jpeg.status_code, webp.status_code) == (422, 200)
+    assert i18n.TOO_LONG_FOR_JPEG in jpeg.text

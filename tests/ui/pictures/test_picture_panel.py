@@ -1,0 +1,66 @@
+"""The picture that is open, and what its buttons do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import gradio as gr
+import pytest
+
+from pipeline.images.metadata import Settings
+from serving.generator import Model
+from ui import i18n
+from ui.pictures import picture_panel
+from ui.pictures.saved import Picture
+
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+)
+SETTINGS = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed in (7, 8)]
+PICTURES = [Picture(Path(f"folder/a-star-{s.seed}.png"), "a star", s) for s in SETTINGS]
+
+
+def opened(index: int, pictures: list[Picture]) -> tuple:
+    return picture_panel._open(pictures, index, MODEL)
+
+
+def test_the_open_picture_has_its_own_settings():
+    column, text, varying, reveal, chosen, index = opened(1, PICTURES)
+    assert column.visible
+    assert "<dd>8</dd>" in text
+    assert (chosen, index) == (SETTINGS[1], 1)
+    assert varying.visible
+    assert not reveal.visible
+    assert 'href="pictures/folder/a-star-8.webp" download' in text
+    assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8" in text
+
+
+def test_of_a_variation_there_are_no_further_ones():
+    variation = replace(SETTINGS[0], variation_seed=3, variation_strength=0.5)
+    _, _, varying, *_ = opened(0, [replace(PICTURES[0], settings=variation)])
+    assert not varying.visible
+
+
+@pytest.mark.parametrize("index", [0, 2, -1])
+def test_a_picture_without_settings_has_no_panel(index: int):
+    column, text, _, _, chosen, _ = opened(index, [] if index == 0 else PICTURES)
+    assert not column.visible
+    assert (text, chosen) == ("", None)
+
+
+def test_used_settings_are_said_to_be_in_place():
+    *fields, strip = picture_panel.apply(SETTINGS[0], MODEL)
+    assert fields[5:8] == [False, 7, False]
+    assert i18n.TAKEN_OVER in strip
+    assert "It was drawn by m" in strip
+
+
+def test_a_new_seed_is_left_to_chance():
+    *fields, _ = picture_panel.apply(picture_panel._without_seed(SETTINGS[0]), MODEL)
+    assert fields[0] == "a star"
+    assert fields[5]
+
+
+def test_nothing_open_changes_nothing():
+    assert set(map(str, picture_panel.apply(picture_panel._without_seed(None), MODEL))) == {
+        str(gr.skip())
+    }

@@ -1,0 +1,162 @@
+"""A blurred picture, and the picture itself in its place: its functions, and in a browser."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image as Pillow
+from playwright.sync_api import Page, expect
+
+from pipeline import metadata
+from pipeline.images.metadata import BLURRED, Settings
+from serving.generator import Image, RequestError
+from tests.browsing import ask, opened, wait_for_pictures
+from tests.ui.test_generation import said_of, to_request
+from tests.web import PROGRAM, served
+from tools.page_states import launched
+from ui import i18n
+from ui.pictures import reveal, saved
+from ui.pictures.saved import BARE, WITH_SETTINGS, Picture
+
+REMARK = "blurred by the safety checker"
+COLOURS = {"blurred": (90, 0, 0), "itself": (255, 0, 0), "plain": (0, 0, 255)}
+
+
+def png(colour: str, settings: Settings) -> bytes:
+    image, file = Pillow.new("RGB", (8, 8), COLOURS[colour]), io.BytesIO()
+    metadata.attach(image, settings)
+    metadata.save_png(image, file)
+    return file.getvalue()
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
+    """A picture that is as it was drawn, and a blurred one."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    said = [said_of(to_request(), seed) for seed in (7, 8)]
+    itself = Settings(**said[1])  # type: ignore[arg-type]
+    said[1]["safety_checker"] = BLURRED
+    plain, blurred = (Settings(**each) for each in said)  # type: ignore[arg-type]
+    images = [
+        Image(0, png("plain", plain), 7, said[0]),
+        Image(1, png("blurred", blurred), 8, said[1], unblurred=png("itself", itself)),
+    ]
+    return saved.save(images, "a star", embed=True)
+
+
+def colour(path: Path) -> object:
+    with Pillow.open(path) as image:
+        return image.getpixel((0, 0))
+
+
+def test_it_is_in_no_file_before_it_is_asked_for(shown: list[Picture], tmp_path: Path):
+    found = {colour(path) for path in tmp_path.rglob("*.*")}
+    assert found == {COLOURS["plain"], COLOURS["blurred"]}
+
+
+def test_there_and_back(shown: list[Picture]):
+    assert REMARK in shown[1].caption
+    revealed = reveal.exchange(shown, 1, WITH_SETTINGS)
+    assert revealed[0] is shown[0]
+    assert colour(revealed[1].path) == COLOURS["itself"]
+    assert revealed[1].path.name == shown[1].path.name
+    assert revealed[1].path.parent != shown[1].path.parent
+    assert metadata.read(revealed[1].path) == revealed[1].settings
+    assert revealed[1].settings.safety_checker is None
+    assert revealed[1].caption == "Seed 8: a star"
+    hidden = reveal.exchange(revealed, 1, WITH_SETTINGS)
+    assert colour(hidden[1].path) == COLOURS["blurred"]
+    assert metadata.read(hidden[1].path) == hidden[1].settings == shown[1].settings
+    assert hidden[1].caption == shown[1].caption
+
+
+def test_who_wants_files_without_settings_gets_such(shown: list[Picture]):
+    revealed = reveal.exchange(shown, 1, BARE)
+    assert metadata.read(revealed[1].path) is None
+    assert revealed[1].settings.prompt == "a red star"
+    inside = saved.again(revealed, embed=True)
+    assert metadata.read(inside[1].path) == revealed[1].settings
+    assert inside[1].other == revealed[1].other
+
+
+def test_what_is_gone_is_said(shown: list[Picture]):
+    for index in (0, 2):  # one that has no other, and none
+        with pytest.raises(RequestError, match=i18n.GONE):
+            reveal.exchange(shown, index, WITH_SETTINGS)
+    shown[1].path.unlink()
+    with pytest.raises(RequestError, match=i18n.GONE):
+        reveal.exchange(shown, 1, WITH_SETTINGS)
+
+
+def test_the_button_is_where_there_is_something_to_reveal(shown: list[Picture]):
+    assert not reveal.offered(shown[0]).visible
+    for label in (i18n.SHOW_ANYWAY, i18n.HIDE_AGAIN, i18n.SHOW_ANYWAY):
+        button = reveal.offered(shown[1])
+        assert (button.value, button.visible) == (label, True)
+        shown = reveal.exchange(shown, 1, WITH_SETTINGS)
+
+
+# --- in a browser
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """Where every second picture is blurred, from the first on."""
+    program = [*PROGRAM, "--screen", "tests.screens:every_second"]
+    log = tmp_path_factory.mktemp("app") / "log"
+    with served(program, log) as address, launched() as browser, opened(browser, address) as found:
+        yield found
+
+
+def downloaded(page: Page, before: str = "") -> tuple[str, str, bytes]:
+    """Where a file of the open picture is, once not as before; what it says, and its pixels."""
+    link = page.locator("#picked .downloads a").first
+    expect(link).not_to_have_attribute("href", before)
+    address = link.get_attribute("href") or ""
+    content = page.request.get(f"{page.url}{address}").body()
+    with Pillow.open(io.BytesIO(content)) as image:
+        return address, image.info[metadata.KEY], image.tobytes()
+
+
+def test_a_visitor_sees_the_picture_all_the_same(page: Page):
+    ask(page, "a star")
+    wait_for_pictures(page)
+    captions = page.locator("#gallery .thumbnail-lg .caption-label")
+    said = [REMARK in caption for caption in captions.all_inner_texts()]
+    assert said == [True, False, True, False]
+
+    page.locator("#gallery .thumbnail-lg").first.click()
+    show, hide = (
+        page.get_by_role("button", name=name) for name in (i18n.SHOW_ANYWAY, i18n.HIDE_AGAIN)
+    )
+    caption = page.locator("#gallery .preview .caption")
+    expect(show).to_be_visible()
+    expect(caption).to_contain_text(REMARK)
+    blurred = downloaded(page)
+    show.click()
+    expect(hide).to_be_focused()
+    expect(caption).not_to_contain_text(REMARK)
+    itself = downloaded(page, before=blurred[0])
+    assert ("Safety checker" in blurred[1], "Safety checker" in itself[1]) == (True, False)
+    assert blurred[2] != itself[2]
+    hide.click()
+    expect(caption).to_contain_text(REMARK)
+    assert downloaded(page, before=itself[0])[1:] == blurred[1:]
+
+
+def test_a_picture_as_it_was_drawn_has_nothing_to_reveal(page: Page):
+    thumbnails = page.locator("#gallery .thumbnails button")
+    thumbnails.nth(1).click()
+    expect(page.locator("#reveal")).to_have_count(0)
+    expect(page.locator("#picked-settings")).to_be_visible()
+    thumbnails.nth(2).click()
+    expect(page.locator("#reveal")).to_have_text(i18n.SHOW_ANYWAY)
+
+
+def test_after_a_reload_it_can_still_be_revealed(page: Page):
+    page.reload()
+    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    page.locator("#reveal").click()
+    expect(page.locator("#reveal")).to_have_text(i18n.HIDE_AGAIN)

@@ -1,0 +1,786 @@
+"""The page's own functions, with a stand-in for what draws."""
+
+import ast
+import asyncio
+import errno
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, replace
+from html import escape
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+import pytest
+
+from pipeline.images.metadata import Settings
+from serving.generator import (
+    Done,
+    Error,
+    ErrorKind,
+    Event,
+    Image,
+    Length,
+    Load,
+    Model,
+    Preview,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+    Step,
+)
+from ui import form, generation, i18n, page, status
+from ui.examples import examples_for, surprise
+from ui.form import Visitor
+from ui.generation import Drawing, Shown
+from ui.model_kind import Kind, kind_of
+from ui.page import build_page
+from ui.pictures import embedding, files
+from ui.styles import NONE, styles_for
+
+ROOT = Path(__file__).parent.parent
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion", True, "euler", ""
+)
+CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
+SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
+VALUES: dict[str, Any] = {
+    "prompt": "a red star",
+    "style": NONE,
+    "negative_prompt": "",
+    "guidance_scale": 5,
+    "steps": 25,
+    "seed": 7,
+}
+
+OTHERS: dict[str, Any] = {
+    "several": False,
+    "guidance_until": 1,
+    "variation_strength": 0,
+    "variation_seed": 0,
+    "size": "",
+}
+
+
+def said_of(request: Request, seed: int) -> dict[str, str | int | float | None]:
+    steps, guidance = request.num_inference_steps, request.guidance_scale
+    prompt = str(request.prompt)
+    return asdict(Settings(prompt, "", seed, steps, guidance, 256, 256, "org/model", None))
+
+
+class StandIn:
+    """A generator that draws nothing, but notes what it was asked."""
+
+    model = MODEL
+    load = Load(0, 0, 3, accepting=True)
+    stuck = at_work = False
+
+    def __init__(
+        self,
+        truncated: str = "",
+        refusal: RequestError | None = None,
+        error: Error | None = None,
+        first: tuple[Event, ...] = (Started(),),
+        blurred: int | None = None,
+    ) -> None:
+        self.asked: list[Request] = []
+        self.cancelled: list[str] = []
+        self.closed = False
+        self._truncated = truncated
+        self._refusal = refusal
+        self._error = error
+        self._first = first
+        self._blurred = blurred
+
+    async def open(self) -> None:
+        raise NotImplementedError
+
+    async def measure(self, prompt: str) -> Length | None:
+        i18n = prompt.split()
+        return Length(2 + len(i18n), 77, " ".join(i18n[75:])) if i18n[0] != "away" else None
+
+    async def submit(self, request: Request) -> None:
+        if self._refusal:
+            raise self._refusal
+        self.asked.append(request)
+
+    async def take_up(self, request_id: str) -> None:
+        if self._refusal:
+            raise self._refusal
+
+    async def events(self, request_id: str) -> AsyncGenerator[Event]:
+        if request_id not in (request.id for request in self.asked):
+            raise RequestError("gone", ErrorKind.UNKNOWN)
+        request = self.asked[-1]
+        try:
+            for event in self._first:
+                yield event
+            for step in range(request.num_inference_steps):
+                await asyncio.sleep(0)
+                yield Step(step + 1, request.num_inference_steps)
+                if request.previews and step == 0:
+                    yield Preview((b"look 0", b"look 1"))
+            if self._error:
+                yield self._error
+                return
+            for i in range(4):
+                seed = request.seed + i
+                settings = said_of(request, seed)
+                if i == self._blurred:
+                    settings["safety_checker"] = "blurred"
+                yield Image(i, b"png%d" % seed, seed, settings)
+            yield Done(self._truncated)
+        finally:
+            self.closed = True
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+    async def close(self, within_s: float) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def served_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    return tmp_path
+
+
+def to_request(**changes: Any) -> Request:
+    values = VALUES | {"visitor": Visitor("a session", "::1"), "keep": True} | changes
+    return form.to_request(MODEL, styles_for(Kind.SDXL), **values)
+
+
+def test_what_a_program_calls_its_session_is_not_kept_at_any_length():
+    sender = gr.Request(CLIENT, session_hash="x" * 2**20)  # type: ignore[arg-type]
+    assert Visitor.behind(sender) == Visitor("x" * 64, "::1")
+
+
+def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Shown]:
+    """Everything the page is told during one request."""
+
+    async def collect() -> list[Shown]:
+        page = Drawing(stand_in, Kind.MINIATURE).for_page
+        values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
+        return [update async for update in page(SENDER, **values)]
+
+    return asyncio.run(collect())
+
+
+# --- what is sent becomes a request ---
+
+
+def test_plain_request():
+    request = to_request(prompt="  a red star \n")
+    assert 0 <= request.variation_seed < 2**32
+    assert replace(request, variation_seed=0) == Request(
+        "a red star", None, 5.0, 25, 7, id=request.id, visitor="a session", address="::1", keep=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"prompt": ""}, i18n.BLANK_PROMPT),
+        ({"prompt": " \t\u2003\n"}, i18n.BLANK_PROMPT),
+        ({"prompt": None}, i18n.BLANK_PROMPT),
+        ({"prompt": ["a", "b"]}, "Prompt: text is needed"),
+        ({"prompt": "x" * 2001}, "Prompt: 2001 characters are too many; at most 2000"),
+        ({"negative_prompt": "x" * 10**7}, "Negative prompt: 10000000 characters"),
+        ({"style": "Baroque"}, "Style: Baroque is unknown"),
+        ({"style": None}, "Style: nothing is unknown"),
+        ({"guidance_scale": float("nan")}, "Guidance scale: nan"),
+        ({"guidance_scale": float("inf")}, "Guidance scale: inf"),
+        ({"guidance_scale": 50.5}, "from 0 to 50"),
+        ({"guidance_scale": -1}, "Guidance scale: -1"),
+        ({"guidance_scale": "5"}, "Guidance scale: 5 is not possible"),
+        ({"guidance_scale": 10**400}, "Guidance scale: 1000"),
+        ({"steps": 0}, "Steps: 0 is not possible; whole numbers from 1 to 50"),
+        ({"steps": 51}, "Steps: 51"),
+        ({"steps": 2.5}, "Steps: 2.5"),
+        ({"steps": True}, "Steps: True"),
+        ({"steps": float("nan")}, "Steps: nan"),
+        ({"steps": None}, "Steps: nothing"),
+        ({"guidance_until": 1.5}, "Guidance until: 1.5 is not possible; it goes from 0 to 1"),
+        ({"variation_strength": None}, "Variation strength: nothing"),
+        ({"variation_seed": 2.5}, "Variation seed: 2.5"),
+        ({"size": "384x256"}, "Size: 384x256 is unknown; there are 256x256."),
+        ({"size": 256}, "Size: text is needed"),
+        ({"seed": -1}, "Seed: -1"),
+        ({"seed": 2**32}, "from 0 to 4294967295"),
+        ({"seed": "seven"}, "Seed: seven"),
+    ],
+)
+def test_refused(changes: dict[str, Any], said: str):
+    with pytest.raises(RequestError, match=re.escape(said)):
+        to_request(**changes)
+
+
+def test_limits_themselves_are_possible():
+    request = to_request(prompt="x" * 2000, guidance_scale=50, steps=50, seed=2**32 - 1)
+    assert (request.guidance_scale, request.num_inference_steps) == (50.0, 50)
+    assert to_request(seed=7.0).seed == 7
+
+
+def test_no_seed_means_any_seed():
+    seeds = {to_request(seed=None).seed for _ in range(20)}
+    assert len(seeds) > 15
+    assert all(0 <= seed < 2**32 for seed in seeds)
+
+
+# --- styles and examples ---
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_ten_styles_and_none(kind: Kind):
+    styles = styles_for(kind)
+    assert next(iter(styles)) == NONE
+    assert len(styles) == 11
+    assert styles[NONE].apply("a {star}", " dull ") == ("a {star}", "dull")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_styles_keep_the_visitors_words(kind: Kind):
+    for style in styles_for(kind).values():
+        prompt, negative = style.apply("a {prompt} % star", "dull")
+        assert "a {prompt} % star" in prompt
+        assert negative.startswith("dull")
+        assert style.prompt.count("{prompt}") == 1
+
+
+def test_style_reaches_the_request():
+    request = to_request(style="Watercolour", negative_prompt="people")
+    assert str(request.prompt).startswith("a red star, watercolour")
+    assert str(request.negative_prompt).startswith("people, ")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_examples_are_short_enough_to_be_read_whole(kind: Kind):
+    assert examples_for(kind)
+    assert all(len(example) <= 60 for example in examples_for(kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "licence"),
+    [
+        ("stabilityai/stable-diffusion-xl-base-1.0", "Open RAIL++-M"),
+        ("stable-diffusion-xl-base-1.0", "Open RAIL++-M"),
+        ("someone/stable-diffusion-xl-faces", i18n.OWN_LICENCE),
+        ("someone/other", i18n.OWN_LICENCE),
+    ],
+)
+def test_a_licence_is_only_named_where_it_is_known(name: str, licence: str):
+    model = replace(MODEL, name=name)
+    assert escape(licence) in page._footer(model, kind_of(model))
+
+
+def test_without_pictures_the_choice_of_settings_inside_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    saved: list[object] = []
+    monkeypatch.setattr(files, "save", lambda named: saved.append(named) or [])
+    assert set(map(str, embedding._follow(False, []))) == {str(gr.skip())}
+    assert saved == []
+
+
+def test_kinds():
+    assert kind_of(replace(MODEL, name="miniature", bundled=True)) is Kind.MINIATURE
+    assert kind_of(replace(MODEL, name="org/stable-diffusion-xl-base-1.0")) is Kind.SDXL
+    assert kind_of(replace(MODEL, name="miniature")) is Kind.OTHER
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_surprises_are_many_and_short(kind: Kind):
+    found = {surprise(kind, Random(seed)) for seed in range(50)}
+    assert len(found) > 40
+    assert all(prompt.startswith("a") and len(prompt) <= 80 for prompt in found)
+
+
+# --- several prompts, and how long they are ---
+
+
+def test_a_picture_for_each_line():
+    request = to_request(prompt=" a red star \n\n a moon\n", several=True, style="Anime")
+    assert [prompt[:12] for prompt in request.prompt] == ["a red star, ", "a moon, hand"]
+    assert request.images == 2
+    assert str(request.negative_prompt).startswith("photograph")
+    assert to_request(prompt="a\nb").prompt == "a\nb"
+    assert to_request(prompt="a", several=True).images == 1
+
+
+@pytest.mark.parametrize(("prompt", "said"), [("a\n" * 5, "5 lines"), ("\n \n", "describe")])
+def test_too_many_lines_and_none(prompt: str, said: str):
+    with pytest.raises(RequestError, match=said):
+        to_request(prompt=prompt, several=True)
+
+
+def test_each_picture_of_several_has_its_own_caption():
+    class Several(StandIn):
+        async def events(self, request_id: str) -> AsyncGenerator[Event]:
+            for i, prompt in enumerate(self.asked[-1].prompt):
+                settings = {**said_of(self.asked[-1], 7 + i), "prompt": prompt}
+                yield Image(i, b"png", 7 + i, settings)
+            yield Done()
+
+    (*_, ended) = shown(Several(), prompt="a red star\na moon", several=True)
+    assert [caption for _, caption in ended.gallery] == ["Seed 7: a red star", "Seed 8: a moon"]
+    assert Path(ended.gallery[1][0]).name == "a-moon-8.png"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "several", "said"),
+    [
+        ("a red star", False, '<p class="length ">5 of 77 tokens</p>'),
+        ("a\nred star", True, '<p class="length ">4 of 77 tokens</p>'),
+        ("", False, ""),
+        ("away", False, ""),
+        ("x" * 2001, False, ""),
+    ],
+)
+def test_length(prompt: str, several: bool, said: str):
+    drawn = Drawing(StandIn(), Kind.SDXL)
+    assert asyncio.run(drawn.length(prompt, NONE, several)) == said
+
+
+def test_the_cut_part_is_shown_as_you_type():
+    drawn = Drawing(StandIn(), Kind.SDXL)
+    said = asyncio.run(drawn.length("red " * 75 + "<b>", NONE, False))
+    assert "78 of 77 tokens" in said
+    assert "Left out: “&lt;b&gt;”" in said
+    styled = asyncio.run(drawn.length("red " * 70, "Anime", False))
+    assert "background" in styled
+
+
+# --- what a visitor is shown ---
+
+
+def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generation, "BAR_SECONDS", 0.0)
+    updates = shown(StandIn(), steps=3)
+    strips = [update.strip for update in updates]
+    assert i18n.starting() in strips[0]
+    assert i18n.starting() in strips[1]
+    said = "".join(strip for strip in strips if strip != gr.skip())
+    assert re.findall(r"<span>Step (\d) of 3", said) == ["1", "2", "3"]
+    assert re.search(r"4 pictures in \d+\.\d s", strips[-1])
+    assert updates[0].seed == 7  # the seed used is written back
+
+    gallery = updates[-1].gallery
+    assert [caption for _, caption in gallery] == [f"Seed {s}: a red star" for s in (7, 8, 9, 10)]
+    paths = [Path(path) for path, _ in gallery]
+    assert [path.name for path in paths] == [f"a-red-star-{s}.png" for s in (7, 8, 9, 10)]
+    assert paths[0].read_bytes() == b"png7"
+    assert all(path.is_relative_to(served_folder) for path in paths)
+    assert [each.settings.seed for each in updates[-1].pictures] == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("error", [None, Error(ErrorKind.CANCELLED, "Stopped.")])
+def test_the_history_is_told_of_a_request_at_its_end_as_well(error: Error | None):
+    # Gradio drops what it is told at first where another request ends at the same moment.
+    updates = shown(StandIn(error=error), steps=3)
+    entry = updates[0].history
+    assert entry["link"]
+    assert updates[-1].history.items() >= entry.items()
+    assert ("drawn" in updates[-1].history) == (error is None)
+
+
+def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
+    updates = shown(StandIn(), steps=2)
+    said = [update.looks for update in updates if update.looks != gr.skip()]
+    looks, cleared = said
+    assert re.findall('base64,([^"]+)', looks) == ["bG9vayAw", "bG9vayAx"]
+    assert f'aria-label="{i18n.LOOKS}"' in looks
+    assert cleared == status.EMPTY
+    assert updates[-1].looks == status.EMPTY
+
+
+def test_what_was_there_stays_after_a_stop():
+    update = shown(StandIn(error=Error(ErrorKind.CANCELLED, "Stopped.")), steps=3)[-1]
+    assert update.looks == status.EMPTY
+    assert [Path(path).read_bytes() for path, _ in update.gallery] == [b"look 0", b"look 1"]
+    assert {caption for _, caption in update.gallery} == {"Unfinished: step 3 of 3"}
+    assert update.pictures == []
+
+
+def test_a_stop_before_anything_was_seen_leaves_the_older_pictures(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def stopped(*_: object) -> AsyncGenerator[Event]:
+        yield Queued(1, None)
+        yield Error(ErrorKind.CANCELLED, "Stopped.")
+
+    monkeypatch.setattr(StandIn, "events", stopped)
+    assert shown(StandIn())[-1].gallery == gr.skip()
+
+
+def test_a_blurred_picture_says_so():
+    gallery = shown(StandIn(blurred=2), steps=1)[-1].gallery
+    said = [" blurred by the safety checker" in caption for _, caption in gallery]
+    assert said == [False, False, True, False]
+    assert gallery[2][1] == "Seed 9, blurred by the safety checker: a red star"
+
+
+@pytest.mark.parametrize("family", ["Stable Diffusion", "Stable Diffusion XL"])
+def test_the_title_names_the_models_family(family: str):
+    stand_in = StandIn()
+    stand_in.model = replace(MODEL, family=family)
+    page = build_page(stand_in)
+    assert page.title == f"{family} on JAX"
+    header = next(block for block in page.blocks.values() if block.elem_id == "header")
+    assert f">{family} on JAX</h1>" in header.value  # type: ignore[attr-defined]
+
+
+def test_random_seed_is_written_back():
+    stand_in = StandIn()
+    updates = shown(stand_in, randomise=True, steps=1)
+    assert updates[0].seed == stand_in.asked[0].seed
+
+
+def test_cut_prompt_is_shown_as_text():
+    strip = shown(StandIn(truncated="<b>the end</b>"), steps=1)[-1].strip
+    assert "&lt;b&gt;the end&lt;/b&gt;" in strip
+    assert "<b>" not in strip
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "kind", "said"),
+    [
+        (StandIn(error=Error(ErrorKind.INVALID, "<i>no</i>")), "error", "&lt;i&gt;no&lt;/i&gt;"),
+        (StandIn(error=Error(ErrorKind.CANCELLED, "Stopped.")), "note", "Stopped."),
+        (StandIn(refusal=RequestError("full", ErrorKind.FULL)), "error", "full"),
+    ],
+)
+def test_error_ends_as_a_message(stand_in: StandIn, kind: str, said: str):
+    update = shown(stand_in, steps=1)[-1]
+    role = "alert" if kind == "error" else "status"
+    assert update.strip == f'<p class="{kind}" role="{role}">{said}</p>'
+
+
+def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
+    async def submit(*_: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(StandIn, "submit", submit)
+    (update,) = shown(StandIn())
+    assert update.strip == status.error(i18n.FAILED)
+
+
+def test_place_and_wait_are_shown_and_the_prompt_stays():
+    waits = (Queued(3, 95.0), Queued(2, 12.4), Queued(1, None), Started(1), Started(2))
+    updates = shown(StandIn(first=waits), steps=1)
+    strips = [update.strip for update in updates]
+    for said in (
+        "Number 3 in the queue, about 2 min",
+        "Number 2 in the queue, about 12 s",
+        "Next in the queue<",
+        i18n.starting(1),
+        "Starting again, attempt 2",
+    ):
+        assert sum(f"<span>{said}" in strip for strip in strips) >= 1, said
+    for update in updates[:-1]:
+        assert (update.generate.visible, update.stop.visible) == (False, True)
+    said = [strip for strip in strips if isinstance(strip, str)]
+    assert all(strip.startswith(status.RUNNING) for strip in said[:-1])
+    assert not said[-1].startswith(status.RUNNING)
+
+
+def test_a_page_loaded_anew_finds_its_request_again():
+    stand_in = StandIn()
+    request_id = shown(stand_in)[0].request_id
+    drawn = Drawing(stand_in, Kind.MINIATURE)
+
+    async def again(request_id: str | None) -> list[Shown]:
+        return [update async for update in drawn.again(request_id)]
+
+    updates = asyncio.run(again(request_id))
+    assert updates[-1].strip == status.note("4 pictures")
+    assert updates[-1].gallery[0][1] == "Seed 7: a red star"
+    for nothing_to_find in (None, "forgotten"):
+        (update,) = asyncio.run(again(nothing_to_find))
+        assert set(map(str, update)) == {str(gr.skip())}
+
+
+def test_where_nothing_was_asked_for_nothing_is_lost():
+    async def resumed() -> list[Shown]:
+        broken = gr.EventData(None, {"visitors": False})
+        drawn = Drawing(StandIn(), Kind.MINIATURE)
+        return [update async for update in drawn.resume(broken, None)]
+
+    (update,) = asyncio.run(resumed())
+    assert set(map(str, update)) == {str(gr.skip())}
+
+
+@pytest.mark.parametrize("nothing_to_find", [None, "forgotten"])
+def test_a_request_that_was_lost_with_the_connection_is_said_to_be(nothing_to_find: str | None):
+    async def resumed() -> list[Shown]:
+        drawn = Drawing(StandIn(), Kind.MINIATURE)
+        broken = gr.EventData(None, {"visitors": True})
+        return [update async for update in drawn.resume(broken, nothing_to_find)]
+
+    first, last = asyncio.run(resumed())
+    assert set(map(str, first)) == {str(gr.skip())}
+    assert last.strip == status.note(i18n.LOST)
+
+
+def test_stop_stops_that_request():
+    stand_in = StandIn()
+    drawn = Drawing(stand_in, Kind.MINIATURE)
+    asyncio.run(drawn.stop("an id"))
+    assert stand_in.cancelled == ["an id"]
+
+
+def test_blank_prompt_reaches_no_generator():
+    stand_in = StandIn()
+    (update,) = shown(stand_in, prompt=" ")
+    assert i18n.BLANK_PROMPT in update.strip
+    assert stand_in.asked == []
+
+
+def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generation, "BAR_SECONDS", 0.0)
+    stand_in = StandIn()
+
+    async def leave() -> None:
+        updates = Drawing(stand_in, Kind.MINIATURE).for_page(
+            SENDER, **VALUES, **OTHERS, randomise=False
+        )
+        await anext(updates)
+        await anext(updates)
+        await updates.aclose()
+
+    asyncio.run(leave())
+    assert stand_in.closed
+
+
+def test_bar_says_how_far():
+    bar = status.progress(3, 25, 12.4)
+    assert 'value="3" max="25"' in bar
+    assert "Step 3 of 25, about 12 s left" in bar
+
+
+def test_bar_moves_calmly(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generation, "BAR_SECONDS", 60.0)
+    # That it was sent, that it starts, how the pictures look, and how it ended.
+    assert len(shown(StandIn(), steps=50)) == 4
+
+
+def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generation, "PAUSE_SECONDS", 0.01)
+
+    async def silence(*_: object) -> AsyncGenerator[Event]:
+        yield Queued(1, None)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(StandIn, "events", silence)
+
+    async def leave() -> None:
+        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
+            SENDER, **VALUES, **OTHERS, randomise=False
+        )
+        told = [await anext(updates) for _ in range(5)]  # sent, queued, and then pauses
+        assert told[-1] == Shown()
+        await asyncio.wait_for(updates.aclose(), 30)
+
+    asyncio.run(leave())
+
+
+# --- programs ---
+
+
+def test_programs_get_files_and_seeds():
+    program = Drawing(StandIn(truncated="end"), Kind.MINIATURE).for_programs
+    found, seeds, left_out = asyncio.run(program(SENDER, "a red star", seed=7))
+    assert seeds == [7, 8, 9, 10]
+    assert left_out == "end"
+    assert [file["orig_name"] for file in found] == [f"a-red-star-{s}.png" for s in seeds]
+
+
+def test_programs_get_errors_without_details():
+    refused = StandIn(refusal=RequestError("no", ErrorKind.FULL))
+    failed = StandIn(error=Error(ErrorKind.FAILED, "sorry"))
+    for stand_in, said in ((refused, "no"), (failed, "sorry")):
+        program = Drawing(stand_in, Kind.MINIATURE).for_programs
+        with pytest.raises(gr.Error) as raised:
+            asyncio.run(program(SENDER, "a red star", steps=1))
+        assert raised.value.message == said
+
+
+def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
+    page = build_page(StandIn())
+    info: dict[str, Any] = dict(page.get_api_info())
+    assert list(info["named_endpoints"]) == ["/generate"]
+    generate = info["named_endpoints"]["/generate"]
+    assert "0 to 4294967295" in generate["description"]
+    names = [each["parameter_name"] for each in generate["parameters"]]
+    assert names == [
+        *("prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed"),
+        *("guidance_until", "variation_strength", "variation_seed", "size"),
+    ]
+    assert page._queue.default_concurrency_limit is None
+    assert {fn.concurrency_limit for fn in page.fns.values()} == {"default"}
+
+
+# --- sizes ---
+
+
+def test_sizes_by_name():
+    wide = replace(MODEL, more_sizes=((384, 256),))
+    values: dict[str, Any] = VALUES | {"visitor": Visitor("", "")}
+    asked = [
+        form.to_request(wide, styles_for(Kind.SDXL), **values, size=size).size
+        for size in ("", "384x256", "256x256")
+    ]
+    assert asked == [None, (384, 256), (256, 256)]
+
+
+# --- variations ---
+
+
+def test_variations_of_a_picture():
+    stand_in = StandIn()
+    made = Settings("a star", "dull", 7, 10, 4.0, 256, 256, "org/model", None)
+
+    async def collect(chosen: Settings | None) -> list[Shown]:
+        drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, chosen, 0.3)
+        return [update async for update in drawn]
+
+    assert len(asyncio.run(collect(None))) == 1
+    assert stand_in.asked == []
+    asyncio.run(collect(made))
+    asyncio.run(collect(made))
+    one, other = stand_in.asked
+    assert (one.prompt, one.negative_prompt, one.seed) == ("a star", "dull", 7)
+    assert (one.num_inference_steps, one.variation_strength) == (10, 0.3)
+    assert one.variation_seed != other.variation_seed
+
+
+def test_variations_are_told_apart():
+    class Varied(StandIn):
+        async def events(self, request_id: str) -> AsyncGenerator[Event]:
+            for i in range(2):
+                about = {"variation_seed": 3 + i, "variation_strength": 0.5}
+                yield Image(i, b"png", 7, said_of(self.asked[-1], 7) | about)
+            yield Done()
+
+    (*_, ended) = shown(Varied())
+    assert [caption for _, caption in ended.gallery] == [
+        "Seed 7, variation 3: a red star",
+        "Seed 7, variation 4: a red star",
+    ]
+    assert [Path(path).name for path, _ in ended.gallery] == [
+        "a-red-star-7-3.png",
+        "a-red-star-7-4.png",
+    ]
+
+
+# --- odds and ends ---
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"),
+    [
+        ("../../etc/passwd\0", "etc-passwd-0.png"),
+        ("星", "picture-0.png"),
+        ("Écran <script>", "ecran-script-0.png"),
+        ("x" * 500, f"{'x' * 60}-0.png"),
+    ],
+)
+def test_file_names_are_harmless(prompt: str, name: str):
+    assert files.name(prompt, 0) == name
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    write = Path.write_bytes
+
+    def write_until_full(path: Path, content: bytes) -> int:
+        if path.stem.endswith("-8"):
+            write(path, content[:1])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_until_full)
+    program = Drawing(StandIn(), Kind.MINIATURE).for_programs
+    with pytest.raises(gr.Error, match="no room"):
+        asyncio.run(program(SENDER, "a red star", seed=7))
+    assert list(tmp_path.iterdir()) == []
+    assert "No space left on device" in caplog.text
+
+
+def test_nobody_waits_for_a_file_that_is_written(monkeypatch: pytest.MonkeyPatch):
+    write, threads = Path.write_bytes, list[threading.Thread]()
+
+    def noted(path: Path, content: bytes) -> int:
+        threads.append(threading.current_thread())
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", noted)
+    assert len(shown(StandIn())[-1].gallery) == 4
+    stopped = StandIn(error=Error(ErrorKind.CANCELLED, "Stopped."))
+    assert len(shown(stopped)[-1].gallery) == 2
+    asyncio.run(Drawing(StandIn(), Kind.MINIATURE).for_programs(SENDER, "a red star"))
+    assert len(threads) == 10
+    # That of the event loop has others to answer.
+    assert threading.main_thread() not in threads
+
+
+def test_pictures_go_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+
+    async def save_and_wait() -> list[Path]:
+        kept, old = files.save({"kept.png": b"k"}), files.save({"old.png": b"o"})
+        os.utime(old[0].parent, (0, time.time() - 3601))
+        tidying = asyncio.create_task(files.remove_old(3600, 0.05))
+        while old[0].parent.exists():
+            await asyncio.sleep(0.01)
+        tidying.cancel()
+        return kept
+
+    assert asyncio.run(asyncio.wait_for(save_and_wait(), 60))[0].read_bytes() == b"k"
+
+
+def test_model_line():
+    line = i18n.model_line(replace(MODEL, device="TPU v5 lite", num_devices=4), Kind.OTHER)
+    assert line == "org/model · 256 × 256 pixels · on 4 × TPU v5 lite"
+
+
+def test_page_needs_no_jax():
+    program = "import sys, ui.page, ui.theme; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+def test_gradio_reads_no_sources_to_write_stubs():
+    program = """
+import inspect, sys
+opened = []
+sys.addaudithook(lambda event, given: event == "open" and opened.append(str(given[0])))
+import ui
+import gradio
+assert not [file for file in opened if file.endswith(".pyi")]
+assert inspect.getfile(gradio) == gradio.__file__
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("folder", "foreign"),
+    [("pipeline", {"gradio", "ui", "serving", "app"}), ("serving", {"gradio", "ui", "jax", "app"})],
+)
+def test_imports_run_one_way(folder: str, foreign: set[str]):
+    # What Ray Serve starts is a way in, as app.py is, and puts the rest together.
+    for path in set((ROOT / folder).rglob("*.py")) - {ROOT / "serving" / "ray_app.py"}:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            assert not {name.partition(".")[0] for name in names} & foreign, path

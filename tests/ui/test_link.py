@@ -1,0 +1,92 @@
+"""Settings in the query of a link, as the page writes them and as others may."""
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from serving.generator import Model
+from ui import i18n, link
+from ui.model_kind import Kind
+from ui.settings import Fields
+from ui.styles import NONE, styles_for
+
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+)
+STYLES = styles_for(Kind.SDXL)
+USUAL = Fields("", NONE, "", 5.0, 25, True, 0)
+
+
+def read(query: str) -> tuple[Fields, list[str]]:
+    found = link.from_query(dict(parse_qsl(query.removeprefix("?"))), MODEL, STYLES)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        Fields("a star", "Watercolour", "dull & grey", 7.25, 30, False, 2**32 - 1),
+        Fields("a", NONE, "", 5.0, 25, False, 7, False, 0.5, 0.25, 9),
+        Fields("one\ntwo", NONE, "", 0.0, 1, False, 0, several=True),
+        Fields('<b>"100 %" = 星 + 😀?#&amp;', NONE, "", 1 / 3, 50, True, 0),
+    ],
+)
+def test_what_a_link_carries_comes_back(fields: Fields):
+    assert read(link.to_query(fields)) == (fields, [])
+
+
+def test_a_link_is_short_and_can_be_read():
+    query = link.to_query(Fields("a red star", NONE, "", 5.0, 25, False, 7))
+    assert query == "?prompt=a%20red%20star&guidance_scale=5&steps=25&seed=7"
+
+
+def test_what_a_link_does_not_say_is_the_pages_own():
+    assert read("?prompt=a+star") == (USUAL._replace(prompt="a star"), [])
+
+
+def test_other_parameters_are_not_the_pages():
+    assert link.from_query({"utm_source": "x", "__theme": "dark"}, MODEL, STYLES) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "changes", "said"),
+    [
+        ("steps=many&prompt=x", {"prompt": "x"}, "Steps: many is no number"),
+        ("steps=2.5", {}, "Steps: 2.5 is no number"),
+        ("steps=99", {"steps": 50}, "Steps: 99 is not possible here; 50 is used"),
+        ("guidance_scale=nan", {}, "Guidance scale: nan is no number"),
+        ("guidance_scale=1e999", {"guidance_scale": 20.0}, "Guidance scale: inf"),
+        ("variation_strength=2", {"variation_strength": 1.0}, "Variation strength: 2.0"),
+        ("size=8x8", {}, "Size: 8x8 is unknown; there are 256x256."),
+        ("seed=-1", {"seed": 0, "randomise": False}, "Seed: -1"),
+        ("seed=" + "9" * 9999, {}, "Seed: 999"),
+        ("style=<b>", {}, "Style: <b> is unknown; there are (none), Photograph"),
+        ("several=perhaps", {}, "A picture for each line: perhaps is unknown"),
+        ("prompt=" + "x" * 3000, {"prompt": "x" * 2000}, "the first 2000 characters"),
+    ],
+)
+def test_what_cannot_be_used_is_said(query: str, changes: dict[str, Any], said: str):
+    fields, notes = read(query)
+    assert fields == USUAL._replace(**changes)
+    assert len(notes) == 1
+    assert said in notes[0]
+
+
+def test_what_is_said_is_text():
+    assert "<b>" not in link._said(["Style: <b>"])
+    assert i18n.LINK_NOT_USED in link._said(["Style: x"])
+    assert i18n.TAKEN_OVER in link._said([])
+
+
+def test_a_size_in_a_link():
+    wide = replace(MODEL, more_sizes=((384, 256),))
+    query = link.to_query(USUAL._replace(prompt="a", size="384x256"))
+    assert query.endswith("&size=384x256")
+    assert link.from_query({"size": "384x256"}, wide, STYLES) == (
+        USUAL._replace(size="384x256"),
+        [],
+    )
+    assert link.from_query({"size": "256x256"}, wide, STYLES) == (USUAL, [])

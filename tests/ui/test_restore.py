@@ -1,0 +1,281 @@
+"""Settings from pictures and texts that a visitor brings."""
+
+import asyncio
+import io
+import json
+import socket
+import struct
+import threading
+import time
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from PIL import Image, PngImagePlugin
+from starlette.testclient import TestClient
+
+from pipeline import metadata
+from pipeline.images.metadata import Settings
+from serving.generator import MAX_CHARACTERS
+from tests.ui.test_generation import MODEL, StandIn
+from ui import i18n, restore, settings
+from ui.gradio_compat.mount import mount
+from ui.restore import RestoreError
+
+MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 8, 8, "org/model", None, "Euler")
+
+
+@pytest.fixture
+def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Gradio's folder."""
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def upload(uploads: Path) -> Path:
+    """Where an upload lies."""
+    (uploads / "hash").mkdir()
+    return uploads / "hash" / "x.png"
+
+
+def picture(path: Path, text: str | None) -> Path:
+    info = PngImagePlugin.PngInfo()
+    if text is not None:
+        info.add_text(metadata.KEY, text)
+    Image.new("RGB", (8, 8)).save(path, pnginfo=info)
+    return path
+
+
+def huge_png(path: Path) -> Path:
+    """Says that it has a hundred million pixels."""
+    header = struct.pack(">IIBBBBB", 10_000, 10_000, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+            for kind, data in chunks
+        )
+    )
+    return path
+
+
+def test_a_picture_made_here(upload: Path):
+    path = picture(upload, metadata.to_text(MADE_HERE))
+    assert restore.from_picture(path) == MADE_HERE
+    assert not path.exists()
+
+
+def test_a_text_of_another_program():
+    found = restore.from_text(
+        "a cat\nNegative prompt: dog\n"
+        "Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 42, Size: 512x768, Model: v3"
+    )
+    assert (found.prompt, found.negative_prompt, found.seed) == ("a cat", "dog", 42)
+
+
+def damaged(path: Path) -> Path:
+    whole = picture(path, "x").read_bytes()
+    path.write_bytes(whole[:40])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: picture(path, None), i18n.NO_SETTINGS_IN_PICTURE),
+        (lambda path: picture(path, "<script>alert(1)</script>"), i18n.UNREADABLE_SETTINGS),
+        (
+            lambda path: picture(path, "x\nSteps: many, Seed: 1, Size: 1x1"),
+            i18n.UNREADABLE_SETTINGS,
+        ),
+        (huge_png, i18n.TOO_LARGE_A_PICTURE),
+        (damaged, i18n.UNREADABLE_PICTURE),
+        (lambda path: path.write_text("<svg/>") and path, i18n.UNREADABLE_PICTURE),
+        (lambda path: path.write_bytes(b"") or path, i18n.UNREADABLE_PICTURE),
+    ],
+)
+def test_pictures_without_settings(upload: Path, make: Any, said: str):
+    path = make(upload)
+    with pytest.raises(RestoreError) as raised:
+        restore.from_picture(path)
+    assert str(raised.value) == said
+    assert not path.exists()
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("text", ["", "hello", "a: b", "x" * 2**21, "Steps: x, Seed: y, CFG: z"])
+def test_texts_without_settings(text: str):
+    with pytest.raises(RestoreError, match="No settings were found"):
+        restore.from_text(text)
+
+
+def test_what_was_found_is_shown_and_nothing_else_happens():
+    shown, button, chosen = restore._of_text("<b>\nSteps: 20, CFG scale: 7, Seed: 42")
+    assert "&lt;b&gt;" in shown
+    assert button.visible
+    assert chosen is not None
+    for nothing in ("", " ", None, "hello"):
+        said, button, chosen = restore._of_text(nothing)
+        assert not button.visible
+        assert chosen is None
+        assert ("No settings" in said) == bool(nothing and nothing.strip())
+
+
+def test_a_call_that_names_no_file(uploads: Path, upload: Path):
+    for made_up in (Path(), uploads, upload.parent, upload, Path("\0"), Path("x" * 5000)):
+        with pytest.raises(RestoreError, match=i18n.UNREADABLE_PICTURE):
+            restore.from_picture(made_up)
+    assert upload.parent.exists()
+
+
+# --- what is deleted, and what is not ---
+
+
+def test_only_uploads_are_opened_and_deleted(
+    tmp_path: Path, uploads: Path, upload: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = metadata.to_text(MADE_HERE)
+    (uploads / "hash" / "deeper").mkdir()
+    (tmp_path / "uploads-2").mkdir()
+    pictures = [
+        picture(tmp_path / "x.png", text),
+        picture(tmp_path / "uploads-2" / "x.png", text),
+        picture(uploads / "x.png", text),
+        picture(uploads / "hash" / "deeper" / "x.png", text),
+    ]
+    (upload.parent / "link.png").symlink_to(pictures[0])
+    (upload.parent / "loop.png").symlink_to(upload.parent / "loop.png")
+    (uploads / "linked").symlink_to(tmp_path)
+    named = [
+        *pictures,
+        upload.parent / "link.png",
+        upload.parent / "loop.png",
+        uploads / "linked" / "x.png",
+        upload.parent / ".." / ".." / "x.png",
+    ]
+    opened: list[Path] = []
+    monkeypatch.setattr(metadata, "read", opened.append)
+    for path in named:
+        with pytest.raises(RestoreError, match=i18n.UNREADABLE_PICTURE):
+            restore.from_picture(path)
+    assert opened == []
+    assert all(path.exists() for path in pictures)
+    assert (upload.parent / "link.png").is_symlink()
+
+
+def test_what_is_no_file_is_left_alone(upload: Path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(upload))
+        with pytest.raises(RestoreError, match=i18n.UNREADABLE_PICTURE):
+            restore.from_picture(upload)
+        assert upload.exists()
+
+
+def test_a_folder_goes_with_the_last_picture_in_it(upload: Path):
+    other = upload.with_name("y.png")
+    for path in (upload, other):
+        picture(path, metadata.to_text(MADE_HERE))
+    assert restore.from_picture(upload) == MADE_HERE
+    assert [*upload.parent.iterdir()] == [other]
+    assert restore.from_picture(other) == MADE_HERE
+    assert not upload.parent.exists()
+
+
+def restored(client: TestClient, content: bytes, **headers: str) -> list[Any]:
+    """What the page shows after a picture was dropped on it, as browsers do that."""
+    config = client.get("/config").json()
+    place = next(
+        each["id"]
+        for each in config["components"]
+        if each["props"].get("elem_id") == "restore-picture"
+    )
+    event = next(
+        each["id"] for each in config["dependencies"] if [place, "upload"] in each["targets"]
+    )
+    sent = client.post("/gradio_api/upload", files={"files": ("made.png", content)})
+    [path] = sent.json()
+    dropped = {"path": path, "orig_name": "made.png", "meta": {"_type": "gradio.FileData"}}
+    call = {"data": [dropped], "fn_index": event, "session_hash": "page"}
+    assert client.post("/gradio_api/queue/join", json=call, headers=headers).status_code == 200
+    answers = client.get("/gradio_api/queue/data?session_hash=page").text
+    messages = [json.loads(line[6:]) for line in answers.splitlines() if line.startswith("data:")]
+    done = next(each for each in messages if each["msg"] == "process_completed")
+    assert done["success"], done
+    return done["output"]["data"]
+
+
+def test_nothing_of_a_restored_picture_stays(uploads: Path):
+    app = FastAPI()
+    mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=600)
+    file, image = io.BytesIO(), Image.new("RGB", (8, 8))
+    metadata.attach(image, replace(MADE_HERE, prompt="a \ud800 star"))
+    metadata.save_png(image, file)
+    with TestClient(app) as client:
+        before = [*uploads.rglob("*")]
+        place, found, *_ = restored(client, file.getvalue())
+        assert place is None
+        assert "<dd>a ? star</dd>" in found
+        assert [*uploads.rglob("*")] == before
+        _, found, *_ = restored(client, b"x", **{"Accept-Language": "fr"})
+        with i18n.speaking("fr"):
+            assert i18n.UNREADABLE_PICTURE in found
+        assert [*uploads.rglob("*")] == before
+
+
+# --- bounds ---
+
+
+def test_few_pictures_are_read_at_a_time_and_the_page_goes_on(
+    upload: Path, monkeypatch: pytest.MonkeyPatch
+):
+    under_way, most, lock = 0, 0, threading.Lock()
+
+    def read_slowly(path: Path) -> Settings:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.05)
+        with lock:
+            under_way -= 1
+        return MADE_HERE
+
+    async def drop_many() -> int:
+        drops = [asyncio.create_task(dropped(i)) for i in range(8)]
+        ticks = 0
+        while not all(drop.done() for drop in drops):
+            await asyncio.sleep(0.001)
+            ticks += 1
+        assert all(drop.result()[-1] == MADE_HERE for drop in drops)
+        return ticks
+
+    async def dropped(number: int) -> tuple[Any, ...]:
+        path = picture(upload.with_name(f"{number}.png"), None)
+        return await restore._of_picture({"path": str(path)})
+
+    monkeypatch.setattr(metadata, "read", read_slowly)
+    for _ in range(2):  # event loops
+        upload.parent.mkdir(exist_ok=True)
+        assert asyncio.run(drop_many()) > 10
+    assert most == restore.MOST_READ == 2
+
+
+@pytest.mark.parametrize("field", ["prompt", "negative_prompt", "model"])
+def test_long_texts_are_cut_where_they_enter(upload: Path, field: str):
+    text = metadata.to_text(replace(MADE_HERE, **{field: "x" * 900_000}))
+    for found in (restore.from_picture(picture(upload, text)), restore.from_text(text)):
+        assert len(getattr(found, field)) == MAX_CHARACTERS + 1
+        fields, notes = settings.as_fields(found, MODEL)
+        assert max(len(fields.prompt), len(fields.negative_prompt)) <= MAX_CHARACTERS
+        assert (i18n.shortened(MAX_CHARACTERS) in notes) == (field != "model")
+    shown, _, chosen = restore._of_text(text)
+    assert chosen == found
+    assert len(shown) < 3 * MAX_CHARACTERS
+    assert (i18n.shortened(MAX_CHARACTERS) in shown) == (field != "model")

@@ -1,0 +1,111 @@
+"""A picture's settings in the page: shown as text, and put into the fields."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline import metadata
+from pipeline.images.metadata import Settings
+from serving.generator import Model
+from ui import i18n, settings
+from ui.styles import NONE
+
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+)
+MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 256, 256, "org/model", None, "Euler")
+
+
+def test_what_was_made_here_goes_back_as_it_was():
+    fields, notes = settings.as_fields(MADE_HERE, MODEL)
+    assert fields == ("a star", NONE, "dull", 6.5, 30, False, 7, False, 1.0, 0.0, 0, "")
+    assert notes == []
+
+
+def test_a_variation_goes_back_as_it_was():
+    varied = replace(MADE_HERE, guidance_until=0.4, variation_strength=0.3, variation_seed=9)
+    fields, notes = settings.as_fields(varied, MODEL)
+    assert fields[-4:] == (0.4, 0.3, 9, "")
+    assert notes == []
+
+
+def test_what_a_picture_does_not_say_is_the_pages_own():
+    silent = Settings("a star", "", None, None, None, None, None, None, None)
+    fields, notes = settings.as_fields(silent, MODEL)
+    assert fields == ("a star", NONE, "", 5.0, 25, True, 0, False, 1.0, 0.0, 0, "")
+    assert notes == []
+
+
+def test_a_size_that_there_is_goes_back_as_it_was():
+    model = replace(MODEL, more_sizes=((384, 256),))
+    wide = replace(MADE_HERE, width=384)
+    fields, notes = settings.as_fields(wide, model)
+    assert (fields.size, notes) == ("384x256", [])
+    _, (note,) = settings.as_fields(replace(wide, width=512), model)
+    assert "512 × 256 pixels; here it is 256 × 256 or 384 × 256." in note
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value", "said"),
+    [
+        ({"num_inference_steps": 150}, "steps", 50, "Steps: 150 is not possible here; 50 is used"),
+        ({"num_inference_steps": 0}, "steps", 1, "Steps: 0"),
+        ({"guidance_scale": 50.0}, "guidance_scale", 20.0, "Guidance scale: 50.0"),
+        ({"guidance_scale": float("inf")}, "guidance_scale", 20.0, "Guidance scale: inf"),
+        ({"seed": -1}, "seed", 0, "Seed: -1"),
+        ({"guidance_until": 2.0}, "guidance_until", 1.0, "Guidance until: 2.0 is not possible"),
+        ({"variation_strength": -1.0}, "variation_strength", 0.0, "Variation strength: -1.0"),
+        ({"variation_seed": 2**32}, "variation_seed", 2**32 - 1, "Variation seed: 4294967296"),
+        ({"seed": 10**400}, "seed", 2**32 - 1, "Seed: 1000"),
+        ({"prompt": "x" * 3000}, "prompt", "x" * 2000, "the first 2000 characters"),
+        ({"width": 512, "height": 768}, "prompt", "a star", "512 × 768 pixels; here it is 256"),
+        ({"model": "anything-v3"}, "prompt", "a star", "It was drawn by anything-v3"),
+    ],
+)
+def test_what_is_not_possible_here_is_said(changes: dict, field: str, value: object, said: str):
+    fields, notes = settings.as_fields(replace(MADE_HERE, **changes), MODEL)
+    assert getattr(fields, field) == value
+    assert len(notes) == 1
+    assert said in notes[0]
+
+
+def test_no_number_is_the_pages_own():
+    fields, notes = settings.as_fields(replace(MADE_HERE, guidance_scale=float("nan")), MODEL)
+    assert (fields.guidance_scale, notes) == (5.0, [])
+
+
+def test_shown_as_text_and_copied_whole():
+    hostile = replace(MADE_HERE, prompt='<img src=x onerror="alert(1)">', model="<b>model</b>")
+    shown = settings.as_html(hostile)
+    assert "<img" not in shown
+    assert "<b>" not in shown
+    assert "&lt;b&gt;model&lt;/b&gt;" in shown
+    assert f"<dt>{i18n.SIZE}</dt><dd>256 × 256</dd>" in shown
+    assert "Negative prompt: dull" in shown  # in what is copied
+    assert metadata.from_text(metadata.to_text(hostile)) == hostile
+
+
+def test_long_texts_are_not_shown_in_full():
+    long = replace(MADE_HERE, prompt="<" * 900_000, model="\ud800" * 900_000)
+    shown = settings.as_html(long)
+    assert shown == settings.as_html(settings.bounded(long))
+    assert shown.count("&lt;") == 2 * (2000 + 1)  # shown and copied
+    shown.encode()
+    assert settings.is_shortened(settings.bounded(long))
+    assert settings.bounded(MADE_HERE) == MADE_HERE
+
+
+@pytest.mark.parametrize(("language", "guidance"), [("en", "7.5"), ("de", "7,5"), ("fr", "7,5")])
+def test_numbers_are_shown_as_the_visitor_writes_them(language: str, guidance: str):
+    with i18n.speaking(language):
+        named = replace(MADE_HERE, prompt="7.5 stars", guidance_scale=7.5, model="sdxl-1.0")
+        shown = dict(settings.described(named))
+        assert shown[i18n.GUIDANCE] == guidance
+        assert shown[i18n.PROMPT] == "7.5 stars"
+        assert shown[i18n.SETTINGS["model"]] == "sdxl-1.0"
+        assert f"<dd>{guidance}</dd>" in settings.as_html(named)
+
+
+def test_nothing_is_shown_that_a_picture_does_not_say():
+    silent = Settings("a star", "", None, None, None, None, None, None, None)
+    assert settings.described(silent) == [(i18n.PROMPT, "a star")]

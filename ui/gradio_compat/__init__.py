@@ -1,0 +1,1 @@
+"""Everything that leans on Gradio's internals."""

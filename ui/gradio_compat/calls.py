@@ -1,0 +1,243 @@
+"""Checks of every call to Gradio's routes, made before Gradio sees the call.
+
+Gradio opens the files and fetches the URLs that a call names, remembers every session that is made
+up, and answers odd calls with a traceback in the log. What is let through here is a call that its
+page could have made.
+"""
+
+import json
+import re
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
+
+import gradio as gr
+from gradio.block_function import BlockFunction
+from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.http.middleware import address_of
+from ui.gradio_compat.sessions import Sessions
+from ui.gradio_compat.uploads import Uploads
+
+_CALL = re.compile(
+    r"/gradio_api/((?P<kind>call/v2|call|api|run|queue/join|cancel|reset)(/(?P<name>[^/]+))?)/?"
+)
+_STREAM = re.compile(
+    r"/gradio_api/(heartbeat/(?P<session>[^/]*)|queue/data|call/(v2/)?[^/]+/(?P<event>[^/]*))/?"
+)
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FIELDS = {"data", "event_data", "event_id", "fn_index", "session_hash", "trigger_id"}
+_FILE_ADDRESS = "/gradio_api/file="
+# No call of the page's has more lists and objects inside each other.
+_MOST_DEPTH = 32
+_SILENT = "Too many of your calls have not been answered yet. Please wait for their answers."
+_CROWDED = "Your address has too many pages open. Please close some and try again."
+
+
+class CheckedCalls:
+    """Lets through what the page could have sent: known functions, short ids, uploaded files."""
+
+    def __init__(self, app: ASGIApp, page: gr.Blocks, sessions: Sessions, uploads: Uploads) -> None:
+        self._app = app
+        self._functions = dict(page.fns)
+        self._public = {
+            function.api_name: function
+            for function in page.fns.values()
+            if function.api_visibility == "public"
+        }
+        endpoints = page.get_api_info()["named_endpoints"]
+        self._parameters = {
+            name: {each["parameter_name"]: each for each in endpoints[f"/{name}"]["parameters"]}
+            for name in self._public
+        }
+        self._sessions = sessions
+        self._uploads = uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on, or say what is wrong with it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._pass_on(scope, receive, send)
+        except HTTPException as error:
+            answer = JSONResponse({"detail": error.detail}, error.status_code)
+            await answer(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        address = address_of(Request(scope))
+        if method == "POST" and (named := _CALL.fullmatch(path)):
+            body = await _read(receive)
+            fields = self._checked(named, body, address)
+            # A lone half of a surrogate pair is no text; the answer with it could not be sent.
+            checked = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+            inner = _with_body(scope, checked), _replayed(checked, receive)
+            await self._app(*inner, self._noting(address, send))
+        elif method == "GET" and (stream := _STREAM.fullmatch(path)):
+            query = QueryParams(scope["query_string"])
+            session = stream["session"] or stream["event"] or query.get("session_hash", "")
+            self._check_session(session, address)
+            with self._sessions.held(session):
+                await self._app(scope, receive, send)
+        elif method not in ("GET", "HEAD", "OPTIONS"):
+            _refuse(404, "There is nothing to be sent to this path.")
+        else:
+            await self._app(scope, receive, send)
+
+    def _checked(self, named: re.Match[str], body: Any, address: str) -> dict[str, Any]:
+        """Return what Gradio is to see of a body: what was checked, and nothing else."""
+        if not isinstance(body, dict):
+            _refuse(400, "The body must be a JSON object.")
+        if named["kind"] == "call/v2":
+            self._check_crowd("", address)
+            self._check_arguments(named["name"], body)
+            self._check_files(body)
+            return body
+        fields = {name: body[name] for name in _FIELDS & body.keys()}
+        _check_ids(fields)
+        if (session := fields.get("session_hash")) is not None:
+            self._check_session(session, address)
+        if named["kind"] in ("cancel", "reset"):
+            return fields
+        self._check_crowd(session or "", address)
+        # The page names a function by its number, programs by its name.
+        if named["kind"] == "queue/join" or "fn_index" in fields:
+            function = self._functions.get(fields.get("fn_index", -1))
+            if function is None:
+                _refuse(404, "There is no function of this number.")
+        else:
+            function = self._named(named["name"])
+        _check_count(fields, function)
+        self._check_files(fields["data"])
+        _objects(fields.get("event_data"))
+        return fields
+
+    def _check_session(self, session: Any, address: str) -> None:
+        if not isinstance(session, str) or not _ID.fullmatch(session):
+            _refuse(400, "session_hash must be 1 to 64 letters, digits, '-' or '_'.")
+        if not self._sessions.admit(session, address):
+            _refuse(429, _CROWDED)
+
+    def _check_crowd(self, session: str, address: str) -> None:
+        if self._sessions.is_crowded(session, address):
+            _refuse(429, _SILENT)
+
+    def _named(self, name: str) -> BlockFunction:
+        if name not in self._public:
+            _refuse(404, "There is no function of this name.")
+        return self._public[name]
+
+    def _check_arguments(self, name: str, body: dict[str, Any]) -> None:
+        self._named(name)
+        parameters = self._parameters[name]
+        for given in body:
+            if given not in parameters:
+                _refuse(422, f"{given[:40]!r} is no parameter; there are {', '.join(parameters)}.")
+        for parameter, about in parameters.items():
+            if parameter not in body and not about.get("parameter_has_default"):
+                _refuse(422, f"{parameter!r} is missing.")
+
+    def _check_files(self, data: Any) -> None:
+        """Pass files that this page's visitors uploaded, without their URLs, and no other path.
+
+        What a browser tells about an event (`event_data`) names files as well. Gradio only hands
+        it to the page's functions, which never open them.
+        """
+        for value in _objects(data):
+            if not value.keys() & {"path", "url"}:
+                continue
+            path, url = value.get("path"), value.get("url")
+            known = isinstance(path, str) and self._uploads.owns(path)
+            if not known or (url is not None and not _is_address_of(url, str(path))):
+                _refuse(403, "Only files that were uploaded to this page can be named.")
+            value.pop("url", None)
+
+    def _noting(self, address: str, send: Send) -> Send:
+        """Note the session of a call that named none."""
+
+        async def send_noting(message: Message) -> None:
+            content = message.get("body", b"")
+            if content.startswith(b'{"event_id"'):
+                self._sessions.admit_event(str(json.loads(content)["event_id"]), address)
+            await send(message)
+
+        return send_noting
+
+
+def _refuse(status: int, message: str) -> NoReturn:
+    raise HTTPException(status, message)
+
+
+def _check_ids(fields: dict[str, Any]) -> None:
+    for name in ("fn_index", "trigger_id"):
+        if fields.get(name) is not None and type(fields[name]) is not int:
+            _refuse(422, f"{name} must be a whole number.")
+    event = fields.get("event_id")
+    if event is not None and not (isinstance(event, str) and _ID.fullmatch(event)):
+        _refuse(422, "event_id must be 1 to 64 letters, digits, '-' or '_'.")
+
+
+def _check_count(fields: dict[str, Any], function: BlockFunction) -> None:
+    data, most = fields.get("data"), len(function.inputs)
+    # Programs may leave out what Gradio keeps for them.
+    least = sum(not block.skip_api for block in function.inputs)
+    if not isinstance(data, list) or len(data) not in (least, most):
+        _refuse(422, f"data must be a list of {most} values.")
+
+
+def _objects(value: Any, depth: int = 0) -> list[dict[str, Any]]:
+    """Return every object in a JSON value, itself included."""
+    if depth > _MOST_DEPTH:
+        _refuse(400, "The body is nested too deeply.")
+    if isinstance(value, dict):
+        return [value, *(each for part in value.values() for each in _objects(part, depth + 1))]
+    if isinstance(value, list):
+        return [each for part in value for each in _objects(part, depth + 1)]
+    return []
+
+
+def _is_address_of(url: Any, path: str) -> bool:
+    """Return whether a URL is this server's own for an uploaded file, as its page names it."""
+    return isinstance(url, str) and unquote(urlsplit(url).path) == f"{_FILE_ADDRESS}{path}"
+
+
+async def _read(receive: Receive) -> Any:
+    content = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            _refuse(400, "The body is not complete.")
+        content += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        _refuse(400, "The body is no JSON.")
+
+
+def _with_body(scope: Scope, body: bytes) -> Scope:
+    """Return the scope with headers for `body`."""
+    headers = MutableHeaders(raw=list(scope["headers"]))
+    del headers["transfer-encoding"]
+    headers["content-length"] = str(len(body))
+    headers["content-type"] = "application/json"
+    return {**scope, "headers": headers.raw}
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives `body` once, and then what really follows."""
+    given = False
+
+    async def receive_again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again

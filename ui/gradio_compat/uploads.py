@@ -1,0 +1,136 @@
+"""Pictures that visitors upload, to have their settings read: few, small, and for a short time."""
+
+import asyncio
+import secrets
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from gradio.processing_utils import hash_file
+from gradio.utils import get_upload_folder
+from gradio_client.utils import strip_invalid_filename_characters
+from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect
+
+from serving.http.middleware import MAX_UPLOAD_BYTES, UPLOAD_PATH, address_of
+from serving.requests.shares import Shares
+
+AT_A_TIME, AT_A_TIME_EACH = 8, 2
+# On disk, of files that have not been read yet.
+MOST_BYTES, MOST_BYTES_EACH = 32 * MAX_UPLOAD_BYTES, 4 * MAX_UPLOAD_BYTES
+# The page reads a picture at once; a file that nobody has had read by then is removed.
+KEPT_S = 300.0
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True)
+class _Upload:
+    address: str
+    size: int
+    at: float
+
+
+class Uploads:
+    """Takes files in, in place of Gradio's own route, and remembers which they are."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, _Upload] = {}
+        self._disk = Shares(MOST_BYTES, MOST_BYTES_EACH)
+        self._under_way = Shares(AT_A_TIME, AT_A_TIME_EACH)
+
+    def connect(self, app: FastAPI) -> None:
+        """Have an application answer the routes by which Gradio's page uploads."""
+        for path in (UPLOAD_PATH, f"{UPLOAD_PATH}/"):
+            app.add_api_route(path, self._answer, methods=["POST"], include_in_schema=False)
+        app.add_api_route(
+            "/gradio_api/upload_progress", _progress, methods=["GET"], include_in_schema=False
+        )
+
+    def owns(self, path: str) -> bool:
+        """Return whether this is the path, letter by letter, of an uploaded file still there."""
+        file = Path(path)
+        return str(file) == path and file in self._files and _is_file(file)
+
+    def remove_unread(self, before: float) -> None:
+        """Remove files uploaded before then (`time.monotonic`), and forget those that are gone."""
+        for path, upload in list(self._files.items()):
+            if upload.at < before:
+                path.unlink(missing_ok=True)
+            if not _is_file(path):
+                del self._files[path]
+                self._disk.give_back(upload.address, upload.size)
+                with suppress(OSError):  # there are others in it
+                    path.parent.rmdir()
+
+    async def keep_tidy(self) -> None:
+        """Remove, again and again, what nobody has had read in time."""
+        while True:
+            await asyncio.sleep(KEPT_S / 5)
+            self.remove_unread(time.monotonic() - KEPT_S)
+
+    async def _answer(self, request: Request) -> Response:
+        address = address_of(request)
+        if not self._under_way.take(address):
+            return _refusal(429, "Too many files are being uploaded. Please try again in a moment.")
+        try:
+            return await self._take_in(request, address)
+        except ClientDisconnect:
+            return _refusal(400, "The file did not arrive in time.")
+        finally:
+            self._under_way.give_back(address)
+
+    async def _take_in(self, request: Request, address: str) -> Response:
+        async with request.form(max_files=1, max_fields=8) as form:
+            file = form.get("files")
+            if not isinstance(file, UploadFile):
+                return _refusal(400, "The form has no file named 'files'.")
+            size = file.size or 0
+            self.remove_unread(time.monotonic() - KEPT_S)
+            if not self._disk.take(address, size):
+                return _refusal(429, "Too many uploaded files wait to be read. Try again later.")
+            try:
+                path = await anyio.to_thread.run_sync(_written, file)
+            except OSError:
+                self._disk.give_back(address, size)
+                return _refusal(507, "There is no room for files at the moment.")
+        self._files[path] = _Upload(address, size, time.monotonic())
+        return JSONResponse([str(path)])
+
+
+def _written(file: UploadFile) -> Path:
+    """Write an upload to where Gradio expects it, under the hash of what is in it."""
+    folder = Path(get_upload_folder())
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f"upload-{secrets.token_urlsafe(16)}"
+    try:
+        with new.open("xb") as written:
+            while chunk := file.file.read(_CHUNK):
+                written.write(chunk)
+        named = Path(strip_invalid_filename_characters(Path(file.filename or "file").name))
+        # Two visitors may upload the same picture: each has a file of their own.
+        path = folder / hash_file(new) / f"{named.stem}-{secrets.token_hex(8)}{named.suffix}"
+        path.parent.mkdir(exist_ok=True)
+        return new.rename(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _refusal(status: int, message: str) -> Response:
+    return PlainTextResponse(message, status)
+
+
+async def _progress() -> Response:
+    """Tell Gradio's page that an upload is done; they are too small for more to be told."""
+    return Response('data: {"msg":"done"}\n\n', media_type="text/event-stream")

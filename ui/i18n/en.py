@@ -1,0 +1,263 @@
+"""English."""
+
+from serving.generator import ErrorKind, Model
+from ui.i18n.numbers import concise, duration, hardware, plain, short, size
+from ui.model_kind import Kind
+
+MINIATURE = "Bundled miniature"
+MINIATURE_LIMITS = (
+    "This miniature draws one or two simple shapes in plain colours, nothing else. "
+    "It can still get a colour, a shape or a place wrong."
+)
+LIMITS = (
+    "The pictures are invented. Faces, hands, lettering, counts and places are often wrong, "
+    "and the model repeats the biases of the pictures it learned from."
+)
+LICENCE = "Model licence"
+OWN_LICENCE = "The model's own card states its licence."
+
+LANGUAGE = "en"
+
+PROMPT = "Prompt"
+PROMPT_LABEL = "What would you like to see?"
+GENERATE = "Generate"
+STOP = "Stop"
+EXAMPLES = "Try one of these"
+SURPRISE = "Surprise me"
+SEVERAL = "A picture for each line"
+SEVERAL_INFO = "Every line of the prompt becomes a picture of its own."
+EMBED = "Settings inside the pictures’ files"
+EMBED_INFO = "They can be restored from there, by everyone who has the file."
+GALLERY = "Pictures"
+LOOKS = "How the pictures look so far"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Close",
+    "Download All": "Download All",
+    "Fullscreen": "Fullscreen",
+    "Exit fullscreen mode": "Exit fullscreen mode",
+    "Thumbnail # of #": "Thumbnail # of #",
+    "Reset to default value": "Reset to default value",
+}
+
+ADVANCED = "Advanced"
+STYLE = "Style"
+STYLES = {
+    "(none)": "(none)",
+    "Photograph": "Photograph",
+    "Film still": "Film still",
+    "Watercolour": "Watercolour",
+    "Oil painting": "Oil painting",
+    "Pencil sketch": "Pencil sketch",
+    "Ink and wash": "Ink and wash",
+    "Anime": "Anime",
+    "Pixel art": "Pixel art",
+    "Paper cut-out": "Paper cut-out",
+    "3D render": "3D render",
+    "Flat": "Flat",
+    "Outlined": "Outlined",
+    "Soft": "Soft",
+    "Glossy": "Glossy",
+    "Sticker": "Sticker",
+    "Poster": "Poster",
+    "Chalkboard": "Chalkboard",
+    "Sky": "Sky",
+    "Candy": "Candy",
+    "Night": "Night",
+}
+NEGATIVE = "Negative prompt"
+NEGATIVE_INFO = "What the pictures should not show."
+GUIDANCE = "Guidance scale"
+GUIDANCE_INFO = "How closely to follow the words."
+GUIDANCE_UNTIL = "Guidance until"
+GUIDANCE_UNTIL_INFO = "The share of the steps with guidance. Less is quicker, and less obedient."
+STEPS = "Steps"
+STEPS_INFO = "More steps, more detail, more time."
+SEED = "Seed"
+SEED_INFO = "The same seed and settings give the same pictures."
+RANDOMISE = "A new seed every time"
+VARIATION_STRENGTH = "Variation strength"
+VARIATION_STRENGTH_INFO = "Above 0, the pictures are variations of the seed’s: so far from it."
+VARIATION_SEED = "Variation seed"
+VARIATION_SEED_INFO = "What the variations lean towards, if they have a strength."
+
+COPY_SETTINGS = "Copy settings"
+COPY_LINK = "Copy link"
+DOWNLOAD = "Download as"
+KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
+GONE = "This picture is no longer kept."
+TOO_LONG_FOR_JPEG = "The settings are too long for a JPEG file. PNG and WebP files hold them."
+COPIED = "Copied"
+USE_SETTINGS = "Use these settings"
+NEW_SEED = "Same with a new seed"
+VARIATIONS = "Variations of this one"
+SHOW_ANYWAY = "Show it anyway"
+HIDE_AGAIN = "Hide it again"
+TAKEN_OVER = "The settings are in place. Generate draws with them."
+LINK_NOT_USED = "Not all of the link can be used."
+SETTINGS = {
+    "prompt": PROMPT,
+    "negative_prompt": NEGATIVE,
+    "seed": SEED,
+    "variation_seed": VARIATION_SEED,
+    "variation_strength": VARIATION_STRENGTH,
+    "num_inference_steps": STEPS,
+    "guidance_scale": GUIDANCE,
+    "guidance_until": GUIDANCE_UNTIL,
+    "sampler": "Sampler",
+    "model": "Model",
+}
+SIZE = "Size"
+
+HISTORY = "History"
+HISTORY_INFO = "Kept in this browser only."
+CLEAR_HISTORY = "Clear history"
+
+RESTORE = "Restore from a picture"
+RESTORE_PICTURE = "A picture made here, or by AUTOMATIC1111's web UI"
+RESTORE_TEXT = "Or the text that came with it"
+RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
+NO_SETTINGS_IN_PICTURE = "This picture has no settings in it."
+NO_SETTINGS_IN_TEXT = "No settings were found. The last line should read: Steps: 25, Seed: 7, …"
+UNREADABLE_SETTINGS = "The settings in this picture cannot be read."
+UNREADABLE_PICTURE = "This is no picture that can be read. PNG, JPEG and WebP files can be."
+TOO_LARGE_A_PICTURE = "This picture is too large to be read."
+
+BLANK_PROMPT = "Please describe the picture first."
+FAILED = "Something went wrong. Please try again."
+AWAY = "Waiting for the connection to come back…"
+LOST = "The connection was lost, and the request with it. Please generate again."
+NO_ROOM = "The pictures are drawn, but this server has no room to keep them. Please try later."
+
+
+def title(model: Model) -> str:
+    """The page's title."""
+    return f"{model.family} on JAX"
+
+
+def model_line(model: Model, kind: Kind) -> str:
+    """Which model draws, how large, and on what."""
+    name = MINIATURE if kind is Kind.MINIATURE else model.name
+    devices = hardware(model.device, model.num_devices)
+    return f"{name} · {size(model.sizes[0])} pixels · on {devices}"
+
+
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return plain(number)
+
+
+def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
+    """A picture's caption, which is also what a screen reader says."""
+    remark = "" if variation is None else f", variation {variation}"
+    remark += ", blurred by the safety checker" if blurred else ""
+    return f"Seed {seed}{remark}: {prompt}"
+
+
+def unfinished(done: int, total: int) -> str:
+    """The caption of a picture that was stopped."""
+    return f"Unfinished: step {done} of {total}"
+
+
+def progress(done: int, total: int, left_s: float | None) -> str:
+    """How far the drawing is, and how much longer it takes if that is known."""
+    step = f"Step {done} of {total}"
+    return f"{step}, about {duration(left_s)} left" if left_s else step
+
+
+def waiting(position: int, wait_s: float | None) -> str:
+    """The place in the queue, and for how long, if that is known."""
+    place = "Next in the queue" if position == 1 else f"Number {position} in the queue"
+    return place if wait_s is None else f"{place}, about {duration(wait_s)}"
+
+
+def starting(attempt: int = 1) -> str:
+    """The drawing begins, or has to begin again elsewhere."""
+    return "Starting…" if attempt == 1 else f"Starting again, attempt {attempt}…"
+
+
+def finished(pictures: int, seconds: float | None) -> str:
+    """How it ended; without the time for pictures that are only shown again."""
+    noun = "picture" if pictures == 1 else "pictures"
+    return f"{pictures} {noun}" if seconds is None else f"{pictures} {noun} in {seconds:.1f} s"
+
+
+def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
+    """The settings of a request in one line; without a style if it has none."""
+    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance_scale:g}"
+    return f"{STYLES[style]} · {numbers}" if style else numbers
+
+
+def adjusted(field: str, value: float, used: float) -> str:
+    """A setting that is not possible here."""
+    return f"{field}: {_short(value)} is not possible here; {concise(used)} is used."
+
+
+def other_size(width: int | None, height: int | None, model: Model) -> str:
+    """A picture that was drawn in another size."""
+    here = " or ".join(map(size, model.sizes))
+    return f"That picture has {width} × {height} pixels; here it is {here}."
+
+
+def other_model(name: str, model: Model) -> str:
+    """A picture that another model drew."""
+    return f"It was drawn by {_short(name)}; here {_short(model.name)} draws."
+
+
+def shortened(limit: int) -> str:
+    """A prompt that is longer than the page takes."""
+    return f"Of its words the first {limit} characters are used."
+
+
+def length(tokens: int, limit: int) -> str:
+    """How long a prompt is, in what the model reads."""
+    return f"{tokens} of {limit} tokens"
+
+
+def too_many_lines(lines: int, limit: int) -> str:
+    """More prompts than pictures."""
+    return f"{PROMPT}: {lines} lines are too many; at most {limit} pictures are drawn at once."
+
+
+def truncated(left_out: str) -> str:
+    """What the model did not read."""
+    return f"The prompt is longer than the model can read. Left out: “{left_out}”"
+
+
+def too_long(field: str, length: int, limit: int) -> str:
+    """A text over its limit."""
+    return f"{field}: {length} characters are too many; at most {limit} are possible."
+
+
+def not_text(field: str) -> str:
+    """A text field that holds something else."""
+    return f"{field}: text is needed."
+
+
+def out_of_range(field: str, value: object, low: float, high: float) -> str:
+    """A number outside its range, or no number at all."""
+    return f"{field}: {_short(value)} is not possible; it goes from {low} to {high}."
+
+
+def not_whole(field: str, value: object, low: int, high: int) -> str:
+    """A whole number outside its range, or no whole number at all."""
+    return f"{field}: {_short(value)} is not possible; whole numbers from {low} to {high} are."
+
+
+def not_a_number(field: str, value: str) -> str:
+    """A text where a number belongs."""
+    return f"{field}: {_short(value)} is no number that can be used."
+
+
+def unknown(field: str, value: object, known: list[str]) -> str:
+    """One of several that is none of them."""
+    return f"{field}: {_short(value)} is unknown; there are {', '.join(known)}."
+
+
+def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
+    """What became of a request on its way, `message` being what `serving` says of it."""
+    return message
+
+
+def _short(value: object) -> str:
+    return "nothing" if value is None else short(written(value))

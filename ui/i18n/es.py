@@ -1,0 +1,300 @@
+"""Spanish."""
+
+from serving import messages as said
+from serving.generator import ErrorKind, Model
+from ui.i18n.numbers import comma, concise, duration, hardware, quoted, short, size, with_comma
+from ui.model_kind import Kind
+
+LANGUAGE = "es"
+
+MINIATURE = "Miniatura incluida"
+MINIATURE_LIMITS = (
+    "Esta miniatura dibuja una o dos formas sencillas en colores planos, nada más. "
+    "Aun así puede equivocarse de color, de forma o de lugar."
+)
+LIMITS = (
+    "Las imágenes son inventadas. Caras, manos, letras, cantidades y lugares suelen estar mal, "
+    "y el modelo repite los prejuicios de las imágenes de las que aprendió."
+)
+LICENCE = "Licencia del modelo"
+OWN_LICENCE = "La ficha del modelo indica su licencia."
+
+PROMPT = "Descripción"
+PROMPT_LABEL = "¿Qué le gustaría ver? (en inglés)"
+GENERATE = "Dibujar"
+STOP = "Parar"
+EXAMPLES = "Pruebe una de estas"
+SURPRISE = "Sorpréndame"
+SEVERAL = "Una imagen por línea"
+SEVERAL_INFO = "Cada línea de la descripción se convierte en una imagen propia."
+EMBED = "Ajustes dentro de los archivos"
+EMBED_INFO = "Quien tenga el archivo puede recuperarlos de ahí."
+GALLERY = "Imágenes"
+LOOKS = "Cómo son las imágenes por ahora"
+# Gradio's own, in which # is a number.
+CONTROLS = {
+    "Close": "Cerrar",
+    "Download All": "Descargar todo",
+    "Fullscreen": "Pantalla completa",
+    "Exit fullscreen mode": "Salir de la pantalla completa",
+    "Thumbnail # of #": "Miniatura # de #",
+    "Reset to default value": "Restablecer el valor inicial",
+}
+
+ADVANCED = "Más ajustes"
+STYLE = "Estilo"
+STYLES = {
+    "(none)": "(ninguno)",
+    "Photograph": "Fotografía",
+    "Film still": "Fotograma",
+    "Watercolour": "Acuarela",
+    "Oil painting": "Óleo",
+    "Pencil sketch": "Boceto a lápiz",
+    "Ink and wash": "Tinta y aguada",
+    "Anime": "Anime",
+    "Pixel art": "Pixel art",
+    "Paper cut-out": "Papel recortado",
+    "3D render": "Render 3D",
+    "Flat": "Plano",
+    "Outlined": "Con contornos",
+    "Soft": "Suave",
+    "Glossy": "Brillante",
+    "Sticker": "Pegatina",
+    "Poster": "Cartel",
+    "Chalkboard": "Pizarra",
+    "Sky": "Cielo",
+    "Candy": "Caramelo",
+    "Night": "Noche",
+}
+NEGATIVE = "Que no aparezca"
+NEGATIVE_INFO = "Lo que las imágenes no deben mostrar."
+GUIDANCE = "Fidelidad al texto"
+GUIDANCE_INFO = "Con qué exactitud se siguen las palabras."
+GUIDANCE_UNTIL = "Fidelidad hasta"
+GUIDANCE_UNTIL_INFO = "La parte de los pasos que sigue el texto. Menos es más rápido y menos fiel."
+STEPS = "Pasos"
+STEPS_INFO = "Más pasos, más detalle, más tiempo."
+SEED = "Semilla"
+SEED_INFO = "La misma semilla y los mismos ajustes dan las mismas imágenes."
+RANDOMISE = "Una semilla nueva cada vez"
+VARIATION_STRENGTH = "Fuerza de la variación"
+VARIATION_STRENGTH_INFO = "Por encima de 0, las imágenes se apartan así de la de la semilla."
+VARIATION_SEED = "Semilla de la variación"
+VARIATION_SEED_INFO = "Hacia dónde van las variaciones, si tienen fuerza."
+
+COPY_SETTINGS = "Copiar los ajustes"
+COPY_LINK = "Copiar el enlace"
+DOWNLOAD = "Descargar como"
+KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
+GONE = "Esta imagen ya no se conserva."
+TOO_LONG_FOR_JPEG = "Los ajustes son demasiado largos para un archivo JPEG. En PNG y WebP caben."
+COPIED = "Copiado"
+USE_SETTINGS = "Usar estos ajustes"
+NEW_SEED = "Con una semilla nueva"
+VARIATIONS = "Variaciones de esta"
+SHOW_ANYWAY = "Mostrar de todos modos"
+HIDE_AGAIN = "Volver a ocultar"
+TAKEN_OVER = "Los ajustes están puestos. «Dibujar» los utiliza."
+LINK_NOT_USED = "No todo lo que dice el enlace se puede usar."
+SETTINGS = {
+    "prompt": PROMPT,
+    "negative_prompt": NEGATIVE,
+    "seed": SEED,
+    "variation_seed": VARIATION_SEED,
+    "variation_strength": VARIATION_STRENGTH,
+    "num_inference_steps": STEPS,
+    "guidance_scale": GUIDANCE,
+    "guidance_until": GUIDANCE_UNTIL,
+    "sampler": "Método",
+    "model": "Modelo",
+}
+SIZE = "Tamaño"
+
+HISTORY = "Historial"
+HISTORY_INFO = "Se guarda solo en este navegador."
+CLEAR_HISTORY = "Borrar el historial"
+
+RESTORE = "Recuperar de una imagen"
+RESTORE_PICTURE = "Una imagen hecha aquí, o por la interfaz web de AUTOMATIC1111"
+RESTORE_TEXT = "O el texto que venía con ella"
+RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
+NO_SETTINGS_IN_PICTURE = "Esta imagen no contiene ajustes."
+NO_SETTINGS_IN_TEXT = (
+    "No se encontraron ajustes. La última línea debería decir: Steps: 25, Seed: 7, …"
+)
+UNREADABLE_SETTINGS = "Los ajustes de esta imagen no se pueden leer."
+UNREADABLE_PICTURE = "No es una imagen que se pueda leer. Los archivos PNG, JPEG y WebP sí."
+TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande para leerla."
+
+BLANK_PROMPT = "Describa primero la imagen, por favor."
+FAILED = "Algo salió mal. Inténtelo de nuevo, por favor."
+AWAY = "Esperando a que vuelva la conexión…"
+LOST = "Se perdió la conexión y, con ella, la petición. Dibuje de nuevo, por favor."
+NO_ROOM = (
+    "Las imágenes están dibujadas, pero este servidor no tiene sitio para guardarlas. "
+    "Inténtelo más tarde, por favor."
+)
+
+_SAID = {
+    said.CANCELLED: "Parado.",
+    said.ABANDONED: "Ya nadie esperaba las imágenes.",
+    said.STOPPING: "El servidor se está apagando. Inténtelo de nuevo en un momento.",
+    said.REPLACED: "El modelo de estas imágenes se ha sustituido entretanto. Inténtelo de nuevo.",
+    said.UNAVAILABLE: "Ahora mismo nadie puede dibujar. Inténtelo de nuevo más tarde.",
+    said.OUT_OF_MEMORY: "La memoria no bastó para dibujar. Inténtelo de nuevo.",
+    said.FAILED: "Algo salió mal al dibujar. Inténtelo de nuevo.",
+    said.BROKEN: FAILED,
+    said.UNSCREENED: "Las imágenes no se pudieron revisar. Inténtelo de nuevo.",
+    said.UNKNOWN: "No hay, o ya no hay, tal petición.",
+    said.CROWDED: "Ahora mismo hay demasiados visitantes. Inténtelo de nuevo en un momento.",
+    said.TOO_MANY_CALLS: "Hay demasiadas conexiones abiertas desde su dirección. "
+    "Cierre algunas e inténtelo de nuevo.",
+    said.DUPLICATE: "Ya hay una petición así.",
+}
+
+
+def title(model: Model) -> str:
+    """The page's title."""
+    return f"{model.family} en JAX"
+
+
+def model_line(model: Model, kind: Kind) -> str:
+    """Which model draws, how large, and on what."""
+    name = MINIATURE if kind is Kind.MINIATURE else model.name
+    devices = hardware(model.device, model.num_devices)
+    return f"{name} · {size(model.sizes[0])} píxeles · en {devices}"
+
+
+def written(number: object) -> str:
+    """A number as it is written here; all else as it is."""
+    return with_comma(number)
+
+
+def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
+    """A picture's caption, which is also what a screen reader says."""
+    remark = "" if variation is None else f", variación {variation}"
+    remark += ", desenfocada por el filtro" if blurred else ""
+    return f"Semilla {seed}{remark}: {prompt}"
+
+
+def unfinished(done: int, total: int) -> str:
+    """The caption of a picture that was stopped."""
+    return f"Sin terminar: paso {done} de {total}"
+
+
+def progress(done: int, total: int, left_s: float | None) -> str:
+    """How far the drawing is, and how much longer it takes if that is known."""
+    step = f"Paso {done} de {total}"
+    return f"{step}, faltan unos {duration(left_s)}" if left_s else step
+
+
+def waiting(position: int, wait_s: float | None) -> str:
+    """The place in the queue, and for how long, if that is known."""
+    place = "El siguiente turno es suyo" if position == 1 else f"Número {position} de la cola"
+    return place if wait_s is None else f"{place}, unos {duration(wait_s)}"
+
+
+def starting(attempt: int = 1) -> str:
+    """The drawing begins, or has to begin again elsewhere."""
+    return "Empezando…" if attempt == 1 else f"Empezando otra vez, intento {attempt}…"
+
+
+def finished(pictures: int, seconds: float | None) -> str:
+    """How it ended; without the time for pictures that are only shown again."""
+    noun = "imagen" if pictures == 1 else "imágenes"
+    return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
+
+
+def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
+    """The settings of a request in one line; without a style if it has none."""
+    guidance = comma(f"{guidance_scale:g}")
+    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
+    return f"{STYLES[style]} · {numbers}" if style else numbers
+
+
+def adjusted(field: str, value: float, used: float) -> str:
+    """A setting that is not possible here."""
+    return f"{field}: {_short(value)} no es posible aquí; se usa {comma(concise(used))}."
+
+
+def other_size(width: int | None, height: int | None, model: Model) -> str:
+    """A picture that was drawn in another size."""
+    here = " o ".join(map(size, model.sizes))
+    return f"Aquella imagen tiene {width} × {height} píxeles; aquí son {here}."
+
+
+def other_model(name: str, model: Model) -> str:
+    """A picture that another model drew."""
+    return f"La dibujó {short(name)}; aquí dibuja {short(model.name)}."
+
+
+def shortened(limit: int) -> str:
+    """A prompt that is longer than the page takes."""
+    return f"De sus palabras se usan los primeros {limit} caracteres."
+
+
+def length(tokens: int, limit: int) -> str:
+    """How long a prompt is, in what the model reads."""
+    return f"{tokens} de {limit} tokens"
+
+
+def too_many_lines(lines: int, limit: int) -> str:
+    """More prompts than pictures."""
+    return f"{PROMPT}: {lines} líneas son demasiadas; se dibujan hasta {limit} imágenes a la vez."
+
+
+def truncated(left_out: str) -> str:
+    """What the model did not read."""
+    return f"La descripción es más larga de lo que el modelo puede leer. Omitido: «{left_out}»"
+
+
+def too_long(field: str, length: int, limit: int) -> str:
+    """A text over its limit."""
+    return f"{field}: {length} caracteres son demasiados; son posibles {limit} como mucho."
+
+
+def not_text(field: str) -> str:
+    """A text field that holds something else."""
+    return f"{field}: hace falta texto."
+
+
+def out_of_range(field: str, value: object, low: float, high: float) -> str:
+    """A number outside its range, or no number at all."""
+    bounds = f"de {written(low)} a {written(high)}"
+    return f"{field}: {_short(value)} no es posible; va {bounds}."
+
+
+def not_whole(field: str, value: object, low: int, high: int) -> str:
+    """A whole number outside its range, or no whole number at all."""
+    return f"{field}: {_short(value)} no es posible; solo números enteros de {low} a {high}."
+
+
+def not_a_number(field: str, value: str) -> str:
+    """A text where a number belongs."""
+    return f"{field}: {_short(value)} no es un número que se pueda usar."
+
+
+def unknown(field: str, value: object, known: list[str]) -> str:
+    """One of several that is none of them."""
+    return f"{field}: {_short(value)} no se conoce; hay {', '.join(known)}."
+
+
+def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
+    """What became of a request on its way, `message` being what `serving` says of it."""
+    if kind is ErrorKind.FULL:
+        return f"La cola está llena. Inténtelo de nuevo {_soon(retry_after_s)}."
+    if kind is ErrorKind.TOO_MANY:
+        return f"Han sido muchas peticiones. Inténtelo de nuevo {_soon(retry_after_s)}."
+    if kind is ErrorKind.DEADLINE:
+        return "Ha tardado demasiado. Inténtelo de nuevo más tarde."
+    if kind is ErrorKind.BLOCKED:
+        return f"«{quoted(message)}» no se dibuja aquí. Omítalo, por favor."
+    return _SAID.get(message, message)
+
+
+def _soon(wait_s: float | None) -> str:
+    return "en un momento" if wait_s is None or wait_s < 2 else f"en unos {duration(wait_s)}"
+
+
+def _short(value: object) -> str:
+    return "nada" if value is None else short(written(value))

@@ -1,0 +1,64 @@
+"""Pictures as files of another kind, made when they are asked for."""
+
+import re
+from html import escape
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import Response
+from gradio.utils import get_upload_folder
+
+from pipeline.errors import MetadataError
+from pipeline.images import metadata
+from ui import i18n
+
+Kind: TypeAlias = Literal["PNG", "JPEG", "WEBP"]
+KINDS: dict[str, Kind] = {"png": "PNG", "jpg": "JPEG", "webp": "WEBP"}
+
+# As `ui.pictures.files` names them, so that no address leads anywhere else.
+_FOLDER = re.compile(r"[\w-]{22}", re.ASCII)
+_NAME = re.compile(r"([a-z0-9-]{1,90})\.(png|jpg|webp)")
+
+
+def links(picture: Path) -> str:
+    """Links to a picture, one for each kind of file, as HTML."""
+    address = f"pictures/{picture.parent.name}/{picture.stem}"
+    kinds = " ".join(
+        f'<a href="{address}.{suffix}" download>{escape(i18n.KINDS[suffix])}</a>'
+        for suffix in KINDS
+    )
+    return f'<p class="downloads">{escape(i18n.DOWNLOAD)} {kinds}</p>'
+
+
+def connect(app: FastAPI) -> None:
+    """Has the application answer these links."""
+    one_at_a_time = CapacityLimiter(1)  # the processors are there for drawing
+
+    @app.get("/pictures/{folder}/{name}", include_in_schema=False)
+    async def picture(folder: str, name: str, sender: Request) -> Response:
+        named = _NAME.fullmatch(name)
+        if not _FOLDER.fullmatch(folder) or not named:
+            raise HTTPException(404)
+        path = Path(get_upload_folder()) / folder / f"{named[1]}.png"
+        with i18n.speaking(i18n.preferred(sender.headers.get("Accept-Language", ""))):
+            content = await anyio.to_thread.run_sync(
+                _content, path, KINDS[named[2]], limiter=one_at_a_time
+            )
+        return Response(
+            content,
+            media_type=f"image/{KINDS[named[2]].lower()}",
+            headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        )
+
+
+def _content(path: Path, kind: Kind) -> bytes:
+    try:
+        png = path.read_bytes()
+        return png if kind == "PNG" else metadata.converted(png, kind)
+    except OSError:
+        raise HTTPException(404, i18n.GONE) from None
+    except MetadataError:
+        raise HTTPException(422, i18n.TOO_LONG_FOR_JPEG) from None

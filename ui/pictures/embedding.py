@@ -1,0 +1,59 @@
+"""Whether settings are inside the pictures' files: a choice that the visitor's browser keeps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from serving.generator import RequestError
+from ui import i18n
+from ui.events import AT_ONCE
+from ui.pictures import saved
+from ui.pictures.saved import Picture
+
+STORAGE_KEY = "sdxl-embed"
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The choice as it is shown, and as it is kept."""
+
+    shown: gr.Checkbox
+    kept: gr.BrowserState
+
+
+def layout() -> gr.Checkbox:
+    """A box that is ticked unless the visitor has it otherwise."""
+    return gr.Checkbox(True, label=i18n.EMBED, info=i18n.EMBED_INFO, elem_id="embed")
+
+
+def kept() -> gr.BrowserState:
+    """Where the choice is kept; not to be laid out in a part of the page that may stay closed."""
+    # The secret is none, so that what was kept outlives the process.
+    return gr.BrowserState(saved.WITH_SETTINGS, storage_key=STORAGE_KEY, secret=STORAGE_KEY)
+
+
+def connect(
+    page: gr.Blocks,
+    embedding: Embedding,
+    gallery: gr.Gallery,
+    shown: gr.State,
+    panel: gr.Column,
+) -> None:
+    """Keeps the choice, and has the pictures that are shown already follow it."""
+    show = f"(kept) => kept !== '{saved.BARE}'"
+    keep = f"(inside) => inside ? '{saved.WITH_SETTINGS}' : '{saved.BARE}'"
+    page.load(None, embedding.kept, embedding.shown, js=show, **AT_ONCE)
+    embedding.shown.input(None, embedding.shown, embedding.kept, js=keep, **AT_ONCE)
+    embedding.shown.input(_follow, [embedding.shown, shown], [gallery, shown, panel], **AT_ONCE)
+
+
+def _follow(embed: bool, shown: list[Picture]) -> tuple[Any, ...]:
+    try:
+        changed = saved.again(shown, embed) if shown else []
+    except (OSError, RequestError):  # those files are gone, or there is no room for others
+        changed = []
+    if not changed:
+        return (gr.skip(),) * 3
+    gallery = gr.Gallery(saved.for_gallery(changed), selected_index=None)
+    return gallery, changed, gr.Column(visible=False)

@@ -1,0 +1,120 @@
+"""Finished pictures as files that Gradio can hand out."""
+
+import asyncio
+import logging
+import re
+import secrets
+import shutil
+import threading
+import time
+import unicodedata
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from gradio.context import LocalContext
+from gradio.utils import get_upload_folder
+
+from serving.generator import ErrorKind, RequestError
+from ui import i18n
+
+log = logging.getLogger(__name__)
+
+# On disk. Beyond these the oldest files go, of the address that has too many or has most.
+MOST_BYTES, MOST_BYTES_EACH = 2**33, 2**31
+
+
+class _Disk:
+    """The folders that were saved, oldest first, by the address that they were drawn for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folders: OrderedDict[Path, tuple[str, int]] = OrderedDict()
+        self._used: Counter[str] = Counter()
+
+    def add(self, folder: Path, address: str, size: int) -> None:
+        """Note a new folder, and remove the oldest until all limits hold."""
+        with self._lock:
+            self._folders[folder] = address, size
+            self._used[address] += size
+            while self._used[address] > MOST_BYTES_EACH:
+                self._remove_oldest(address)
+            while self._used.total() > MOST_BYTES:
+                self._remove_oldest(self._used.most_common(1)[0][0])
+
+    def forget_missing(self) -> None:
+        """Count out the folders that are gone."""
+        with self._lock:
+            for folder in [each for each in self._folders if not each.is_dir()]:
+                self._forget(folder)
+
+    def _remove_oldest(self, address: str) -> None:
+        oldest = next(each for each, (owner, _) in self._folders.items() if owner == address)
+        shutil.rmtree(oldest, ignore_errors=True)
+        self._forget(oldest)
+
+    def _forget(self, folder: Path) -> None:
+        address, size = self._folders.pop(folder)
+        self._used[address] -= size
+        if not self._used[address]:
+            del self._used[address]
+
+
+_disk = _Disk()
+
+
+def save(pictures: Mapping[str, bytes]) -> list[Path]:
+    """Writes files, by name, where Gradio serves them, until they are old.
+
+    The folder's name cannot be guessed: whoever knows a file's address can read it.
+
+    Raises:
+        RequestError: they cannot be written, and then none is there.
+    """
+    folder = Path(get_upload_folder()) / secrets.token_urlsafe(16)
+    paths = [folder / name for name in pictures]
+    try:
+        folder.mkdir(parents=True)
+        for path, content in zip(paths, pictures.values(), strict=True):
+            path.write_bytes(content)
+    except OSError as error:
+        log.error("Pictures cannot be written to %s: %s", folder.parent, error.strerror)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise RequestError(i18n.NO_ROOM, ErrorKind.FAILED) from error
+    _disk.add(folder, _address(), sum(map(len, pictures.values())))
+    return paths
+
+
+def _address() -> str:
+    """Return where the call comes from that Gradio is answering; "" outside of any."""
+    request = LocalContext.request.get(None)
+    return request.client.host if request is not None and request.client else ""
+
+
+async def remove_old(kept_s: float, every_s: float) -> None:
+    """Removes, again and again, what was saved or uploaded so long ago. Gradio itself would leave
+    what programs were given.
+    """
+    while True:
+        await asyncio.sleep(every_s)
+        await asyncio.to_thread(_remove_older, time.time() - kept_s)
+
+
+def _remove_older(before: float) -> None:
+    for folder in Path(get_upload_folder()).glob("*/"):
+        with suppress(OSError):
+            if folder.stat().st_mtime < before:
+                shutil.rmtree(folder)
+    _disk.forget_missing()
+
+
+def name(prompt: str, seed: int, variation: int | None = None) -> str:
+    """A harmless name that tells pictures apart, and variations of one."""
+    return f"{_slug(prompt)}-{seed}{'' if variation is None else f'-{variation}'}.png"
+
+
+def _slug(prompt: str, length: int = 60) -> str:
+    ascii_only = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode()
+    hyphenated = re.sub(r"[^a-z0-9]+", "-", ascii_only.lower()).strip("-")
+    return hyphenated[:length].rstrip("-") or "picture"

@@ -1,0 +1,136 @@
+"""The picture that is open: its settings, and what can be done with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+from gradio.blocks import Block
+from gradio.components import Component
+
+from pipeline.images.metadata import Settings
+from serving.generator import Generator, Model, RequestError
+from ui import i18n, link, settings, status
+from ui.events import AT_ONCE
+from ui.pictures import downloads, reveal, saved
+from ui.pictures.saved import Picture
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What lies under the picture that is open."""
+
+    column: gr.Column
+    text: gr.HTML
+    use: gr.Button
+    new_seed: gr.Button
+    varying: gr.Row
+    variations: gr.Button
+    strength: gr.Slider
+    reveal: gr.Button
+    picture: gr.State  # the `Settings` of the picture
+    index: gr.State  # its place in the gallery
+
+    @property
+    def shown(self) -> list[Block]:
+        """What changes with the picture that is open."""
+        return [self.column, self.text, self.varying, self.reveal, self.picture, self.index]
+
+
+def layout() -> Panel:
+    """The panel, which shows itself once a picture is open."""
+    with gr.Column(visible=False, elem_id="picked") as column:
+        revealing = reveal.layout()
+        text = gr.HTML(elem_id="picked-settings", padding=False)
+        with gr.Row():
+            use = gr.Button(i18n.USE_SETTINGS, size="md")
+            new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
+        with gr.Row(elem_id="varying") as varying:
+            variations = gr.Button(i18n.VARIATIONS, size="md", elem_id="variations")
+            strength = gr.Slider(
+                0.05, 1, 0.25, step=0.05, label=i18n.VARIATION_STRENGTH, elem_id="strength"
+            )
+    return Panel(
+        column=column,
+        text=text,
+        use=use,
+        new_seed=new_seed,
+        varying=varying,
+        variations=variations,
+        strength=strength,
+        reveal=revealing,
+        picture=gr.State(None),
+        index=gr.State(0),
+    )
+
+
+def connect(
+    panel: Panel,
+    gallery: gr.Gallery,
+    shown: gr.State,
+    fields: Sequence[Component],
+    files: gr.BrowserState,
+    strip: gr.HTML,
+    generator: Generator,
+) -> Any:
+    """Has the panel follow the gallery; returns the event after which to draw with a new seed."""
+
+    def follow(shown: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
+        return _open(shown, event.index, generator.model)
+
+    def exchange(shown: list[Picture], index: int, files: str | None) -> tuple[Any, ...]:
+        return _exchange(shown, index, files, generator.model)
+
+    gallery.select(follow, shown, panel.shown, **AT_ONCE)
+    gallery.preview_close(_close, None, panel.shown, **AT_ONCE)
+    panel.reveal.click(
+        exchange, [shown, panel.index, files], [strip, gallery, shown, *panel.shown], **AT_ONCE
+    )
+    panel.use.click(
+        lambda chosen: apply(chosen, generator.model),
+        panel.picture,
+        [*fields, strip],
+        **AT_ONCE,
+    )
+    return panel.new_seed.click(
+        lambda chosen: apply(_without_seed(chosen), generator.model),
+        panel.picture,
+        [*fields, strip],
+        **AT_ONCE,
+    )
+
+
+def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
+    """New values of the page's fields and of its strip."""
+    if chosen is None:
+        return (gr.skip(),) * (len(settings.Fields._fields) + 1)
+    values, notes = settings.as_fields(chosen, model)
+    return (*values, status.taken_over(notes))
+
+
+def _open(shown: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
+    if not 0 <= index < len(shown):  # what was stopped has no settings
+        return _close()
+    chosen = shown[index].settings
+    fields, _ = settings.as_fields(chosen, model)
+    text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(shown[index].path)
+    # Of a variation there can be no further ones: its settings have room for one step.
+    varying = gr.Row(visible=chosen.variation_seed is None)
+    return gr.Column(visible=True), text, varying, reveal.offered(shown[index]), chosen, index
+
+
+def _close() -> tuple[Any, ...]:
+    return gr.Column(visible=False), "", gr.skip(), gr.skip(), None, gr.skip()
+
+
+def _exchange(shown: list[Picture], index: int, files: str | None, model: Model) -> tuple[Any, ...]:
+    try:
+        shown = reveal.exchange(shown, index, files)
+    except RequestError as error:
+        return status.error(str(error)), *(gr.skip(),) * 8
+    gallery = gr.Gallery(saved.for_gallery(shown), selected_index=index)
+    return gr.skip(), gallery, shown, *_open(shown, index, model)
+
+
+def _without_seed(chosen: Settings | None) -> Settings | None:
+    return chosen and replace(chosen, seed=None, variation_seed=None, variation_strength=None)

@@ -1,0 +1,102 @@
+"""The finished pictures on the page: files, their captions and their settings.
+
+Whether settings are inside the files is the visitor's choice, and can be changed afterwards.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.images import metadata
+from pipeline.images.metadata import Settings
+from serving.generator import Image
+from ui import i18n, settings
+from ui.pictures import files
+
+# What the browser keeps of the choice: text, because `gr.BrowserState` does not store False.
+WITH_SETTINGS, BARE = "with settings", "bare"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One of them, in a file that the page hands out.
+
+    Attributes:
+        prompt: what its caption says.
+        other: the PNG file that can be shown in its place: of a blurred picture the picture
+            itself, and of that the blurred one again.
+    """
+
+    path: Path
+    prompt: str
+    settings: Settings
+    other: bytes | None = None
+
+    @property
+    def blurred(self) -> bool:
+        """Whether this is not the picture itself."""
+        return self.settings.safety_checker is not None
+
+    @property
+    def caption(self) -> str:
+        """Its caption, in the visitor's language."""
+        said = self.settings
+        return i18n.caption(self.prompt, said.seed or 0, said.variation_seed, self.blurred)
+
+
+def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
+    """Keeps pictures as files; without a `caption` they have their own prompts.
+
+    Raises:
+        RequestError: they cannot be written.
+    """
+    said = [settings.of_image(image) for image in images]
+    prompts = [caption or each.prompt for each in said]
+    named = {
+        files.name(prompt, image.seed, each.variation_seed): (
+            image.png if embed else metadata.rewritten(image.png, None)
+        )
+        for prompt, image, each in zip(prompts, images, said, strict=True)
+    }
+    return [
+        Picture(path, prompt, each, image.unblurred)
+        for path, prompt, each, image in zip(files.save(named), prompts, said, images, strict=True)
+    ]
+
+
+def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:
+    """The same in new files, with their settings inside or without.
+
+    Raises:
+        OSError: their files are gone.
+        RequestError: they cannot be written.
+    """
+    contents = {
+        each.path.name: metadata.rewritten(each.path.read_bytes(), each.settings if embed else None)
+        for each in pictures
+    }
+    saved = zip(pictures, files.save(contents), strict=True)
+    return [replace(each, path=path) for each, path in saved]
+
+
+def exchanged(picture: Picture, embed: bool) -> Picture:
+    """The other one, of a picture that has one, in a file that there was not before.
+
+    Raises:
+        LookupError: there is no other one.
+        OSError: the picture's file is gone.
+        RequestError: the other one cannot be written.
+    """
+    if picture.other is None:
+        raise LookupError(picture.path.name)
+    remark = None if picture.blurred else metadata.BLURRED
+    said = replace(picture.settings, safety_checker=remark)
+    shown = picture.path.read_bytes()
+    other = metadata.rewritten(picture.other, said if embed else None)
+    [path] = files.save({picture.path.name: other})
+    return replace(picture, path=path, settings=said, other=shown)
+
+
+def for_gallery(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
+    """What a gallery shows of them."""
+    return [(str(each.path), each.caption) for each in pictures]
