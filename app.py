@@ -29,8 +29,8 @@ log = logging.getLogger("app")
 
 def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     """Starts the page and serves it until told to stop; `load` gets what draws, if not a model."""
-    # Nearly all that starting makes is there to stay. `serving.http.server` turns it on again, and so
-    # does `serving.http.waiting` for as long as it waits.
+    # Nearly everything made at startup stays. `serving.http.server` turns collection on again, and
+    # so does `serving.http.waiting` while it waits.
     gc.disable()
     chosen = settings.read(arguments, os.environ)
     logs.start(chosen.log_format)

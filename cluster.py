@@ -3,8 +3,8 @@
 Ray starts the processes, has as many painters as there is work for, and replaces those that end or
 are stuck. All else is as without Ray: the front-end serves the page and the APIs at `HOST` and
 `PORT`, each painter is an instance like any other, with a port of its own, and tells the front-end
-where it is; from there on `serving.generators.remote` does all there is to do. What is set for `app.py` by
-environment variables is set in the same way here.
+where it is; `serving.generators.remote` does the rest. The environment variables of `app.py` are
+the settings here as well.
 """
 
 import asyncio

@@ -7,6 +7,7 @@ from pipeline.errors import Cancelled, CheckpointError, DeviceError, InputError,
 
 if TYPE_CHECKING:
     from pipeline.checkpoints.default_model import BUNDLED
+    from pipeline.images import metadata
     from pipeline.pipeline import Result, SDXLPipeline
 
 __all__ = [
@@ -18,9 +19,10 @@ __all__ = [
     "Result",
     "SDXLPipeline",
     "ScreenError",
+    "metadata",
 ]
 
-# Imported when first asked for: who only reads a picture's settings needs no JAX.
+# Imported on first use: a program that only reads the settings in a picture needs no JAX.
 _LATER = {
     "BUNDLED": "pipeline.checkpoints.default_model",
     "Result": "pipeline.pipeline",
@@ -29,6 +31,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metadata":
+        return import_module("pipeline.images.metadata")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -33,7 +33,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 LONG = {
     "test_browser",
     "test_chaos",
-    "test_compat",
+    "test_flax_pipelines",
     "test_examples",
     "test_golden",
     "test_memory",

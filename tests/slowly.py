@@ -29,7 +29,7 @@ def program(step_ms: int) -> list[str]:
 
 
 def load(step_s: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
-    """See `serving.bootstrap.load_pipeline`; every step takes so long, as long as nobody stops it."""
+    """Load a pipeline whose every step takes `step_s` longer, unless it is stopped."""
     pipe, bundled = bootstrap.load_pipeline(chosen)
     generate = pipe.generate
 

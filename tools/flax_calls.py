@@ -1,7 +1,8 @@
 """What programs written for diffusers' Flax pipelines ask of them, as arrays to compare.
 
 Only the old interface is used, so the same functions run with diffusers 0.39's classes
-(`tools.incumbent`) and with those of `pipeline.compat` (`tests/pipeline/compat/test_flax_pipelines.py`).
+(`tools.incumbent`) and with those of `pipeline.compat`
+(`tests/pipeline/compat/test_flax_pipelines.py`).
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,8 @@
 builds every checkpoint of `tools.tiny_checkpoints` and writes `tests/golden/<name>/golden.npz`
 beside those of `TINY`, and `safety.npz` beside that of `SAFE`, the same bytes each time with the
 same versions of torch, diffusers and transformers. `tests/pipeline/test_golden.py` and
-`tests/pipeline/models/test_safety_checker.py` hold the project's own networks against them, without torch.
+`tests/pipeline/models/test_safety_checker.py` hold the project's own networks against them, without
+torch.
 All pictures and latents are channels last, all numbers float32 but for the int32 ids.
 """
 

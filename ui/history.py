@@ -18,7 +18,7 @@ from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.settings import Fields
 from ui.styles import NONE, Style
 
-SCRIPT = Path(__file__).with_name("history.js")
+SCRIPT = Path(__file__).parent / "static" / "history.js"
 
 _TELL = """(told) => {
   const list = document.querySelector(".gradio-container #history details");

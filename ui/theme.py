@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gradio.themes import Base, colors, sizes
 
-CSS = Path(__file__).with_name("page.css")
+CSS = Path(__file__).parent / "static" / "page.css"
 
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")

@@ -37,7 +37,7 @@ from pipeline.models.config import names_safety_checker
 
 
 def download(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
-    """Brings what is needed of a checkpoint into the cache, as `pipeline.checkpoints.source.fetch` says.
+    """Download the files of a checkpoint that `pipeline.checkpoints.source.fetch` needs.
 
     Raises:
         CheckpointError: as there.

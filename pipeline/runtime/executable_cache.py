@@ -148,8 +148,9 @@ def _file_name(name: str, *about: object) -> str:
 
 @cache
 def _sources() -> str:
-    """This package's."""
-    return "\n".join(file.read_text() for file in sorted(Path(__file__).parent.glob("*.py")))
+    """Return the source of the whole package, sub-packages included."""
+    package = Path(__file__).parents[1]
+    return "\n".join(file.read_text() for file in sorted(package.rglob("*.py")))
 
 
 def _processor() -> str:

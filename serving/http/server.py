@@ -14,8 +14,8 @@ from serving.generator import Generator
 from serving.http.middleware import HEAD_WITHIN_S, MAX_CALLS, MAX_CALLS_EACH, PatientProtocol
 from serving.requests.shares import Shares
 
-# `serving.http.middleware.CallLimit` refuses politely long before; past this nobody is told anything,
-# those who ask for health included.
+# Far above the limit of `serving.http.middleware.CallLimit`, which answers politely. Connections
+# past this one are closed without an answer, health checks included.
 MAX_CONNECTIONS = 2 * MAX_CALLS
 MAX_CONNECTIONS_EACH = 2 * MAX_CALLS_EACH
 # Pages fetch their pictures, and those that lost touch come back, when the drawing is done.

@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 from tests.browsing import SHOWN_WITHIN_MS
 from tools import page_states
 
-AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = Path(__file__).parents[1] / "node" / "node_modules" / "axe-core" / "axe.min.js"
 STATES = (
     "empty",
     "advanced",

@@ -18,7 +18,7 @@ from benchmarks.processes import Instance, free_port, stand_in
 from serving import settings
 from tests.web import wait_until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run_app(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

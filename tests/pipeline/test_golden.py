@@ -21,7 +21,7 @@ from tests.checkpoints import CompilationCount
 from tools import agreement
 from tools.agreement import Networks, relative_error
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.npz"))
 DRAWN_IN_EVERY_WAY = ("plain", "sd_1", "sd_2")
 COMPONENT_BOUND = 2e-5

@@ -274,7 +274,7 @@ def test_help() -> None:
     """As a program of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "pipeline", "--help"],
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=True,

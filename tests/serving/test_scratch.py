@@ -11,7 +11,7 @@ import pytest
 
 from serving import scratch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROGRAM = "from serving import scratch; print(scratch.make_folder(), flush=True); input()"
 
 

@@ -46,7 +46,7 @@ from ui.page import build_page
 from ui.pictures import embedding, files
 from ui.styles import NONE, styles_for
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODEL = Model(
     "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion", True, "euler", ""
 )

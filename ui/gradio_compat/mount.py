@@ -27,9 +27,10 @@ from ui.model_kind import kind_of
 from ui.page import build_page
 from ui.pictures import downloads, files
 
-SCRIPT = Path(__file__).with_name("page.js")
-HEAD = Path(__file__).with_name("head.html")
-ICON = Path(__file__).with_name("icon.svg")
+STATIC = Path(__file__).parents[1] / "static"
+SCRIPT = STATIC / "page.js"
+HEAD = STATIC / "head.html"
+ICON = STATIC / "icon.svg"
 COMPONENT = Path(__file__).with_name("component.js")
 
 

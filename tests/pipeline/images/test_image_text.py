@@ -24,7 +24,7 @@ from pipeline import metadata
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images.metadata import Settings, read, to_text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SETTINGS = Settings("a large red star", "green", 7, 25, 5.0, 1024, 768, "org/model", None, "Euler")
 TEXT = to_text(SETTINGS)
 COMMENT = b"UNICODE\0" + TEXT.encode("utf-16-be")
