@@ -17,7 +17,7 @@
 #   make bench-cpu                  the miniature, and SDXL, on a CPU, beside diffusers' pipelines
 #   make bench-gpu                  SDXL at full size on an NVIDIA GPU, beside the same
 #   make screenshots                the page in each of its states, into out/screenshots
-#   make lint                       style, types, Dockerfile
+#   make lint                       style, imports, types, Dockerfile
 
 ACCELERATOR ?= cpu
 PYTHON ?= python3
@@ -95,6 +95,7 @@ screenshots: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pyright
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 

@@ -1,4 +1,7 @@
-"""The Space: settings -> generator -> page -> server. `python app.py --help` tells the settings."""
+"""Entry point: reads the settings, builds the generator and the page, and runs the server.
+
+`python app.py --help` lists the settings.
+"""
 
 import asyncio
 import gc
@@ -21,16 +24,21 @@ from serving.settings import Options
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
 
-    # The pipeline, and whether its model is the bundled one.
+    # Returns the pipeline, and whether its model is the bundled one.
     Load = Callable[[Options], tuple[SDXLPipeline, bool]]
 
 log = logging.getLogger("app")
 
 
 def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
-    """Starts the page and serves it until told to stop; `load` gets what draws, if not a model."""
-    # Nearly everything made at startup stays. `serving.http.server` turns collection on again, and
-    # so does `serving.http.waiting` while it waits.
+    """Serve the page until a signal stops the process.
+
+    Args:
+        arguments: the flags of the command line.
+        load: returns the pipeline; None loads the model that the settings name.
+    """
+    # Nearly all objects made at startup stay, so collection would only cost time.
+    # `serving.http.server` enables it again, and so does `serving.waiting` while it waits.
     gc.disable()
     chosen = settings.read(arguments, os.environ)
     logs.start(chosen.log_format)
@@ -52,12 +60,12 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
 
 
 def _stop(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not break the shutdown
     sys.exit(0)
 
 
 def _check_address(host: str, port: int) -> None:
-    """Fails at once, not after the model was loaded, if the page cannot be served there."""
+    """Exit if the page cannot be served at this address, before the model is loaded."""
     try:
         bootstrap.listen(host, port).close()
     except OSError as error:
@@ -65,7 +73,7 @@ def _check_address(host: str, port: int) -> None:
 
 
 def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
-    # Here and below, JAX and Gradio are imported once the options are known to be good.
+    # Here and below, JAX and Gradio are imported late: a wrong option is then reported at once.
     from pipeline import CheckpointError, DeviceError, InputError
 
     started = time.monotonic()
@@ -78,10 +86,10 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 
 
 def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:
-    """A generator that has other instances draw; waits until one of them can."""
+    """Return a generator that sends requests to other instances, once one of them is ready."""
+    from serving import waiting
     from serving.generators.client import Client, LoopError
     from serving.generators.remote import RemoteGenerator
-    from serving.http import waiting
 
     key = _read_keys("--backend-key-file", chosen.backend_key_file)
     headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
@@ -118,7 +126,7 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
 
 
 def _leave(status: int) -> NoReturn:
-    """Ends the process without its threads: Python would wait for those that devices hold up."""
+    """End the process without joining its threads: a device may block one for ever."""
     log.warning("Something still runs that does not stop; it is left to end with the process")
     scratch.remove_made()
     logging.shutdown()

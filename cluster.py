@@ -1,10 +1,10 @@
-"""Many machines with Ray Serve: `serve run cluster:app` starts one front-end and painters.
+"""Ray Serve application for many machines: `serve run cluster:app` starts a front-end and replicas.
 
-Ray starts the processes, has as many painters as there is work for, and replaces those that end or
-are stuck. All else is as without Ray: the front-end serves the page and the APIs at `HOST` and
-`PORT`, each painter is an instance like any other, with a port of its own, and tells the front-end
-where it is; `serving.generators.remote` does the rest. The environment variables of `app.py` are
-the settings here as well.
+Ray starts the processes, adapts the number of replicas to the work, and replaces processes that
+end or are stuck. The front-end serves the page and the APIs at `HOST` and `PORT`. Each replica is
+an ordinary instance on a port of its own that announces its URL to the front-end;
+`serving.generators.remote` then sends it requests. The environment variables of `app.py` are the
+settings here as well.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Between two times that a painter says where it is; a front-end that was replaced learns it so.
+# Seconds between two announcements of a replica; a new front-end learns of its replicas this way.
 ANNOUNCE_S = 2.0
-# Ray looks so often whether a painter is well, and gives up on one after three times that.
+# Seconds between two of Ray's health checks. Ray replaces a replica after three times that.
 HEALTH_S = 5.0
-# For what is left to do when all requests have ended: what is still being sent, and Ray's own.
+# Seconds to send the last answers, and for Ray's own work, once all requests have ended.
 ENDS_ON_S = ANSWERS_ON_S + GOODBYE_S + 5.0
 
 
@@ -49,27 +49,30 @@ Whole = Annotated[int, Field(ge=1)]
 
 
 class Fleet(BaseModel):
-    """What can be said behind `serve run cluster:app`, as `name=value`."""
+    """Arguments of `serve run cluster:app`, given as `name=value`."""
 
     model_config = ConfigDict(extra="forbid")
 
     accelerator: Literal["cpu", "gpu", "tpu"] = "cpu"
-    chips: Whole = 4  # GPUs or TPU chips of a host; a painter takes all of them
-    min_replicas: Whole = 2  # painters that are always there
-    max_replicas: Whole = 2  # painters that there are at most
-    target: Annotated[float, Field(gt=0)] = 2.0  # requests, drawn or waiting, for each painter
+    chips: Whole = 4  # GPUs or TPU chips of a host; a replica takes all of them
+    min_replicas: Whole = 2  # lower limit of the number of replicas
+    max_replicas: Whole = 2  # upper limit of the number of replicas
+    target: Annotated[float, Field(gt=0)] = 2.0  # requests per replica, drawn or waiting
 
 
 def app(fleet: Fleet) -> Application:
-    """The application, with the settings of this process's environment."""
+    """Build the application with the settings in this process's environment."""
     return build(fleet, settings.read([], os.environ), bootstrap.load_pipeline)
 
 
 def build(
     fleet: Fleet, chosen: Options, load: "Callable[[Options], tuple[SDXLPipeline, bool]]"
 ) -> Application:
-    """A front-end and its painters, whose pipelines `load` gets: it runs where they draw."""
-    key = secrets.token_urlsafe()  # which only this front-end and these painters know
+    """Build the application: a front-end and its replicas.
+
+    `load` runs in each replica. It returns the pipeline, and whether its model is the bundled one.
+    """
+    key = secrets.token_urlsafe()  # known only to this front-end and its replicas
     ends_within_s = chosen.stop_within + ENDS_ON_S
     painters = serve.deployment(
         ray_actor_options=_host(fleet),
@@ -79,9 +82,9 @@ def build(
         **_scaling(fleet),
     )(Painter)
     front_end = serve.deployment(
-        # On the head's host, which stays when hosts of painters come and go.
+        # On the head node, which stays while nodes with replicas come and go.
         ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
-        logging_config={"enable_access_log": False},  # every word of a painter would be a line
+        logging_config={"enable_access_log": False},  # it logs every call of a replica
         health_check_period_s=HEALTH_S,
         graceful_shutdown_timeout_s=ends_within_s,
     )(FrontEnd)
@@ -89,19 +92,19 @@ def build(
 
 
 def _host(fleet: Fleet) -> dict[str, Any]:
-    """What one painter takes of a cluster: the accelerators of one host, all of them."""
+    """Return the Ray resources of one replica: all accelerators of one host."""
     platforms = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}[fleet.accelerator]
     chips = {"gpu": {"num_gpus": fleet.chips}, "tpu": {"resources": {"TPU": fleet.chips}}}
     return {
         "num_cpus": 1,
-        # A painter whose accelerator is not there does not start, rather than draw on the CPU.
+        # Without its accelerator a replica fails to start; it would be too slow on the CPU.
         "runtime_env": {"env_vars": {"JAX_PLATFORMS": platforms}},
         **chips.get(fleet.accelerator, {}),
     }
 
 
 def _scaling(fleet: Fleet) -> dict[str, Any]:
-    """How many painters there are."""
+    """Return the options that set the number of replicas."""
     if fleet.min_replicas == fleet.max_replicas:
         return {"num_replicas": fleet.min_replicas}
 
@@ -117,19 +120,22 @@ def _scaling(fleet: Fleet) -> dict[str, Any]:
 
 
 class ByDemand:
-    """As many painters as have `target` requests each, with those in the front-end's queue."""
+    """Autoscaling policy: one replica per `target` requests, drawn or in the front-end's queue."""
 
     def __init__(self, target: float) -> None:
         self._target = target
 
     def __call__(self, seen: AutoscalingContext) -> tuple[float, dict[str, object]]:
-        """Called by Ray's controller; every painter says what the front-end told it."""
+        """Return the number of replicas to run, and no state; Ray's controller calls this.
+
+        Each replica reports the demand that the front-end told it last. The highest report counts.
+        """
         said = (seen.aggregated_metrics or {}).get("demand", {})
         return max(said.values(), default=0.0) / self._target, {}
 
 
 class Painter:
-    """An instance without a page, on a port of its own; compiled and warm once it is there."""
+    """Replica: an instance without a page, on a port of its own, compiled and warm once made."""
 
     def __init__(
         self,
@@ -145,7 +151,8 @@ class Painter:
         self._model = generator.model
         self._demand = 0
         self._over = threading.Event()
-        # Ray's event loop shall not wait for pictures, nor they for Ray's.
+        # The server has a thread and an event loop of its own, so that it and Ray never wait for
+        # each other.
         web = http_app.build(generator, observer, keys=[key])
         host = ray.util.get_node_ip_address()
         door = bootstrap.listen(host, 0)
@@ -161,20 +168,20 @@ class Painter:
             thread.start()
 
     async def model(self) -> Model:
-        """The model that it draws with."""
+        """Return the model that this replica draws with."""
         return self._model
 
     async def check_health(self) -> None:
-        """Called by Ray.
+        """Check the replica's health; Ray calls this.
 
         Raises:
-            httpx.HTTPError: it does not answer, or says that its devices do not.
+            httpx.HTTPError: if the server does not answer, or reports that its devices are stuck.
         """
         answer = await self._client.get(f"{self._url}/healthz", timeout=HEALTH_S)
         answer.raise_for_status()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Called by Ray: what the whole fleet has to do, as the front-end said last."""
+        """Return the demand on the whole fleet, as the front-end told it last; Ray calls this."""
         return {"demand": self._demand}
 
     def _announce(self) -> None:
@@ -183,11 +190,11 @@ class Painter:
         while not self._over.wait(ANNOUNCE_S):
             try:
                 self._demand = front_end.meet.remote(self._url).result(timeout_s=10)
-            except Exception as error:  # it may be there again the next time
+            except Exception as error:  # the next announcement may succeed
                 log.warning("The front-end cannot be told of %s: %r", self._url, error)
 
     async def __del__(self) -> None:
-        """Called by Ray: what is being drawn is finished."""
+        """Finish the requests being drawn and stop the server; Ray calls this."""
         self._over.set()
         self._server.should_exit = True
         for thread in self._threads:
@@ -195,25 +202,25 @@ class Painter:
 
 
 class FrontEnd:
-    """The page and the APIs, over whichever painters there are. Has no model and no JAX.
+    """The page and the APIs, over the replicas that announce themselves. Needs no model and no JAX.
 
-    On a port of its own, with the server that every instance has: Ray's proxy would let clients
-    hold a connection, or a place, for as long as they like.
+    They have a port of their own and the server of every instance: Ray's proxy would let clients
+    hold a connection, or a place in the queue, for as long as they like.
     """
 
     async def __init__(self, chosen: Options, key: str, painters: DeploymentHandle) -> None:
         logs.start(chosen.log_format)
         bootstrap.prepare_environment()
-        # Gradio reads the environment as it is imported.
+        # Gradio reads the environment when it is imported.
         from ui import server as page_server
 
         observer = Observer(log_prompts=chosen.log_prompts)
         keys = bootstrap.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
-        model = await painters.model.remote()  # waits until there is one
+        model = await painters.model.remote()  # waits for the first replica
         self._generator = RemoteGenerator(client, [], model, *bootstrap.limits(chosen), observer)
         self._server = page_server.build(self._generator, observer, keys, chosen)
-        # One that Ray puts in this one's place begins before this one has ended.
+        # Ray starts a new front-end before the old one has ended: both listen on this port.
         door = bootstrap.listen(chosen.host, chosen.port, reuse_port=True)
         self._serving = asyncio.create_task(self._server.serve([door]))
         while not self._server.started:
@@ -221,25 +228,25 @@ class FrontEnd:
             await asyncio.sleep(0.05)
 
     async def __call__(self, request: Request) -> Response:
-        """What Ray's own proxy passes on."""
+        """Answer a request that came through Ray's own proxy: name the page's port."""
         return Response(f"The page is on port {self._server.config.port}.", status_code=404)
 
     async def check_health(self) -> None:
-        """Called by Ray.
+        """Check that the server runs; Ray calls this.
 
         Raises:
-            RuntimeError: it does not serve any more.
+            RuntimeError: if the server has ended.
         """
         if self._serving.done():
             raise RuntimeError("The server has ended") from self._serving.exception()
 
     async def meet(self, url: str) -> int:
-        """Called by a painter: has it draw. Returns how many requests there are to be drawn."""
+        """Add the replica at `url`; return how many requests wait or run. Replicas call this."""
         self._generator.add(url)
         load = self._generator.load
         return load.waiting + load.running
 
     async def __del__(self) -> None:
-        """Called by Ray: what was asked for is finished."""
+        """Finish all requests and stop the server; Ray calls this."""
         self._server.should_exit = True
         await self._serving

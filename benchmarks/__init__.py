@@ -1,1 +1,1 @@
-"""Measurements, and what they gave: one file in results/ for each run."""
+"""Measurements, and their results: one file in results/ for each run."""

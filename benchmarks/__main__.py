@@ -1,7 +1,7 @@
 """The first part of `make bench`: start-up, speed and memory of a checkpoint on this machine.
 
-Each start is a fresh process, as an operator's is. Writes `benchmarks/results/<date>-<device>.json`
-and prints the same.
+Each start is a fresh process, like an operator's. Writes `benchmarks/results/<date>-<device>.json`
+and prints it.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from benchmarks import apart, page, record
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--model", help="folder or Hub id; default: as app.py chooses")
     parser.add_argument("--repeats", type=int, default=5, help="requests, after one to warm up")

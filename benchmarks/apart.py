@@ -1,4 +1,4 @@
-"""Programs of this project in processes of their own, in whichever environment."""
+"""A module of this project run in a separate process, with any environment's interpreter."""
 
 import json
 import os
@@ -17,10 +17,12 @@ def run(
     python: str | Path = sys.executable,
     **environment: str,
 ) -> Any:
-    """What it prints in its last line, as JSON; what it says besides is shown.
+    """Run a module and return the last line that it prints to stdout, parsed as JSON.
+
+    Its stderr is passed through.
 
     Raises:
-        CalledProcessError: it failed.
+        CalledProcessError: if the module exits with a status other than 0.
     """
     done = subprocess.run(
         [python, "-m", module, *arguments],

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.attack`: what one address can do to a server and to everybody else.
+"""`python -m benchmarks.attack`: how much one address can harm a server and its other visitors.
 
-The server draws with the stand-in, in a process of its own. An attacker at 127.0.0.2 sends what is
-named in `ATTACKS`, as fast as it is answered, for the given minutes in all. During each attack a
-visitor at 127.0.0.1 asks for pictures every few seconds; afterwards the memory of the server is
-compared with that before. Writes `benchmarks/results/<date>-attack.json`; ends with status 1 if a
-visitor waited for longer than `DRAWN_WITHIN_S`, or if memory grew by more than `MAY_KEEP_MB`.
+The server draws with the stand-in, in a separate process. An attacker at 127.0.0.2 sends each kind
+of request in `ATTACKS`, as fast as it is answered, for the given minutes in total. During each
+attack a visitor at 127.0.0.1 keeps asking for pictures. Afterwards the server's memory is compared
+with that before. Writes `benchmarks/results/<date>-attack.json`; ends with status 1 if a visitor
+waited for longer than `DRAWN_WITHIN_S`, or if memory grew by more than `MAY_KEEP_MB`.
 """
 
 import argparse
@@ -48,47 +48,47 @@ async def _join(client: httpx.AsyncClient, function: int, data: list[Any], sessi
 
 
 async def large_bodies(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """15 MB under a key that has the answer remembered."""
+    """Post 15 MB with an idempotency key, which makes the server keep the answer."""
     url = f"/gradio_api/queue/join?once={_name()}"
     return (await client.post(url, json={"data": ["x" * 15_000_000]})).status_code
 
 
 async def largest_bodies(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """250 kB, each for a session of its own."""
+    """Post 250 kB, each time in a new session."""
     return await _join(client, functions["_of_text"], ["x" * 250_000], _name())
 
 
 async def large_sessions(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """A session whose name has 900 kB."""
+    """Join the queue with a session name of 900 kB."""
     return await _join(client, functions["stop"], [None], "x" * 900_000)
 
 
 async def made_up_sessions(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """A session of its own for each call."""
+    """Join the queue in a new session for each call."""
     return await _join(client, functions["length"], ["a red star", "(none)", False], _name())
 
 
 async def unread_answers(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """Calls for programs whose answers nobody fetches."""
+    """Start a generation through Gradio's API, and never fetch its answer."""
     answer = await client.post("/gradio_api/call/v2/generate", json={"prompt": "a", "steps": 1})
     return answer.status_code
 
 
 async def followers(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """A page that follows a request under way, and never fetches what it is told."""
+    """Follow a request that is being drawn, and never fetch the updates."""
     request = {"prompt": "a", "num_inference_steps": 50, "id": _name(), "keep": True}
     async with client.stream("POST", "/v1/generate", json=request):
         return await _join(client, functions["again"], [request["id"], None], _name())
 
 
 async def uploads(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """Files of 1 MB that nobody has read, each with a progress to follow."""
+    """Upload a file of 1 MB that nothing uses, with its own progress to follow."""
     url = f"/gradio_api/upload?upload_id={_name()}"
     return (await client.post(url, files={"files": ("a.png", b"x" * 1_000_000)})).status_code
 
 
 async def held_heartbeats(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """A heartbeat of a made-up session, held open for as long as the server lets it be."""
+    """Hold the heartbeat of a made-up session open until the server closes it, at most 5 s."""
     async with client.stream("GET", f"/gradio_api/heartbeat/{_name()}") as answer:
         with suppress(TimeoutError):
             async with asyncio.timeout(5):
@@ -98,7 +98,7 @@ async def held_heartbeats(client: httpx.AsyncClient, functions: dict[str, int]) 
 
 
 async def idle_connections(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """A connection over which nothing is asked."""
+    """Hold a connection open without a request, until the server closes it, at most 5 s."""
     url = urlsplit(str(client.base_url))
     reader, writer = await asyncio.open_connection(url.hostname, url.port, local_addr=(ATTACKER, 0))
     with suppress(TimeoutError):
@@ -108,7 +108,7 @@ async def idle_connections(client: httpx.AsyncClient, functions: dict[str, int])
     return 0
 
 
-# How many are sent at a time.
+# Each attack with the number of its concurrent calls.
 ATTACKS: dict[Attack, int] = {
     large_bodies: 4,
     largest_bodies: 8,
@@ -123,7 +123,11 @@ ATTACKS: dict[Attack, int] = {
 
 
 def attack(url: str, how: Attack, seconds: float) -> Counter[int]:
-    """Attack for so long; return how often what was answered, -1 where the server hung up."""
+    """Attack a server for `seconds`.
+
+    Returns:
+        How often each status was answered; 0 counts idle connections, -1 those that failed.
+    """
     functions = functions_of(url)
     answers: Counter[int] = Counter()
     ends = time.monotonic() + seconds
@@ -149,14 +153,18 @@ def attack(url: str, how: Attack, seconds: float) -> Counter[int]:
 def attacked(
     attackers: ProcessPoolExecutor, url: str, how: Attack, seconds: float
 ) -> tuple[Counter[int], list[float]]:
-    """Have a process attack, and meanwhile draw as a visitor; return the answers and the waits."""
+    """Attack from another process, and draw as a visitor meanwhile.
+
+    Returns:
+        The attacker's answers by status, and the seconds that the visitor waited for each picture.
+    """
     attacking = attackers.submit(attack, url, how, seconds)
     waited = list(visits(url, attacking))
     return attacking.result(), waited
 
 
 def visits(url: str, until: Future[Any]) -> Iterator[float]:
-    """Draw over the API and as the page does, by turns; yield the seconds that each took."""
+    """Draw through the API and through the page's route in turns; yield the seconds of each."""
     with httpx.Client(base_url=url, timeout=60) as client:
         for draw in itertools.cycle((_draw_by_api, _draw_by_page)):
             if until.done():
@@ -174,7 +182,7 @@ def _draw_by_api(client: httpx.Client) -> None:
 
 
 def _draw_by_page(client: httpx.Client) -> None:
-    """Draw through the queue of Gradio, where every page that waits has one of its places."""
+    """Draw through Gradio's queue, in which every waiting page takes a slot."""
     call = client.post("/gradio_api/call/v2/generate", json={"prompt": "a", "seed": 7})
     assert call.status_code == 200, call.text
     answer = client.get(f"/gradio_api/call/v2/generate/{call.json()['event_id']}")
@@ -182,15 +190,15 @@ def _draw_by_page(client: httpx.Client) -> None:
 
 
 def functions_of(url: str) -> dict[str, int]:
-    """Return the numbers of the page's functions by their names."""
+    """Return the `fn_index` of each function of the page, by its API name."""
     config = httpx.get(f"{url}/config", timeout=60).json()
     return {each["api_name"]: each["id"] for each in config["dependencies"]}
 
 
 def run(instance: Instance, seconds: float) -> dict[str, Any]:
-    """Attack a server in every way, for so long in all, and report what came of it."""
+    """Run every attack, for `seconds` in total, and report its effect."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
-        for how in ATTACKS:  # what is made once, and stays, does not count
+        for how in ATTACKS:  # a warm-up: caches that are filled once are not a leak
             attacked(attackers, instance.url, how, 2.0)
         before = instance.usage().memory_mb
         report: dict[str, Any] = {"memory_before_mb": round(before)}
@@ -207,7 +215,7 @@ def run(instance: Instance, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run, record, and fail if the others were kept waiting or memory was kept."""
+    """Run the attacks, record them, and fail if visitors waited too long or memory grew."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attack", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     options = parser.parse_args()
@@ -224,7 +232,7 @@ def main() -> None:
 
 
 def found_wrong(report: dict[str, Any]) -> list[str]:
-    """Return what was worse than it may be."""
+    """Return a sentence for each limit that was exceeded."""
     faults = [
         f"during {name} a visitor waited for {found['visitor_waited_s']} s"
         for name, found in report.items()

@@ -1,13 +1,14 @@
-"""`make chaos`: requests through a front-end while the instances behind it are badly treated.
+"""`make chaos`: requests through a front-end while faults are injected behind it.
 
-A front-end, two instances that draw with the stand-in, each behind a proxy of ours: real processes.
-Instances are killed at random moments and started again, stopped and let go on; the proxies break
-connections off, cut answers short and hold them back. Meanwhile visitors wait for pictures, stop
-their requests or walk away, at every phase. Then the front-end is restarted under load, and killed,
-and no process has room left on its disk.
+The processes are real: a front-end, and two instances that draw with the stand-in, each behind a
+proxy of ours. Instances are killed at random moments and restarted, or suspended and resumed. The
+proxies reset connections, truncate answers and delay them. Meanwhile visitors wait for pictures,
+stop their requests or leave, in every phase. Then the front-end is restarted under load, and
+killed; finally no process can write to its disk.
 
-Nothing may be lost, nothing may come twice, and what was drawn must be what an undisturbed instance
-draws, bit for bit. Writes `benchmarks/results/<date>-chaos.json`; ends with status 1 otherwise.
+No request may be lost, no event may come twice, and every picture must equal, bit for bit, the
+one that an undisturbed instance draws. Writes `benchmarks/results/<date>-chaos.json`; ends with
+status 1 otherwise.
 """
 
 import argparse
@@ -33,40 +34,42 @@ from benchmarks.proxy import Proxy
 from benchmarks.visitors import Moment, Visit, many_connections, page_request, percentiles, visit
 
 STEP_MS, STEPS = 20, 20
-# What happens to a request, and how often: whoever stops it or leaves does so at one of these.
+# Events of a request, with the number of each; a visitor stops or leaves at one of them.
 PHASES = {"queued": 1, "started": 1, "step": STEPS, "image": 4}
-# Who stops a request so soon after hearing that all of it is still to be drawn stops it in time:
-# what was heard would have to be as old as the other three quarters of what drawing takes.
+# Seconds: a quarter of the drawing time. A stop that is confirmed so soon after an event that
+# showed nothing drawn is early: the request can only be done if that event was late by the other
+# three quarters.
 EARLY_S = STEP_MS * STEPS / 4000
-# With so many requests all of that must have happened at each phase.
+# With at least this many requests, visitors must have stopped and left in every phase.
 MANY = 1000
 VISITORS = 8
-PROMPTS = 8  # that differ
+PROMPTS = 8  # distinct prompts
 SETTLED_WITHIN_S = 60.0
-# Between two mishaps of an instance so many visits end: on a slow machine, too, requests are
-# disturbed a few times and not without end.
+# Visits that end between two faults of an instance. Without a pause a slow machine would disturb
+# the same requests without end.
 CALM_VISITS = 6
 
 
 @dataclass
 class Plan:
-    """How much of everything."""
+    """The extent of a run."""
 
     requests: int
     kills: int
-    stops_s: tuple[float, ...]  # how long an instance is stopped, the one after the other
+    stops_s: tuple[float, ...]  # how long each suspension lasts, in turn
     seed: int = 7
 
 
 @dataclass
 class Toll:
-    """What happened.
+    """The events and faults of a run.
 
     Attributes:
-        mishaps: how often each.
-        restart_s: from each kill until the instance was ready again.
-        visits: what was meant to happen ("stays", "cancels", "leaves"), and what became of it.
-        wrong: sentences about what must not be.
+        mishaps: how often each kind of fault was injected.
+        restart_s: seconds from each kill until the instance was ready again.
+        visits: the visitor's intent ("stays", "cancels", "leaves"), and the result of the visit.
+        asked_again: how many refusals were followed by another attempt.
+        wrong: a sentence for each violation.
     """
 
     mishaps: Counter[str] = field(default_factory=Counter)
@@ -76,11 +79,11 @@ class Toll:
     wrong: list[str] = field(default_factory=list)
 
     def changes(self) -> Counter[str]:
-        """How often visitors stopped their requests, and left, at each phase."""
+        """Return how often visitors stopped their requests or left, by phase."""
         return Counter(f"{meant}: {m.changed_at}" for meant, m in self.visits if m.changed_at)
 
     def report(self) -> dict[str, Any]:
-        """As it is written down."""
+        """Return the report that is recorded."""
         outcomes = Counter(f"{meant}: {made.outcome}" for meant, made in self.visits)
         return {
             "requests": len(self.visits),
@@ -98,7 +101,7 @@ class Toll:
 
 
 def main() -> None:
-    """Runs, records, and fails if anything was lost."""
+    """Run, record, and fail if anything was wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--requests", type=int, default=1000, help="at least")
     parser.add_argument("--kills", type=int, default=100)
@@ -112,7 +115,7 @@ def main() -> None:
 
 
 async def run(plan: Plan, folder: Path) -> Toll:
-    """All of it, with the logs in `folder`."""
+    """Start all processes, inject the faults, and return the toll; logs go to `folder`."""
     program = stand_in(STEP_MS, "--steps", str(STEPS))
     instances = [Instance(program, folder / f"instance-{i}.log") for i in range(2)]
     proxies = [Proxy(instance.port) for instance in instances]
@@ -175,7 +178,10 @@ async def come(
     rng: random.Random,
     over: Callable[[], bool],
 ) -> None:
-    """Visitors, one after the other; `wanted`: what they ask, and the pictures to be given."""
+    """Act as one visitor after another, until `over()`.
+
+    `wanted` has request bodies with the pictures that each must give, as digests by index.
+    """
     while not over():
         body, right = rng.choice(wanted)
         meant = rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
@@ -189,7 +195,7 @@ async def come(
 async def _ask(
     client: httpx.AsyncClient, url: str, body: dict[str, Any], meant: str, at: Moment, toll: Toll
 ) -> Visit:
-    """One request; a refusal says when to ask again."""
+    """Make a request; after a refusal wait as long as it says, at most 1 s, and repeat."""
     while True:
         made = await visit(
             client,
@@ -205,7 +211,7 @@ async def _ask(
 
 
 def judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
-    """Writes down what was wrong with a visit; `right` is what the pictures must be."""
+    """Record each fault of a visit; `right` has the digests of the expected pictures."""
     also = {"stays": set(), "cancels": {"cancelled"}, "leaves": {"left"}}[meant]
     if made.outcome not in {"done", *also}:
         toll.wrong.append(f"one who {meant} was told: {made.outcome}")
@@ -218,7 +224,10 @@ def judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
 
 
 def judge_stops(toll: Toll) -> None:
-    """Adds to what is wrong if stops come to nothing; one may have heard something late."""
+    """Record a fault if early stops have no effect.
+
+    Some of those requests may be done, because a visitor may receive an event late.
+    """
     early = [made for _, made in toll.visits if _stopped_early(made)]
     done = sum(made.outcome == "done" for made in early)
     if done > max(1, len(early) // 2):
@@ -226,7 +235,7 @@ def judge_stops(toll: Toll) -> None:
 
 
 def _stopped_early(made: Visit) -> bool:
-    """Whether it was stopped, and the server said so, when it cannot have been done yet."""
+    """Return whether a stop was confirmed before the request can have been done."""
     return made.stopped_s is not None and made.stopped_s < EARLY_S and made.drawn <= 1 / 2
 
 
@@ -242,7 +251,7 @@ async def _mishaps(
     rng: random.Random,
     over: Callable[[], bool],
 ) -> None:
-    """One after the other to one instance, until it is over; in the end it is well."""
+    """Inject one fault after another into an instance until `over()`; leave it running."""
 
     async def killed() -> None:
         await kill(instance, toll)
@@ -271,14 +280,14 @@ async def _mishaps(
         await asyncio.sleep(rng.uniform(0, 0.5))
         what = killed
         if toll.mishaps["killed"] >= plan.kills or rng.random() < 0.4:
-            # Stopping is rare, or little else would happen.
+            # Suspensions are long, so they are rare: otherwise little else would happen.
             what = rng.choices(others, [1, 4, 4, 4])[0]
         toll.mishaps[what.__name__] += 1
         await what()
 
 
 async def kill(instance: Instance, toll: Toll) -> None:
-    """Kills an instance, and starts it again."""
+    """Kill an instance, and restart it."""
     began = time.monotonic()
     instance.kill()
     instance.start()
@@ -293,7 +302,7 @@ async def _restarted(
     right: list[dict[int, str]],
     toll: Toll,
 ) -> None:
-    """The front-end is told to stop while it has work; all of it ends, in one way or the other."""
+    """Stop the front-end with SIGTERM under load, then restart it; no request may break off."""
     asked = [asyncio.create_task(visit(client, front.url, body)) for body in bodies]
     await asyncio.sleep(STEP_MS * STEPS / 2000)
     front.signal(signal.SIGTERM)
@@ -315,7 +324,10 @@ async def _front_end_killed(
     right: list[dict[int, str]],
     toll: Toll,
 ) -> None:
-    """What it had taken in ends with it; asked again of the next one, all of it is drawn."""
+    """Kill the front-end under load, and restart it.
+
+    Its requests may break off; after the restart all of them must succeed.
+    """
     asked = [asyncio.create_task(visit(client, front.url, body)) for body in bodies]
     await asyncio.sleep(STEP_MS * STEPS / 2000)
     front.kill()
@@ -338,7 +350,11 @@ async def _disk_full(
     right: list[dict[int, str]],
     toll: Toll,
 ) -> None:
-    """No process can write a byte into a file any more; the page, which has to, says so."""
+    """Let no process write to a file.
+
+    The API must draw as before. The page needs a file for each picture: it must report an error,
+    and succeed when there is room again.
+    """
     before = [_may_write(each, 0) for each in (*instances, front)]
     toll.mishaps["disk full"] += 1
     made = await asyncio.gather(*(visit(client, front.url, body) for body in bodies))
@@ -353,14 +369,14 @@ async def _disk_full(
 
 
 def _may_write(instance: Instance, size: int) -> int:
-    """Sets how large a file may become, in bytes; what it was before."""
+    """Set a process's limit on the size of files, in bytes; return the limit before."""
     soft, hard = resource.prlimit(instance.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(instance.process.pid, resource.RLIMIT_FSIZE, (size, hard))
     return soft
 
 
 async def settled(client: httpx.AsyncClient, front: Instance, toll: Toll) -> None:
-    """In the end nobody waits and nothing is drawn."""
+    """Require that within `SETTLED_WITHIN_S` no request waits or runs any more."""
     deadline = time.monotonic() + SETTLED_WITHIN_S
     body: dict[str, Any] = {}
     while time.monotonic() < deadline:

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.cluster`: two painters under Ray Serve, drawing with the stand-in.
+"""`python -m benchmarks.cluster`: two replicas under Ray Serve, drawing with the stand-in.
 
-How long requests wait at two loads, beside what the model in `tools.fleet` and a simulation of the
-same arrivals say. Then painters are killed and stopped while visitors wait: nothing may be lost,
-nothing may come twice, and every picture must be what a lone process draws. Then a fleet of one
-gets more to do than it can. Writes `benchmarks/results/<date>-cluster.json`; ends with status 1 if
-anything was lost.
+Measures how long requests wait at two loads, and compares that with the model in `tools.fleet` and
+with a simulation of the same arrivals. Then kills and suspends replicas while visitors wait: no
+request may be lost, no event may come twice, and every picture must equal the one that a single
+process draws. Then overloads a fleet of one replica. Writes
+`benchmarks/results/<date>-cluster.json`; ends with status 1 if anything was wrong.
 """
 
 import argparse
@@ -42,7 +42,7 @@ LOAD = partial(load, STEP_MS)
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="of arrivals, at each load")
     parser.add_argument("--kills", type=int, default=10)
@@ -69,10 +69,10 @@ def main() -> None:
 
 
 class Report(dict[str, Any]):
-    """What was found, said as soon as it was: all of it takes a while."""
+    """Findings, each printed as soon as it is known, because a run takes long."""
 
     def say(self, name: str, found: Any) -> None:
-        """Adds and prints it."""
+        """Add a finding and print it."""
         self[name] = found
         print(name, found, flush=True)
 
@@ -89,7 +89,11 @@ async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
 
 
 async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str, Any]:
-    """Arrivals at so many times the capacity: waits, and those of the model and a simulation."""
+    """Send arrivals at `times` the fleet's capacity for `seconds`.
+
+    Returns:
+        The waits in milliseconds, beside those of the model and of a simulation.
+    """
     async with many_connections() as client:
         alone = [await visit(client, cluster.url, BODIES[0]) for _ in range(9)]
         service_s = statistics.median(made.done_s or 0.0 for made in alone[1:])
@@ -115,7 +119,7 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
 
 
 async def _killed(cluster: RayCluster, kills: int, right: list[dict[int, str]], toll: Toll) -> None:
-    """Visitors wait, stop their requests or leave, while one painter after the other is killed."""
+    """Kill one replica after another, while visitors wait, stop their requests or leave."""
     rng = random.Random(SEED)
     wanted = list(zip(BODIES, right, strict=True))
 
@@ -141,7 +145,13 @@ async def _killed(cluster: RayCluster, kills: int, right: list[dict[int, str]], 
 async def _stopped(
     cluster: RayCluster, right: list[dict[int, str]], toll: Toll
 ) -> dict[str, float]:
-    """A painter falls silent in mid-request, without an end: it is begun again, and replaced."""
+    """Suspend a replica in the middle of a request, so that it falls silent without closing.
+
+    Its request must start again elsewhere, and the replica must be replaced.
+
+    Returns:
+        Seconds until the requests were done and until the replica was replaced.
+    """
     async with httpx.AsyncClient() as client:
         before = await _all_there(cluster)
         asked = [asyncio.create_task(visit(client, cluster.url, body)) for body in BODIES[:2]]
@@ -160,7 +170,7 @@ async def _stopped(
 
 
 async def _grown(cluster: RayCluster) -> float:
-    """Seconds from when one painter has too much to do until Ray starts another."""
+    """Return the seconds from the overload of one replica until Ray has started another."""
     over = False
 
     async def ask(client: httpx.AsyncClient) -> None:

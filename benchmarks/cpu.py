@@ -1,8 +1,9 @@
-"""`make bench-cpu`: the miniature, and SDXL at full size, on this machine's CPU by three libraries.
+"""`make bench-cpu`: the miniature and full-size SDXL on this machine's CPU, with three libraries.
 
-Random weights; this project's sampler, the Flax pipeline of diffusers 0.39 and torch's diffusers,
-each in a process and an environment of its own, in float32, and the first and the last in bfloat16
-too. Of the full size a few steps for one small picture. Writes results/<date>-cpu.json.
+All have random weights. The libraries are this project's sampler, the Flax pipeline of diffusers
+0.39 and torch's diffusers, each in its own process and environment, in float32; this project and
+torch in bfloat16 too. A full-size job is a few steps of one small picture. Writes
+results/<date>-cpu.json.
 """
 
 import argparse
@@ -25,7 +26,7 @@ LIBRARIES = ("ours float32", "flax float32", "torch float32", "ours bfloat16", "
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
@@ -36,11 +37,11 @@ def main() -> None:
         for name in options.jobs:
             configs = BUNDLED if name == "miniature" else published
             found[name] = measure(configs, JOBS[name], options.libraries)
-            record.write("cpu", found)  # each job takes long: what is known is kept
+            record.write("cpu", found)  # after each job, because a job takes long
 
 
 def measure(configs: Path, job: list[str], libraries: Sequence[str]) -> dict[str, Any]:
-    """What libraries take for a job, and how many times as long as this one in float32."""
+    """Measure a job with each library; `times_ours` relates it to this project in float32."""
     found = {}
     for library in libraries:
         name, dtype = library.split()

@@ -1,8 +1,9 @@
-"""Layers of SDXL on this machine's CPU, alone: as XLA's own operation, and as they are taken here.
+"""Single layers of SDXL on this machine's CPU: XLA's operation against this project's kernel.
 
     .venv/bin/python -m benchmarks.cpu_layers
 
-By turns, the least of several each; prints milliseconds and writes results/<date>-cpu-layers.json.
+Runs both in turns and takes the shortest of several runs. Prints milliseconds and writes
+results/<date>-cpu-layers.json.
 """
 
 import time
@@ -20,9 +21,9 @@ from pipeline.kernels.matmul_conv import LAYOUT, compiler_options, convolution, 
 
 REPEATS = 6
 HEAD = 64
-# Rows, and what goes in and out.
+# Rows, input features, output features.
 PRODUCTS = [(2048, 2048, 2048), (512, 1280, 10240), (512, 5120, 1280)]
-# Pictures, side, channels: of the UNet at 512x512 and 256x256, and of the VAE.
+# Pictures, side, channels: the UNet's at 512x512 and 256x256, then the VAE's.
 CONVOLUTIONS = [(2, 64, 320), (2, 32, 640), (2, 16, 1280), (2, 8, 1280)]
 CONVOLUTIONS += [(1, 64, 512), (1, 128, 512), (1, 256, 256), (1, 512, 128)]
 # Pictures, queries, keys, heads.
@@ -32,7 +33,7 @@ Sizes = list[tuple[int, ...]]
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     found = {}
     for dtype in ("float32", "bfloat16"):
         for name, forms, sizes in layers():
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def layers() -> Iterator[tuple[str, Forms, Sizes]]:
-    """Each with a name, its forms, and the sizes of what they take."""
+    """Yield each layer's name, its forms, and the shapes of its arguments."""
     contracted = (((1,), (0,)), ((), ()))
     forms: Forms = {
         "xla": partial(jax.lax.dot_general, dimension_numbers=contracted),
@@ -72,7 +73,7 @@ def layers() -> Iterator[tuple[str, Forms, Sizes]]:
 
 
 def plain_attention(heads: int, *projections: Array) -> Array:
-    """As `jax.nn` has it."""
+    """Compute attention with `jax.nn`; the projections hold query, key and value side by side."""
     query, key, value = (
         part.reshape(*part.shape[:2], heads, HEAD)
         for x in projections
@@ -82,7 +83,7 @@ def plain_attention(heads: int, *projections: Array) -> Array:
 
 
 def measure(forms: Forms, sizes: Sizes, dtype: DTypeLike) -> dict[str, float]:
-    """What each form takes, in milliseconds."""
+    """Return the shortest run of each form, in milliseconds."""
     arrays = [jax.random.normal(jax.random.key(i), size, dtype) for i, size in enumerate(sizes)]
     options = {"xla": None, "here": compiler_options(jax.devices()[0], arrays[0].dtype)}
     made = {

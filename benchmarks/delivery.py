@@ -1,11 +1,11 @@
-"""From the last step to the visitor's eyes: what comes after the drawing.
+"""The time from the last step to the visitor's screen: everything after the drawing.
 
     .venv/bin/python -m benchmarks.delivery
 
-A stand-in for the model has four pictures of 1024x1024 pixels, with the grain of photographs, at
-once; a real Chromium on the same machine asks the page for them, again and again. Counted is the
-time from there to the last byte of the last picture in the browser. Needs what `make test`
-installs. Writes `benchmarks/results/<date>-delivery.json`.
+A stand-in for the model returns four pictures of 1024x1024 pixels at once, with grain like
+photographs. A real Chromium on the same machine asks the page for them, again and again. The
+measured time ends with the last byte of the last picture in the browser. Needs the packages that
+`make test` installs. Writes `benchmarks/results/<date>-delivery.json`.
 """
 
 import argparse
@@ -28,18 +28,19 @@ from pipeline import Result, SDXLPipeline
 from serving.settings import Options
 
 SIDE = 1024
-# What the pictures' frequencies fall off with, and what is left at each pixel: about as much as in
+# The exponent with which power falls with frequency, and the noise of each pixel: about as in
 # photographs.
 FALL, GRAIN = 1.6, 1.0
 SERVE = "--serve"
 STARTED = "drawn at "
-# Of every picture that is shown: the history fetches them again, to make them small.
+# The resource timing of each picture in the gallery; the history fetches them again for its
+# thumbnails.
 SHOWN = """() => [...document.querySelectorAll("#gallery img")].map(
   (image) => performance.getEntriesByName(image.src)[0].toJSON())"""
 
 
 class Finished(StandIn):
-    """Has all pictures as soon as it is asked, and prints when."""
+    """A stand-in that returns its pictures immediately, and prints the time when it does."""
 
     height = width = SIDE
 
@@ -58,7 +59,7 @@ class Finished(StandIn):
 
 
 def _photographic(seed: int) -> Image.Image:
-    """Noise whose power falls with its frequency, as in photographs."""
+    """Return noise whose power falls with its frequency, as in photographs."""
     rng = np.random.default_rng(seed)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(SIDE), np.fft.fftfreq(SIDE)))
     frequency[0, 0] = 1
@@ -70,12 +71,12 @@ def _photographic(seed: int) -> Image.Image:
 
 
 def load(_: Options) -> tuple[SDXLPipeline, bool]:
-    """What `serving.bootstrap.load_pipeline` gives, but `Finished`."""
+    """Return a `Finished` in the form of `serving.bootstrap.load_pipeline`'s result."""
     return cast(SDXLPipeline, Finished()), False
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery")
     parser.add_argument("--repeats", type=int, default=15, help="requests, after two to warm up")
     repeats = parser.parse_args().repeats
@@ -92,7 +93,10 @@ def main() -> None:
 
 
 def report(instance: Instance, requests: int) -> dict[str, Any]:
-    """Milliseconds after the pictures were there, medians; `bytes`: of the newest files."""
+    """Return median milliseconds from the last step to each stage.
+
+    `bytes` are the sizes of the last request's files.
+    """
     from playwright.sync_api import expect
 
     from tools.page_states import launched
@@ -127,7 +131,11 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
 
 
 def _of_the_server(log: Path) -> tuple[float, float]:
-    """When the newest pictures were there, in seconds since 1970, and what finishing them took."""
+    """Read from the log when the newest pictures were drawn, and how long finishing them took.
+
+    Returns:
+        Seconds since 1970, and milliseconds.
+    """
     lines = log.read_text().splitlines()
     drawn = max(float(line.removeprefix(STARTED)) for line in lines if line.startswith(STARTED))
     requests = [json.loads(line) for line in lines if line.startswith("{") and "finish_ms" in line]

@@ -2,7 +2,7 @@
 
     .venv-incumbent/bin/python -m benchmarks.draw_flax CONFIGS
 
-Prints what it took as JSON.
+Prints its measurements as JSON.
 """
 
 import importlib.metadata
@@ -23,7 +23,7 @@ PACKAGES = ("diffusers", "flax", "jax", "jaxlib", "transformers")
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure, and print the results."""
     options = draw_job.read_arguments("draw_flax")
     pipeline, shapes = build(options.configs, options.dtype)
     params = fill(shapes, jax.random.PRNGKey(0))
@@ -32,7 +32,7 @@ def main() -> None:
     shape = (options.images, 2, 77)
     ids = jnp.asarray(np.random.default_rng(0).integers(0, words, shape, np.int32))
 
-    # As its own pmap has it, for one device.
+    # The same call as in the pipeline's own pmap, for one device.
     @partial(jax.jit, static_argnums=0)
     def generate(latent: bool, params: Any, key: jax.Array) -> jax.Array:
         size = (options.pixels, options.pixels)

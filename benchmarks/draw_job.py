@@ -1,6 +1,6 @@
-"""The job that devices are measured by, for programs of whichever library draws: random weights.
+"""The job that devices are measured by, with random weights, for a program of any library.
 
-Knows neither JAX nor torch, of which each program has its own.
+Imports neither JAX nor torch: each program brings one of them.
 """
 
 import argparse
@@ -12,12 +12,12 @@ from statistics import median
 from typing import Any
 
 GUIDANCE_SCALE = 5.0
-# Of four 1024x1024 pictures, 25 steps with guidance and the VAE included.
+# For four 1024x1024 pictures: 25 steps with guidance, and the VAE.
 REQUEST_TFLOP = 1394.0
 
 
 def read_arguments(program: str) -> argparse.Namespace:
-    """What all programs take; `configs` is a folder with a checkpoint's JSON files."""
+    """Read the arguments that all programs share; `configs` has a checkpoint's JSON files."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}")
     parser.add_argument("configs", type=Path)
     parser.add_argument("--pixels", type=int, default=1024, help="along each side")
@@ -31,12 +31,15 @@ def read_arguments(program: str) -> argparse.Namespace:
 
 
 def config(folder: Path, name: str) -> dict[str, Any]:
-    """One of a checkpoint's JSON files."""
+    """Return one of a checkpoint's JSON files."""
     return json.loads((folder / name).read_text())
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:
-    """The median of several runs after one more; `run` returns when it is done."""
+    """Return the median seconds of several runs, after one to warm up.
+
+    `run` must return only when the work is done.
+    """
     run()
     taken = []
     for _ in range(repeats):

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.draw_ours CONFIGS
 
-Prints what it took as JSON. With `--fidelity` the same pictures are drawn in float32 too, from the
-same latents and weights.
+Prints its measurements as JSON. `--fidelity` also draws the pictures in float32, from the same
+latents and weights, and compares them.
 """
 
 import importlib.metadata
@@ -32,13 +32,13 @@ from pipeline.schedulers.methods import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
 TOKENS = 77
-# The side of the square matrices by which the machine's own rate is measured.
+# The side of the square matrices whose product gives the machine's own rate.
 MATMUL = 8192
 MATMUL_ON_CPU = 2048
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure, and print the results."""
     options = draw_job.read_arguments("draw_ours")
     cores_as_devices(options.images)
     config = read_config(options.configs)
@@ -75,11 +75,11 @@ def main() -> None:
 
 
 class Job:
-    """A sampler with random weights, which are the same in either dtype, and one request for it."""
+    """A sampler with random weights, which are the same in any dtype, and one request for it."""
 
     def __init__(self, config: Config, options: Namespace, dtype: str) -> None:
         images, pixels = options.images, options.pixels
-        # Of a CPU its cores, if told so; otherwise one is compared with one.
+        # One accelerator is compared with one; a CPU may be split into several devices, one a core.
         devices = jax.devices()
         self.mesh = make_mesh(devices if devices[0].platform == "cpu" else devices[:1], images)
         shapes = Shapes(images, pixels, pixels, TOKENS)
@@ -95,15 +95,15 @@ class Job:
         self._no_zeros = np.zeros(images, np.bool_)
 
     def pictures(self) -> np.ndarray:
-        """A whole request: `[B, H, W, 3]` uint8 on the host."""
+        """Run a whole request; return `[B, H, W, 3]` uint8 on the host."""
         return np.asarray(self.compiled.decode(self.denoise(self.encode()))[1])
 
     def encode(self) -> Any:
-        """The prompts' part."""
+        """Encode the prompts."""
         return self.compiled.encode(self._ids, self._no_zeros)
 
     def denoise(self, context: Any) -> jax.Array:
-        """All steps."""
+        """Run all steps; return the latents."""
         run, schedule = self.compiled, self._schedule
         latents = run.initial_latents(self._seeds, schedule.init_noise_sigma)
         stop = schedule.stops[-1]
@@ -113,7 +113,7 @@ class Job:
 
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Networks:
-    """Networks with the same values in any dtype."""
+    """Return networks with random weights, which are the same in any dtype."""
     made = {}
     for i, (name, network) in enumerate(trace_networks(config, dtype).items()):
         graphdef, shapes = nnx.split(network)
@@ -122,7 +122,7 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Network
 
 
 def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
-    """The devices' own rate, on random values: each multiplies two square matrices."""
+    """Measure the devices' own rate: each multiplies two square matrices of random values."""
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     side = MATMUL_ON_CPU if on_cpu else MATMUL
     shape, place = (mesh.size, side, side), NamedSharding(mesh, P(mesh.axis_names))
@@ -135,7 +135,7 @@ def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
 
 
 def psnr(pictures: np.ndarray, exact: np.ndarray) -> list[float]:
-    """Of each picture `[B, H, W, 3]` uint8, in dB."""
+    """Return the peak signal-to-noise ratio of each picture in `[B, H, W, 3]` uint8, in dB."""
     squares = (pictures.astype(np.float64) - exact) ** 2
     with np.errstate(divide="ignore"):
         return (10 * np.log10(255**2 / squares.mean((1, 2, 3)))).round(2).tolist()

@@ -2,9 +2,9 @@
 
     .venv-reference/bin/python -m benchmarks.draw_torch CONFIGS
 
-Scaled dot-product attention, channels last and fused projections; on a GPU `torch.compile` with
-`max-autotune`, too. It is given the prompts' embeddings: text encoding, 0.06 % of the work of SDXL,
-is not in its time. Prints what it took as JSON.
+Uses scaled dot-product attention, channels last and fused projections, and on a GPU also
+`torch.compile` with `max-autotune`. The prompts' embeddings are given: text encoding, 0.06 % of the
+work of SDXL, is not measured. Prints its measurements as JSON.
 """
 
 import importlib.metadata
@@ -27,7 +27,7 @@ PACKAGES = ("diffusers", "torch")
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure, and print the results."""
     options = draw_job.read_arguments("draw_torch")
     cuda = torch.cuda.is_available()
     device = "cuda" if cuda else "cpu"

@@ -3,10 +3,11 @@
     make .venv-incumbent/.installed
     .venv/bin/python -m benchmarks.dropin --model stabilityai/stable-diffusion-xl-base-1.0
 
-Run by hand, both on the same devices, in turns. With an accelerator .venv-incumbent needs its part
-of JAX too: `.venv-incumbent/bin/python -m pip install "jax[cuda13]==0.10.2"`. A CPU can do with a
-smaller model, which `tools/dropin_checkpoint.py` makes.
-Writes benchmarks/results/<date>-<device>-dropin-<dtype>.json.
+Run it by hand. Both providers run on the same devices, in turns. With an accelerator,
+.venv-incumbent needs its plugin of JAX too:
+`.venv-incumbent/bin/python -m pip install "jax[cuda13]==0.10.2"`. On a CPU use a smaller model;
+`tools/dropin_checkpoint.py` makes one. Writes
+benchmarks/results/<date>-<device>-dropin-<dtype>.json.
 """
 
 import argparse
@@ -25,7 +26,7 @@ PROVIDERS = {
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dropin")
     parser.add_argument("--model", required=True, help="folder or Hub id of an SDXL")
     parser.add_argument("--rounds", type=int, default=2, help="processes of each, in turns")

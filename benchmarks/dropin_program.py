@@ -1,6 +1,6 @@
 """One process: the program of https://huggingface.co/blog/sdxl_jax, timed, with either provider.
 
-Prints what it took as JSON. `--provider diffusers` is for diffusers 0.39 (.venv-incumbent).
+Prints its measurements as JSON. `--provider diffusers` needs diffusers 0.39 (.venv-incumbent).
 """
 
 import argparse
@@ -24,7 +24,7 @@ GUIDANCE_SCALE = 5.0
 
 
 def main() -> None:
-    """Loads, compiles with a first call, then times whole calls, pictures on the host included."""
+    """Load, compile with a first call, then time whole calls up to the pictures on the host."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dropin_program")
     parser.add_argument("--provider", choices=("diffusers", "pipeline.compat"), required=True)
     parser.add_argument("--model", required=True)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _timed(pipeline: Any, params: dict[str, Any], seed: int) -> float:
-    """Seconds for one picture from each device."""
+    """Return the seconds of a call that draws one picture on each device."""
     begin = time.perf_counter()
     images = pipeline(
         replicate(pipeline.prepare_inputs(PROMPT)),

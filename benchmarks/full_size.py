@@ -1,4 +1,4 @@
-"""SDXL base at full size without its weights."""
+"""The configuration of full-size SDXL base, without its weights."""
 
 import tempfile
 from pathlib import Path
@@ -8,6 +8,6 @@ from tools.published_configs import SDXL_BASE, write
 
 
 def read_published() -> Config:
-    """Of the published checkpoint."""
+    """Return the published checkpoint's configuration."""
     with tempfile.TemporaryDirectory() as folder:
         return read_config(write(Path(folder), SDXL_BASE))

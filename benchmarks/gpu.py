@@ -1,10 +1,10 @@
-"""`make bench-gpu`: SDXL at full size with random weights on one NVIDIA GPU, by three libraries.
+"""`make bench-gpu`: full-size SDXL with random weights on one NVIDIA GPU, with three libraries.
 
-Four 1024x1024 pictures, 25 steps, guidance 5, bfloat16: this project's sampler, the Flax pipeline
-of diffusers 0.39 and torch's diffusers with `torch.compile`, each in a process and an environment
-of its own; a library whose environment is not there is left out, and that is said. Then this one's
-again with each of `SWEEP`'s XLA flags. Writes results/<date>-<device>-gpu.json, and draws the
-history of all such files.
+Draws four 1024x1024 pictures, 25 steps, guidance 5, bfloat16, with this project's sampler, the Flax
+pipeline of diffusers 0.39 and torch's diffusers with `torch.compile`, each in its own process and
+environment. A library without an environment is left out, and the report says so. Then repeats this
+project's job with each of the XLA flags in `SWEEP`. Writes results/<date>-<device>-gpu.json, and
+plots the history of all such files.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ENVIRONMENTS = {
     "flax": ROOT / ".venv-incumbent/bin/python",
     "torch": ROOT / ".venv-reference/bin/python",
 }
-# XLA flags that might be worth being defaults; nothing is one until it was measured to be.
+# XLA flags that might be good defaults; none becomes one without a measurement.
 SWEEP = (
     "--xla_gpu_autotune_level=4",
     "--xla_gpu_triton_gemm_any=true",
@@ -36,7 +36,7 @@ SWEEP = (
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, record the results, and plot their history."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--pixels", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=5)
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, configs: Path) -> dict[str, Any]:
-    """Every library in turn, then the sweep."""
+    """Measure every library in turn, then every flag."""
     common = [str(configs), "--pixels", str(options.pixels), "--repeats", str(options.repeats)]
     found: dict[str, Any] = {}
     for name in ENVIRONMENTS:
@@ -82,7 +82,10 @@ def measure(options: argparse.Namespace, configs: Path) -> dict[str, Any]:
 
 
 def compared(seconds: float, ours: dict[str, Any], pixels: int) -> dict[str, float]:
-    """Rates, where the work is known, and how many times longer it takes than ours."""
+    """Return the ratio of a library's seconds to ours, and the rate that its seconds amount to.
+
+    The work is known, and so the rate, only for pictures of 1024x1024.
+    """
     if "failed" in ours or "left_out" in ours:
         return {}
     ratio = {"times_ours": round(seconds / ours["request_seconds"], 3)}
@@ -94,7 +97,10 @@ def compared(seconds: float, ours: dict[str, Any], pixels: int) -> dict[str, flo
 
 
 def run(python: Path, module: str, arguments: list[str], **environment: str) -> dict[str, Any]:
-    """What a program prints as JSON; or how it failed, which must not cost the other figures."""
+    """Return the JSON that a program prints, or how it failed.
+
+    A failure is not raised, so that the other measurements are kept.
+    """
     try:
         return apart.run(module, arguments, python, **environment)
     except subprocess.CalledProcessError as error:
@@ -102,7 +108,7 @@ def run(python: Path, module: str, arguments: list[str], **environment: str) -> 
 
 
 def plot(file: Path) -> None:
-    """Seconds per request in every file that this command has left, one line for each library."""
+    """Plot the seconds per request from all of this command's files, a line for each library."""
     import matplotlib
 
     matplotlib.use("Agg")

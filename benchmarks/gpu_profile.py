@@ -1,4 +1,4 @@
-"""Where a GPU's time went, by the kind of its kernels."""
+"""A GPU's time by the class of its kernels."""
 
 import re
 from collections import Counter
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-# The first pattern that is in a kernel's name decides.
+# The first pattern that matches a kernel's name gives its class.
 CLASSES = {
     "attention": r"fmha|flash|sdpa|attention|cudnn.*mha",
     "convolution": r"conv|dgrad|wgrad|implicit_gemm|fprop",
@@ -19,19 +19,19 @@ OTHER = "other"
 
 
 def kind(kernel: str) -> str:
-    """The class of a kernel."""
+    """Return the class of a kernel."""
     found = (name for name, words in CLASSES.items() if re.search(words, kernel.lower()))
     return next(found, OTHER)
 
 
 def by_class(folder: Path) -> dict[str, float]:
-    """Milliseconds by class in a folder that `jax.profiler.trace` wrote, most first."""
+    """Return the milliseconds by class in a folder of `jax.profiler.trace`, most first."""
     [file] = folder.rglob("*.xplane.pb")
     profile = jax.profiler.ProfileData.from_file(str(file))
     spent: Counter[str] = Counter()
     for plane in profile.planes:
         if plane.name.startswith("/device:GPU"):
-            # Streams are what ran; other lines of a device sum the same up in other ways.
+            # Only streams have the kernels; a device's other lines count the same time again.
             for line in plane.lines:
                 if (line.name or "").startswith("Stream"):
                     for event in line.events:

@@ -1,7 +1,8 @@
-"""What ending guidance early saves, and what it costs: `python -m benchmarks.guidance`.
+"""`python -m benchmarks.guidance`: what an early end of guidance saves, and what it costs.
 
 The bundled miniature draws the same prompts from the same seeds with guidance in all 25 steps, and
-in a share of them. Writes `benchmarks/results/<date>-guidance.json` and prints the same.
+with guidance in only the first part of them. Writes `benchmarks/results/<date>-guidance.json` and
+prints it.
 """
 
 import argparse
@@ -16,11 +17,11 @@ from pipeline import BUNDLED, SDXLPipeline
 from tools.miniature.evaluate import SEED, draw_scenes, score
 from tools.miniature.scenes import prompt
 
-SHARES = (1.0, 0.75, 0.5, 0.25)  # the first is what the others are compared with
+SHARES = (1.0, 0.75, 0.5, 0.25)  # the others are compared with the first
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guidance", description=__doc__)
     parser.add_argument("--prompts", type=int, default=128, help="a multiple of 4")
     options = parser.parse_args()
@@ -44,7 +45,11 @@ def main() -> None:
 def _draw(
     pipe: SDXLPipeline, prompts: list[str], share: float
 ) -> tuple[np.ndarray, list[float], list[float]]:
-    """Pictures `[n, H, W, 3]` uint8, and each request's seconds by the clock and of processors."""
+    """Draw all prompts with guidance in the first `share` of the steps.
+
+    Returns:
+        Pictures `[n, H, W, 3]` uint8, and each request's wall-clock and processor seconds.
+    """
     pictures, wall, cpu = [], [], []
     count = pipe.images_per_request
     for start in range(0, len(prompts), count):
@@ -59,7 +64,10 @@ def _draw(
 
 
 def _distance(pictures: np.ndarray, exact: np.ndarray) -> dict[str, float]:
-    """Peak signal to noise of each picture, in decibels, with the exact one for its signal."""
+    """Return percentiles of the pictures' peak signal-to-noise ratio against `exact`, in dB.
+
+    Empty if all pictures are equal.
+    """
     errors = np.square((pictures.astype(np.float32) - exact) / 255).mean(axis=(1, 2, 3))
     if not errors.any():
         return {}

@@ -1,9 +1,9 @@
-"""What a compiled program asks of a TPU: FLOPs and bytes of every operation in its HLO text.
+"""The work of a compiled TPU program: FLOPs and bytes of every operation in its HLO text.
 
-Text is parsed because XLA's own `cost_analysis` does not look into loops. Only the matrix unit's
-FLOPs are counted (matrix products and convolutions), and only bytes that move between HBM and the
-chip: layouts with `S(1)` are in VMEM already. Sizes are those of the tiled layouts, padding
-included.
+The text is parsed because XLA's own `cost_analysis` does not look into loops. Only the matrix
+unit's FLOPs are counted (matrix products and convolutions), and only the bytes that move between
+HBM and the chip: an array whose layout has `S(1)` is in VMEM already. Sizes include the padding of
+the tiled layouts.
 """
 
 import json
@@ -20,7 +20,7 @@ INSTRUCTION = re.compile(r"^\s+(ROOT )?%(\S+) = (.*)$")
 CALLED = re.compile(r"(?:calls|body|to_apply)=%([^\s,]+)")
 CONDITION = re.compile(r"condition=%([\w.-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-# They name, join or take apart what is there already.
+# Operations that only name, join or split existing arrays, and move no data.
 FREE = {
     "parameter",
     "constant",
@@ -30,7 +30,7 @@ FREE = {
     "after-all",
     "partition-id",
 }
-# The other half of something that was counted when it began.
+# The ends of asynchronous operations, which are counted at their starts.
 ENDS = {"copy-done", "slice-done", "all-gather-done", "collective-permute-done", "async-done"}
 ASYNC = {"copy-start", "slice-start", "async-start"}
 SLICES = {"slice", "dynamic-slice"}
@@ -38,7 +38,7 @@ SLICES = {"slice", "dynamic-slice"}
 
 @dataclass(frozen=True)
 class ArrayType:
-    """One array: its logical size, and where and how it lies."""
+    """An array's logical size, and its layout in memory."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -46,12 +46,12 @@ class ArrayType:
 
     @property
     def in_vmem(self) -> bool:
-        """On the chip, so reading it costs no bandwidth."""
+        """Whether the array is on the chip, so that reading it costs no bandwidth."""
         return "S(1)" in self.layout
 
     @property
     def size(self) -> int:
-        """Bytes, tiles at the edges counted whole."""
+        """Bytes, with incomplete tiles counted whole."""
         shape = list(self.shape)
         order, _, tiling = self.layout.partition(":")
         tile = re.match(r"T\(([\d,]+)\)", tiling)
@@ -87,13 +87,13 @@ class Instruction:
 
     @property
     def scope(self) -> str:
-        """Where in the source's `jax.named_scope`s it comes from."""
+        """The path of `jax.named_scope`s in the source that the instruction comes from."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return found[1] if found else ""
 
     @property
     def called(self) -> str | None:
-        """The computation of a fusion, a loop's body or a call."""
+        """The name of the computation that a fusion, a loop or a call runs."""
         found = CALLED.search(self.attributes)
         return found[1] if found else None
 
@@ -105,14 +105,14 @@ class Instruction:
 
     @property
     def kernel_cost(self) -> tuple[float, float]:
-        """FLOPs and bytes that a custom kernel states of itself."""
+        """FLOPs and bytes that a custom kernel declares."""
         found = re.search(r'"cost_estimate":(\{[^}]*\})', self.attributes)
         stated = json.loads(found[1]) if found else {}
         return float(stated.get("flops", 0)), float(stated.get("bytes_accessed", 0))
 
     @property
     def trips(self) -> int | None:
-        """How often a loop runs, where the compiler has written it down."""
+        """The number of a loop's iterations, where the compiler has annotated it."""
         found = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
         return int(found[1]) if found else None
 
@@ -125,13 +125,13 @@ class Computation:
 
     @cached_property
     def by_name(self) -> dict[str, Instruction]:
-        """The instructions by what they are called."""
+        """The instructions by name."""
         return {instruction.name: instruction for instruction in self.instructions}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one operation does each time it runs; `hidden` bytes move while others compute."""
+    """The work of an operation each time it runs; `hidden` bytes move while others compute."""
 
     instruction: Instruction
     flops: float
@@ -154,7 +154,7 @@ class Program:
                 current.instructions.append(_instruction(found[2], found[3]))
 
     def loop(self) -> str | None:
-        """The body of the loop whose number of turns is not known; the largest such."""
+        """Return the body of the loop of unknown length; the largest if there are several."""
         bodies = [
             instruction.called
             for instruction in self.computations[self.entry].instructions
@@ -165,7 +165,7 @@ class Program:
         return max(bodies, key=lambda body: len(self.computations[body].instructions), default=None)
 
     def _trips(self, loop: Instruction) -> int | None:
-        """How often a loop runs: as is written down, or as it counts from 0 to a constant."""
+        """Return the iterations of a loop that is annotated, or counts from 0 to a constant."""
         if loop.trips is not None:
             return loop.trips
         found = CONDITION.search(loop.attributes)
@@ -177,7 +177,10 @@ class Program:
         return int(number[1]) if number else None
 
     def costs(self, computation: str) -> Iterator[tuple[Cost, int]]:
-        """Every operation in it and how often it runs; a loop of unknown length is left out."""
+        """Yield every operation of a computation and how often it runs.
+
+        Loops of unknown length are left out.
+        """
         inside = self.computations[computation]
         for instruction in inside.instructions:
             if instruction.opcode == "while":
@@ -194,7 +197,10 @@ class Program:
                 yield self._cost(inside, instruction), 1
 
     def _cheapest_branch(self, instruction: Instruction) -> list[tuple[Cost, int]]:
-        """A scheduler without noise of its own goes the short way."""
+        """Return the costs of the branch that moves the fewest bytes.
+
+        A scheduler that adds no noise of its own takes this branch.
+        """
         found = BRANCHES.search(instruction.attributes)
         names = found[1].replace("%", "").split(", ") if found else []
         branches = [list(self.costs(name)) for name in names]
@@ -202,7 +208,7 @@ class Program:
 
     def _cost(self, inside: Computation, instruction: Instruction) -> Cost:
         if instruction.opcode in ASYNC:
-            # Its outputs name the source again.
+            # The outputs include the source again, so only the first operand counts.
             moved = sum(_hbm(inside.by_name[name].outputs) for name in instruction.operands[:1])
             moved = moved or _hbm(instruction.outputs[:1])
             return Cost(instruction, 0, moved, hidden=True)
@@ -215,7 +221,7 @@ class Program:
         return Cost(instruction, flops, sum(read) + _hbm(instruction.outputs))
 
     def _read(self, inside: Computation, instruction: Instruction, index: int) -> float:
-        """HBM bytes of an operand that are read; all, unless only slices of it are."""
+        """Return the HBM bytes read of an operand: all, unless only slices of it are used."""
         arrays = inside.by_name[instruction.operands[index]].outputs
         if instruction.opcode in SLICES:
             return min(_hbm(arrays), _hbm(instruction.outputs)) if index == 0 else 0
@@ -259,7 +265,7 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 
 def _type_end(text: str) -> int:
-    """Where `bf16[8,192]{1,0:T(8,128)(2,1)} convolution(...` has its opcode."""
+    """Return where the opcode of `bf16[8,192]{1,0:T(8,128)(2,1)} convolution(...` begins."""
     found = re.match(r"[a-z0-9]+\[[\d,]*\](\{[^}]*\})?", text)
     assert found is not None, text[:80]
     return found.end()
@@ -281,9 +287,9 @@ def _dot_flops(instruction: Instruction, left: ArrayType) -> float:
 
 
 def _convolution_flops(instruction: Instruction, image: ArrayType, kernel: ArrayType) -> float:
-    """Products with padding or with the holes of a dilation are not counted.
+    """Count a convolution's FLOPs, without products with padding or with a dilation's holes.
 
-    XLA writes batched matrix products as convolutions too, the batch as dilated spatial axes.
+    XLA writes batched matrix products as convolutions too, with the batch as dilated spatial axes.
     """
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     assert labels is not None
@@ -324,7 +330,7 @@ def _window(attributes: str, axis: int) -> _Window:
 
 
 def _pairs(window: _Window, inputs: int, outputs: int) -> int:
-    """Along one axis, how many pairs of an output and a tap meet an input."""
+    """Count the pairs of an output and a tap that meet an input, along one axis."""
     count = 0
     for tap in range(window.size):
         offset = tap * window.rhs_dilate - window.low

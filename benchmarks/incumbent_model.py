@@ -1,4 +1,7 @@
-"""diffusers 0.39's Flax SDXL at any size without a checkpoint. Needs that version's environment."""
+"""diffusers 0.39's Flax SDXL at any size without a checkpoint.
+
+Needs that version's environment.
+"""
 
 import json
 from pathlib import Path
@@ -18,9 +21,12 @@ TEXT_ENCODERS = {
 
 
 def build(configs: Path, dtype: str = "bfloat16") -> tuple[Any, dict[str, Any]]:
-    """The pipeline from a folder with a checkpoint's JSON files, and its parameters' shapes.
+    """Build the pipeline from a folder with a checkpoint's JSON files.
 
-    It computes in `dtype`, and has no tokenizers: `_generate` takes ids.
+    It computes in `dtype`, and has no tokenizers: `_generate` takes token ids.
+
+    Returns:
+        The pipeline, and its parameters as shapes.
     """
     computed = jnp.dtype(dtype)
     for logging in (diffusers.utils.logging, transformers.utils.logging):

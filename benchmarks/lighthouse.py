@@ -1,8 +1,8 @@
-"""`make lighthouse`: the page as Lighthouse judges it on desktop settings, and what it weighs.
+"""`make lighthouse`: the page's Lighthouse scores on desktop settings, and its weight.
 
-The bundled miniature is there, but nothing is drawn. Of three loads the one with the middle score
-counts; what it took is written into `benchmarks/results/`. Fails if the page falls short of the
-aims.
+The server has the bundled miniature, but nothing is drawn. The page is loaded three times, and the
+load with the median performance score is recorded in `benchmarks/results/`. Fails if a score falls
+short of `AIMS`.
 """
 
 import json
@@ -32,7 +32,7 @@ _MILLISECONDS = {
 
 
 def main() -> None:
-    """Measures, records, and says what falls short."""
+    """Measure, record the results, and report the scores that fall short."""
     with tempfile.TemporaryDirectory() as folder:
         instance = Instance(["app.py", "--model", str(BUNDLED)], Path(folder) / "log")
         instance.start()
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _load(url: str, file: Path) -> dict[str, Any]:
-    """One load of the page in a browser that has never seen it."""
+    """Load the page in a browser with an empty cache."""
     command = [
         Path(sys.executable).with_name("node"),
         _LIGHTHOUSE,

@@ -1,13 +1,13 @@
-"""`python -m benchmarks.load`: the serving path under more load than there is capacity.
+"""`python -m benchmarks.load`: the serving path under more load than it has capacity for.
 
-Against the real server in a process of its own, over a stand-in whose every step takes the same
-time, requests arrive as they like (Poisson, open loop) at 0.5, 0.9, 1.5 and 3 times what it can
-draw. Every latency counts from when the request was due. Beside it stands what the same arrivals
-would have met at a server that needs no time for anything but drawing.
+The real server runs in a separate process, over a stand-in whose every step takes the same time.
+Requests arrive at random (Poisson, open loop) at 0.5, 0.9, 1.5 and 3 times its capacity. Every
+latency counts from when the request was due. For comparison, the same arrivals are simulated at a
+server that needs no time except for drawing.
 
-Then the miniature with much to do at once, where every picture must equal the one that is drawn
-alone. Writes `benchmarks/results/<date>-load.json` and prints the same; ends with status 1 if a
-picture did not, or if under the highest load less than `USEFUL` of the possible work was done.
+Then the miniature gets many requests at once, and every picture must equal the one that is drawn
+alone. Writes `benchmarks/results/<date>-load.json` and prints it; ends with status 1 if a picture
+differs, or if less than `USEFUL` of the possible work was done under the highest load.
 """
 
 import argparse
@@ -29,7 +29,8 @@ from benchmarks.visitors import PATIENCE, Visit, many_connections, percentiles, 
 from pipeline import BUNDLED
 
 STEP_MS, STEPS, PLACES = 20, 25, 32
-# With which these requests, all of one visitor, find as many: the last quarter is for others.
+# A client may fill three quarters of the queue, so these requests, all from one client, find
+# `PLACES` slots.
 MAX_WAITING = PLACES * 4 // 3
 SERVICE_S = STEP_MS * STEPS / 1000
 LOADS = (0.5, 0.9, 1.5, 3.0)
@@ -39,7 +40,7 @@ SEED = 7
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30, help="of arrivals, at each load")
     parser.add_argument("--pictures", type=int, default=12, help="requests to the miniature")
@@ -57,7 +58,7 @@ async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any
     instance.start()
     try:
         instance.wait_until_ready()
-        await under_load(instance.url, 0.5, 2)  # what happens once happens before
+        await under_load(instance.url, 0.5, 2)  # warm up
         loads = {f"{load}x": await under_load(instance.url, load, seconds) for load in LOADS}
         pages = await with_open_pages(instance, seconds / 3)
     finally:
@@ -74,7 +75,7 @@ async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any
 
 
 async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
-    """Arrivals at `load` times the capacity for so many seconds, and until the last has ended."""
+    """Send arrivals at `load` times the capacity for `seconds`, and wait until all have ended."""
     rng = random.Random(SEED)
     arrivals = [0.0]
     while arrivals[-1] < seconds:
@@ -94,7 +95,7 @@ async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
         "arrivals": len(arrivals),
         "outcomes": dict(Counter(made.outcome for made in visits)),
         "first_event_ms": percentiles([m.first_event_s for m in visits if m.first_event_s]),
-        # Beside an ideal server, request by request; where both drew it.
+        # The difference from the ideal server, for requests that both have drawn.
         "overhead_ms": percentiles([took[i] - ideal[i] for i in took.keys() & ideal.keys()]),
         "waited_ms": percentiles([done_s - SERVICE_S for done_s in took.values()]),
         "ideal_waited_ms": percentiles([done_s - SERVICE_S for done_s in ideal.values()]),
@@ -103,7 +104,11 @@ async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
 
 
 def ideal_latencies(arrivals: list[float]) -> dict[int, float]:
-    """By number, of those of these that one server with `PLACES` places for waiting takes in."""
+    """Simulate one server with `PLACES` slots for waiting requests.
+
+    Returns:
+        The latencies of the requests that it accepts, by their numbers.
+    """
     latencies: dict[int, float] = {}
     ends: list[float] = []
     for number, at in enumerate(arrivals):
@@ -115,7 +120,7 @@ def ideal_latencies(arrivals: list[float]) -> dict[int, float]:
 
 
 async def with_open_pages(instance: Instance, seconds: float) -> dict[str, Any]:
-    """What it costs that `PAGES` pages are open: each was fetched, and holds its heartbeat."""
+    """Measure the cost of `PAGES` open pages: each was fetched, and holds its heartbeat."""
     before = await _idle(instance, seconds)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(many_connections())
@@ -143,7 +148,7 @@ async def _idle(instance: Instance, seconds: float) -> dict[str, float]:
 
 
 async def drawn_together(url: str, count: int) -> dict[str, Any]:
-    """Requests that are all there at once, and then each of them alone."""
+    """Send requests all at once, then each alone, and count the pictures that differ."""
     prompts = ("a red star", "a large yellow moon on a blue background", "two green circles")
     bodies = [
         {"prompt": prompts[i % len(prompts)], "seed": 1000 * i, "num_inference_steps": 5 + i % 3}

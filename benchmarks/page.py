@@ -1,4 +1,4 @@
-"""How long `python app.py` takes from a cold start until its page answers."""
+"""The time from a cold start of `python app.py` until its page answers."""
 
 import subprocess
 import sys
@@ -12,7 +12,11 @@ LIMIT_SECONDS = 1800
 
 
 def seconds_until_ready(arguments: list[str]) -> float:
-    """Starts the app on a free port, waits for its page, stops it."""
+    """Start the app on a free port, wait for its page, and stop it.
+
+    Raises:
+        RuntimeError: if the app ends, or does not answer within `LIMIT_SECONDS`.
+    """
     port = free_port()
     begin = time.perf_counter()
     command = [sys.executable, "app.py", "--port", str(port), *arguments]

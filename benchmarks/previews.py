@@ -1,7 +1,7 @@
-"""`python -m benchmarks.previews`: what it costs a request that its visitor watches.
+"""`python -m benchmarks.previews`: how much slower a request with previews is.
 
-The real program with the miniature in a process of its own. Requests with previews and without take
-turns. Writes `benchmarks/results/<date>-previews.json`.
+The real program runs with the miniature in a separate process. Requests with previews and without
+take turns. Writes `benchmarks/results/<date>-previews.json`.
 """
 
 import argparse
@@ -20,7 +20,7 @@ BODY = {"prompt": "a large red star on a blue background", "seed": 7}
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.previews", description=__doc__)
     parser.add_argument("--pairs", type=int, default=40)
     pairs = parser.parse_args().pairs
@@ -37,7 +37,7 @@ def main() -> None:
 async def _measure(url: str, pairs: int) -> dict[str, Any]:
     seconds: dict[bool, list[float]] = {False: [], True: []}
     async with many_connections() as client:
-        await visit(client, url, BODY)  # what happens once happens before
+        await visit(client, url, BODY)  # warm up
         for _ in range(pairs):
             for previews, found in seconds.items():
                 made = await visit(client, url, BODY | {"previews": previews})

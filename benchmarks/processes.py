@@ -1,4 +1,4 @@
-"""This program in processes of its own, to be asked, stopped and killed."""
+"""This program in separate processes, which can be suspended, stopped and killed."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process uses: seconds of processor time since its start, the rest at the moment."""
+    """A process's resource usage: processor seconds since its start, the rest at the moment."""
 
     cpu_s: float
     memory_mb: float
@@ -25,11 +25,11 @@ class Usage:
 
 
 class Instance:
-    """A server of ours on a port of its own; it may be started again after it has ended.
+    """A server of ours on its own port; it may be started again after it has ended.
 
     Attributes:
-        url: where it answers, from one start to the next.
-        log: the file that all it prints is added to.
+        url: its address, which stays the same from one start to the next.
+        log: the file to which everything that it prints is appended.
     """
 
     def __init__(self, program: Sequence[str], log: Path) -> None:
@@ -41,12 +41,12 @@ class Instance:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The newest one."""
+        """The most recently started process."""
         assert self._process is not None, "it was never started"
         return self._process
 
     def start(self) -> None:
-        """Starts the process, and waits for nothing."""
+        """Start the process, without waiting until it is ready."""
         with self.log.open("ab") as output:
             environment = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
             self._process = subprocess.Popen(
@@ -54,11 +54,15 @@ class Instance:
             )
 
     def is_ready(self) -> bool:
-        """Whether it would take in a request now."""
+        """Return whether it would accept a request now."""
         return is_ready(self.url)
 
     def wait_until_ready(self, within_s: float = 600) -> None:
-        """Waits; raises `RuntimeError` if it ends, or takes longer."""
+        """Wait until it is ready.
+
+        Raises:
+            RuntimeError: if it ends, or takes longer than `within_s`; the message has its log.
+        """
         deadline = time.monotonic() + within_s
         while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -66,7 +70,7 @@ class Instance:
             time.sleep(0.05)
 
     def usage(self) -> "Usage":
-        """What the process uses now. Reads /proc: on Linux only."""
+        """Return the process's current resource usage, read from /proc (Linux only)."""
         own = Path(f"/proc/{self.process.pid}")
         fields = (own / "stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
@@ -78,16 +82,20 @@ class Instance:
         )
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process; one that has ended does not mind."""
+        """Send a signal to the process; if it has ended, nothing happens."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Ends it at once, without a chance to tidy up."""
+        """Kill it at once, without a chance to clean up."""
         self.process.kill()
         self.process.wait()
 
     def stop(self, within_s: float = 30) -> int:
-        """Ends it politely, and says with which status."""
+        """Stop it with SIGTERM, even if it is suspended, and return its exit status.
+
+        Raises:
+            TimeoutExpired: if it takes longer than `within_s`; it is killed then.
+        """
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         try:
@@ -98,7 +106,7 @@ class Instance:
 
 
 def is_ready(url: str) -> bool:
-    """Whether who answers there would take in a request now."""
+    """Return whether the server at `url` would accept a request now."""
     try:
         urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
     except OSError:
@@ -107,16 +115,16 @@ def is_ready(url: str) -> bool:
 
 
 def stand_in(step_ms: float, *flags: str) -> list[str]:
-    """The program of an instance whose every step takes so long."""
+    """Return an instance's program whose every step takes `step_ms`."""
     return ["-m", "benchmarks.stand_in", "--step-ms", str(step_ms), *flags]
 
 
 def front_end(urls: Sequence[str], *flags: str) -> list[str]:
-    """The program of an instance that has those at `urls` draw."""
+    """Return the program of a front-end that forwards to the instances at `urls`."""
     return ["app.py", "--backend-urls", ",".join(urls), *flags]
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]

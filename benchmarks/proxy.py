@@ -1,4 +1,4 @@
-"""A TCP proxy that can be told to treat what passes it badly."""
+"""A TCP proxy that injects faults into its connections."""
 
 import asyncio
 import socket
@@ -9,11 +9,11 @@ from benchmarks.processes import free_port
 
 
 class Proxy:
-    """Stands before a server; as long as nothing is asked of it, it only passes on.
+    """A proxy before a server; it only forwards until it is told to do otherwise.
 
     Attributes:
-        url: where it answers.
-        delay_s: what everything that comes back waits for.
+        url: its address.
+        delay_s: the seconds by which everything that the server sends is delayed.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -22,27 +22,27 @@ class Proxy:
         self.delay_s = 0.0
         self._target = target_port
         self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._left: int | None = None  # bytes to pass back until a connection is cut off
+        self._left: int | None = None  # bytes to pass back until a connection is closed
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Begins to listen."""
+        """Start to listen."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def close(self) -> None:
-        """Ends, with all connections."""
+        """Stop listening, and close all connections."""
         if self._server:
             self._server.close()
         self.reset()
         await asyncio.gather(*self._clients)
 
     def reset(self) -> None:
-        """Breaks off all connections there are."""
+        """Reset all open connections."""
         for client in self._clients.values():
             _break(client)
 
     def truncate(self, after: int) -> None:
-        """Closes whichever connection is the first to send so many bytes back from now on."""
+        """Close a connection after `after` more bytes were sent back, over all connections."""
         self._left = after
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,7 +93,7 @@ class Proxy:
 
 
 def _break(writer: asyncio.StreamWriter) -> None:
-    """Closes with a reset, not a farewell."""
+    """Close a connection with a TCP reset instead of a FIN."""
     with suppress(OSError):
         linger = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

@@ -1,4 +1,7 @@
-"""Random parameters, made on the device that they are for; for either environment with JAX."""
+"""Random parameters, made on the device that uses them.
+
+Works in either environment with JAX.
+"""
 
 from functools import partial
 from typing import Any
@@ -10,10 +13,15 @@ from jax.sharding import Sharding
 
 
 def fill(shapes: Any, key: jax.Array, place: Sharding | None = None) -> Any:
-    """The same tree with arrays in place of shapes: values of bfloat16 in each one's own dtype.
+    """Return a tree of random arrays for a tree of shapes.
 
-    Kernels are scaled by their inputs. One array is made after the other. `place`: where they go,
-    the default device where None.
+    Each array has its shape's dtype, with values that bfloat16 can represent; kernels are scaled by
+    their inputs. Arrays are made one after another.
+
+    Args:
+        shapes: the tree of shapes and dtypes.
+        key: the random key.
+        place: the sharding of the arrays; None means the default device.
     """
     leaves, structure = jax.tree.flatten(shapes)
     keys = jax.random.split(key, len(leaves))
@@ -25,6 +33,6 @@ def fill(shapes: Any, key: jax.Array, place: Sharding | None = None) -> Any:
 @partial(jax.jit, static_argnums=(0, 1))
 def _draw(shape: tuple[int, ...], dtype: Any, key: jax.Array) -> jax.Array:
     values = jax.random.normal(key, shape, jnp.float32)
-    # Kernels end with their outputs; what has one axis is a bias, or a scale.
+    # The last axis of a kernel is its outputs; an array with one axis is a bias or a scale.
     values *= float(np.prod(shape[:-1])) ** -0.5 if len(shape) > 1 else 0.1
     return values.astype(jnp.bfloat16).astype(dtype)

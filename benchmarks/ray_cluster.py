@@ -1,4 +1,4 @@
-"""A small Ray cluster on this machine with the fleet on it, to be asked, and painters to kill."""
+"""A small Ray cluster on this machine that runs the fleet, with replicas that can be killed."""
 
 import os
 import secrets
@@ -19,11 +19,11 @@ from serving.settings import Options
 
 
 class RayCluster:
-    """Where the fleet answers, and its processes.
+    """The fleet's addresses and processes.
 
     Attributes:
-        url: of the front-end.
-        dashboard: where Ray's own dashboard answers, which also takes jobs.
+        url: the front-end's address.
+        dashboard: the address of Ray's dashboard, which also accepts jobs.
     """
 
     def __init__(self, url: str, dashboard: str, name: str) -> None:
@@ -32,22 +32,22 @@ class RayCluster:
         self._name = name
 
     def painters(self) -> set[int]:
-        """The process ids of painters that are warm. Reads /proc: on Linux only."""
+        """Return the process ids of the warm replicas, read from /proc (Linux only)."""
         return self._processes("Painter")
 
     def front_ends(self) -> set[int]:
-        """The front-end's process id."""
+        """Return the front-end's process id."""
         return self._processes("FrontEnd")
 
     def _processes(self, deployment: str) -> set[int]:
-        # It has another title until its constructor has ended.
+        # A process has another title until its deployment's constructor has returned.
         title = f"ray::ServeReplica:{self._name}:{deployment}".encode()
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if (folder / "cmdline").read_bytes().startswith(title):
                     found.add(int(folder.name))
-            except OSError:  # it has just ended
+            except OSError:  # the process has just ended
                 continue
         return found
 
@@ -56,8 +56,9 @@ class RayCluster:
 def fleet_on_this_machine(
     fleet: Fleet, chosen: Options, load: Callable[[Options], tuple[SDXLPipeline, bool]]
 ) -> Iterator[RayCluster]:
-    """The fleet, ready to draw, until the block ends."""
-    # Or Ray would keep one in a file. It reads it once in a process.
+    """Run the fleet until the block ends; it is ready to draw when the block begins."""
+    # Without this variable Ray would keep a token in a file. It reads the variable once in a
+    # process.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     name, port = f"fleet-{secrets.token_hex(4)}", free_port()
@@ -73,7 +74,8 @@ def fleet_on_this_machine(
         serve.start(proxy_location="Disabled")
         serve.run(build(fleet, chosen, load), name=name)
         url = f"http://127.0.0.1:{port}"
-        # Ray knows nothing of that: painters tell the front-end of themselves once it is there.
+        # Ray cannot tell when the fleet is ready: replicas register with the front-end once it
+        # runs.
         _wait_until_ready(url)
         yield RayCluster(url, f"http://{started.dashboard_url}", name)
     finally:
@@ -90,5 +92,5 @@ def _wait_until_ready(url: str, within_s: float = 60) -> None:
 
 
 def kill(process: int) -> None:
-    """Ends a process at once, without a chance to tidy up."""
+    """Kill a process at once, without a chance to clean up."""
     os.kill(process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Where measurements are written down."""
+"""The files that measurements are recorded in."""
 
 import datetime
 import importlib.metadata
@@ -16,7 +16,7 @@ PACKAGES = ("fastapi", "uvicorn", "gradio", "httpx", "jax")
 
 
 def head(module: str) -> dict[str, Any]:
-    """When a report was made, and by which command."""
+    """Return the date and the command of a report."""
     return {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
@@ -24,7 +24,10 @@ def head(module: str) -> dict[str, Any]:
 
 
 def save(name: str, report: dict[str, Any]) -> Path:
-    """Writes a report that begins with a `head`; its file is called by date and name."""
+    """Write a report that begins with a `head`, and return its file.
+
+    The file's name is made of the date and `name`.
+    """
     RESULTS.mkdir(exist_ok=True)
     slug = re.sub(r"\W+", "-", name).strip("-").lower()
     file = RESULTS / f"{report['date']}-{slug}.json"
@@ -33,13 +36,13 @@ def save(name: str, report: dict[str, Any]) -> Path:
 
 
 def write(name: str, report: dict[str, Any]) -> None:
-    """Writes a report of the serving path, with when and with what it was made, and prints it."""
+    """Write and print a report of the serving path, with date, versions and machine."""
     whole = {
         **head(f"benchmarks.{name}"),
         "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
         "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[2], 1),  # of the last 15 minutes: who else was busy
+        "load_average": round(os.getloadavg()[2], 1),  # over 15 minutes; shows other work
         **report,
     }
     print(json.dumps(whole, indent=2), save(name, whole), sep="\n")

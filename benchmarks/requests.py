@@ -1,4 +1,4 @@
-"""One process: load a checkpoint, draw pictures, print what it took as JSON."""
+"""One process: load a checkpoint, draw pictures, print the measurements as JSON."""
 
 import argparse
 import importlib.metadata
@@ -13,7 +13,7 @@ IMAGES = 4
 
 
 def main() -> None:
-    """Times start-up from a bare interpreter, then whole requests of 25 steps."""
+    """Time start-up from a bare interpreter, then whole requests of 25 steps."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.requests", description=__doc__)
     parser.add_argument("--model")
     parser.add_argument("--cache-dir")
@@ -21,7 +21,7 @@ def main() -> None:
     options = parser.parse_args()
 
     from pipeline import SDXLPipeline
-    from pipeline.checkpoints.default_model import choose_model
+    from pipeline.default_model import choose_model
     from pipeline.runtime.mesh import cores_as_devices
 
     cores_as_devices(IMAGES)

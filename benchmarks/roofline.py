@@ -1,11 +1,11 @@
-"""How long a TPU needs at least for a compiled program, from what its operations ask of it."""
+"""A lower bound of the time that a TPU needs for a compiled program, from its operations."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from benchmarks.hlo import Cost, Program
 
-# The innermost of these scopes, which the networks' modules name, is an operation's class.
+# The class of an operation, by the innermost of these scopes, which the networks' modules name.
 CLASSES = {
     "flash_attention": "attention kernel",
     "self_attention": "self-attention projections",
@@ -39,10 +39,10 @@ CHIPS = {
 
 @dataclass
 class Row:
-    """What the operations of one class take together.
+    """The time and work of all operations of one class.
 
-    `least` is the larger of FLOPs over peak and bytes over bandwidth of every operation, summed;
-    `compiler` what the compiler estimates. Both in microseconds.
+    `least` sums, over the operations, the larger of FLOPs over peak and bytes over bandwidth;
+    `compiler` is the compiler's estimate. Both are in microseconds.
     """
 
     operations: int = 0
@@ -52,10 +52,11 @@ class Row:
     compiler: float = 0.0
 
     def add(self, cost: Cost, times: int, chip: Chip, kernel_cycles: float) -> None:
-        """`kernel_cycles`: of a custom kernel, of which the compiler says nothing in the HLO.
+        """Add an operation that runs `times` times.
 
-        They are those of its schedule, in which nothing waits for the matrix unit or for memory,
-        so that the bound counts where it is higher.
+        `kernel_cycles` are a custom kernel's, for which the HLO has no estimate. They come from the
+        kernel's schedule, which leaves out waits for the matrix unit and for memory. If the lower
+        bound is higher, it is used instead.
         """
         seconds = max(cost.flops / chip.flops, cost.bytes / chip.bandwidth)
         kernel = max(kernel_cycles, seconds * chip.clock) if kernel_cycles else 0
@@ -69,10 +70,10 @@ class Row:
 
 @dataclass
 class Estimate:
-    """Of one run of a program, or of one turn of its loop. Microseconds.
+    """The time of one run of a program, or of one iteration of its loop, in microseconds.
 
-    `exposed` is the part of the transfers that run beside other operations which does not fit into
-    the time in which these leave bandwidth unused.
+    Some transfers run beside other operations. `exposed` is the part of them that does not fit into
+    the bandwidth that those operations leave unused.
     """
 
     rows: dict[str, Row]
@@ -85,11 +86,11 @@ class Estimate:
 
     @property
     def compiler(self) -> float:
-        """The compiler's estimate, kernels as they are scheduled."""
+        """The compiler's estimate, with kernels as they are scheduled."""
         return sum(row.compiler for row in self.rows.values())
 
     def as_json(self) -> dict[str, object]:
-        """Everything, rounded."""
+        """Return all values, rounded."""
         rows = {
             name: {key: round(value, 1) for key, value in asdict(row).items()}
             for name, row in sorted(self.rows.items(), key=lambda item: -item[1].least)
@@ -101,7 +102,10 @@ class Estimate:
 def estimate(
     costs: Iterable[tuple[Cost, int]], chip: Chip, kernels: Mapping[float, float]
 ) -> Estimate:
-    """From `Program.costs`; `kernels`: cycles of custom kernels, by the FLOPs they state."""
+    """Estimate a program's time from `Program.costs`.
+
+    `kernels` has the cycles of custom kernels, by the FLOPs that they declare.
+    """
     rows: dict[str, Row] = {}
     copied = unused = 0.0
     for cost, times in costs:
@@ -117,7 +121,7 @@ def estimate(
 
 
 def kind(scope: str) -> str:
-    """The class of an operation, from where in the source it comes from."""
+    """Return the class of an operation, by its scope in the source."""
     found = [name for name in scope.split("/") if name in CLASSES]
     return CLASSES[found[-1]] if found else OTHER
 
@@ -125,7 +129,7 @@ def kind(scope: str) -> str:
 def whole_and_loop(
     text: str, chip: Chip, kernels: Mapping[float, float]
 ) -> tuple[Estimate, Estimate | None]:
-    """What runs once, and what runs in every step where the program has a loop of steps."""
+    """Estimate what a program runs once, and its loop of steps; None if it has no such loop."""
     program = Program(text)
     loop = program.loop()
     once = estimate(program.costs(program.entry), chip, kernels)

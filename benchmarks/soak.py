@@ -1,12 +1,11 @@
-"""`make soak`: an hour of mixed load, after which nothing has grown.
+"""`make soak`: an hour of mixed load, after which no resource use may have grown.
 
-A front-end and two instances that draw with the stand-in, in processes of their own. Visitors wait
-for pictures, stop their requests or walk away; others use the page's own API, which writes files;
-one instance is killed now and then and started again. The memory, threads and open files of the
-front-end and of the other instance, and everybody's temporary files, are looked at all the while,
-and compared: the last quarter of the time with the second. Writes
-`benchmarks/results/<date>-soak.json`; ends with status 1 if something grew, or if a request was not
-answered rightly.
+A front-end and two instances that draw with the stand-in run in separate processes. Visitors wait
+for pictures, stop their requests or leave; another uses the page's own API, which writes files. One
+instance is killed now and then and restarted. The memory, threads and open files of the front-end
+and of the other instance, and the temporary files of all processes, are sampled throughout. The
+last quarter of the time is compared with the second. Writes `benchmarks/results/<date>-soak.json`;
+ends with status 1 if something grew, or if a request got a wrong answer.
 """
 
 import argparse
@@ -28,29 +27,29 @@ from benchmarks.processes import Instance, Usage, front_end, stand_in
 from benchmarks.visitors import many_connections, page_request, visit
 
 VISITORS = 4
-# What an allocator may keep, and pools of threads and connections may fill up to.
+# Allowances for what an allocator keeps, and for pools of threads and connections that fill.
 MAY_GROW = {"memory_mb": 16.0, "threads": 4.0, "open_files": 10.0, "temporary_files": 25.0}
-PAGE_EVERY_S = 5.0  # five entries each, a folder and four pictures, until they are deleted
+PAGE_EVERY_S = 5.0  # each writes five entries, a folder and four pictures, until they are deleted
 BODY = {"prompt": "a red star", "seed": 7}
 
 
 @dataclass
 class Watched:
-    """What one process used, from the beginning to the end."""
+    """A process and the samples of its resource usage."""
 
     instance: Instance
     samples: list[Usage] = field(default_factory=list)
 
 
 def quarters(values: Sequence[float]) -> list[float]:
-    """Medians in the second and in the last quarter."""
+    """Return the medians of the second and of the last quarter."""
     quarter = max(1, len(values) // 4)
     parts = values[quarter : 2 * quarter], values[-quarter:]
     return [round(statistics.median(part), 1) for part in parts]
 
 
 def main() -> None:
-    """Runs, records, and fails if anything grew."""
+    """Run, record, and fail if anything grew."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--kill-every", type=float, default=120, help="seconds")
@@ -62,13 +61,13 @@ def main() -> None:
 
 
 async def run(seconds: float, kill_every_s: float, folder: Path) -> dict[str, Any]:
-    """So many seconds of it, with logs and temporary files in `folder`."""
+    """Run for `seconds`, with logs and temporary files in `folder`."""
     temporary = folder / "temporary"
     temporary.mkdir()
-    os.environ["TMPDIR"] = str(temporary)  # of the processes started from here
+    os.environ["TMPDIR"] = str(temporary)  # for the processes started from here
     program = stand_in(STEP_MS, "--steps", str(STEPS))
     spared, killed = (Instance(program, folder / f"instance-{i}.log") for i in range(2))
-    # Deleted so soon that as many go as come, from the second quarter on.
+    # Files are deleted so soon that their number is constant from the second quarter on.
     keep = str(max(60, round(seconds / 12)))
     backends = [spared.url, killed.url]
     front = Instance(front_end(backends, "--keep-files", keep), folder / "front-end.log")

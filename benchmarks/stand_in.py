@@ -2,8 +2,8 @@
 
     python -m benchmarks.stand_in --step-ms 20 [the flags of app.py]
 
-What is measured of such an instance is the serving path alone. Its pictures follow from the
-prompt and the seed, like the model's: what is drawn twice must be the same twice.
+Measurements of such an instance show the serving path alone. Its pictures depend on the prompt and
+the seed only, like the model's: the same request must give the same picture.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from serving.settings import Options
 
 
 class StandIn:
-    """Draws noise instead of what is asked for; otherwise used as `SDXLPipeline` is."""
+    """A stand-in for `SDXLPipeline` that draws noise instead of what the prompt asks for."""
 
     model, revision, device_kind, num_devices = "stand-in", None, "none", 1
     family, safety_checker, screened = "Stable Diffusion XL", False, False
@@ -59,7 +59,7 @@ class StandIn:
         """See `SDXLPipeline.generate`."""
         began = time.monotonic()
         for step in range(1, num_inference_steps + 1):
-            # By the clock, so that waking up late does not add up.
+            # Wait until a fixed time, so that late wake-ups do not add up.
             if cancelled.wait(began + step * self._step_s - time.monotonic()):
                 raise Cancelled
             on_step(step, num_inference_steps, None)
@@ -98,12 +98,12 @@ class StandIn:
 
 
 def load(step_ms: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
-    """What `serving.bootstrap.load_pipeline` gives, but a stand-in whose steps take so long."""
+    """Return a `StandIn` in the form of `serving.bootstrap.load_pipeline`'s result."""
     return cast(SDXLPipeline, StandIn(step_ms / 1000, chosen.images, chosen.steps)), False
 
 
 def main() -> None:
-    """Serves until told to stop."""
+    """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stand_in", allow_abbrev=False)
     parser.add_argument("--step-ms", type=float, required=True, help="what a step takes")
     own, arguments = parser.parse_known_args()

@@ -1,10 +1,10 @@
-"""How long SDXL base at full size takes to start here, cold and warm: its programs alone.
+"""The time that full-size SDXL base takes to start here, cold and warm: its programs alone.
 
     .venv/bin/python -m benchmarks.start
 
-A process compiles them from the shapes of their parameters and keeps them; another loads them. Each
-counts from a bare interpreter on. Reading the weights, which needs weights, is not in it. Writes
-`benchmarks/results/<date>-start-<device>.json`.
+One process compiles the programs from the shapes of their parameters and caches them; another loads
+them. Both times count from a bare interpreter. Reading the weights is left out, because it needs
+weights. Writes `benchmarks/results/<date>-start-<device>.json`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SHOWN = ("jax", "jaxlib", "flax")
 
 
 def main() -> None:
-    """Measures and records."""
+    """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description=__doc__)
     parser.add_argument("--pixels", type=int, default=1024, help="along each side")
     parser.add_argument("--cache-dir", type=Path, help="start once, with the programs kept there")
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
-    """In this process: what its parts took, in seconds."""
+    """Start in this process, and return the seconds of each part."""
     import importlib.metadata
     from concurrent.futures import ThreadPoolExecutor
 

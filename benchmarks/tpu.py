@@ -1,8 +1,8 @@
-"""`make bench-tpu`: SDXL base at full size for TPUs, by analysis; no TPU is needed.
+"""`make bench-tpu`: full-size SDXL base for TPUs, by analysis; no TPU is needed.
 
-Compiles `encode`, `denoise` and `decode` for each topology through libtpu, and estimates from the
-compiled programs what a step and a request take. Writes results/<date>-tpu-<topology>.json and
-prints the same as tables; benchmarks/README.md explains the method.
+Compiles `encode`, `denoise` and `decode` for each topology through libtpu, and estimates the time
+of a step and of a request from the compiled programs. Writes results/<date>-tpu-<topology>.json and
+prints it as tables; benchmarks/README.md explains the method.
 """
 
 import argparse
@@ -22,7 +22,7 @@ STEP = ", a step"
 
 
 def main() -> None:
-    """Compiles, estimates and records, one topology after another."""
+    """Compile, estimate and record, one topology after another."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu", description=__doc__)
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
     for topology in parser.parse_args().topologies:
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def measure(topology: str, folder: Path) -> dict[str, Any]:
-    """Everything about one topology, and the incumbent; programs are left in the folder."""
+    """Estimate this project and the incumbent for one topology; programs are left in `folder`."""
     ours, theirs = folder / "ours", folder / "incumbent"
     compiled = apart.run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
     kernels = _kernels(topology, folder)
@@ -54,7 +54,11 @@ def measure(topology: str, folder: Path) -> dict[str, Any]:
 
 
 def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[str, Any]:
-    """Of programs in a folder: each one's classes of operations, a step's, and a request's time."""
+    """Estimate the programs in a folder.
+
+    Returns:
+        The seconds of a request, and the microseconds of each program and of its step, by class.
+    """
     chip = CHIPS[topology.partition(":")[0]]
     parts: dict[str, Estimate] = {}
     for file in sorted(folder.glob("*.hlo")):
@@ -62,7 +66,7 @@ def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[
         parts[file.stem] = once
         if step is not None:
             parts[f"{file.stem}{STEP}"] = step
-    # All steps of a request are guided unless a visitor wants it otherwise.
+    # All steps of a request are guided by default.
     times = {n: STEPS if n.endswith(STEP) else 1 for n in parts if not n.startswith("unguided")}
     request = {
         kind: round(sum(getattr(parts[n], kind) * t for n, t in times.items()) / 1e6, 3)
@@ -83,7 +87,7 @@ def _kernels(topology: str, folder: Path) -> dict[float, float]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """For a reader: sizes, times, and where a step's time is."""
+    """Format a report for a reader: sizes, times, and the parts of a step's time."""
     lines = [f"\n{report['topology']}, layout {report['layout']}, {report['versions']}"]
     for name, sizes in report["programs"].items():
         lines.append(f"  {name:8} " + ", ".join(f"{key} {value}" for key, value in sizes.items()))

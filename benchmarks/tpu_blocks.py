@@ -1,11 +1,11 @@
-"""Single layers of SDXL's UNet compiled for a TPU that is not there: minutes, not an hour.
+"""Single layers of SDXL's UNet compiled for a TPU, without a TPU: minutes, not an hour.
 
     .venv-tpu/bin/python -m benchmarks.tpu_blocks --topology v5e:2x2
 
-Writes results/<date>-tpu-<topology>-layers.json with the same estimates as `make bench-tpu`, for
-one chip, which sees one half of one picture at a time, and prints them. What a change of a layer
-gives is seen here first. Attention kernels, of which the compiler says nothing, are not in its
-estimate.
+Shows the effect of a change of one layer before `make bench-tpu` does. Prints the same estimates as
+that command, for one chip, which processes one half of one picture's guidance, and writes them into
+results/<date>-tpu-<topology>-layers.json. The compiler's estimate leaves out attention kernels,
+because the HLO says nothing about their time.
 """
 
 import argparse
@@ -36,19 +36,19 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 def transformer(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
-    """A transformer block over side x side pixels, and the sizes of its arguments."""
+    """Return the constructor of a transformer block over side x side pixels, and input shapes."""
     make = partial(TransformerBlock, width, PROMPT, width // 64)
     return make, ((BATCH, side**2, width), (BATCH, TOKENS, 2 * width))
 
 
 def resnet(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
-    """A ResNet block, and the sizes of its arguments."""
+    """Return the constructor of a ResNet block over side x side pixels, and input shapes."""
     make = partial(ResnetBlock, width, width, groups=32, eps=1e-5, time_dim=TIME)
     return make, ((BATCH, side, side, width), (BATCH, TIME))
 
 
 def upsample(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
-    """Upsampling from side x side, and the size of its argument."""
+    """Return the constructor of an upsampling layer from side x side, and input shapes."""
     return lambda **options: folded(Upsample(width, **options)), ((BATCH, side, side, width),)
 
 
@@ -61,7 +61,7 @@ BLOCKS = {
 
 
 def main() -> None:
-    """Compiles and prints."""
+    """Compile, print and record the estimates."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_blocks")
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("blocks", nargs="*", default=list(BLOCKS), metavar="block")
@@ -87,10 +87,10 @@ def program(
     place: SingleDeviceSharding,
     options: CompilerOptions | None = None,
 ) -> str:
-    """The compiled layer's HLO, in bfloat16; `options` are the compiler's.
+    """Return the compiled layer's HLO, in bfloat16; `options` are the compiler's.
 
     Raises:
-        JaxRuntimeError: there is no such option, or none that compiles.
+        JaxRuntimeError: if an option does not exist, or the layer does not compile with it.
     """
 
     def shape(size: tuple[int, ...], dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:

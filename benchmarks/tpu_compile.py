@@ -1,4 +1,4 @@
-"""One process: SDXL base compiled for a TPU that is not there, one topology.
+"""One process: SDXL base compiled for one TPU topology, without a TPU.
 
     .venv-tpu/bin/python -m benchmarks.tpu_compile --topology v5e:2x2 --out folder
 
@@ -24,7 +24,7 @@ SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 
 
 def main() -> None:
-    """Compiles and prints."""
+    """Compile the programs, and print their times and sizes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_compile")
     parser.add_argument("--topology", required=True, help="such as v5e:2x2")
     parser.add_argument("--out", type=Path, required=True)

@@ -30,7 +30,7 @@ STEPS, SIZE, GUIDANCE_SCALE, TOKENS = 25, 1024, 5.0, 77
 
 
 def main() -> None:
-    """Compiles and prints."""
+    """Compile the program, and print its time and size."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_incumbent")
     parser.add_argument("--topology", required=True, help="such as v5e:2x2")
     parser.add_argument("--out", type=Path, required=True)

@@ -1,11 +1,11 @@
-"""One process: how many cycles the attention kernels are scheduled for on a TPU.
+"""One process: the number of cycles that the attention kernels are scheduled for on a TPU.
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true" \
         .venv-tpu/bin/python -m benchmarks.tpu_kernels --topology v5e:2x2 --dump FOLDER
 
-The HLO says nothing of a kernel's time. The compiler's dump holds its schedule: one bundle of
-instructions a cycle, the whole kernel being repeated for every block of its grid. Waiting for
-memory, or for the matrix unit, is not in it.
+The HLO has no estimate of a kernel's time. The compiler's dump has its schedule: one bundle of
+instructions a cycle, and the whole kernel is repeated for every block of its grid. The schedule
+leaves out waits for memory and for the matrix unit.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from jax.sharding import SingleDeviceSharding
 from benchmarks.hlo import Program
 from pipeline.kernels import flash_tpu
 
-# Of SDXL's UNet at 1024x1024, which sees one half of one picture at a time, and of its VAE: heads,
-# width, tokens.
+# Heads, width, tokens: SDXL's UNet at 1024x1024 with one half of one picture's guidance, and its
+# VAE.
 SHAPES = ((10, 640, 4096), (20, 1280, 1024), (1, 512, 16384))
 
 
 def main() -> None:
-    """Compiles every kernel alone and prints `[[FLOPs, cycles], ...]`."""
+    """Compile every kernel alone and print `[[FLOPs, cycles], ...]`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_kernels")
     parser.add_argument("--topology", required=True)
     parser.add_argument("--dump", type=Path, required=True, help="as in LIBTPU_INIT_ARGS")
@@ -54,7 +54,7 @@ def _kernel(
 
 
 def _bundles(dump: Path) -> int:
-    """Of one block."""
+    """Return the number of bundles that the dump counts for one block."""
     [file] = dump.glob("*flash_attention*-schedule-analysis_final_bundles.txt")
     line = next(line for line in file.read_text().splitlines() if "total scheduled" in line)
     return int(line.split()[-1])

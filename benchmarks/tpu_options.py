@@ -1,9 +1,9 @@
-"""What libtpu's options give, by single layers of SDXL: minutes for each of them.
+"""The effect of libtpu's options on single layers of SDXL: minutes for each option.
 
     .venv-tpu/bin/python -m benchmarks.tpu_options --topology v5e:2x2
 
 Compiles the layers of `benchmarks.tpu_blocks` with the compiler's defaults, then with one option
-changed at a time. Writes results/<date>-tpu-<topology>-options.json and prints a row for each.
+changed at a time. Prints a row for each, and writes results/<date>-tpu-<topology>-options.json.
 """
 
 import argparse
@@ -25,30 +25,30 @@ from pipeline.kernels.matmul_conv import CompilerOptions
 SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"
 OPTIONS: list[tuple[str, str | bool]] = [
     *((SCOPED_VMEM, str(1024 * mib)) for mib in (32, 64, 96)),
-    # What recipes for language models have.
+    # Options in recipes for language models.
     ("xla_tpu_rwb_fusion", False),
     ("xla_tpu_dot_dot_fusion_duplicated", True),
     ("xla_tpu_dot_dot_fusion", False),
-    # What may keep more of a convolution's or a product's arrays in fast memory.
+    # Options that may keep more of a convolution's or a product's arrays in fast memory.
     ("xla_jf_tune_large_vmem", True),
     ("xla_jf_conv_prefers_padding_input_feature", True),
     ("xla_jf_conv_reshape_fusion", True),
     ("xla_tpu_allow_conv_input_fusion_with_downcast_convert", True),
-    # What may fuse more, or lay arrays out better.
+    # Options that may fuse more, or choose better layouts.
     ("xla_tpu_enable_experimental_fusion_cost_model", True),
     ("xla_tpu_enable_aggressive_loop_fusion_layout_opt", True),
     ("xla_tpu_enable_multi_level_nested_loop_fusion", True),
     ("xla_tpu_enable_large_2nd_minor_layout_for_x16", True),
     ("xla_jf_enable_advanced_multi_output_fusion", True),
     ("xla_tpu_enable_copy_fusion", True),
-    # What may hide more of the copies.
+    # Options that may hide more of the copies.
     ("xla_tpu_enable_latency_hiding_scheduler", False),
     ("xla_tpu_enable_all_experimental_scheduler_features", True),
 ]
 
 
 def main() -> None:
-    """Compiles and prints."""
+    """Compile with each option, print and record the estimates."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_options")
     parser.add_argument("--topology", default="v5e:2x2")
     topology = parser.parse_args().topology
@@ -69,7 +69,11 @@ def main() -> None:
 
 
 def measure(options: CompilerOptions, place: SingleDeviceSharding, chip: Chip) -> dict[str, Any]:
-    """Every layer's estimates with these options, in microseconds, and the seconds of compiling."""
+    """Compile every layer with `options`.
+
+    Returns:
+        Each layer's estimates in microseconds, or its error, and the seconds of compiling.
+    """
     layers: dict[str, Any] = {}
     began = time.monotonic()
     for name, block in BLOCKS.items():

@@ -1,10 +1,13 @@
-"""TPUs that are not there, to compile for. Import this before JAX: it sets the environment."""
+"""TPU topologies to compile for without a TPU.
+
+Import this before JAX: it sets the environment.
+"""
 
 import importlib.metadata
 import math
 import os
 
-# For libtpu, which otherwise asks the machine about the TPU it is part of.
+# Without these variables libtpu asks the machine about the TPU it is part of.
 os.environ |= {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -17,7 +20,7 @@ from jax.experimental import topologies
 
 
 def describe(topology: str) -> list[jax.Device]:
-    """The chips of a topology such as v5e:2x2."""
+    """Return the chips of a topology such as v5e:2x2."""
     kind, sides = topology.split(":")
     chips = math.prod(map(int, sides.split("x")))
     name = {"v5e": "v5litepod"}.get(kind, kind)
@@ -26,13 +29,13 @@ def describe(topology: str) -> list[jax.Device]:
 
 
 def versions() -> dict[str, str]:
-    """Of what this project compiles with."""
+    """Return the versions of the packages that this project compiles with."""
     packages = ("flax", "jax", "jaxlib", "libtpu")
     return {name: importlib.metadata.version(name) for name in packages}
 
 
 def megabytes(executable: jax.stages.Compiled) -> dict[str, float]:
-    """What a program takes of one chip's HBM."""
+    """Return what a program occupies of one chip's HBM, in megabytes."""
     memory = executable.memory_analysis()
     assert memory is not None
     sizes = {

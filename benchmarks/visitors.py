@@ -1,4 +1,4 @@
-"""Those who ask for pictures over HTTP: they wait, change their minds, or walk away."""
+"""Visitors that ask for pictures over HTTP: they wait, stop their requests, or leave."""
 
 import base64
 import hashlib
@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import httpx
 
-# A stream must say something at least every 15 s, if only that it lives.
+# A stream must send something at least every 15 s, if only a keep-alive.
 PATIENCE = httpx.Timeout(60.0)
-# Percentiles by name.
 MARKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Moment(NamedTuple):
-    """The event of this name that comes after so many of the same name."""
+    """The event called `name` that comes after `before` events of the same name."""
 
     name: str
     before: int = 0
@@ -26,19 +25,20 @@ class Moment(NamedTuple):
 
 @dataclass
 class Visit:
-    """What became of one request.
+    """The result of one request.
 
     Attributes:
-        outcome: "done", "left", "broken" (the connection ended without an ending), the kind of the
-            error that ended it, or "refused: " and the kind of a refusal.
+        outcome: "done", "left", "broken" (the connection closed without a final event), the kind of
+            the error that ended it, or "refused: " and the code of a refusal.
         first_event_s, done_s: seconds from when the request was due.
-        recovery_s: from the last word of an attempt that failed to the start of the next.
+        recovery_s: for each failed attempt, seconds from its last event to the start of the next.
         pictures: by index, a digest of each file.
-        duplicates: pictures that came again, and endings after the first.
-        changed_at: the name of the event at which the visitor stopped it or walked away.
-        drawn: the part of its steps that the visitor had heard of by then.
-        stopped_s: from the last word that all of it was still to be drawn until the server said
-            that it is stopped; None if it was not stopped, or that was not said.
+        duplicates: pictures that came again, and events after the final one.
+        retry_after_s: the seconds after which a refusal allows another attempt.
+        changed_at: the name of the event at which the visitor stopped the request or left.
+        drawn: the share of the steps that the visitor had received by then.
+        stopped_s: seconds from the last event that showed nothing drawn until the server confirmed
+            the stop; None if the request was not stopped, or the server did not confirm it.
     """
 
     outcome: str = "broken"
@@ -54,7 +54,7 @@ class Visit:
 
 
 def many_connections() -> httpx.AsyncClient:
-    """A client for as many visitors as there are."""
+    """Return a client without a limit of connections."""
     return httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
 
 
@@ -67,15 +67,15 @@ async def visit(
     cancel_at: Moment | None = None,
     leave_at: Moment | None = None,
 ) -> Visit:
-    """Asks, and follows what happens.
+    """Make a request and follow its events.
 
     Args:
-        client: has the connections.
-        url: of the instance.
-        body: of the request.
-        due: when it should have been sent, by `time.monotonic()`; now if left out.
-        cancel_at: when the request is stopped.
-        leave_at: when the connection is closed.
+        client: the client with the connections.
+        url: the instance's address.
+        body: the request's body.
+        due: when it should have been sent, by `time.monotonic()`; None means now.
+        cancel_at: the event at which the visitor stops the request.
+        leave_at: the event at which the visitor closes the connection.
     """
     made = Visit()
     due = time.monotonic() if due is None else due
@@ -133,7 +133,7 @@ def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: 
     if made.first_event_s is None:
         made.first_event_s = at_s
     if made.outcome != "broken":
-        made.duplicates += 1  # something follows an ending
+        made.duplicates += 1  # an event follows the final one
     elif name == "started" and event["attempt"] > 1:
         made.recovery_s.append(pause_s)
     elif name == "image":
@@ -147,7 +147,11 @@ def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: 
 
 
 async def page_request(client: httpx.AsyncClient, url: str) -> str:
-    """How a request of the page's own API ended: "complete", "error" or "broken"."""
+    """Make a request through the page's own API.
+
+    Returns:
+        How it ended: "complete", "error" or "broken".
+    """
     values = {"prompt": "a red star", "steps": 2, "seed": 7}
     route = f"{url}/gradio_api/call/v2/generate"
     try:
@@ -160,7 +164,7 @@ async def page_request(client: httpx.AsyncClient, url: str) -> str:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Of seconds, as milliseconds."""
+    """Return the percentiles in `MARKS` of some seconds, as milliseconds."""
     ordered = sorted(seconds)
     return {
         name: round(1000 * ordered[min(len(ordered) - 1, int(mark * len(ordered)))], 1)

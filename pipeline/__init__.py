@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import Cancelled, CheckpointError, DeviceError, InputError, ScreenError
 
 if TYPE_CHECKING:
-    from pipeline.checkpoints.default_model import BUNDLED
+    from pipeline.default_model import BUNDLED
     from pipeline.images import metadata
     from pipeline.pipeline import Result, SDXLPipeline
 
@@ -24,7 +24,7 @@ __all__ = [
 
 # Imported on first use: a program that only reads the settings in a picture needs no JAX.
 _LATER = {
-    "BUNDLED": "pipeline.checkpoints.default_model",
+    "BUNDLED": "pipeline.default_model",
     "Result": "pipeline.pipeline",
     "SDXLPipeline": "pipeline.pipeline",
 }

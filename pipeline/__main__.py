@@ -1,4 +1,4 @@
-"""Pictures from the command line: `python -m pipeline "a prompt" --out folder`."""
+"""Draw pictures from the command line: `python -m pipeline "a prompt" --out folder`."""
 
 import argparse
 import errno
@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one request; returns the exit status."""
+    """Run one request and return the exit status."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("pipeline").setLevel(logging.INFO if options.verbose else logging.WARNING)
@@ -84,13 +84,13 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     from diffusers.utils import make_image_grid
 
     from pipeline import SDXLPipeline
-    from pipeline.checkpoints.default_model import choose_model
+    from pipeline.default_model import choose_model
     from pipeline.images import metadata
     from pipeline.request import check_request
     from pipeline.runtime.mesh import cores_as_devices
 
     prompt = options.prompt if len(options.prompt) > 1 else options.prompt[0]
-    # Before anything slow, so that what cannot be is known at once.
+    # Check the request before the slow work, so that a mistake is reported at once.
     check_request(
         prompt,
         options.negative,
@@ -117,7 +117,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         safety_checker=options.safety_checker == "yes",
         cache_dir=options.cache_dir,
     )
-    if len(options.prompt) > 1:  # meant, or the quotes were forgotten
+    if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
         print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)
     with tqdm(total=options.steps, desc="Drawing", unit="step", disable=None) as bar:
         result = pipe.generate(
@@ -147,7 +147,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
 
 
 def _grid(count: int) -> tuple[int, int]:
-    """Rows and columns, as near to a square as the count divides."""
+    """Return the rows and columns of a full grid that is as near to a square as possible."""
     rows = max(n for n in range(1, int(count**0.5) + 1) if count % n == 0)
     return rows, count // rows
 

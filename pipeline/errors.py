@@ -1,4 +1,4 @@
-"""What can go wrong that a person can put right: messages say what, where and what is right."""
+"""The package's exceptions. Messages say what is wrong, where, and what would be right."""
 
 
 class CheckpointError(ValueError):
@@ -9,31 +9,31 @@ class CheckpointError(ValueError):
 
 
 class InputError(ValueError):
-    """An argument of a request that cannot be used: a seed out of range, a wrong size, ...
+    """An argument of a request that cannot be used, such as a seed out of range or a wrong size.
 
     The message names the argument and its value, and says what would be right.
     """
 
 
 class DeviceError(RuntimeError):
-    """A device that is not there, has too little memory, or fails."""
+    """A device that is missing, has too little memory, or fails."""
 
 
 class ScreenError(RuntimeError):
-    """The operator's screening of finished pictures failed, so that none of them is given."""
+    """A failure of the operator's screening of finished pictures; none of them is returned."""
 
 
 class MetadataError(ValueError):
-    """A picture, or a text that should hold a picture's settings, that cannot be read."""
+    """A picture, or a text with a picture's settings, that cannot be read."""
 
 
 class PictureError(MetadataError):
-    """A file that is no picture, or a damaged one."""
+    """A file that is not a picture, or is damaged."""
 
 
 class TooLargeError(MetadataError):
-    """A picture, or its settings, over a limit that keeps hostile files harmless."""
+    """A picture, or its settings, above a limit that protects against hostile files."""
 
 
 class Cancelled(Exception):
-    """The caller asked a run to stop, and it stopped between two steps."""
+    """A run that stopped between two steps because the caller cancelled it."""

@@ -1,6 +1,6 @@
-"""SDXLPipeline: the one stateful object. Text in, pictures out.
+"""SDXLPipeline, the one stateful object, which turns prompts into pictures.
 
-Named after the model it was made for; it draws with Stable Diffusion 1 and 2 as well.
+It is named after the model it was made for, and draws with Stable Diffusion 1 and 2 as well.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,19 +56,19 @@ OnPreview = Callable[[Callable[[], np.ndarray]], object]
 
 @dataclass(frozen=True)
 class Result:
-    """What one request gave.
+    """The result of one request.
 
     Attributes:
         images: PIL pictures with their settings in `info`; or `[images, H, W, 3]` float32 in 0..1;
             or latents `[images, h, w, C]` float32.
-        seeds: each picture's own; of variations the one that they share.
-        flagged: per picture whether the safety checker, or `screen`, found something that is not
-            to be shown, so that it was blurred; never for latents.
-        truncated: per picture the end of its prompt that did not fit, or "".
-        negative_truncated: the same for the negative prompts.
-        variation_seeds: each picture's own, where they are variations of one.
-        unblurred: by their indices, the PIL pictures themselves of those that `screen` flagged and
-            the safety checker did not: for those who ask to see them all the same.
+        seeds: the seed of each picture; variations share one seed.
+        flagged: for each picture whether the safety checker or `screen` flagged it, in which case
+            it is blurred; always False for latents.
+        truncated: for each picture the end of its prompt that did not fit, or "".
+        negative_truncated: for each picture the end of its negative prompt that did not fit, or "".
+        variation_seeds: the variation seed of each picture; None without variations.
+        unblurred: the unblurred PIL pictures that `screen` flagged and the safety checker did not,
+            by index, for users who ask to see them.
     """
 
     images: Any
@@ -81,7 +81,13 @@ class Result:
 
 
 class Length(NamedTuple):
-    """Of a prompt: its tokens with start and end, as many as there can be, and what is cut off."""
+    """The length of a prompt in tokens.
+
+    Attributes:
+        tokens: the number of tokens, including the start and end tokens.
+        limit: the largest number of tokens that the model takes.
+        left_out: the text beyond the limit, or "".
+    """
 
     tokens: int
     limit: int
@@ -89,21 +95,23 @@ class Length(NamedTuple):
 
 
 class SDXLPipeline:
-    """A checkpoint, compiled for one number of pictures. Made by `from_pretrained` for one size.
+    """A checkpoint that is compiled for a fixed number of pictures per request.
 
-    One request at a time: callers with several threads keep a lock of their own.
+    `from_pretrained` makes it for one size of pictures, and `add_size` adds others. It runs one
+    request at a time; callers with several threads need a lock of their own.
 
     Attributes:
-        model, revision: what is running: a folder's name or a Hub id, and its commit.
+        model, revision: the checkpoint: a folder's name or a Hub id, and the commit on the Hub.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
-        safety_checker: whether the checkpoint's safety checker looks at the pictures.
-        screened: whether a function of the operator's does.
+        safety_checker: whether the checkpoint's safety checker checks the pictures.
+        screened: whether the operator's `screen` function checks the pictures.
         scheduler: a key of `pipeline.schedulers.config.SCHEDULERS`.
-        version: JAX's, and the type of the networks' numbers: others compute other pictures.
-        height, width: of the pictures, in pixels, unless a request says otherwise.
+        version: JAX's version and the networks' dtype. If either changes, so do the pictures.
+        height, width: the default size of the pictures, in pixels.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
-        device_kind, num_devices: what it runs on, such as "NVIDIA H200" and 1.
-        compile_seconds: what getting the executables took, by "hit" or "miss" of the cache.
+        device_kind, num_devices: the devices in use, such as "NVIDIA H200" and 1.
+        compile_seconds: seconds spent on the executables: "hit" for those loaded from the cache,
+            "miss" for those compiled.
     """
 
     max_inference_steps = MAX_INFERENCE_STEPS
@@ -137,7 +145,7 @@ class SDXLPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
-        # Replaced as a whole and never changed: one thread draws while another adds a size.
+        # This mapping is replaced, never mutated: one thread may draw while another adds a size.
         self._by_size: Mapping[tuple[int, int], CompiledSampler] = {
             (self.height, self.width): compiled
         }
@@ -162,33 +170,33 @@ class SDXLPipeline:
         safety_checker: bool = True,
         screen: Screen | None = None,
     ) -> "SDXLPipeline":
-        """Loads a checkpoint, compiles it and warms it up.
+        """Load a checkpoint, compile it and warm it up.
 
         Args:
             model: a folder in diffusers' layout, or an id on the Hub.
             revision: a branch, tag or commit on the Hub.
             height: in pixels; the checkpoint's own where None.
-            width: the same.
-            images_per_request: pictures that every call draws.
+            width: in pixels; the checkpoint's own where None.
+            images_per_request: the number of pictures that every call draws.
             num_inference_steps: the default of `generate`, 1 to 50.
-            dtype: of the networks; where None bfloat16 on accelerators, and of a large checkpoint
-                on a CPU with AMX or AVX512_BF16, and otherwise float32.
-            devices: to run on; where None all of the default backend, but for a large checkpoint
-                only the first of a CPU's.
-            cache_dir: a private folder to keep compiled executables in, and what else starting
-                makes; None keeps none.
+            dtype: dtype of the networks. None means bfloat16 on accelerators, and for a large
+                checkpoint on a CPU with AMX or AVX512_BF16; otherwise float32.
+            devices: the devices to run on. None means all devices of the default backend, but
+                only the first for a large checkpoint on a CPU.
+            cache_dir: a private folder in which to cache compiled executables and other results
+                of startup; None disables the cache.
             scheduler: "euler", "euler-ancestral", "ddim", "pndm" or "dpmsolver++"; the
                 checkpoint's own where None.
-            safety_checker: have the checkpoint's safety checker, where it has one, look at every
-                picture, and blur those that it flags.
-            screen: a function that is given the finished pictures of a request, as PIL pictures,
-                and says of each whether to blur it. It comes beside the safety checker.
+            safety_checker: whether the checkpoint's safety checker, if it has one, checks every
+                picture. Flagged pictures are blurred.
+            screen: a function that takes the finished pictures of a request, as PIL pictures,
+                and returns for each whether to blur it. It runs beside the safety checker.
 
         Raises:
-            CheckpointError: the checkpoint is missing, damaged or not supported.
-            DeviceError: there is no device, or it fails or has too little memory.
-            InputError: an argument cannot be used.
-            PermissionError: `cache_dir` is open to other users.
+            CheckpointError: if the checkpoint is missing, damaged or not supported.
+            DeviceError: if there is no device, or a device fails or has too little memory.
+            InputError: if an argument cannot be used; the message names it.
+            PermissionError: if `cache_dir` is open to other users.
         """
         check_count("images_per_request", images_per_request, 1, MAX_IMAGES)
         check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
@@ -198,8 +206,8 @@ class SDXLPipeline:
         used = find_devices() if devices is None else list(devices)
         if not used:
             raise InputError("devices is empty; expected at least one")
-        # The files follow from what is known before they are fetched; a CPU that is then given
-        # bfloat16 for its speed reads full precision where it is offered.
+        # The weight files are chosen before the number of parameters is known. A CPU that gets
+        # bfloat16 below therefore reads full precision where the checkpoint has it.
         chosen = network_dtype(dtype, used)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         checkpoint = fetch(
@@ -227,18 +235,18 @@ class SDXLPipeline:
         )
 
     def check_size(self, height: int, width: int) -> None:
-        """Refuses, with an InputError, what `add_size` could not be asked for."""
+        """Raise InputError for a size that `add_size` does not support."""
         image_size(self._config, height, width)
 
     @failures_explained()
     def add_size(self, height: int, width: int) -> None:
-        """Compiles for pictures of another size too, which share the networks' parameters.
+        """Compile for another size of pictures; all sizes share the networks' parameters.
 
         Another thread may draw meanwhile. Call `warm_up` before the first request of that size.
 
         Raises:
-            DeviceError: there is too little memory.
-            InputError: a side cannot be used.
+            DeviceError: if there is too little memory.
+            InputError: if the height or width cannot be used.
         """
         size = image_size(self._config, height, width)
         with self._adding:
@@ -253,11 +261,12 @@ class SDXLPipeline:
         may run on the devices meanwhile.
 
         Args:
-            height: in pixels, as `width`: of this pipeline, or a size that was added to it.
+            height: in pixels; the pipeline's own where None.
+            width: in pixels; the pipeline's own where None.
 
         Raises:
-            DeviceError: a device fails or has too little memory.
-            InputError: the size is not one of the pipeline's.
+            DeviceError: if a device fails or has too little memory.
+            InputError: if the size is neither the pipeline's own nor one that was added.
         """
         run = self._sampler(height, width)
         run.warm_up(np.zeros((self.images_per_request, *run.latents_shape), np.float32))
@@ -281,36 +290,42 @@ class SDXLPipeline:
         height: int | None = None,
         width: int | None = None,
     ) -> Result:
-        """Draws `images_per_request` pictures. Nothing in here compiles.
+        """Draw `images_per_request` pictures, without compiling anything.
 
         Args:
-            prompt: one for all pictures, or one for each; a blank one draws whatever the model
-                comes up with.
-            negative_prompt: the same; a blank one counts as none.
+            prompt: one prompt for all pictures, or one for each. A blank prompt leaves the
+                content to the model.
+            negative_prompt: one for all pictures, or one for each; a blank one counts as none.
             guidance_scale: how closely to follow the prompt; 1 and below means no guidance.
-            seed: picture i is drawn from seed + i (modulo 2^32), and only from that.
+            seed: picture i is drawn from the random numbers of seed + i (modulo 2^32) alone.
             num_inference_steps: 1 to 50; the pipeline's default where None.
             latents: `[images, h, w, C]` float32 standard normal noise to start from, instead of
-                the seed's; what a scheduler adds on the way is the seed's still.
+                the seed's noise. A scheduler that adds noise at later steps still takes it from
+                the seed.
             output_type: "pil", "np" (`[images, H, W, 3]` float32 in 0..1) or "latent".
-            on_step: called as `on_step(step, total, latents)` after every step, step counting
-                from 1, latents being the device's array `[images, h, w, C]`.
-            cancelled: once set, the run stops before its next step.
-            on_preview: called as `on_preview(look)` after every step but the last, following
-                `on_step`. While it runs, `look()` gives `[images, h, w, 3]` uint8: how the
-                pictures look so far, as small as the latents. Who does not look spends nothing.
-            guidance_until: the share of the steps, 0 to 1, after which there is no guidance any
-                more. Such a step is half the work, unless its halves have devices of their own.
-            variation_seed: with a strength, picture i starts from the noise of `seed`, the same
-                for all, turned towards that of variation_seed + i (modulo 2^32).
-            variation_strength: how far, from 0, not at all, to 1, all the way.
-            height: in pixels, as `width`: of this pipeline, or a size that was added to it.
+            on_step: called as `on_step(step, total, latents)` after every step. `step` counts
+                from 1; `latents` is the device's array `[images, h, w, C]`.
+            cancelled: an event; once it is set, the run stops before its next step.
+            on_preview: called as `on_preview(look)` after `on_step`, at every step except the
+                last and a step of two evaluations (PNDM's first). While it runs, `look()` returns
+                the pictures so far, `[images, h, w, 3]` uint8, as small as the latents. A preview
+                is computed only when `look` is called.
+            guidance_until: the share of the steps, 0 to 1, after which guidance ends. A step
+                without guidance is half the work, unless the guidance halves have devices of
+                their own.
+            variation_seed: used if `variation_strength` is above 0. All pictures then start from
+                the noise of `seed`; picture i turns it towards the noise of variation_seed + i
+                (modulo 2^32).
+            variation_strength: how far to turn the noise, from 0, not at all, to 1, all the way.
+            height: in pixels; the pipeline's own where None. With `width` it must be the
+                pipeline's own size or one that was added.
+            width: in pixels; the pipeline's own where None.
 
         Raises:
-            DeviceError: a device fails or has too little memory.
-            InputError: an argument cannot be used.
-            ScreenError: `screen` fails; there are no pictures then.
-            Cancelled: `cancelled` was set.
+            DeviceError: if a device fails or has too little memory.
+            InputError: if an argument cannot be used; the message names it.
+            ScreenError: if `screen` fails; no pictures are returned then.
+            Cancelled: if `cancelled` was set during the run.
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
         count = self.images_per_request
@@ -347,7 +362,7 @@ class SDXLPipeline:
         )
 
     def measure(self, prompt: str) -> Length:
-        """How long a prompt is for the model; any thread may ask."""
+        """Return the length of a prompt in tokens. Any thread may call this."""
         tokens = longest([tokenizer.tokenize(prompt) for tokenizer in self._tokenizers.each])
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
 
@@ -369,7 +384,10 @@ class SDXLPipeline:
         cancelled: Event | None,
         on_preview: OnPreview | None,
     ) -> Array:
-        """Final latents `[B, h, w, C]`; input_ids `[2, B, E, L]` for E text encoders."""
+        """Run all steps and return the final latents `[B, h, w, C]`.
+
+        `input_ids` are `[2, B, E, L]` for E text encoders.
+        """
         schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
         blank = np.array([not text.strip() for text in request.negative_prompts])
         conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
@@ -401,14 +419,18 @@ class SDXLPipeline:
             before, state = state, jax.block_until_ready(advance(state, start=start, stop=stop))
             if on_step is not None:
                 on_step(step + 1, total, state.latents)
-            # Of a step of two evaluations the latents before the second are not known.
+            # A preview needs the latents before the step's last evaluation. In a step of two
+            # evaluations they are not known.
             if on_preview is not None and stop == start + 1 and step + 1 < total:
                 on_preview(partial(self._look, schedule, start, before, state))
             start = stop
         return state.latents
 
     def _look(self, schedule: Schedule, evaluation: int, before: State, after: State) -> np.ndarray:
-        """How the pictures look after an evaluation; on the host, where nothing compiles."""
+        """Return the pictures so far, `[images, h, w, 3]` uint8, after an evaluation.
+
+        They are computed on the host, where nothing compiles.
+        """
         of_latents, of_value = schedule.picture[evaluation]
         value = np.asarray(after.history)[0]
         return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
@@ -416,7 +438,7 @@ class SDXLPipeline:
     def _finish(
         self, run: CompiledSampler, latents: Array, request: Request, output_type: str
     ) -> tuple[Any, list[bool], dict[int, Image.Image]]:
-        """The `images`, `flagged` and `unblurred` of a `Result`."""
+        """Return the `images`, `flagged` and `unblurred` of a `Result`."""
         if output_type == "latent":
             return np.asarray(latents), [False] * len(latents), {}
         as_float, as_bytes = run.decode(latents)
@@ -450,7 +472,7 @@ class SDXLPipeline:
         return verdicts(self._screen, images)
 
     def _picture(self, request: Request, i: int, levels: np.ndarray, flagged: bool) -> Image.Image:
-        """A picture `[H, W, 3]` uint8 with its settings."""
+        """Return a picture `[H, W, 3]` uint8 as a PIL picture with its settings attached."""
         image = Image.fromarray(levels)
         metadata.attach(image, self._settings(request, i, image.size, flagged))
         return image
@@ -487,10 +509,11 @@ def _load(
     shapes: Shapes,
     cache: ExecutableCache | None,
 ) -> tuple[Tokenizers, CompiledSampler]:
-    """Of a checkpoint on this machine, what text goes through.
+    """Load the tokenizers and the compiled sampler of a checkpoint on this machine.
 
-    What has been compiled before is loaded while the checkpoint is looked through. The rest is
-    compiled while its parameters are loaded, and nothing for one that turns out to be damaged.
+    Cached executables are loaded while the checkpoint's files are checked. The other programs are
+    compiled while the parameters are loaded. A checkpoint whose files do not fit is refused
+    before anything is compiled.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
         keeping = threads.submit(load_kept, config, dtype, mesh, shapes, cache)

@@ -1,4 +1,4 @@
-"""What can be asked of a pipeline, and what is said of the rest; needs no checkpoint."""
+"""Checks of a request's arguments, which need no loaded checkpoint."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Request:
 
     @property
     def guided_steps(self) -> int:
-        """Steps with guidance, from the first one on; a scale of 1 and below has none."""
+        """Number of steps with guidance, which come first; 0 for a scale of 1 or less."""
         until = self.guidance_until if self.guidance_scale > 1 else 0.0
         return round(until * self.num_inference_steps)
 
@@ -46,9 +46,10 @@ def check_request(
     variation_seed: int = 0,
     variation_strength: float = 0.0,
 ) -> Request:
-    """The values of a request for `images` pictures; needs no checkpoint.
+    """Return the checked values of a request for `images` pictures.
 
-    Raises InputError, naming the argument and its value.
+    Raises:
+        InputError: if an argument cannot be used; the message names it and its value.
     """
     check_count("images_per_request", images, 1, MAX_IMAGES)
     negative = "" if negative_prompt is None else negative_prompt
@@ -71,15 +72,20 @@ def check_request(
 
 
 def picture_seeds(seed: int, images: int, variation_strength: float = 0.0) -> list[int]:
-    """What each picture is drawn from; variations are all of the same one."""
+    """Return the seed of each picture; variations all have the same seed."""
     apart = 0 if variation_strength > 0 else 1
     return [(seed + apart * i) % (MAX_SEED + 1) for i in range(images)]
 
 
 def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:
-    """Noise of the shape that is `right`: `[images, h, w, C]` float32.
+    """Return latents as a NumPy array `[images, h, w, C]` float32.
 
-    Raises InputError, saying what was wrong with it.
+    Args:
+        latents: the noise to check.
+        right: the shape that it must have.
+
+    Raises:
+        InputError: if the shape, the dtype or a value is wrong; the message says which.
     """
     try:
         array = np.asarray(latents)
@@ -109,12 +115,12 @@ def _per_picture(name: str, value: Any, count: int) -> list[str]:
 
 def _check_number(name: str, value: Any, high: float) -> None:
     is_number = isinstance(value, int | float | np.integer | np.floating)
-    if not is_number or isinstance(value, bool) or not 0 <= value <= high:  # nor is NaN
+    if not is_number or isinstance(value, bool) or not 0 <= value <= high:  # refuses NaN too
         raise InputError(f"{name} is {value!r}; expected a number from 0 to {high:g}")
 
 
 def check_count(name: str, value: object, low: int, high: int) -> None:
-    """Refuses what is not a whole number from `low` to `high`."""
+    """Raise InputError unless `value` is a whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
     if not low <= value <= high:
@@ -122,7 +128,11 @@ def check_count(name: str, value: object, low: int, high: int) -> None:
 
 
 def image_size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
-    """Pixels; every level of the UNet must be able to halve the latents."""
+    """Return the pictures' height and width in pixels, by default the checkpoint's own.
+
+    Raises:
+        InputError: if a side is not a multiple of the factor by which VAE and UNet shrink it.
+    """
     factor = config.vae.scale_factor
     multiple = factor * 2 ** (len(config.unet.block_out_channels) - 1)
     own = (side * factor for side in config.unet.sample_size)

@@ -1,4 +1,4 @@
-"""A JSON file read key by key, so that nothing in it is silently ignored."""
+"""JSON files that are read key by key, so that no key is silently ignored."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from typing import Any
 
 from pipeline.errors import CheckpointError
 
-LARGEST = 2**20  # of any count or width in a configuration: more is a mistake or an attack
+LARGEST = 2**20  # limit of a count or width in a configuration; more is a mistake or an attack
 
 
 class Keys:
-    """One JSON file whose keys are taken one at a time; `finish` refuses what nobody took."""
+    """A JSON file whose keys are taken one at a time; `finish` refuses the keys that are left."""
 
     def __init__(self, path: Path):
         self.where = str(path)
@@ -28,13 +28,16 @@ class Keys:
         self.values: dict[str, Any] = values
 
     def error(self, key: str, value: object, right: str) -> CheckpointError:
-        """What to raise for a value that is not supported; `right` is what would be."""
+        """Return the exception for a value that is not supported; `right` describes one that is."""
         return CheckpointError(
             f"{self.where}: {key} = {value!r} is not supported; expected {right}"
         )
 
     def take(self, key: str, kind: type, default: Any = ...) -> Any:
-        """The value under `key`, of type `kind`; an int passes for a float, which is finite."""
+        """Return the value under `key`, which must be of type `kind`.
+
+        An int is accepted where a float is expected. A float must be finite.
+        """
         value = self.values.pop(key, default)
         if value is ...:
             raise CheckpointError(f"{self.where}: {key} is missing")
@@ -46,7 +49,7 @@ class Keys:
         return value
 
     def inner(self, key: str) -> "Keys":
-        """The object under `key`, to be read in the same way; an empty one if it is not there."""
+        """Return the object under `key` as `Keys`; an empty one if the key is missing."""
         values = self.values.pop(key, None)
         values = {} if values is None else values
         if not isinstance(values, dict):
@@ -56,28 +59,28 @@ class Keys:
         return inner
 
     def positive(self, key: str, default: float) -> float:
-        """A number above 0."""
+        """Return the value under `key`, which must be a number above 0."""
         value = self.take(key, float, default)
         if value <= 0:
             raise self.error(key, value, "a number above 0")
         return value
 
     def size(self, key: str, default: Any = ...) -> int:
-        """An integer from 1 to `LARGEST`."""
+        """Return the value under `key`, which must be an integer from 1 to `LARGEST`."""
         value = self.take(key, int, default)
         if not 1 <= value <= LARGEST:
             raise self.error(key, value, f"an integer from 1 to {LARGEST}")
         return value
 
     def sizes(self, key: str, default: Any = ...) -> tuple[int, ...]:
-        """A list of integers from 1 to `LARGEST`."""
+        """Return the list under `key`, which must hold integers from 1 to `LARGEST`."""
         value = self.take(key, list, default)
         if not value or not all(type(item) is int and 1 <= item <= LARGEST for item in value):
             raise self.error(key, value, f"a list of integers from 1 to {LARGEST}")
         return tuple(value)
 
     def per_block(self, key: str, blocks: int, default: Any = ...) -> tuple[Any, ...]:
-        """One value for all blocks, or a list with one for each."""
+        """Return one value per block; the file has one for all blocks, or a list."""
         value = self.values.pop(key, default)
         if value is ...:
             raise CheckpointError(f"{self.where}: {key} is missing")
@@ -87,7 +90,7 @@ class Keys:
         return values
 
     def sizes_per_block(self, key: str, blocks: int, default: int) -> tuple[int, ...]:
-        """One integer from 1 to `LARGEST` for all blocks, or a list with one for each."""
+        """Return one integer from 1 to `LARGEST` per block; the file has one for all, or a list."""
         given = self.values.get(key)
         values = self.per_block(key, blocks, default)
         if not all(type(value) is int and 1 <= value <= LARGEST for value in values):
@@ -95,7 +98,10 @@ class Keys:
         return values
 
     def one_of(self, key: str, allowed: Sequence[Any], default: Any = ...) -> Any:
-        """A value out of `allowed`; the first one stands for a key that is not there."""
+        """Return the value under `key`, which must be in `allowed`.
+
+        A missing key means `default`, or the first allowed value where no default is given.
+        """
         value = self.values.pop(key, allowed[0] if default is ... else default)
         # `True == 1` in Python, but not in a config.
         if not any(value == right and type(value) is type(right) for right in allowed):
@@ -103,12 +109,12 @@ class Keys:
         return value
 
     def drop(self, *keys: str) -> None:
-        """Keys that say nothing about inference."""
+        """Discard keys that do not affect inference."""
         for key in keys:
             self.values.pop(key, None)
 
     def finish(self) -> None:
-        """Refuses what is left; names that start with "_" are notes, not settings."""
+        """Raise CheckpointError if a key is left; names that start with "_" are notes."""
         for key, value in self.values.items():
             if not key.startswith("_"):
                 raise CheckpointError(f"{self.where}: unknown key {key} = {value!r}")

@@ -1,1 +1,1 @@
-"""The life of a request, from what is asked to how it ends. No model code here."""
+"""Serving of requests, from their submission to their ending. No model code is here."""

@@ -1,4 +1,4 @@
-"""What every process of this program that draws, or has a page, begins with."""
+"""Startup steps shared by the processes that draw or serve a page."""
 
 import logging
 import os
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# More than `serving.http.server.MAX_CONNECTIONS`: each is one, and so are pictures and the model.
+# Above `serving.http.server.MAX_CONNECTIONS`: pictures and the model need open files as well.
 _OPEN_FILES = 8192
 
 
 def prepare_environment() -> None:
-    """Nothing calls home; pictures lie in a folder that ends with the process; room for a crowd."""
+    """Disable telemetry, make a temporary folder for this process, and allow more open files."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     # Gradio remembers this many calls for its monitoring page, which is closed here.
     os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
@@ -36,7 +36,7 @@ def prepare_environment() -> None:
 
 
 def _allow_open_files() -> None:
-    """Most systems have a process open 1024 files unless it asks for more."""
+    """Raise the limit of open files, which is 1024 per process on most systems."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -44,14 +44,18 @@ def _allow_open_files() -> None:
 
 
 def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
-    """The pipeline, compiled for the first size and warm, and whether its model is the bundled one.
+    """Load the pipeline, compile it for the first size and warm it up.
+
+    Returns:
+        The pipeline, and whether its model is the bundled one.
 
     Raises:
-        CheckpointError, DeviceError, InputError, OSError: it cannot be had; the message says why.
+        CheckpointError, DeviceError, InputError, OSError: if the pipeline cannot be loaded; the
+            message says why.
     """
-    # JAX is imported only where something is drawn.
+    # JAX is imported only in processes that draw.
     from pipeline import BUNDLED, SDXLPipeline
-    from pipeline.checkpoints.default_model import choose_model
+    from pipeline.default_model import choose_model
     from pipeline.runtime.mesh import cores_as_devices
 
     cores_as_devices(chosen.images)
@@ -82,7 +86,7 @@ def local_generator(
     observer: Observer,
     loaded: "tuple[SDXLPipeline, bool]",
 ) -> "LocalGenerator":
-    """A generator over what `load_pipeline` gave."""
+    """Return a generator over the result of `load_pipeline`."""
     from serving.generators.local import LocalGenerator
 
     pipe, bundled = loaded
@@ -93,10 +97,10 @@ def local_generator(
 
 
 def limits(chosen: Options) -> tuple[Limits, RateLimits]:
-    """How much a generator takes in, for how long, and what not.
+    """Return the limits and the rate limits of a generator.
 
     Raises:
-        ValueError: the file with the blocked words cannot be used; the message says why.
+        ValueError: if the file with the blocked words cannot be used; the message says why.
     """
     how_many = Limits(
         max_waiting=chosen.max_waiting,
@@ -113,20 +117,25 @@ def limits(chosen: Options) -> tuple[Limits, RateLimits]:
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A port that takes connections; 0 is any that is free. `host` is a name, or of IPv4 or 6.
+    """Return a socket that listens for connections.
+
+    Args:
+        host: a name, or an IPv4 or IPv6 address.
+        port: 0 for any free port.
+        reuse_port: whether another process may listen on this port too.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: if the address or port cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, reuse_port=reuse_port)
 
 
 def read_keys(flag: str, file: Path | None) -> list[str]:
-    """The keys in a file, one a line; none where no file is named.
+    """Return the keys in a file, one per line; an empty list if `file` is None.
 
     Raises:
-        ValueError: the file cannot be read, or has no keys; the message names `flag`.
+        ValueError: if the file cannot be read or has no keys; the message names `flag`.
     """
     if file is None:
         return []

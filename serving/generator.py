@@ -1,6 +1,6 @@
-"""What is asked of whatever draws the pictures, and what is heard back.
+"""The `Generator` protocol, with its requests and events.
 
-Nothing here imports JAX or Gradio: the page, HTTP and every generator share these types.
+The page, HTTP and every generator share these types. Nothing here imports JAX or Gradio.
 """
 
 import secrets
@@ -16,60 +16,83 @@ MAX_CHARACTERS = 2000  # of a prompt
 
 @dataclass(frozen=True)
 class Model:
-    """The model that draws."""
+    """Description of the model that draws."""
 
     name: str
     revision: str | None
     bundled: bool  # the miniature that comes with this program
     device: str  # such as "cpu", "NVIDIA H200" or "TPU v5 lite"
     num_devices: int
-    height: int  # pixels, as `width`
-    width: int
+    height: int  # in pixels
+    width: int  # in pixels
     images_per_request: int
-    num_inference_steps: int  # unless a request says otherwise
+    num_inference_steps: int  # default for requests
     max_inference_steps: int
     family: str  # "Stable Diffusion XL" or "Stable Diffusion"
-    safety_checker: bool  # one looks at the pictures, and those that it flags are blurred
+    safety_checker: bool  # whether a safety checker blurs the pictures that it flags
     scheduler: str  # such as "euler"
-    version: str  # of what computes, and its numbers, such as "jax 0.10.2, bfloat16"
-    more_sizes: tuple[tuple[int, int], ...] = ()  # width and height, that a request can ask for
-    coming_sizes: tuple[tuple[int, int], ...] = ()  # those it will be able to ask for soon
-    screened: bool = False  # the operator's own function looks at the pictures as well
+    version: str  # library that computes, and its dtype, such as "jax 0.10.2, bfloat16"
+    more_sizes: tuple[tuple[int, int], ...] = ()  # other (width, height) to ask for
+    coming_sizes: tuple[tuple[int, int], ...] = ()  # (width, height) not ready yet
+    screened: bool = False  # whether the operator's own function screens the pictures too
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """Width and height of the pictures there can be, first the one of who does not ask."""
+        """Width and height of the pictures that a request can ask for; the default comes first."""
         return (self.width, self.height), *self.more_sizes
 
 
 def new_id() -> str:
-    """An id that cannot be guessed: whoever knows it may see and stop the request."""
+    """Return an id that cannot be guessed: a client that knows it may see and stop the request."""
     return secrets.token_urlsafe(18)
 
 
 def random_seed() -> int:
-    """Any seed there is."""
+    """Return a random seed from 0 to MAX_SEED."""
     return secrets.randbelow(MAX_SEED + 1)
+
+
+# The fields that, together with the request, determine the pictures to the bit.
+_DRAWN_WITH = (
+    "name",
+    "revision",
+    "scheduler",
+    "version",
+    "device",
+    "num_devices",
+    "height",
+    "width",
+    "images_per_request",
+    "max_inference_steps",
+    "safety_checker",
+    "screened",
+)
+
+
+def differences(one: Model, other: Model) -> str:
+    """Return why two models draw a request differently; "" if the pictures are the same."""
+    pairs = [(name, getattr(one, name), getattr(other, name)) for name in _DRAWN_WITH]
+    return ", ".join(f"{name} {own!r}, not {its!r}" for name, own, its in pairs if own != its)
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request for pictures. The seed is always known: it is drawn before this is made.
+    """One request for pictures. Its seeds are always set: random ones are chosen before.
 
     Attributes:
-        prompt: one for all pictures, or one for each; `negative_prompt` the same.
-        seed: picture i is drawn from seed + i.
-        images: how many pictures are wanted; None for as many as the model draws at once.
-        size: width and height in pixels; None for the model's own.
-        visitor: who asks. Visitors take turns; "" is one visitor, too.
-        address: where the visitor comes from, "" if that is not known.
-        keep: whether the request outlives, for a short time, everyone who follows it.
-        previews: whether there are to be `Preview` events.
-        unblurred: whether a blurred picture is to come with the picture itself, if it may be shown.
-        guidance_until: the share of the steps, 0 to 1, after which there is no guidance any more.
-        variation_seed: with a strength, picture i is a variation of the picture of `seed`, its
-            noise turned towards that of variation_seed + i.
-        variation_strength: how far, from 0, not at all, to 1, all the way.
+        prompt: one for all pictures, or one for each; `negative_prompt` likewise.
+        seed: picture i is drawn from seed + i, or from seed if variation_strength is above 0.
+        images: number of pictures; None for as many as the model draws at once.
+        size: width and height in pixels; None for the model's default.
+        visitor: identifier of the visitor. Visitors take turns; "" counts as one visitor.
+        address: network address of the visitor, "" if unknown.
+        keep: whether the request goes on for a short time after its last follower has left.
+        previews: whether to send `Preview` events.
+        unblurred: whether to send the original with a blurred picture, if it may be shown.
+        guidance_until: share of the steps, 0 to 1, that use guidance; later steps have none.
+        variation_seed: with variation_strength, picture i is a variation of the picture of `seed`:
+            its noise is turned towards that of variation_seed + i.
+        variation_strength: how far the noise is turned, from 0, not at all, to 1, all the way.
     """
 
     prompt: str | tuple[str, ...]
@@ -98,15 +121,15 @@ class ErrorKind(StrEnum):
     FULL = "full"  # no room in the queue
     TOO_MANY = "too_many"  # one visitor asks too often
     CANCELLED = "cancelled"
-    ABANDONED = "abandoned"  # nobody waited for it any more
+    ABANDONED = "abandoned"  # the request has no followers
     DEADLINE = "deadline"
     OUT_OF_MEMORY = "out_of_memory"
     FAILED = "failed"
     STOPPING = "stopping"  # the server is being shut down
     UNAVAILABLE = "unavailable"  # no instance can draw at the moment
-    UNKNOWN = "unknown"  # there is no request of this id
-    DUPLICATE = "duplicate"  # there is one already
-    LOOP = "loop"  # instances that pass requests on have been pointed at each other
+    UNKNOWN = "unknown"  # no request has this id
+    DUPLICATE = "duplicate"  # another request has this id
+    LOOP = "loop"  # an instance that passes requests on was asked by another one
     UNAUTHORISED = "unauthorised"  # no API key, or a wrong one
     FORBIDDEN = "forbidden"  # sent by a page of another origin
     MISDIRECTED = "misdirected"  # addressed to a host that is not this server
@@ -114,7 +137,12 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True)
 class Queued:
-    """Waiting, as the `position`th from the front; `expected_wait_s` is None while unknown."""
+    """The request waits in the queue.
+
+    Attributes:
+        position: position from the front, beginning with 1.
+        expected_wait_s: seconds until the request begins, None while unknown.
+    """
 
     position: int
     expected_wait_s: float | None
@@ -122,14 +150,14 @@ class Queued:
 
 @dataclass(frozen=True)
 class Started:
-    """Drawing has begun; from attempt 2 on, begun again elsewhere."""
+    """Drawing has begun; an attempt above 1 replaces one that failed on another instance."""
 
     attempt: int = 1
 
 
 @dataclass(frozen=True)
 class Step:
-    """`done` of `total` denoising steps are finished."""
+    """Progress: `done` of `total` denoising steps are finished."""
 
     done: int
     total: int
@@ -137,35 +165,38 @@ class Step:
 
 @dataclass(frozen=True)
 class Preview:
-    """How the pictures look so far, as small JPEG files; not after every step."""
+    """Previews of the unfinished pictures, as small JPEG files; not sent after every step."""
 
     jpegs: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
 class Image:
-    """The picture of this index, counted from 0, as a PNG file with its settings inside.
+    """A finished picture.
 
-    Where it is blurred, `unblurred` may have the picture itself, for a visitor who asks to see it.
+    Attributes:
+        index: position among the pictures of the request, beginning with 0.
+        png: the PNG file, with the settings inside.
+        unblurred: the original of a blurred picture, if the request asked for it and may have it.
     """
 
     index: int
     png: bytes
     seed: int
-    settings: dict[str, str | int | float | None]  # what `pipeline.images.metadata.Settings` holds
+    settings: dict[str, str | int | float | None]  # fields of `metadata.Settings`
     unblurred: bytes | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """The end of a request whose pictures are all there."""
+    """End of a request whose pictures have all been sent."""
 
     truncated: str = ""  # the words of the prompts that did not fit, or ""
 
 
 @dataclass(frozen=True)
 class Error:
-    """The end of a request without (all of) its pictures; `message` is meant for the visitor."""
+    """End of a request without all of its pictures; `message` is shown to the visitor."""
 
     kind: ErrorKind
     message: str
@@ -176,12 +207,12 @@ Event: TypeAlias = Queued | Started | Step | Preview | Image | Ending
 
 
 class RequestError(Exception):
-    """A request that is refused; the message is meant for the visitor.
+    """Refusal of a request; the message is shown to the visitor.
 
     Attributes:
-        kind: why.
-        field: the field of `Request` that cannot be used, if it is about one.
-        retry_after_s: when asking again makes sense, if it does.
+        kind: the reason.
+        field: the field of `Request` that is wrong, or None.
+        retry_after_s: seconds after which to ask again, or None.
     """
 
     def __init__(
@@ -200,13 +231,13 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """How busy a generator is."""
+    """Numbers of requests in a generator, and whether it takes more."""
 
     waiting: int
     running: int
     max_waiting: int
-    accepting: bool  # it can draw, and is not being shut down
-    stuck: bool = False  # its devices have said nothing for far too long
+    accepting: bool  # whether it can draw and is not shutting down
+    stuck: bool = False  # whether its devices have been silent for far too long
 
     @property
     def has_room(self) -> bool:
@@ -216,12 +247,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Length:
-    """How long a prompt is for the model.
+    """Length of a prompt in tokens.
 
     Attributes:
-        tokens: with those for the start and the end, which every prompt has.
-        limit: how many there can be.
-        left_out: the end of the prompt that the model does not read, or "".
+        tokens: number of tokens, with the start and end tokens that every prompt has.
+        limit: number of tokens that the model reads.
+        left_out: the text beyond the limit, which the model does not read, or "".
     """
 
     tokens: int
@@ -230,7 +261,7 @@ class Length:
 
 
 class Generator(Protocol):
-    """Takes requests in and draws them, in an order that is fair to all visitors."""
+    """Interface that takes requests in and draws them, in an order that is fair to all visitors."""
 
     @property
     def model(self) -> Model:
@@ -239,66 +270,66 @@ class Generator(Protocol):
 
     @property
     def load(self) -> Load:
-        """How busy it is."""
+        """The current load."""
         ...
 
     @property
     def stuck(self) -> bool:
-        """Whether the devices have said nothing for far too long, in the midst of a request."""
+        """Whether the devices have been silent for far too long during a request."""
         ...
 
     @property
     def at_work(self) -> bool:
-        """Whether a thread of this process cannot be ended yet; once closed, that is for no use."""
+        """Whether a thread of this process still works; after `close`, its result is not used."""
         ...
 
     async def open(self) -> None:
-        """Gets ready, on the event loop that all else will happen on."""
+        """Start up on the running event loop, on which all other methods are called too."""
         ...
 
     async def measure(self, prompt: str) -> Length | None:
-        """How long a prompt is; None while nobody can tell."""
+        """Return the length of a prompt; None while no instance can measure it."""
         ...
 
     async def submit(self, request: Request) -> None:
-        """Takes a request in.
+        """Take a request in.
 
         Raises:
-            RequestError: if it is refused; it has then left no trace.
+            RequestError: if the request is refused; it then leaves no trace.
         """
         ...
 
     async def take_up(self, request_id: str) -> None:
-        """Takes a request in again, as it was, if it ended because nobody waited for it.
+        """Submit a request again, unchanged, if it ended because it had no followers.
 
         Raises:
-            RequestError: there is no request of this id, or no longer; or it is refused.
+            RequestError: if there is no request with this id any more, or if it is refused.
         """
         ...
 
     def events(self, request_id: str) -> AsyncGenerator[Event]:
-        """Yields how a request stands, and then what follows, up to a `Done` or `Error`.
+        """Yield the current state of a request, then its further events, up to `Done` or `Error`.
 
-        Several may follow a request, at any time until its result is forgotten. Who is slow is
-        spared steps, previews and places in the queue that are out of date, nothing else. When
-        nobody follows a request any more it is stopped, at once or (`Request.keep`) after a while.
+        Several clients may follow a request, at any time until its result is forgotten. A slow
+        client misses outdated steps, previews and queue positions, but no other events. When the
+        last follower leaves, the request is stopped: at once, or after a while with `Request.keep`.
 
         Raises:
-            RequestError: there is no request of this id, or no longer.
+            RequestError: if there is no request with this id any more.
         """
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Stops a request, within one step; one that has ended is left as it is.
+        """Stop a request within one step; do nothing if it has ended.
 
         Raises:
-            RequestError: there is no request of this id, or no longer.
+            RequestError: if there is no request with this id any more.
         """
         ...
 
     async def close(self, within_s: float) -> None:
-        """Takes in nothing more, ends what waits, and what still runs after `within_s` seconds.
+        """Refuse new requests, end waiting ones, and end running ones after `within_s` seconds.
 
-        Does not wait for devices that do not even stop then. May be called again, with less time.
+        Devices that do not stop even then are not waited for. May be called again with less time.
         """
         ...

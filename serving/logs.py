@@ -1,4 +1,4 @@
-"""The log: lines for people, or JSON for machines."""
+"""The log, as text for people or as JSON for machines."""
 
 import json
 import logging
@@ -10,12 +10,12 @@ from serving.generator import Request
 
 
 def about(request: Request) -> dict[str, Any]:
-    """The `extra` of a message that says which request it is about, and nothing of what it asks."""
+    """Return the `extra` of a log message about a request: its id, and nothing of its content."""
     return {"fields": {"request_id": request.id}}
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; `extra={"fields": {...}}` adds to it."""
+    """Formatter of one JSON object per line; `extra={"fields": {...}}` adds fields to it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """The message, and the added fields behind it."""
+    """Formatter of plain messages, each followed by the fields of its `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
@@ -41,7 +41,7 @@ class PlainLines(logging.Formatter):
 
 
 def start(log_format: str) -> None:
-    """Has our own messages, and others' warnings, written to the standard output."""
+    """Log this program's messages, and the warnings of libraries, to the standard output."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonLines() if log_format == "json" else PlainLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

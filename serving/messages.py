@@ -1,4 +1,4 @@
-"""What visitors are told about the life of their request, wherever they sent it from."""
+"""Messages to visitors about their requests, for the page and every API."""
 
 CANCELLED = "Stopped."
 ABANDONED = "Nobody waited for the pictures any more."
@@ -17,28 +17,28 @@ DUPLICATE = "There is a request of this id already."
 
 
 def blocked(found: str) -> str:
-    """A word that is not to be drawn."""
+    """Return the message for a prompt with a blocked word."""
     return f'"{found}" is not drawn here. Please leave it out.'
 
 
 def full(places: int, wait_s: float | None) -> str:
-    """No room in the queue, and when there will be some."""
+    """Return the message for a full queue, with the time until there is room."""
     taken = "The only place" if places == 1 else f"All {places} places"
     return f"{taken} in the queue {_is(places)} taken. Please try again {_soon(wait_s)}."
 
 
 def too_large(most_bytes: int) -> str:
-    """A body over the limit of its route."""
+    """Return the message for a body over the limit of its route."""
     return f"This is too large to send: at most {most_bytes // 1024} KiB are possible."
 
 
 def too_many(wait_s: float) -> str:
-    """One visitor's requests come too fast."""
+    """Return the message for a visitor over the rate limit."""
     return f"That was a lot of requests. Please try again {_soon(wait_s)}."
 
 
 def too_late(started: bool, seconds: float) -> str:
-    """A deadline has passed."""
+    """Return the message for a request whose deadline has passed."""
     what = "The pictures were not finished" if started else "It was not your turn"
     return f"{what} within {seconds:g} seconds. Please try again later."
 

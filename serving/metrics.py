@@ -1,13 +1,16 @@
-"""What the operator sees of the requests: Prometheus metrics, and one line of log for each."""
+"""Prometheus metrics, and one line of log for each request."""
 
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from serving.generator import Error, Load, Model, Request, RequestError
-from serving.requests.record import Record
+
+if TYPE_CHECKING:
+    from serving.requests.record import Record
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +18,7 @@ _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Observer:
-    """Counts and logs how requests end. Prompts are logged only where that was asked for."""
+    """Metrics and log of how requests end. Prompts are logged only with `log_prompts`."""
 
     def __init__(self, *, log_prompts: bool = False) -> None:
         self.registry = CollectorRegistry()
@@ -43,7 +46,7 @@ class Observer:
         )
 
     def watch(self, model: Model, load: Callable[[], Load]) -> None:
-        """Show which model draws, in place of one before it, and how busy it is when asked."""
+        """Export the model that draws, in place of an earlier one, and its current load."""
         self._build.clear()
         labels = model.name, model.revision or "", model.device, str(model.num_devices)
         self._build.labels(*labels).set(1)
@@ -51,21 +54,21 @@ class Observer:
         self._inflight.set_function(lambda: load().running)
 
     def compiled(self, seconds: Mapping[str, float]) -> None:
-        """The executables are there; the time it took, by "hit" or "miss" of the cache."""
+        """Record the seconds that the executables took, by "hit" or "miss" of the cache."""
         for cache, each in seconds.items():
             self._compile.labels(cache).set(each)
 
     def refused(self, request: Request, error: RequestError) -> None:
-        """A request was not taken in."""
+        """Count and log a request that was refused."""
         self._requests.labels(error.kind).inc()
         self._log(request, str(error.kind))
 
     def retried(self, reason: str) -> None:
-        """A request is begun again elsewhere; `reason` is one of few words."""
+        """Count a request that begins again on another instance; `reason` is a metric label."""
         self._retries.labels(reason).inc()
 
-    def ended(self, record: Record) -> None:
-        """A request has ended."""
+    def ended(self, record: "Record") -> None:
+        """Count and log a request that has ended."""
         assert record.ended_at is not None
         outcome = str(record.ending.kind) if isinstance(record.ending, Error) else "done"
         total_s = record.ended_at - record.accepted_at

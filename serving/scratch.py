@@ -1,4 +1,4 @@
-"""A process's own folder for temporary files, and those that killed processes left behind."""
+"""A process's folder for temporary files, and removal of folders that killed processes left."""
 
 import atexit
 import fcntl
@@ -16,24 +16,24 @@ _made: list[Path] = []
 
 
 def make_folder() -> Path:
-    """A folder that ends with this process; others whose process was killed are removed first.
+    """Make a folder that is removed when this process ends; first remove those of killed processes.
 
-    Its process keeps a folder locked, so that one without a lock is nobody's: the system drops
-    the lock with the process, however that ends.
+    Each process keeps its folder locked. The system drops the lock when the process ends, however
+    it ends, so a folder without a lock belongs to no process.
     """
     for found in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         _remove_if_left(found)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        _lock(folder, fcntl.LOCK_EX)  # and never let go
-        if folder.is_dir():  # another process may have been quicker, and removed it
+        _lock(folder, fcntl.LOCK_EX)  # held until the process ends
+        if folder.is_dir():  # another process may have removed it before the lock
             _made.append(folder)
             return folder
 
 
 @atexit.register
 def remove_made() -> None:
-    """Removes this process's own; for who ends it in a way that Python does not hear of."""
+    """Remove this process's folders; call it before `os._exit`, which skips `atexit`."""
     for folder in _made:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -50,13 +50,13 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def _lock(folder: Path, how: int) -> int | None:
-    """The open, locked folder; None where it is gone, in use or not one of ours."""
+    """Open and lock a folder; return None if it is gone, in use or not made by this program."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        # They are private to their user: what is not was not made here.
+        # `mkdtemp` makes folders that are private to their user, so any other is not ours.
         found = os.fstat(opened)
         if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700:
             fcntl.flock(opened, how)

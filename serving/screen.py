@@ -1,4 +1,4 @@
-"""The function by which an operator has finished pictures screened."""
+"""Import of the operator's own function that screens finished pictures."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 def find(name: str) -> "Screen":
-    """The function that `package.module:function` names.
+    """Return the function that `package.module:function` names.
 
     Raises:
-        InputError: it cannot be imported, or is none; the message says why.
+        InputError: if it cannot be imported or is not callable; the message says why.
     """
     module, _, function = name.partition(":")
     try:
         found = getattr(import_module(module), function)
-    except Exception as error:  # importing it runs whatever stands there
+    except Exception as error:  # a module can raise anything when it is imported
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"--screen: {name} cannot be used: {reason}") from error
     if not callable(found):

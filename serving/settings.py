@@ -1,4 +1,4 @@
-"""What an operator can set: by flag, by environment variable, or not at all."""
+"""Settings of a process, from flags and environment variables."""
 
 import argparse
 import math
@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of one process, checked.
+    """The checked settings of one process.
 
-    `on_space`: it runs as a Hugging Face Space, under the name `space_host`.
+    `on_space`: whether it runs as a Hugging Face Space, under the host name `space_host`.
     """
 
     model: str | None
@@ -53,16 +53,17 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the usage is for `--help`."""
+    """Parser that reports an error in one line; only `--help` prints the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """Reads the options; a flag wins over its environment variable.
+    """Read the options; a flag wins over its environment variable.
 
-    Anything wrong ends the program with one line that says what, and exit status 2.
+    Raises:
+        SystemExit: with status 2 if an option is wrong, after one line that says what is wrong.
     """
     parser = _Parser(
         prog="app.py",
@@ -74,7 +75,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     def option(
         flag: str, variable: str, text: str, default: str | None = None, **others: Any
     ) -> None:
-        # A default that is text is checked like a flag's value.
+        # argparse checks a default that is text like the value of a flag.
         default = environment.get(variable) or default
         others.setdefault("metavar", variable.rpartition("_")[2])
         parser.add_argument(flag, default=default, help=f"{text} [{variable}]", **others)
@@ -264,7 +265,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         "private folder to keep compiled programs in, for quicker restarts",
         type=Path,
     )
-    # Not for anybody to choose: Hugging Face says so.
+    # Hugging Face sets these variables; they have no flags.
     parser.set_defaults(on_space=on_space, space_host=environment.get("SPACE_HOST", ""))
     chosen = Options(**vars(parser.parse_args(arguments)))
     if chosen.screen and chosen.backend_urls:
@@ -289,7 +290,7 @@ def _sizes(text: str) -> tuple[tuple[int, int], ...]:
     for part in filter(None, map(str.strip, text.split(","))):
         width, _, height = part.partition("x")
         try:
-            sizes[_whole(8, 8192)(width), _whole(8, 8192)(height)] = None  # each of them once
+            sizes[_whole(8, 8192)(width), _whole(8, 8192)(height)] = None  # drops duplicates
         except argparse.ArgumentTypeError:
             raise argparse.ArgumentTypeError(
                 f"{part!r} is not possible; sizes such as 1024x1024,1152x896 are"

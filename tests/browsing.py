@@ -1,4 +1,4 @@
-"""A browser that meets the page."""
+"""Helpers for tests that open the page in a browser."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ from playwright.sync_api import (
 
 from ui import i18n
 
-# A busy machine is slow, not wrong.
+# The limits are generous because a busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000
 SHOWN_WITHIN_MS = 60_000
-# A frame of another site may not take the focus, which is as it should be.
+# Browsers rightly refuse to let a frame of another site take the focus.
 NO_ERROR = "Blocked autofocusing"
 expect.set_options(timeout=SHOWN_WITHIN_MS)
 
@@ -37,8 +37,11 @@ def opened(
     unless: str = NO_ERROR,
     **options: Any,
 ) -> Iterator[Page]:
-    """The page must neither call anywhere else nor write errors, unless they begin so."""
-    # What moves is painted by the processor here, which is busy enough.
+    """Open the page, and check that it requests nothing from other sites and logs no errors.
+
+    Errors that begin with `unless` are ignored.
+    """
+    # Animations would be rendered by the CPU, which is busy enough.
     options.setdefault("reduced_motion", "reduce")
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(SHOWN_WITHIN_MS)
@@ -54,7 +57,7 @@ def opened(
     page.on("websocket", sent)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if _is_error(said, unless) else None)
-    # Nobody acts before what the page asks for when it is opened is answered.
+    # The test must not act before the page's first requests are answered.
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.goto(address)
     expect(page.locator("#prompt textarea")).to_be_visible()
@@ -73,13 +76,16 @@ def _is_error(said: ConsoleMessage, unless: str) -> bool:
 
 
 def ask(page: Page, prompt: str) -> None:
-    """Has the page draw."""
+    """Enter a prompt and submit it."""
     page.locator("#prompt textarea").fill(prompt)
     page.keyboard.press("Enter")
 
 
 def ask_after_a_refusal(page: Page, prompt: str) -> None:
-    """Gradio takes no press before it has heard that nothing more comes of the one before."""
+    """Enter a prompt and press Enter until Gradio accepts it.
+
+    Gradio ignores a press until it has received the end of the previous request.
+    """
     page.locator("#prompt textarea").fill(prompt)
     for _ in range(60):
         try:
@@ -92,14 +98,14 @@ def ask_after_a_refusal(page: Page, prompt: str) -> None:
 
 
 def wait_for_pictures(page: Page) -> None:
-    """Until all four are there."""
+    """Wait until all four pictures are in the gallery."""
     expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
     expect(page.locator("#generate")).to_be_visible()
 
 
 def press_to_copy(button: Locator) -> None:
-    """It says only for a moment that this was done."""
+    """Press a copy button, and check that it confirms the copy for a moment."""
     said = button.evaluate_handle(
         """(button) => ({
           next: new Promise((tell) => {
@@ -113,5 +119,5 @@ def press_to_copy(button: Locator) -> None:
 
 
 def width_needed(page: Page) -> int:
-    """How wide the page is, which should be no wider than the window."""
+    """Return the width of the page in pixels, which should not exceed that of the window."""
     return page.evaluate("document.documentElement.scrollWidth")

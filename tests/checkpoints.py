@@ -26,21 +26,21 @@ def copy_checkpoint(folder: Path, source: Path = SMALLEST) -> Path:
 
 
 def change_json(file: Path, **changes: Any) -> None:
-    """Sets keys of a JSON file; `...` as a value removes the key."""
+    """Set keys of a JSON file; the value `...` removes the key."""
     values = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
 
 
 @cache
 def shared_pipeline(devices: int) -> SDXLPipeline:
-    """Four pictures of the smallest checkpoint on the first so many devices."""
+    """Return a pipeline of the smallest checkpoint for four pictures, on `devices` devices."""
     return SDXLPipeline.from_pretrained(
         SMALLEST, num_inference_steps=3, devices=jax.devices()[:devices]
     )
 
 
 def random_module(make: Callable[[], M], seed: int = 0) -> M:
-    """A module with random parameters, made without compiling its initialisers."""
+    """Return a module with random parameters, made without compiling its initialisers."""
     graphdef, state = nnx.split(nnx.eval_shape(make))
     rng = np.random.default_rng(seed)
 
@@ -51,7 +51,7 @@ def random_module(make: Callable[[], M], seed: int = 0) -> M:
 
 
 class _Compilations:
-    """Counts what XLA's compilers are given, in this process, from the first use on."""
+    """Counter of XLA compilations in this process, from its first use on."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -65,7 +65,7 @@ _compilations = cache(_Compilations)
 
 
 class CompilationCount:
-    """`with CompilationCount() as count: ...; count.value` compilations happened inside."""
+    """Context manager whose `value` is the number of compilations that happened inside it."""
 
     def __enter__(self) -> "CompilationCount":
         self._before = _compilations().count

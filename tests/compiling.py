@@ -1,4 +1,4 @@
-"""What tests have JAX compile with: most of the time is the compiler's, and little pays it back."""
+"""JAX settings that compile quickly: tests spend most of their time in the compiler."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ QUICKLY = {
 
 @contextmanager
 def quickly() -> Iterator[None]:
-    """Programs that are started meanwhile compile so, too."""
+    """Set the environment so that programs started inside this context compile quickly, too."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICKLY.items():
             patch.setenv(name, value)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-# Nothing in the tests may need the network; a test of the Hub client sets its own endpoint.
+# No test may need the network; tests of the Hub client set their own endpoint.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Programs that are started by a test compile the miniature once, and not once each.
+# Programs that tests start share one cache, so the miniature is compiled only once.
 os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
 
 import jax
@@ -20,16 +20,16 @@ import jax
 from tests import compiling, slowly
 from tests.web import PROGRAM, folder_served, served
 
-# Eight simulated devices stand in for an accelerator host. Set through the configuration and
-# not XLA_FLAGS, so that programs started by a test see the machine as it is.
+# Eight simulated devices stand in for an accelerator host. They are set through the configuration
+# and not XLA_FLAGS, so that programs started by a test see the machine as it is.
 jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-# The comparison with torch, in tests/reference, has programs compiled as everywhere else; so have
-# programs that are started by a test.
+# The comparison with torch in tests/reference and programs started by a test compile with the
+# usual optimisations.
 jax.config.update("jax_disable_most_optimizations", True)
 
-# Begun first, so that no process is left with one of them when the others have nothing more to do.
+# These files start first, so that no worker is left with a long one while the others are idle.
 LONG = {
     "test_browser",
     "test_chaos",
@@ -43,8 +43,8 @@ LONG = {
 
 
 def pytest_configure() -> None:
-    """XLA reads its flags when the devices are made, and every conftest has had its say."""
-    # A shell has programs in the background ignore Ctrl+C, and these what they start.
+    """Create the devices, now that every conftest has set its options: XLA reads its flags here."""
+    # Programs that a shell runs in the background ignore Ctrl+C, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if jax.config.values["jax_disable_most_optimizations"]:
         with pytest.MonkeyPatch.context() as patch:
@@ -53,13 +53,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come before the others."""
+    """Sort the tests so that the files that take long come first."""
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 @pytest.fixture(scope="session")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Another site: its address, and the folder with its pages."""
+    """Yield the address of another site and the folder with its pages."""
     folder = tmp_path_factory.mktemp("elsewhere")
     with folder_served(folder) as port:
         yield f"http://localhost:{port}", folder
@@ -67,7 +67,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
 
 @pytest.fixture(scope="session")
 def address(elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the real program serves its page, with the real model; nobody may ask for a gun."""
+    """Yield the address of the real program with the real model; it blocks the word "gun"."""
     folder = tmp_path_factory.mktemp("app")
     (folder / "blocked").write_text("gun\n")
     flags = ["--cors-origins", elsewhere[0], "--blocked-words", str(folder / "blocked")]
@@ -77,6 +77,6 @@ def address(elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The same, where it draws so slowly that any browser is faster."""
+    """Yield the address of the real program, slowed down so that any browser is faster."""
     with served(slowly.program(400), tmp_path_factory.mktemp("slow") / "log") as url:
         yield url

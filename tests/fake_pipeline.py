@@ -1,4 +1,4 @@
-"""A pipeline that draws grey squares, whose every step a test may hold back.
+"""A pipeline that draws grey squares; a test may hold back every step.
 
 `python -m tests.fake_pipeline [the flags of app.py]`: the real program, stuck in its first step.
 """
@@ -15,10 +15,10 @@ from pipeline.request import picture_seeds
 
 
 class FakePipeline:
-    """Stands in for `SDXLPipeline`.
+    """Stand-in for `SDXLPipeline`.
 
-    Prompts with a meaning: "refuse", "break" and "exhaust" raise what their name says. While
-    `held`, every step waits for `let_step`; while `stuck`, too, when it is told to stop.
+    The prompts "refuse", "break" and "exhaust" raise the matching errors. While `held`, every step
+    waits for `let_step`. While `stuck`, a step waits even after it is told to stop.
     """
 
     model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
@@ -110,7 +110,7 @@ class FakePipeline:
 
 
 def main() -> None:
-    """Serves until told to stop."""
+    """Serve a stuck stand-in until told to stop."""
     import app
     from serving.requests import lifecycle
 

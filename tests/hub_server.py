@@ -1,7 +1,7 @@
 """A small HTTP server that speaks the part of the Hub's protocol that downloads use.
 
-As on the Hub, large files are answered with a redirect to another address, which serves ranges,
-and everything else directly; errors carry `X-Error-Code`. Every request is recorded.
+As on the Hub, requests for large files are redirected to another address, which serves ranges;
+all others are answered directly. Errors carry `X-Error-Code`. Every request is recorded.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass
 class Repo:
-    """One repository: its commits (hash -> path -> content), its branches, and who may read it."""
+    """A repository: its commits (hash -> path -> content), branches and access restrictions."""
 
     commits: dict[str, dict[str, bytes]]
     branches: dict[str, str]
@@ -24,19 +24,19 @@ class Repo:
     token: str | None = None
 
     def commit(self, revision: str) -> str | None:
-        """The commit that a branch or a commit hash means."""
+        """Return the commit hash of a branch or commit; None if there is none."""
         commit = self.branches.get(revision, revision)
         return commit if commit in self.commits else None
 
 
 @dataclass
 class HubServer:
-    """Serves `repos` on a free port of this machine while it is entered.
+    """Context manager that serves `repos` on a free port of this machine.
 
     Attributes:
-        repos: by id.
-        break_off: path -> after how many bytes to hang up, one entry used up per request.
-        requests: what was asked for, such as `GET org/model/resolve/<commit>/unet/config.json`.
+        repos: the repositories by id.
+        break_off: path -> numbers of bytes after which to hang up; each request uses one entry.
+        requests: the requests received, e.g. `GET org/model/resolve/<commit>/unet/config.json`.
     """
 
     repos: dict[str, Repo]
@@ -62,16 +62,16 @@ class HubServer:
 
     @property
     def url(self) -> str:
-        """What to set `HF_ENDPOINT` to."""
+        """Return the value for `HF_ENDPOINT`."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def cdn_url(self) -> str:
-        """Where large files are; another host name, as the client treats its own differently."""
+        """Return the base URL of large files; the client treats another host name differently."""
         return f"http://localhost:{self._server.server_address[1]}/cdn"
 
     def downloaded(self) -> set[str]:
-        """The paths whose content was sent."""
+        """Return the paths whose content was sent."""
         sent = [line.split("/resolve/", 1) for line in self.requests if line.startswith("GET")]
         return {rest[0].split("/", 1)[1] for _, *rest in sent if rest}
 
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif "/resolve/" in path:
             self.hub.requests.append(f"{self.command} {path}")
             self._resolve(path)
-        else:  # the client asks for more than a mirror need have
+        else:  # the client also asks for things that a mirror need not have
             self._send_error(404, "NotFound")
 
     def _api(self, path: str) -> None:
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         return f"{organisation}/{name}", resolve, revision, file
 
     def _commit(self, repo_id: str, revision: str) -> str | None:
-        """The commit asked for; None where an error has been sent instead."""
+        """Return the requested commit; None if an error has been sent instead."""
         repo = self.hub.repos.get(repo_id)
         if repo is None or (repo.token and self.headers["Authorization"] != f"Bearer {repo.token}"):
             self._send_error(401, "RepoNotFound")

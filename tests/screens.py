@@ -1,4 +1,4 @@
-"""Functions that a test has pictures screened by."""
+"""Screening functions for tests of `--screen`."""
 
 from PIL import Image
 

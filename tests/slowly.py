@@ -1,7 +1,7 @@
 """`python -m tests.slowly STEP_MS [the flags of app.py]`: the real program, drawing slowly.
 
-The bundled model is quicker than a browser: what is to happen between two steps needs more time,
-and so does what is to happen between the pictures and the moment when there is nothing more to say.
+The bundled model is quicker than a browser. Tests that act between two steps, or between the
+pictures and the end of the events, need more time.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ END_S = 0.5
 
 
 def program(step_ms: int) -> list[str]:
-    """Its command, behind Python's."""
+    """Return the arguments with which Python runs this program."""
     return ["-m", "tests.slowly", str(step_ms)]
 
 
@@ -36,12 +36,12 @@ def load(step_s: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
     def slowly(
         *given: Any, on_step: Any = None, cancelled: threading.Event | None = None, **named: Any
     ) -> Any:
-        if on_step is None or cancelled is None:  # the model is warmed up
+        if on_step is None or cancelled is None:  # warm-up
             return generate(*given, **named)
         began = time.monotonic()
 
         def paced(step: int, *more: Any) -> None:
-            # By the clock, so that waking up late does not add up.
+            # Each step ends at a fixed time, so that late wake-ups do not add up.
             cancelled.wait(began + step * step_s - time.monotonic())
             on_step(step, *more)
 
@@ -52,7 +52,7 @@ def load(step_s: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
 
 
 async def ending_slowly(events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
-    """The events; that these are all becomes known a while after the last one."""
+    """Yield the events, and end a while after the last one."""
     async with aclosing(events):
         async for event in events:
             yield event
@@ -60,7 +60,7 @@ async def ending_slowly(events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
 
 
 def end_slowly() -> None:
-    """Has whoever follows a request wait for the end of its events."""
+    """Delay the end of every request's events."""
     told = Reception.events
 
     def events(self: Reception, request_id: str) -> AsyncGenerator[Event]:

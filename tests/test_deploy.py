@@ -1,4 +1,4 @@
-"""What lies in deploy/ fits its schemas, and this program."""
+"""The files in deploy/ are valid by their schemas and match this program."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from serving.metrics import Observer
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 KUBERNETES = "1.37"
-# Settings that are not this program's own.
+# Environment variables that are not settings of this program.
 OTHERS = {"HF_HOME"}
 
 
@@ -34,7 +34,7 @@ def ray_service() -> dict[str, Any]:
 
 
 def pods() -> list[dict[str, Any]]:
-    """The specifications of all pods."""
+    """Return the specifications of all pods."""
     [*_, deployment] = documents("kubernetes.yaml")
     cluster = ray_service()["spec"]["rayClusterConfig"]
     owners = [deployment["spec"], cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
@@ -88,7 +88,7 @@ def test_what_kuberay_does_not_take(place: list[Any], name: str, value: object):
 
 
 def test_requests_are_finished_before_a_pod_is_killed():
-    """And the pictures are sent."""
+    """The grace period covers drawing the pictures and sending them."""
     ends_within_s = settings.read([], {}).stop_within + server.ANSWERS_ON_S + server.GOODBYE_S
     drawing = [pod for pod in pods() if pod["containers"][0]["name"] != "ray-head"]
     service = (DEPLOY / "sdxl-jax.service").read_text()
@@ -117,7 +117,7 @@ def test_compose_takes_its_files():
                 assert not source.startswith("./") or (DEPLOY / source).exists()
 
 
-# What systemd knows of what the unit says: systemd.unit(5), .service(5), .exec(5), .kill(5).
+# Directives known to systemd: systemd.unit(5), .service(5), .exec(5), .kill(5).
 UNIT = {
     "Unit": {"Description", "Wants", "After"},
     "Service": {
@@ -132,7 +132,7 @@ UNIT = {
 
 
 def test_systemd_takes_its_unit(tmp_path: Path):
-    """Every line is one that systemd knows; where there is a systemd, it is asked itself."""
+    """Every line is a directive of systemd; where systemd is installed, it verifies the unit."""
     unit = (DEPLOY / "sdxl-jax.service").read_text()
     section = ""
     for line in filter(None, unit.splitlines()):
@@ -172,7 +172,7 @@ def test_kuberay_leads_visitors_to_the_front_end():
     [port] = ray_service()["spec"]["serveService"]["spec"]["ports"]
     image = (DEPLOY.parent / "Dockerfile").read_text()
     assert f"PORT={port['targetPort']} " in image
-    # This is the name of the port that KubeRay would have led them to.
+    # By default, KubeRay routes visitors to the container port of this name.
     [head] = ray_service()["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"][
         "containers"
     ]

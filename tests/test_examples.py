@@ -1,4 +1,4 @@
-"""The programs in examples/, run as they are, and the notebook, executed by a kernel of its own."""
+"""The programs in examples/, run unchanged, and the notebook, executed in its own kernel."""
 
 import base64
 import io
@@ -20,7 +20,7 @@ from tools.miniature.judge import look
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FLAX = GOLDEN / "flax/checkpoint"
-SIDE = 16  # of its pictures
+SIDE = 16  # of its pictures, in pixels
 
 
 def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Image.Image:
@@ -49,7 +49,7 @@ def test_program(
 
 
 def cut(grid: Image.Image, side: int) -> list[np.ndarray]:
-    """The pictures of a grid, row by row."""
+    """Return the pictures of a grid, row by row."""
     array = np.asarray(grid)
     rows, columns = array.shape[0] // side, array.shape[1] // side
     tiles = array.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
@@ -61,12 +61,12 @@ def test_every_program_is_run() -> None:
     assert names == {"sdxl_article", "one_prompt", "many_prompts", "map_generate"}
 
 
-# In the order of the notebook's prompts.
+# Background colours in the order of the notebook's prompts.
 BACKGROUNDS = ("blue", "white", "purple", "black", "red", "yellow", "green", "orange")
 
 
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bundled miniature, on two simulated devices; its pictures show what was asked."""
+    """On two simulated devices, the bundled miniature draws what the notebook's prompts ask for."""
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("MODEL_ID", raising=False)
@@ -83,7 +83,7 @@ def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ["blue"] * 2, BACKGROUNDS
     for grid, backgrounds in zip(grids, asked, strict=True):
         seen = [look(picture).background for picture in cut(grid, 256)]
-        # The miniature gets some wrong; pictures in disorder would be wrong nearly all.
+        # The miniature gets some wrong; if the order were wrong, nearly all would be.
         assert sum(map(eq, seen, backgrounds)) >= 0.75 * len(seen), seen
 
 

@@ -26,18 +26,18 @@ from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 
-# The real program with the real model, and as few steps as show that one follows another.
+# The real program with the real model, and just enough steps to show progress.
 STEPS = 5
 PROGRAM = ["app.py", "--model", str(BUNDLED), "--steps", str(STEPS)]
 
-# As long as any test waits: the 5 seconds that httpx has are little for a slow machine.
+# Tests wait as long as this; httpx's default of 5 seconds is too short on a slow machine.
 for name in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, name, 60.0)
 
 
 @dataclass
 class Site:
-    """Where it serves, and what is behind it."""
+    """A running server: its address, its pipeline and its thread."""
 
     url: str
     pipe: FakePipeline
@@ -62,7 +62,7 @@ def serve(
     behind_proxy: bool = False,
     **options: Any,
 ) -> Iterator[Site]:
-    """Serves on a port of its own until the block ends."""
+    """Serve on a free port until the block ends."""
     pipe = FakePipeline(held=held)
     observer = observer or Observer()
     if generator is None:
@@ -93,7 +93,7 @@ def serve(
 
 @contextmanager
 def folder_served(folder: Path) -> Iterator[int]:
-    """Serves the pages in a folder, as another site; on a port of its own."""
+    """Serve the pages in a folder as another site, on a free port; yield the port."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -102,7 +102,10 @@ def folder_served(folder: Path) -> Iterator[int]:
 
 
 def start(instance: Instance) -> None:
-    """Until it is ready. One after the other: of two side by side each would compile the same."""
+    """Start a program and wait until it is ready.
+
+    Programs start one after the other; otherwise each would compile the same executables.
+    """
     folder = ROOT / ".pytest_cache"
     folder.mkdir(exist_ok=True)
     with (folder / "starting").open("w") as turn:
@@ -113,9 +116,10 @@ def start(instance: Instance) -> None:
 
 @contextmanager
 def served(program: Sequence[str], log: Path, *, attacked: bool = False) -> Iterator[str]:
-    """Runs a program of ours in a process of its own; ended politely, and with success.
+    """Run one of this project's programs in a process of its own, and stop it gracefully.
 
-    Only where it is attacked may there be tracebacks in the log: Gradio's, of what it refuses.
+    It must exit with status 0. Its log may contain tracebacks only where it is `attacked`: Gradio
+    logs them for the requests it refuses.
     """
     instance = Instance(program, log)
     try:
@@ -129,18 +133,18 @@ def served(program: Sequence[str], log: Path, *, attacked: bool = False) -> Iter
 
 @contextmanager
 def raw_server(answer: Callable[[bytes], bytes | Iterable[bytes] | None]) -> Iterator[str]:
-    """Sends what `answer` makes of a request's bytes and hangs up; for None it stays silent."""
+    """Serve raw bytes: send `answer(request)` and hang up, or stay silent where it is None."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
         def talk(connection: socket.socket) -> None:
-            with suppress(OSError):  # who asked has left, or the test is over
+            with suppress(OSError):  # the client has left, or the test is over
                 said = answer(connection.recv(65_536))
                 if said is not None:
                     for part in [said] if isinstance(said, bytes) else said:
                         connection.sendall(part)
                     connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(65_536):  # closed before, it would be reset
+                    while connection.recv(65_536):  # closing earlier would reset it
                         pass
                     connection.close()
 
@@ -155,7 +159,7 @@ def raw_server(answer: Callable[[bytes], bytes | Iterable[bytes] | None]) -> Ite
 
 
 def raw_request(url: str, sent: str) -> bytes:
-    """Send this as it stands; return all that is answered until the server hangs up."""
+    """Send a raw request, and return everything the server sends until it hangs up."""
     host, _, port = url.removeprefix("http://").partition(":")
     answer = b""
     with socket.create_connection((host, int(port)), timeout=60) as connection:

@@ -1,4 +1,4 @@
-"""This project's networks one by one, as a comparison with another implementation needs them."""
+"""This project's networks one by one, for comparison with another implementation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,11 @@ R = TypeVar("R")
 
 
 def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Largest difference over largest value, both in absolute terms; shapes must be the same."""
+    """Return the largest absolute difference over the largest absolute value of `theirs`.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
     if ours.shape != theirs.shape:
         raise ValueError(f"shapes differ: {ours.shape} and {theirs.shape}")
     difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max()
@@ -42,7 +46,7 @@ class Networks:
 
 
 def load_networks(folder: Path) -> Networks:
-    """Reads a checkpoint from a local folder."""
+    """Load a checkpoint from a local folder."""
     config = read_config(folder)
     encoders = config.text_encoders
     lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
@@ -58,15 +62,15 @@ def load_networks(folder: Path) -> Networks:
 
 
 def load_module(kind: Callable[..., M], config: object, folder: Path) -> M:
-    """One network in float32 from its component's folder."""
+    """Load one network in float32 from its component's folder."""
     network = nnx.eval_shape(lambda: kind(config, dtype=jnp.float32, rngs=shape_rngs()))
     return find(network, folder).load(jnp.asarray)
 
 
 def compiled(function: Callable[..., R]) -> Callable[..., R]:
-    """`jax.jit` for a function of a module, compiled at every call.
+    """Compile a function of a module with `jax.jit`, at every call.
 
-    `nnx.jit` would hand back a copy of all parameters, which is too much in full size.
+    `nnx.jit` would return a copy of all parameters, which is too much at full size.
     """
 
     @wraps(function)
@@ -80,7 +84,7 @@ def compiled(function: Callable[..., R]) -> Callable[..., R]:
 
 @compiled
 def text_states(encoder: CLIPTextEncoder, ids: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """`[B, L]` ids -> the prompt's hidden states `[B, L, D]` and pooled `[B, P]`, if there are."""
+    """Return a prompt's hidden states `[B, L, D]` and pooled `[B, P]` or None, for `[B, L]` ids."""
     return encoder(ids)
 
 
@@ -92,17 +96,17 @@ def unet_prediction(
     prompt_embeds: jax.Array,
     *pooled_and_time_ids: jax.Array,
 ) -> jax.Array:
-    """One forward pass with everything that conditions it, `[B, h, w, C]`."""
+    """Run one forward pass with all its conditioning; return `[B, h, w, C]`."""
     return unet(latents, timesteps, unet.condition(prompt_embeds, *pooled_and_time_ids))
 
 
 @compiled
 def vae_moments(vae: VAE, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Pictures `[B, H, W, 3]` in -1..1 -> mean and log variance `[B, h, w, C]`."""
+    """Encode pictures `[B, H, W, 3]` in -1..1; return mean and log variance `[B, h, w, C]`."""
     return vae.encode(images)
 
 
 @compiled
 def vae_decoded(vae: VAE, z: jax.Array) -> jax.Array:
-    """The VAE's own latents `[B, h, w, C]` -> pictures `[B, H, W, 3]`."""
+    """Decode the VAE's own latents `[B, h, w, C]`; return pictures `[B, H, W, 3]`."""
     return vae.decode(z)

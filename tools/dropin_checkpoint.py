@@ -1,8 +1,8 @@
-"""An SDXL with random weights for `benchmarks.dropin` where there is no accelerator.
+"""An SDXL with random weights for `benchmarks.dropin` on a machine without an accelerator.
 
     .venv-reference/bin/python -m tools.dropin_checkpoint runs/dropin
 
-256x256 pixels, 35 M parameters, and only what diffusers' Flax classes can read, too.
+256x256 pixels, 35 M parameters; limited to what diffusers' Flax classes can read too.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MODEL = Tiny(
 
 
 def main() -> None:
-    """Writes it."""
+    """Write the checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     write(MODEL, parser.parse_args().folder)

@@ -1,4 +1,4 @@
-"""What programs written for diffusers' Flax pipelines ask of them, as arrays to compare.
+"""Calls of diffusers' Flax pipelines, as programs written for them make, and their results.
 
 Only the old interface is used, so the same functions run with diffusers 0.39's classes
 (`tools.incumbent`) and with those of `pipeline.compat`
@@ -22,16 +22,16 @@ STEPS = 25
 def pictures(
     pipeline: Any, params: dict[str, Any], device_counts: Sequence[int] = DEVICES
 ) -> dict[str, np.ndarray]:
-    """Ids and pictures by name; as many devices are needed as the largest of `device_counts`.
+    """Return ids and pictures by name; needs as many devices as the largest of `device_counts`.
 
-    Pictures are float32 in 0..1: `[devices, batch, H, W, 3]` where they were drawn with `jit`,
-    `[batch, H, W, 3]` elsewhere.
+    Pictures are float32 in 0..1: `[devices, batch, H, W, 3]` if they were drawn with `jit`,
+    `[batch, H, W, 3]` otherwise.
     """
     prompts = [f"{PROMPT} {'hat ' * i}" for i in range(8)]
     ids, negative_ids = pipeline.prepare_inputs(prompts), pipeline.prepare_inputs(NEGATIVE)
     key = jax.random.PRNGKey(SEED)
-    # Two pictures from one key: on one device with SDXL, and elsewhere, where diffusers 0.39 draws
-    # only one without `jit`, on each of four.
+    # Two pictures are drawn from one key in one case. With SDXL it is the call on one device.
+    # Otherwise it is the call on four devices, because diffusers 0.39 draws only one without `jit`.
     alone, on_four = (2, 1) if ids.ndim == 3 else (1, 2)
     drawn = {
         "ids": ids,

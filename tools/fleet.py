@@ -1,10 +1,10 @@
-"""How many machines a demand needs: waits and cost from arrivals, drawing time and replicas.
+"""The number of machines that a demand needs: waits and cost from arrivals and drawing time.
 
     python -m tools.fleet --pictures-a-day 1000000 --request-seconds 2.9 --price 4.8
 
-Requests arrive as they like (Poisson), wait in one queue, and are drawn by the first replica that
-is free: an M/G/c queue. The probability of a wait is Erlang's C formula, the wait an exponential
-whose mean is scaled for a drawing time that varies little (Allen and Cunneen). Both are in
+Requests arrive at random (Poisson), wait in one queue, and are drawn by the first replica that is
+free: an M/G/c queue. The probability of a wait is Erlang's C formula. The wait is exponential, with
+a mean that is scaled for a drawing time that varies little (Allen and Cunneen). Both are in
 A. O. Allen, Probability, Statistics, and Queueing Theory, 2nd edition, 1990, chapter 5.
 """
 
@@ -19,13 +19,13 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class Fleet:
-    """Replicas, and what they are asked for.
+    """Replicas and the demand on them.
 
     Attributes:
         arrivals: requests a second.
-        service_s: that a replica needs for a request, on average.
-        variation: of that time, its standard deviation over its mean; 0 if all take the same.
-        replicas: that draw one request at a time each.
+        service_s: mean seconds that a replica needs for a request.
+        variation: the standard deviation of that time over its mean; 0 if it is constant.
+        replicas: the number of replicas, each of which draws one request at a time.
     """
 
     arrivals: float
@@ -35,7 +35,7 @@ class Fleet:
 
     @property
     def utilisation(self) -> float:
-        """The part of their time that replicas draw; from 1 on, the queue has no end."""
+        """The share of time that replicas draw; from 1 on, the queue grows without end."""
         return self.arrivals * self.service_s / self.replicas
 
     @property
@@ -48,17 +48,20 @@ class Fleet:
         return blocked / (1 - self.utilisation * (1 - blocked))
 
     def wait_s(self, part: float) -> float:
-        """Within which so large a part of all requests is begun; infinite if it never ends."""
+        """Return the seconds within which the share `part` of all requests begins.
+
+        Infinite if the queue grows without end.
+        """
         if self.utilisation >= 1:
             return math.inf
         if self.must_wait <= 1 - part:
             return 0.0
         idle = self.replicas * (1 - self.utilisation)
-        mean_s = (1 + self.variation**2) / 2 * self.service_s / idle  # of those that wait
+        mean_s = (1 + self.variation**2) / 2 * self.service_s / idle  # over requests that wait
         return mean_s * math.log(self.must_wait / (1 - part))
 
     def enough(self, wait_s: float, part: float) -> "Fleet":
-        """The same with the fewest replicas that begin such a part of all requests in time."""
+        """Return this fleet with the fewest replicas that begin `part` of requests in `wait_s`."""
         fleet = replace(self, replicas=max(1, math.ceil(self.arrivals * self.service_s)))
         while fleet.wait_s(part) > wait_s:
             fleet = replace(fleet, replicas=fleet.replicas + 1)
@@ -66,7 +69,7 @@ class Fleet:
 
 
 def simulated_waits(arrivals: list[float], services: list[float], replicas: int) -> list[float]:
-    """Seconds that each request waits: from when each comes, and how long each takes."""
+    """Return the seconds that each request waits, from all arrival and service times."""
     free = [0.0] * replicas
     waits = []
     for at, service_s in zip(arrivals, services, strict=True):
@@ -77,7 +80,7 @@ def simulated_waits(arrivals: list[float], services: list[float], replicas: int)
 
 
 def poisson(arrivals: float, count: int, rng: random.Random) -> list[float]:
-    """When so many requests come, in seconds."""
+    """Return the random times of `count` arrivals, in seconds; `arrivals` is their rate."""
     at, times = 0.0, []
     for _ in range(count):
         at += rng.expovariate(arrivals)
@@ -100,7 +103,7 @@ def _a_part(text: str) -> float:
 
 
 def main() -> None:
-    """Prints what a demand needs."""
+    """Print the number of replicas that a demand needs."""
     parser = argparse.ArgumentParser(prog="python -m tools.fleet")
     parser.add_argument("--pictures-a-day", type=_above_zero, required=True)
     parser.add_argument("--pictures", type=_above_zero, default=4, help="of a request")

@@ -1,12 +1,12 @@
-"""Checkpoints in full size with random weights: SDXL base, Stable Diffusion 1.5 and 2.1.
+"""Full-size checkpoints with random weights: SDXL base, Stable Diffusion 1.5 and 2.1.
 
     .venv-reference/bin/python -m tools.full_size_checkpoint runs/full_size --family sdxl
 
 The configurations are exactly those of stabilityai/stable-diffusion-xl-base-1.0,
 stable-diffusion-v1-5/stable-diffusion-v1-5 and stabilityai/stable-diffusion-2-1 on
-https://huggingface.co; float16 on disk (SDXL 6.9 GB, the others 2.7 and 2.6), under the names that
-the published `fp16` variants have. The tokenizers know few words: the real vocabulary is not needed
-to compare networks.
+https://huggingface.co. Weights are float16 on disk (SDXL 6.9 GB, the others 2.7 and 2.6), with the
+file names of the published `fp16` variants. The tokenizers know few words: a comparison of networks
+does not need the real vocabulary.
 """
 
 import argparse
@@ -44,7 +44,7 @@ SEED = 20
 
 @dataclass(frozen=True)
 class FullSize:
-    """A published checkpoint: its configurations, and how many parameters it has."""
+    """A published checkpoint: its configurations and its number of parameters."""
 
     title: str
     parameters: int
@@ -69,7 +69,7 @@ def _text(width: int, layers: int, heads: int, act: str, projection_dim: int) ->
 
 
 def _unet(width: int, **other: Any) -> dict[str, Any]:
-    """Of Stable Diffusion 1 and 2."""
+    """Return the arguments of Stable Diffusion 1's or 2's UNet."""
     return unet(
         (320, 640, 1280, 1280),
         "xxx-",
@@ -115,7 +115,7 @@ FAMILIES = {
         vae=_vae(512, 0.18215),
         scheduler=PNDMScheduler(**SDXL_SCHEDULE, skip_prk_steps=True, steps_offset=1),
         safety_checker=CLIPConfig(
-            text_config={"hidden_size": 768, "num_attention_heads": 12},  # it has no such encoder
+            text_config={"hidden_size": 768, "num_attention_heads": 12},  # unused: no text encoder
             vision_config={
                 "hidden_size": 1024,
                 "intermediate_size": 4096,
@@ -146,7 +146,7 @@ SAFETY_CHECKER = ["stable_diffusion", "StableDiffusionSafetyChecker"]
 
 
 def write_checkpoint(family: FullSize, folder: Path) -> int:
-    """Writes every component, one at a time, and returns the number of parameters."""
+    """Write every component, one at a time; return the number of parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers = {"tokenizer": "<|endoftext|>"}
     if family.text_encoder_2 is not None:
@@ -196,7 +196,7 @@ def _model_index(family: FullSize) -> dict[str, Any]:
 
 
 def _networks(family: FullSize) -> dict[str, torch.nn.Module]:
-    """The networks' names and shapes; a meta tensor takes no memory."""
+    """Return the networks by name, as meta tensors, which take no memory."""
     with torch.device("meta"):
         networks: dict[str, torch.nn.Module] = {"text_encoder": CLIPTextModel(family.text_encoder)}
         if family.text_encoder_2 is not None:
@@ -220,7 +220,7 @@ def _prefixed(name: str, prefix: str) -> str:
 
 
 def main() -> None:
-    """Writes the checkpoint and checks its size."""
+    """Write the checkpoint and check its number of parameters."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--family", choices=FAMILIES, default="sdxl")

@@ -1,11 +1,11 @@
-"""A model in full size against torch, and one end-to-end run, within 24 GiB of memory.
+"""A full-size model against torch, and one end-to-end run, within 24 GiB of memory.
 
     .venv-reference/bin/python -m tools.full_size_parity runs/full_size
     .venv-reference/bin/python -m tools.full_size_parity runs/full_size_sd_1 --family sd_1
 
-writes the checkpoint of `tools.full_size_checkpoint` if it is not there, compares every network
-in float32 with torch's (each side alone in a process of its own, one network at a time), runs
-`python -m pipeline` on the checkpoint, and records it all as JSON and Markdown in benchmarks/.
+Writes the checkpoint of `tools.full_size_checkpoint` if it is missing. Compares every network in
+float32 with torch's, each side in its own process, one network at a time. Runs `python -m pipeline`
+on the checkpoint, and records everything as JSON and Markdown in benchmarks/.
 """
 
 import argparse
@@ -31,7 +31,7 @@ FAMILIES = {
     " (1.370 B parameters)",
     "sd_2": "Stable Diffusion 2.1's exact configuration (1.290 B parameters)",
 }
-VARIANT = "fp16"  # as which the checkpoint is on disk; both sides compute in float32
+VARIANT = "fp16"  # the checkpoint's variant on disk; both sides compute in float32
 END_TO_END = ("--height", "256", "--width", "256", "--steps", "3", "--images", "1")
 LOADED = "loaded "
 GIB = 2**30
@@ -41,12 +41,15 @@ Arrays = dict[str, np.ndarray]
 
 
 def is_xl(folder: Path) -> bool:
-    """Whether a checkpoint is an SDXL."""
+    """Return whether a checkpoint is an SDXL."""
     return (folder / "text_encoder_2").is_dir()
 
 
 def make_inputs(component: str, folder: Path) -> Arrays:
-    """What a component is compared on: the UNet at latent 32x32 with batch 2, the VAE at 32x32."""
+    """Make a component's inputs.
+
+    The UNet gets latents of 32x32 with batch 2, the VAE latents of 32x32.
+    """
     rng = np.random.default_rng(3)
 
     def noise(*shape: int) -> np.ndarray:
@@ -73,7 +76,7 @@ def make_inputs(component: str, folder: Path) -> Arrays:
 
 
 def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
-    """torch's outputs for `make_inputs`, and the seconds that loading took."""
+    """Return torch's outputs for `make_inputs`, and the seconds that loading took."""
     import torch
     from diffusers import AutoencoderKL, UNet2DConditionModel
     from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
@@ -111,12 +114,12 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
         decoded = torch_reference.vae_decode(network, inputs["z"])
         outputs = {"mean": mean, "logvar": logvar, "decoded": decoded}
     if component == "text_encoder":
-        del outputs["pooled"]  # not projected, and nothing uses it
+        del outputs["pooled"]  # not projected, and not used
     return outputs, seconds
 
 
 def ours(component: str, folder: Path) -> tuple[Arrays, float]:
-    """The same from this project's networks."""
+    """Return our networks' outputs for `make_inputs`, and the seconds that loading took."""
     from pipeline.images.moderation import prepare
     from pipeline.models.clip import CLIPTextEncoder
     from pipeline.models.config import read_config
@@ -154,7 +157,7 @@ def ours(component: str, folder: Path) -> tuple[Arrays, float]:
 
 
 def run_side(side: str, component: str, folder: Path, out: Path) -> None:
-    """One side of one comparison, in this process: outputs to `out`, figures to stdout."""
+    """Run one side of a comparison in this process: outputs to `out`, figures to stdout."""
     outputs, seconds = (theirs if side == "theirs" else ours)(component, folder)
     np.savez(out, **outputs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -162,7 +165,7 @@ def run_side(side: str, component: str, folder: Path, out: Path) -> None:
 
 
 def compare(component: str, folder: Path, pythons: dict[str, str]) -> dict[str, Any]:
-    """Both sides, each in a process of its own; the error of every output."""
+    """Run both sides, each in its own process; return the relative error of every output."""
     record: dict[str, Any] = {}
     arrays: dict[str, Arrays] = {}
     for side, python in pythons.items():
@@ -183,7 +186,7 @@ def compare(component: str, folder: Path, pythons: dict[str, str]) -> dict[str, 
 
 
 def end_to_end(folder: Path, python: str, dtype: str) -> dict[str, Any]:
-    """`python -m pipeline` in 256x256: what every stage took, and the peak memory up to it."""
+    """Run `python -m pipeline` at 256x256; return each stage's time and the peak memory so far."""
     command = [python, "-m", "pipeline", "a red star", "--model", str(folder), "--verbose"]
     command += [*END_TO_END, "--dtype", dtype, "--out", str(folder / f"pictures_{dtype}")]
     start = time.perf_counter()
@@ -223,11 +226,11 @@ def end_to_end(folder: Path, python: str, dtype: str) -> dict[str, Any]:
 
 
 def _so_far(pid: int) -> dict[str, float]:
-    """What a running process has used: its most resident memory, and processor time (Linux)."""
+    """Return a running process's peak resident memory and its processor time (Linux only)."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    ticks = int(fields[11]) + int(fields[12])  # in user mode and in the kernel
+    ticks = int(fields[11]) + int(fields[12])  # user mode and kernel
     return {
         "peak_bytes": int(line.split()[1]) * 1024,
         "cpu_seconds": ticks / os.sysconf("SC_CLK_TCK"),
@@ -235,7 +238,7 @@ def _so_far(pid: int) -> dict[str, float]:
 
 
 def report(record: dict[str, Any], file: Path) -> str:
-    """The record, which is in `file`, as Markdown."""
+    """Format the record, which is in `file`, as Markdown."""
     lines = [
         "# Full size: agreement with torch, memory, load time",
         "",
@@ -308,13 +311,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--python", default=".venv/bin/python", help="the environment without torch")
     add("--components", nargs="*", choices=COMPONENTS, help="all that there are by default")
     add("--end-to-end", nargs="*", default=["float32"], choices=("float32", "bfloat16"))
-    for hidden in ("--side", "--component", "--out"):  # of the processes this one starts
+    for hidden in ("--side", "--component", "--out"):  # for the processes that this one starts
         add(hidden, help=argparse.SUPPRESS)
     return parser
 
 
 def main() -> None:
-    """Compares, runs, records; figures of an earlier record that are not measured again stay."""
+    """Compare, run and record.
+
+    Figures of an earlier record stay unless they are measured again.
+    """
     options = _parser().parse_args()
     folder: Path = options.folder
     if options.side:

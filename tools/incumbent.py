@@ -1,14 +1,14 @@
-"""The Flax pipelines of diffusers 0.39, run in an environment of their own.
+"""The Flax pipelines of diffusers 0.39, run in their own environment.
 
     .venv-incumbent/bin/python -m tools.incumbent CHECKPOINT OUT.npz
 
-draws `tools.flax_calls.pictures` from a checkpoint, on each number of `--devices`. Without torch
-those classes read Flax's own format alone, so a copy is made that has the weights in it.
+Draws `tools.flax_calls.pictures` from a checkpoint, on each number of `--devices`. Without torch
+those classes read only Flax's own format, so the checkpoint is copied and converted first.
 
-Two constants of theirs are not those of the networks as they were trained, in torch, which this
-project follows: the epsilon of the GroupNorm before a transformer (1e-5 for 1e-6) and the gate of
-GEGLU (GELU's tanh approximation for the exact one). `--torch-constants` gives them torch's and
-leaves everything else as it is, so that what remains is a difference for which there is no excuse.
+Two of their constants differ from those with which torch trained the networks, and which this
+project follows: the epsilon of the GroupNorm before a transformer (1e-5 instead of 1e-6) and the
+gate of GEGLU (GELU's tanh approximation instead of the exact one). `--torch-constants` sets both to
+torch's and leaves everything else as it is, so that any other difference is an error.
 """
 
 import argparse
@@ -43,14 +43,14 @@ MODELS = {
 
 
 class _Tensor(np.ndarray):
-    """A NumPy array to code that expects torch's tensors."""
+    """A NumPy array for code that expects torch's tensors."""
 
     def numpy(self) -> np.ndarray:
         return np.asarray(self, np.float32)
 
 
 def convert(checkpoint: Path, folder: Path) -> None:
-    """Copies a checkpoint to a folder that is not there yet, with Flax's weights beside it."""
+    """Copy a checkpoint to `folder`, which must not exist, and add Flax's weights to it."""
     shutil.copytree(checkpoint, folder)
     for name, kind in TEXT_ENCODERS.items():
         if (folder / name).is_dir():
@@ -68,19 +68,19 @@ def convert(checkpoint: Path, folder: Path) -> None:
 
 
 def load(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """A checkpoint's pipeline, without a safety checker, and its parameters."""
+    """Load a checkpoint's pipeline, without a safety checker, and its parameters."""
     xl = (folder / "text_encoder_2").is_dir()
     absent = {} if xl else {"safety_checker": None, "feature_extractor": None}
     return diffusers.FlaxDiffusionPipeline.from_pretrained(folder, **absent)
 
 
 def use_torch_constants() -> None:
-    """Gives the classes the two constants that torch's have."""
+    """Set the two constants of diffusers' classes to torch's."""
     attention_flax.nn = _Patched()
 
 
 class _Patched:
-    """`flax.linen` as diffusers' attention_flax.py uses it, but for two constants."""
+    """`flax.linen` for diffusers' attention_flax.py, with two constants changed."""
 
     gelu = staticmethod(partial(nn.gelu, approximate=False))
     GroupNorm = staticmethod(lambda num_groups, epsilon: nn.GroupNorm(num_groups, epsilon=1e-6))
@@ -90,7 +90,7 @@ class _Patched:
 
 
 def main() -> None:
-    """Draws the pictures and writes them as one file."""
+    """Draw the pictures and write them to one file."""
     parser = argparse.ArgumentParser(prog="python -m tools.incumbent")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)

@@ -1,13 +1,12 @@
-"""Golden files: what torch's diffusers computes from the tiny checkpoints.
+"""Golden files: the outputs of torch's diffusers for the tiny checkpoints.
 
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
-builds every checkpoint of `tools.tiny_checkpoints` and writes `tests/golden/<name>/golden.npz`
-beside those of `TINY`, and `safety.npz` beside that of `SAFE`, the same bytes each time with the
-same versions of torch, diffusers and transformers. `tests/pipeline/test_golden.py` and
-`tests/pipeline/models/test_safety_checker.py` hold the project's own networks against them, without
-torch.
-All pictures and latents are channels last, all numbers float32 but for the int32 ids.
+Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
+beside those of `TINY`, and `safety.npz` beside that of `SAFE`. The bytes are the same each time
+with the same versions of torch, diffusers and transformers. `tests/pipeline/test_golden.py` and
+`tests/pipeline/models/test_safety_checker.py` compare the project's own networks with them, without
+torch. All pictures and latents are channels last; all numbers are float32, except the int32 ids.
 """
 
 import argparse
@@ -40,14 +39,14 @@ NEGATIVE_PROMPTS = ("circle, green", "square above a star")
 STEP_COUNTS = (1, 2, 3, 25, 50)
 STEPS = 25
 GUIDANCE_SCALE = 5.0
-# Of pictures for the safety checker: as it takes them, to be enlarged, and to be made smaller.
+# Sizes of pictures for the safety checker: its own, one to enlarge, one to reduce.
 CHECKED_SIZES = ((28, 28), (20, 33), (90, 64))
 CHECKED_EACH = 4
 THRESHOLD_SETS = 8
 
 
 def golden(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
-    """Every array of one golden file."""
+    """Return every array of one golden file."""
     rng = np.random.default_rng([tiny.seed, 100])
     text = torch_reference.encode_text(pipe, PROMPTS)
     return {
@@ -73,7 +72,10 @@ def _latents(pipe: Pipeline, rng: np.random.Generator) -> np.ndarray:
 def _unet(
     pipe: Pipeline, text: dict[str, np.ndarray], rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Two rows that differ in everything; the second time is between two training timesteps."""
+    """Run the UNet on two rows that differ in everything.
+
+    The second row's time is between two training timesteps.
+    """
     inputs = {"latents": _latents(pipe, rng), "timesteps": np.array([961, 20.75], np.float32)}
     if "pooled" in text:
         sizes = [[1024, 1024, 0, 0, 1024, 1024], [768, 512, 16, 3, 256, 640]]
@@ -108,9 +110,10 @@ def _schedules(pipe: Pipeline) -> dict[str, np.ndarray]:
 def _samples(
     pipe: Pipeline, rng: np.random.Generator, schedulers: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Two pictures from two prompts: no negative prompt, one for each, and without guidance.
+    """Draw two pictures from two prompts, in several cases.
 
-    And with one for each by every one of `schedulers` in place of the checkpoint's own.
+    The cases are: no negative prompts, one for each picture, and no guidance; then negative prompts
+    with each of `schedulers` in place of the checkpoint's own.
     """
     latents = _latents(pipe, rng)
     result = {
@@ -140,7 +143,7 @@ def _samples(
 
 
 def safety(pipe: StableDiffusionPipeline, tiny: Tiny) -> dict[str, np.ndarray]:
-    """Pictures of several sizes, their embeddings, and verdicts by several sets of thresholds."""
+    """Return pictures of several sizes, their embeddings, and verdicts for several thresholds."""
     rng = np.random.default_rng([tiny.seed, 100])
     pictures = [draw_pictures(rng, CHECKED_EACH, *size) for size in CHECKED_SIZES]
     parts = pipe.safety_checker, pipe.feature_extractor
@@ -163,7 +166,7 @@ def safety(pipe: StableDiffusionPipeline, tiny: Tiny) -> dict[str, np.ndarray]:
 
 
 def draw_pictures(rng: np.random.Generator, count: int, height: int, width: int) -> np.ndarray:
-    """Soft blots with some noise, `[count, height, width, 3]` uint8."""
+    """Draw soft blots with some noise, `[count, height, width, 3]` uint8."""
     blots = rng.integers(0, 256, (count, 4, 4, 3), np.uint8)
     scaled = [Image.fromarray(blot).resize((width, height)) for blot in blots]
     noise = rng.normal(0, 20, (count, height, width, 3))
@@ -173,10 +176,13 @@ def draw_pictures(rng: np.random.Generator, count: int, height: int, width: int)
 def draw_thresholds(
     checker: StableDiffusionSafetyChecker, embeds: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of the 17 concepts and of the 3 of special care: most out of reach, some close by.
+    """Draw thresholds for the 17 concepts and for the 3 concepts of special care.
 
-    Those are so near to what a picture scores, of all with `embeds` `[B, P]`, that special care
-    decides about it.
+    Most are out of reach. The others are so close to the score of a picture with one of the
+    embeddings `embeds` `[B, P]` that special care decides its verdict.
+
+    Returns:
+        Both sets of thresholds, `[17]` and `[3]` float32.
     """
 
     def draw(concepts: np.ndarray, close: float) -> np.ndarray:
@@ -194,7 +200,7 @@ def draw_thresholds(
 
 
 def main() -> None:
-    """Writes checkpoints and golden files, and prints their sizes."""
+    """Write checkpoints and golden files, and print their sizes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

@@ -15,7 +15,7 @@ from ui import i18n
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update")
 PROMPT = "a large red star on a blue background"
-_MANY_STEPS = 50  # so that there is time to look
+_MANY_STEPS = 50  # so that a state lasts long enough to look at it
 _MINUTE_MS = 60_000.0
 _THREE_FRAMES = """async () => {
   for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
@@ -23,20 +23,20 @@ _THREE_FRAMES = """async () => {
 
 
 def chromium(playwright: Playwright) -> str:
-    """Where Chromium is: in PATH, or where Playwright keeps its own."""
+    """Return the path of Chromium: in PATH, or else Playwright's own."""
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     return found or playwright.chromium.executable_path
 
 
 def flags() -> list[str]:
-    """What Chromium is started with."""
-    # Its own sandbox does not work for root, as whom containers often run tests.
+    """Return Chromium's command-line flags."""
+    # Chromium's sandbox does not work for root, and containers often run tests as root.
     return [*FLAGS, "--no-sandbox"] if os.getuid() == 0 else list(FLAGS)
 
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """Chromium, without a window."""
+    """Run Chromium without a window."""
     with sync_playwright() as playwright:
         executable = chromium(playwright)
         browser = playwright.chromium.launch(
@@ -47,7 +47,10 @@ def launched() -> Iterator[Browser]:
 
 
 def walk(page: Page, steps: int) -> Iterator[str]:
-    """Yields the name of each state while the page is in it; it ends with pictures of `steps`."""
+    """Yield the name of each state while the page is in it.
+
+    The last pictures are drawn in `steps` steps.
+    """
     prompt, status = page.locator("#prompt textarea"), page.locator("#status")
     expect(prompt).to_be_visible()
     expect(page.locator("html[data-sdxl]")).to_be_attached()
@@ -75,7 +78,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     yield "stopped"
     _set_steps(page, steps)
     prompt.press("Enter")
-    expect(status).not_to_contain_text("4 pictures")  # of those before, on a quick machine
+    expect(status).not_to_contain_text("4 pictures")  # the run that was stopped may have finished
     expect(status).to_contain_text("4 pictures", timeout=_MINUTE_MS)
     _wait_for_pictures(page)
     yield "finished"
@@ -89,7 +92,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
 
 
 def _wait_for_pictures(page: Page) -> None:
-    """Until all four are there and have been fetched."""
+    """Wait until all four pictures are in the gallery and have been fetched."""
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
     page.wait_for_function(
         "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
@@ -97,7 +100,10 @@ def _wait_for_pictures(page: Page) -> None:
 
 
 def open_advanced(page: Page) -> None:
-    """Until its fields have the values that they begin with: what is typed before is undone."""
+    """Open the advanced settings, and wait until their fields have initial values.
+
+    The page would overwrite text that is typed earlier.
+    """
     page.get_by_role("button", name=i18n.ADVANCED).click()
     expect(page.locator("#steps input[type=number]")).to_be_visible()
     page.evaluate(_THREE_FRAMES)
@@ -111,7 +117,7 @@ def _set_steps(page: Page, steps: int) -> None:
 
 @contextmanager
 def _somebody_else_drawing(url: str) -> Iterator[None]:
-    """Another visitor's request, which is given up in the end."""
+    """Occupy the server with another visitor's request until the block ends."""
     body = {"prompt": "a yellow moon", "num_inference_steps": _MANY_STEPS}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}v1/generate", json.dumps(body).encode(), headers)

@@ -1,6 +1,6 @@
 """`make screenshots`: the page in each of its states, light and dark, wide and on a phone.
 
-The bundled miniature draws; a folder is filled with `<state>-<light|dark>-<wide|phone>.png`.
+The bundled miniature draws. Writes `<state>-<light|dark>-<wide|phone>.png` files to a folder.
 """
 
 import argparse
@@ -18,7 +18,7 @@ _STEPS = 25
 
 
 def main() -> None:
-    """Fills a folder."""
+    """Take all screenshots."""
     parser = argparse.ArgumentParser(prog="python -m tools.screenshots", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "screenshots")
     out: Path = parser.parse_args().out

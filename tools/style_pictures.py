@@ -1,9 +1,9 @@
-"""Small pictures of the page's styles, all of the same prompt and seed.
+"""Small pictures of the page's styles, all from the same prompt and seed.
 
     .venv/bin/python -m tools.style_pictures
 
-Those of the bundled miniature are in ui/style-pictures/. The styles for SDXL have none until
-somebody with its weights makes them:
+ui/style-pictures/ has the bundled miniature's. The styles for SDXL have no pictures yet, because
+they need its weights:
 
     .venv/bin/python -m tools.style_pictures --kind sdxl --model a-folder-or-hub-id
 """
@@ -22,7 +22,7 @@ SIDE = 96
 
 
 def main() -> None:
-    """Draws and writes them."""
+    """Draw the pictures and write them."""
     parser = argparse.ArgumentParser(prog="python -m tools.style_pictures")
     parser.add_argument("--kind", type=Kind, default=Kind.MINIATURE, choices=tuple(Kind))
     parser.add_argument("--model", default=str(BUNDLED), help="folder or Hub id")

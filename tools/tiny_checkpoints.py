@@ -1,6 +1,6 @@
 """Tiny checkpoints of every family with random weights, built and saved by torch's own classes.
 
-Together the shapes in `TINY` cover what checkpoints look like, and the ways their files are
+Together the entries of `TINY` cover the shapes of checkpoints and the ways in which their files are
 written; `tools.make_goldens` writes them to `tests/golden/`. Weights are float16 on disk, which
 float32 represents exactly, so both sides of a comparison start from the same numbers. Runs in the
 reference environment.
@@ -41,7 +41,7 @@ from tools.miniature.vocabulary import write_tokenizer
 Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline
 
 END = "<|endoftext|>"
-# What files had to say in 2022; the rest was added later and follows from defaults.
+# The keys that files had in 2022; later ones follow from defaults.
 FIRST_KEYS = {
     "unet/config.json": (
         *("_class_name", "act_fn", "attention_head_dim", "block_out_channels"),
@@ -66,13 +66,13 @@ NO_SAFETY_CHECKER = {
     "feature_extractor": None,
     "requires_safety_checker": False,
 }
-# Of other schedulers, which published files have beside their own.
+# Settings of other schedulers, which published files have beside their own.
 CARRIED_SETTINGS = {"clip_sample": False, "set_alpha_to_one": False, "skip_prk_steps": True}
 
 
 @dataclass(frozen=True)
 class Files:
-    """How a checkpoint is written, beyond what torch's classes do of themselves."""
+    """The ways in which a checkpoint's files differ from those that torch's classes write."""
 
     tokenizer_json: bool = False  # `tokenizer.json` alone, not `vocab.json` and `merges.txt`
     published_text_encoders: bool = False  # prefix `text_model.` and an integer `position_ids`
@@ -88,11 +88,14 @@ class Files:
 class Tiny:
     """One checkpoint: the arguments of every component's class, and how its files are written.
 
-    `text_encoder` and `text_encoder_2` leave out what follows from the tokenizer; the UNet leaves
-    out what follows from the other components. `text_encoder_2` None makes a Stable Diffusion 1 or
-    2. `real_eos` False writes the 2 that published files have. `pad_token` is the first
-    tokenizer's. `every_scheduler` asks for golden pictures of all schedulers. `safety_checker` is
-    made by the function of that name.
+    Attributes:
+        text_encoder, text_encoder_2: without the arguments that follow from the tokenizer. None for
+            `text_encoder_2` makes a Stable Diffusion 1 or 2.
+        unet: without the arguments that follow from the other components.
+        every_scheduler: adds golden pictures of all schedulers.
+        safety_checker: made by the function of that name.
+        pad_token: the first tokenizer's.
+        real_eos: False writes 2 as `eos_token_id`, as published files do.
     """
 
     seed: int
@@ -112,13 +115,13 @@ class Tiny:
 
     @property
     def tokenizers(self) -> dict[str, str]:
-        """Their folders and pad tokens."""
+        """The pad token of each tokenizer, by its folder."""
         first = {"tokenizer": self.pad_token}
         return first if self.text_encoder_2 is None else first | {"tokenizer_2": "!"}
 
 
 def text_encoder(width: int, layers: int, heads: int, act: str, **other: Any) -> dict[str, Any]:
-    """A CLIP text encoder's arguments."""
+    """Return a CLIP text encoder's arguments."""
     return {
         "hidden_size": width,
         "intermediate_size": 2 * width,
@@ -131,7 +134,10 @@ def text_encoder(width: int, layers: int, heads: int, act: str, **other: Any) ->
 
 
 def unet(channels: Sequence[int], attention: str, **other: Any) -> dict[str, Any]:
-    """A UNet's arguments; `attention` has one letter per block, "-" without attention, "x" with."""
+    """Return a UNet's arguments.
+
+    `attention` has one letter per block: "x" with attention, "-" without.
+    """
     down = ["CrossAttnDownBlock2D" if letter == "x" else "DownBlock2D" for letter in attention]
     up = ["CrossAttnUpBlock2D" if letter == "x" else "UpBlock2D" for letter in attention[::-1]]
     return {
@@ -145,7 +151,7 @@ def unet(channels: Sequence[int], attention: str, **other: Any) -> dict[str, Any
 
 
 def vae(channels: Sequence[int], **other: Any) -> dict[str, Any]:
-    """A VAE's arguments."""
+    """Return a VAE's arguments."""
     return {
         "block_out_channels": list(channels),
         "down_block_types": ["DownEncoderBlock2D"] * len(channels),
@@ -157,7 +163,7 @@ def vae(channels: Sequence[int], **other: Any) -> dict[str, Any]:
 def safety_checker(
     width: int, layers: int, heads: int, *, shortest_edge: int, projection_dim: int, **other: Any
 ) -> dict[str, Any]:
-    """Arguments of a safety checker's vision encoder and projection, and of its pictures."""
+    """Return the arguments of a safety checker and of the processor of its pictures."""
     vision = text_encoder(width, layers, heads, "quick_gelu", **other)
     return {
         "projection_dim": projection_dim,
@@ -174,7 +180,7 @@ SDXL_SCHEDULE = {
 }
 
 TINY: dict[str, Tiny] = {
-    # SDXL base in small, files as published.
+    # A small SDXL base, with files as published.
     "plain": Tiny(
         seed=1,
         words=("a", "red", "star", "on", "blue"),
@@ -306,7 +312,7 @@ TINY: dict[str, Tiny] = {
         scheduler={**SDXL_SCHEDULE, "timestep_spacing": "leading", "steps_offset": 1},
         files=Files(published_text_encoders=True),
     ),
-    # As distilled SDXLs have it: a number of transformer layers for every single ResNet.
+    # Distilled SDXLs have a number of transformer layers for every single ResNet.
     "distilled": Tiny(
         seed=6,
         words=("fine", "finest"),
@@ -336,7 +342,7 @@ TINY: dict[str, Tiny] = {
         scheduler={**SDXL_SCHEDULE, "timestep_spacing": "trailing"},
         files=Files(tokenizer_json=True, variant="fp16", max_shard_size="50KB"),
     ),
-    # Stable Diffusion 1 in small, files as first published.
+    # A small Stable Diffusion 1, with files as first published.
     "sd_1": Tiny(
         seed=7,
         words=("a", "red", "star", "on", "blue"),
@@ -364,7 +370,7 @@ TINY: dict[str, Tiny] = {
             carried_settings=True,
         ),
     ),
-    # Stable Diffusion 2 in small, as it is at 768 pixels.
+    # A small Stable Diffusion 2, like the one for 768 pixels.
     "sd_2": Tiny(
         seed=8,
         words=("night", "knight", "light"),
@@ -395,7 +401,7 @@ TINY: dict[str, Tiny] = {
     ),
 }
 
-# Stable Diffusion 1 with its safety checker; `safety.npz` is beside it.
+# A Stable Diffusion 1 with its safety checker; `safety.npz` is beside it.
 SAFE: dict[str, Tiny] = {
     "safety": Tiny(
         seed=11,
@@ -423,8 +429,8 @@ SAFE: dict[str, Tiny] = {
     ),
 }
 
-# What diffusers' Flax classes can read too: 32 groups, a middle with attention, timesteps that are
-# `leading` with an offset of 1. `tools.incumbent` makes the golden files beside them.
+# Checkpoints that diffusers' Flax classes can read too: 32 groups, a middle block with attention,
+# `leading` timesteps with an offset of 1. `tools.incumbent` makes their golden files.
 FLAX: dict[str, Tiny] = {
     "flax": Tiny(
         seed=7,
@@ -471,7 +477,7 @@ FLAX: dict[str, Tiny] = {
 
 
 def write(tiny: Tiny, folder: Path) -> None:
-    """Builds the checkpoint and writes it to `folder`, replacing what is there."""
+    """Build the checkpoint and write it to `folder`, replacing its contents."""
     shutil.rmtree(folder, ignore_errors=True)
     pipe = build(tiny, folder).to(tiny.files.dtype)
     pipe.save_pretrained(
@@ -505,7 +511,7 @@ def write(tiny: Tiny, folder: Path) -> None:
 
 
 def load(folder: Path, variant: str | None = None) -> Pipeline:
-    """The checkpoint as diffusers itself reads it, in float32."""
+    """Load a checkpoint with diffusers itself, in float32."""
     xl = (folder / "text_encoder_2").is_dir()
     pipe = (StableDiffusionXLPipeline if xl else StableDiffusionPipeline).from_pretrained(
         folder,
@@ -519,7 +525,7 @@ def load(folder: Path, variant: str | None = None) -> Pipeline:
 
 
 def build(tiny: Tiny, scratch: Path) -> Pipeline:
-    """The pipeline in memory, float32. Leaves tokenizer files in `scratch`."""
+    """Build the pipeline in memory, in float32; `scratch` gets temporary tokenizer files."""
     tokenizers = {}
     for name, pad_token in tiny.tokenizers.items():
         write_tokenizer(scratch / name, tiny.words, pad_token)
@@ -560,9 +566,9 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
 def build_safety_checker(
     arguments: dict[str, Any],
 ) -> tuple[StableDiffusionSafetyChecker, CLIPImageProcessorPil]:
-    """What `safety_checker` gives the arguments of; and what makes pictures ready for it."""
+    """Build a safety checker from `safety_checker`'s arguments, and its image processor."""
     config = CLIPConfig(
-        text_config={"hidden_size": 8, "num_attention_heads": 1},  # it has no such encoder
+        text_config={"hidden_size": 8, "num_attention_heads": 1},  # unused: no text encoder
         vision_config=arguments["vision_config"],
         projection_dim=arguments["projection_dim"],
     )
@@ -587,24 +593,25 @@ def _text_config(
 
 
 def randomise(module: torch.nn.Module, rng: np.random.Generator) -> None:
-    """Fills every parameter with `draw`."""
+    """Fill every parameter with `draw`."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(torch.from_numpy(draw(name, tuple(parameter.shape), rng)))
 
 
 def draw(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Values of the parameter called `name`, float16.
+    """Draw values for the parameter called `name`, float16.
 
-    None is idle: no zeros, no ones, activations near unit size at any depth. Sizes are such that
-    25 Euler steps neither ignore their inputs nor amplify rounding errors.
+    No parameter is without effect: there are no zeros and no ones, and activations are near unit
+    size at any depth. With these values 25 Euler steps neither ignore their inputs nor amplify
+    rounding errors.
     """
     values = rng.standard_normal(shape, dtype=np.float32)
     if "embedding.weight" in name:  # the text encoders' tables
         values *= 0.5
     elif len(shape) > 1:
         values /= np.sqrt(np.prod(shape[1:]))
-    elif name.endswith("weight"):  # of a norm
+    elif name.endswith("weight"):  # a norm's
         values = 1 + 0.2 * values
     else:
         values *= 0.1
@@ -619,7 +626,7 @@ def _rename(
 
 
 def _published_text_encoder(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The names that transformers used before version 5, with the buffer it saved then."""
+    """Rename tensors as transformers before version 5 did, and add the buffer that it saved."""
     positions = next(v for k, v in tensors.items() if k.endswith("position_embedding.weight"))
     renamed = {
         name if name.startswith(("text_model.", "text_projection.")) else f"text_model.{name}": v
@@ -630,7 +637,7 @@ def _published_text_encoder(tensors: dict[str, torch.Tensor]) -> dict[str, torch
 
 
 def _published_safety_checker(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The names that transformers used before version 5, with the buffer it saved then."""
+    """Rename tensors as transformers before version 5 did, and add the buffer that it saved."""
     encoder = "vision_model."
     positions = tensors[f"{encoder}embeddings.position_embedding.weight"]
     renamed = {
@@ -642,7 +649,7 @@ def _published_safety_checker(tensors: dict[str, torch.Tensor]) -> dict[str, tor
 
 
 def _old_vae(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The names that diffusers used before version 0.18."""
+    """Rename tensors as diffusers before version 0.18 did."""
     old = {".to_q.": ".query.", ".to_k.": ".key.", ".to_v.": ".value.", ".to_out.0.": ".proj_attn."}
     renamed = {}
     for name, tensor in tensors.items():
@@ -653,7 +660,7 @@ def _old_vae(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _verify(built: Pipeline, saved: Pipeline) -> None:
-    """The rewritten files must mean to diffusers what was built."""
+    """Assert that diffusers reads from the rewritten files what was built."""
     for name, module in built.components.items():
         if not isinstance(module, torch.nn.Module):
             continue
@@ -664,6 +671,6 @@ def _verify(built: Pipeline, saved: Pipeline) -> None:
     for name in ("unet", "vae", "scheduler"):
         right = getattr(saved, name).config
         for key, value in getattr(built, name).config.items():
-            # Notes begin with "_", and JSON has lists for tuples.
+            # Keys that begin with "_" are notes; JSON turns tuples into lists.
             same = key.startswith("_") or json.dumps(value) == json.dumps(right[key])
             assert same, f"{name}: {key}"

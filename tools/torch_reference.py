@@ -1,6 +1,6 @@
-"""What torch's diffusers makes of a checkpoint, component by component, in this project's layout.
+"""Reference outputs of torch's diffusers for a checkpoint, component by component.
 
-Everything goes in and comes out as float32 NumPy arrays, channels last, whatever torch has inside.
+Inputs and outputs are float32 NumPy arrays, channels last, whatever torch has inside.
 """
 
 import itertools
@@ -28,13 +28,16 @@ Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline
 
 
 def prepare_for_tiny() -> None:
-    """Quiet, and one thread: tiny networks gain nothing from more, and lose much on busy cores."""
+    """Silence the libraries and use one thread.
+
+    Tiny networks gain nothing from more threads, and lose much on busy cores.
+    """
     quiet()
     torch.set_num_threads(1)
 
 
 def quiet() -> None:
-    """Only errors, no progress bars."""
+    """Let diffusers and transformers log only errors, without progress bars."""
     import diffusers.utils.logging
     import transformers.utils.logging
 
@@ -44,19 +47,19 @@ def quiet() -> None:
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:
-    """`[B, H, W, C]` -> `[B, C, H, W]`."""
+    """Convert `[B, H, W, C]` to `[B, C, H, W]`."""
     return torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """`[B, C, H, W]` -> `[B, H, W, C]`; other shapes stay as they are."""
+    """Convert `[B, C, H, W]` to `[B, H, W, C]`; other shapes stay as they are."""
     array = tensor.detach().float().numpy()
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of the whole pipeline: `[B, h, w, C]` and `[B, H, W, 3]` in 0..1."""
+    """A run of the whole pipeline: latents `[B, h, w, C]` and images `[B, H, W, 3]` in 0..1."""
 
     latents: np.ndarray
     images: np.ndarray
@@ -64,10 +67,11 @@ class Sample:
 
 @torch.no_grad()
 def encode_text(pipe: Pipeline, prompts: Sequence[str]) -> dict[str, np.ndarray]:
-    """All tokenizers and text encoders.
+    """Run all tokenizers and text encoders.
 
-    Returns `input_ids_1` `[B, L]` int32, the hidden states `hidden_1` `[B, L, D]` and
-    `prompt_embeds` `[B, L, D]`; with SDXL also `input_ids_2`, `hidden_2` and `pooled` `[B, P]`.
+    Returns:
+        `input_ids_1` `[B, L]` int32, the hidden states `hidden_1` `[B, L, D]` and `prompt_embeds`
+        `[B, L, D]`; with SDXL also `input_ids_2`, `hidden_2` and `pooled` `[B, P]`.
     """
     result: dict[str, np.ndarray] = {}
     xl = isinstance(pipe, StableDiffusionXLPipeline)
@@ -98,9 +102,9 @@ def text_states(
     *,
     penultimate: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`[B, L]` ids -> penultimate or last hidden states `[B, L, D]` and pooled `[B, P]`.
+    """Return penultimate or last hidden states `[B, L, D]` and pooled `[B, P]`, for `[B, L]` ids.
 
-    Pooled means something for SDXL's second encoder only.
+    Only SDXL's second encoder has a meaningful pooled output.
     """
     output = encoder(torch.from_numpy(input_ids), output_hidden_states=True)
     pooled = output.text_embeds if "text_embeds" in output else output.pooler_output
@@ -117,7 +121,7 @@ def unet_forward(
     pooled: np.ndarray | None = None,
     add_time_ids: np.ndarray | None = None,
 ) -> np.ndarray:
-    """One forward pass: latents `[B, h, w, C]` -> prediction of the same shape."""
+    """Run one forward pass: latents `[B, h, w, C]` to a prediction of the same shape."""
     added = {"text_embeds": pooled, "time_ids": add_time_ids}
     output = unet(
         to_torch(latents),
@@ -132,14 +136,14 @@ def unet_forward(
 
 @torch.no_grad()
 def vae_encode(vae: AutoencoderKL, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures `[B, H, W, 3]` in -1..1 -> mean and log variance, `[B, h, w, C]`."""
+    """Encode pictures `[B, H, W, 3]` in -1..1; return mean and log variance `[B, h, w, C]`."""
     distribution = vae.encode(to_torch(images)).latent_dist
     return to_numpy(distribution.mean), to_numpy(distribution.logvar)
 
 
 @torch.no_grad()
 def vae_decode(vae: AutoencoderKL, z: np.ndarray) -> np.ndarray:
-    """The VAE's own latents `[B, h, w, C]` -> pictures `[B, H, W, 3]`."""
+    """Decode the VAE's own latents `[B, h, w, C]`; return pictures `[B, H, W, 3]`."""
     return to_numpy(vae.decode(to_torch(z)).sample)
 
 
@@ -147,7 +151,10 @@ def vae_decode(vae: AutoencoderKL, z: np.ndarray) -> np.ndarray:
 def safety_embeds(
     checker: StableDiffusionSafetyChecker, processor: CLIPImageProcessorPil, images: np.ndarray
 ) -> np.ndarray:
-    """What a safety checker compares with its concepts: `[B, H, W, 3]` uint8 -> `[B, P]`."""
+    """Return the embeddings that a safety checker compares with its concepts.
+
+    `[B, H, W, 3]` uint8 to `[B, P]`.
+    """
     pooled = checker.vision_model(_prepared(processor, images))[1]
     return to_numpy(checker.visual_projection(pooled))
 
@@ -156,13 +163,13 @@ def safety_embeds(
 def safety_verdicts(
     checker: StableDiffusionSafetyChecker, processor: CLIPImageProcessorPil, images: np.ndarray
 ) -> np.ndarray:
-    """Which pictures `[B, H, W, 3]` uint8 are flagged, `[B]` bool."""
+    """Return which pictures `[B, H, W, 3]` uint8 are flagged: `[B]` bool."""
     _, flagged = checker(clip_input=_prepared(processor, images), images=list(images))
     return np.array(flagged)
 
 
 def _prepared(processor: CLIPImageProcessorPil, images: np.ndarray) -> torch.Tensor:
-    """Pictures `[B, H, W, 3]` uint8 as torch's pipelines make them ready for the safety checker."""
+    """Preprocess pictures `[B, H, W, 3]` uint8 for a safety checker, as torch's pipelines do."""
     pictures = [Image.fromarray(image) for image in images]
     return processor(pictures, return_tensors="pt").pixel_values
 
@@ -171,13 +178,13 @@ def _prepared(processor: CLIPImageProcessorPil, images: np.ndarray) -> torch.Ten
 def set_thresholds(
     checker: StableDiffusionSafetyChecker, concepts: np.ndarray, special_care: np.ndarray
 ) -> None:
-    """Replaces those of a safety checker, `[17]` and `[3]`."""
+    """Replace a safety checker's thresholds, `[17]` and `[3]`."""
     checker.concept_embeds_weights.copy_(torch.from_numpy(concepts))
     checker.special_care_embeds_weights.copy_(torch.from_numpy(special_care))
 
 
 def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:
-    """`timesteps` `[T]`, `sigmas` `[T + 1]` where there are, and `init_noise_sigma` `[]`."""
+    """Return `timesteps` `[T]`, `init_noise_sigma` `[]` and, if any, `sigmas` `[T + 1]`."""
     pipe.scheduler.set_timesteps(steps)
     values = {"timesteps": pipe.scheduler.timesteps.numpy().astype(np.float32)}
     if hasattr(pipe.scheduler, "sigmas"):
@@ -187,7 +194,7 @@ def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _our_step_noise(seeds: Sequence[int], shape: tuple[int, ...]) -> Iterator[None]:
-    """The ancestral scheduler adds the noise that this project draws from the pictures' seeds."""
+    """Give the ancestral scheduler the noise that this project draws from the pictures' seeds."""
     numbers, original = itertools.count(), euler_ancestral.randn_tensor
 
     def draw(*_: object, **__: object) -> torch.Tensor:
@@ -209,9 +216,9 @@ def sample(
     guidance_scale: float,
     steps: int = 25,
 ) -> Sample:
-    """The pipeline from text and standard normal `latents` `[B, h, w, C]` to pictures.
+    """Run the pipeline from text and standard normal `latents` `[B, h, w, C]` to pictures.
 
-    What a scheduler adds on the way is drawn from the seeds 0, 1, ...
+    Noise that a scheduler adds on the way is drawn from the seeds 0, 1, ...
     """
     height, width = (side * pipe.vae_scale_factor for side in latents.shape[1:3])
     last: list[torch.Tensor] = []

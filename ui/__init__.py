@@ -1,14 +1,14 @@
-"""What the visitor sees: layout, wording, looks. No JAX and no model code here."""
+"""The page that visitors see: layout, texts and look. It contains no JAX and no model code."""
 
 import inspect
 from typing import NoReturn
 
 
 def _import_gradio() -> None:
-    """Gradio, in half the time.
+    """Import Gradio in half the usual time.
 
-    At every import it parses the sources of its components, to write stubs for editors beside
-    them. What has no source file it leaves out, and so nothing has one meanwhile.
+    At every import Gradio parses the sources of its components, to write stubs for editors beside
+    them. It leaves out objects without a source file, so during the import no object has one.
     """
 
     def no_file(_: object) -> NoReturn:

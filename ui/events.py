@@ -1,8 +1,8 @@
-"""How the page's events behave, of which there are two kinds; programs can use neither."""
+"""Options of the page's two kinds of events; programs can call neither."""
 
 from typing import Any
 
-# For what takes its time: the strip above the pictures says how it goes.
+# For events that take time: the strip above the pictures shows their progress.
 IN_THE_STRIP: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-# For what answers at once and waits for nothing.
+# For events that are answered at once, and do not wait in Gradio's queue.
 AT_ONCE: dict[str, Any] = {**IN_THE_STRIP, "queue": False}

@@ -1,4 +1,4 @@
-"""Prompts to begin with, for each kind of model; the page shows 60 characters of each."""
+"""Example prompts for each kind of model; the page shows 60 characters of each."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ _SDXL = (
     "a narrow old street after rain, lanterns, reflections",
 )
 
-# What the miniature was trained on; one thing, which it draws best.
+# Words that the miniature was trained on, for a single object: it draws one best.
 _LOOKS = ("", "flat ", "soft ", "glossy ")
 _SIZES = ("small ", "large ", "")
 _COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "white", "black")
@@ -43,17 +43,17 @@ _VIEWS = ("seen from above", "close up", "wide view", "long exposure", "soft foc
 
 
 def examples_for(kind: Kind) -> tuple[str, ...]:
-    """Example prompts that suit a model of this kind."""
+    """Return example prompts that suit a model of this kind."""
     return _MINIATURE if kind is Kind.MINIATURE else _SDXL
 
 
 def hint_for(kind: Kind) -> str:
-    """What a prompt could be, before there is one."""
+    """Return the example that an empty prompt field shows."""
     return _MINIATURE[0] if kind is Kind.MINIATURE else _SDXL_HINT
 
 
 def surprise(kind: Kind, random: Random) -> str:
-    """A prompt put together by chance, of what such a model draws well."""
+    """Return a random prompt for something that a model of this kind draws well."""
     if kind is Kind.MINIATURE:
         thing, behind = random.sample(_COLOURS, 2)
         looks, size, shape = map(random.choice, (_LOOKS, _SIZES, _SHAPES))

@@ -1,4 +1,4 @@
-"""What a visitor or a program sent, checked and made into a request.
+"""Checks of what a visitor or a program sent, and its conversion into a request.
 
 The page's own fields cannot leave their ranges, but a program can send anything.
 """
@@ -19,20 +19,20 @@ from serving.generator import (
 from ui import i18n, sizes
 from ui.styles import Style
 
-# The page's own are shorter, but a program makes up what it likes, and it is remembered.
+# Longest id of a session that is kept. The page's own are shorter; a program may send any.
 _MAX_SESSION = 64
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who asks: one page that is open somewhere."""
+    """The sender of a request: one open page, or a program."""
 
     session: str
     address: str
 
     @classmethod
     def behind(cls, request: gr.Request) -> "Visitor":
-        """The visitor whose browser or program sent `request`."""
+        """Return the visitor whose browser or program sent `request`."""
         session = (request.session_hash or "")[:_MAX_SESSION]
         return cls(session, request.client.host if request.client else "")
 
@@ -57,12 +57,13 @@ def to_request(
     previews: bool = False,
     unblurred: bool = False,
 ) -> Request:
-    """Checks every value and puts the style around the prompt; a seed left open is a random one.
+    """Check every value, and return a request with the style's words around the prompt.
 
-    With `several`, every line of the prompt becomes a picture of its own.
+    With `several`, every line of the prompt becomes a picture of its own. A seed that is None
+    becomes a random one.
 
     Raises:
-        RequestError: for the first value that cannot be used.
+        RequestError: if a value cannot be used; the message is about the first such value.
     """
     prompts = split(_text(i18n.PROMPT, prompt), several)
     if not prompts:
@@ -94,7 +95,7 @@ def to_request(
 
 
 def split(prompt: str, several: object) -> list[str]:
-    """The prompts that are meant; blank ones are none."""
+    """Return the prompts: every line with `several`, else the whole text. Drop blank ones."""
     prompts = prompt.splitlines() if several else [prompt]
     return [each.strip() for each in prompts if each.strip()]
 
@@ -110,7 +111,7 @@ def _text(field: str, value: object) -> str:
 
 
 def _number(field: str, value: object, high: float) -> float:
-    if not _is_number(value) or not 0 <= value <= high:  # NaN is no less refused
+    if not _is_number(value) or not 0 <= value <= high:  # refuses NaN as well
         raise RequestError(i18n.out_of_range(field, value, 0, high))
     return float(value)
 

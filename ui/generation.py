@@ -1,4 +1,4 @@
-"""What happens between Generate and the pictures, for the page and for programs."""
+"""Drawing on request, from a press of Generate to the pictures, for the page and for programs."""
 
 import asyncio
 import logging
@@ -27,19 +27,19 @@ from serving.generator import (
     Step,
     random_seed,
 )
+from serving.requests.eta import TimeLeft
 from ui import form, history, i18n, settings, sizes, status
 from ui.form import Visitor
 from ui.model_kind import Kind
-from ui.pace import Pace
 from ui.pictures import files
 from ui.pictures import saved as saved_pictures
 from ui.settings import Fields
 from ui.styles import NONE, styles_for
 
-# The bar moves at most this often. Faster, and the browser would still be moving it after a stop.
+# Least time between two moves of the bar; with shorter ones the browser would lag behind a stop.
 BAR_SECONDS = 0.1
 
-# Gradio notices that a visitor is gone only when it is given something to send.
+# Gradio notices that a visitor left only when it sends something: an empty update after a pause.
 PAUSE_SECONDS = 5.0
 
 _LEAVE = gr.skip()
@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 
 
 class Shown(NamedTuple):
-    """What components are to show; each is left as it is unless something is said."""
+    """An update of the page's components; a component without a value stays as it is."""
 
     strip: Any = _LEAVE
     looks: Any = _LEAVE
     gallery: Any = _LEAVE
-    pictures: Any = _LEAVE  # those in the gallery, as `ui.pictures.saved` has them
+    pictures: Any = _LEAVE  # the `ui.pictures.saved.Picture`s in the gallery
     panel: Any = _LEAVE
     seed: Any = _LEAVE
     request_id: Any = _LEAVE
@@ -66,7 +66,7 @@ _UNCHANGED = Shown()
 
 
 class Drawing:
-    """Sends requests to a generator and puts what comes back into the page's terms."""
+    """The handlers of the page: they send requests to a generator and yield updates of the page."""
 
     def __init__(self, generator: Generator, kind: Kind) -> None:
         self._generator = generator
@@ -89,9 +89,9 @@ class Drawing:
         size: str,
         files: str | None = None,
     ) -> AsyncGenerator[Shown]:
-        """Draws for a visitor. Whatever goes wrong ends as a message in the strip.
+        """Draw pictures for a visitor, and yield updates; an error becomes a message in the strip.
 
-        With `files` as `saved_pictures.BARE` they have no settings inside.
+        With `files` as `saved_pictures.BARE`, the files have no settings inside.
         """
         began = time.monotonic()
         try:
@@ -159,9 +159,9 @@ class Drawing:
         strength: float,
         files: str | None = None,
     ) -> AsyncGenerator[Shown]:
-        """Draws variations of the picture with these settings; the page's fields stay."""
+        """Draw variations of the picture with these settings; the page's fields do not change."""
         yield _UNCHANGED
-        if chosen is None:  # its panel is closed
+        if chosen is None:  # the picture's panel is closed
             return
         fields, _ = settings.as_fields(chosen, self._generator.model)
         fields = fields._replace(variation_strength=strength, variation_seed=random_seed())
@@ -172,12 +172,12 @@ class Drawing:
     async def again(
         self, request_id: str | None, files: str | None = None
     ) -> AsyncGenerator[Shown]:
-        """Finds a request again that the page was about before, and is about from now on."""
-        # From a generator that ends without a word Gradio clears everything it could have changed.
+        """Show a request again that this page followed before, and follow it from now on."""
+        # If a handler yields nothing, Gradio clears all components that it could have updated.
         yield _UNCHANGED
         if not request_id:
             return
-        with suppress(RequestError):  # it is forgotten, which is nothing the visitor must know
+        with suppress(RequestError):  # the request is forgotten: no error for the visitor
             async with aclosing(self._found(request_id, files)) as updates:
                 async for update in updates:
                     yield update
@@ -185,9 +185,9 @@ class Drawing:
     async def resume(
         self, broken: gr.EventData, request_id: str | None, files: str | None = None
     ) -> AsyncGenerator[Shown]:
-        """Finds the request again that the page was about when the connection broke.
+        """Follow the request again that the page followed when the connection broke.
 
-        Where there is none, nothing is lost unless the visitor was waiting for something.
+        If there is none, the strip says so, unless the visitor was not waiting for anything.
         """
         yield _UNCHANGED
         if not request_id and broken._data == {"visitors": False}:
@@ -200,7 +200,7 @@ class Drawing:
             yield _ended(status.note(i18n.LOST))
 
     async def length(self, prompt: str, style: str, several: bool) -> str:
-        """How long the longest of the prompts is for the model, with its style."""
+        """Return HTML with the token count of the longest prompt, including its style."""
         if style not in self._styles or len(prompt) > MAX_CHARACTERS:
             return status.EMPTY
         prompts = form.split(prompt, several)[: self._generator.model.images_per_request]
@@ -209,7 +209,7 @@ class Drawing:
         return status.length(max(filter(None, found), key=lambda each: each.tokens, default=None))
 
     async def stop(self, request_id: str | None) -> None:
-        """Stops a request; whoever follows it is told."""
+        """Stop a request; everybody who follows it gets that as its end."""
         with suppress(RequestError):
             self._generator.cancel(request_id or "")
 
@@ -227,7 +227,7 @@ class Drawing:
         variation_seed: int | None = None,
         size: str = sizes.USUAL,
     ) -> tuple[list[dict[str, Any]], list[int], str]:
-        """Draws pictures from a description.
+        """Draw pictures from a description.
 
         Args:
             prompt: what the pictures should show; at most 2000 characters.
@@ -237,12 +237,12 @@ class Drawing:
             steps: denoising steps, 1 to 50; the page's own number if left out.
             seed: 0 to 4294967295; picture i uses seed + i. A random one if left out.
             guidance_until: the share of the steps with guidance, 0 to 1; less is quicker.
-            variation_strength: above 0 and up to 1, the pictures are variations of the one that
-                `seed` alone gives, and so far from it.
+            variation_strength: 0 to 1; above 0, the pictures are variations of those that `seed`
+                alone gives, and differ from them by this much.
             variation_seed: what variations lean towards; picture i uses variation_seed + i. A
                 random one if left out.
-            size: width and height such as "1024x1024", of those that the page offers; the page's
-                own if left out.
+            size: width and height such as "1024x1024", one of the sizes that the page offers; the
+                page's own if left out.
 
         Returns:
             The PNG files with their settings inside; the seed of each; and the part of the
@@ -280,9 +280,13 @@ class Drawing:
         return form.to_request(model, self._styles, steps=steps, **values)
 
     async def _found(self, request_id: str, files: str | None) -> AsyncGenerator[Shown]:
-        """Raises `RequestError` where it is forgotten."""
+        """Yield updates of a request that was sent before.
+
+        Raises:
+            RequestError: if the request is forgotten.
+        """
         try:
-            # Who was away for longer than anybody waits is back.
+            # It may have been stopped because its visitor was away for too long.
             await self._generator.take_up(request_id)
         except RequestError as error:
             if error.kind is ErrorKind.UNKNOWN:
@@ -305,17 +309,17 @@ class Drawing:
         """Yield what the page shows of a request until it has ended.
 
         Args:
-            request_id: which request.
+            request_id: the request's id.
             files: `saved_pictures.BARE` to leave the settings out of the pictures' files.
-            caption: of all pictures; their own prompts if empty.
-            began: when the visitor asked, by `time.monotonic`.
-            entry: of the history, sent again at the end: Gradio drops a value that is replaced
-                before the browser has rendered it.
+            caption: the caption of all pictures; if empty, each picture's own prompt.
+            began: the `time.monotonic` at which the visitor asked; None to show no duration.
+            entry: the request's entry in the history. It is sent again at the end, because Gradio
+                drops a value that is replaced before the browser has rendered it.
         """
         images: list[Image] = []
         looks: Sequence[bytes] = ()
         step = Step(0, 0)
-        pace, moved = Pace(), time.monotonic()
+        time_left, moved = TimeLeft(), time.monotonic()
         async with aclosing(_with_pauses(self._generator.events(request_id))) as events:
             async for event in events:
                 match event:
@@ -326,7 +330,7 @@ class Drawing:
                     case Started(attempt):
                         yield _running(status.busy(i18n.starting(attempt)))
                     case Step(done, total) as step:
-                        left_s = pace.left_s(done, total)
+                        left_s = time_left.after(done, total)
                         if time.monotonic() - moved >= BAR_SECONDS:
                             moved = time.monotonic()
                             yield _running(status.progress(done, total, left_s))
@@ -335,7 +339,7 @@ class Drawing:
                     case Image():
                         images.append(event)
                     case Done():
-                        # Disks are slow at times: nobody else is to wait for them.
+                        # A thread, so that a slow disk does not hold up others.
                         embed = files != saved_pictures.BARE
                         saved = await asyncio.to_thread(saved_pictures.save, images, caption, embed)
                         yield _ended(
@@ -370,7 +374,7 @@ class Drawing:
 
 
 async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | None]:
-    """The events, and None after every `PAUSE_SECONDS` without one."""
+    """Yield the events, and None after every `PAUSE_SECONDS` without one."""
     following = asyncio.ensure_future(anext(events))
     try:
         while True:
@@ -395,14 +399,14 @@ def _said(error: RequestError) -> str:
 
 
 def _running(strip: Any = _LEAVE, **others: Any) -> Shown:
-    """While a request is under way there is Stop in Generate's place."""
+    """Return an update of a request that is under way: Stop takes the place of Generate."""
     # A button that appears while events stream in must be given its label again.
     generate, stop = gr.Button(visible=False), gr.Button(i18n.STOP, visible=True)
     return Shown(strip, generate=generate, stop=stop, **others)
 
 
 def _ended(strip: str, **others: Any) -> Shown:
-    """Generate comes back a moment later: see `ui.page`."""
+    """Return the last update of a request; `ui.page` shows Generate again a moment later."""
     return Shown(strip, status.EMPTY, **others)
 
 
@@ -415,7 +419,7 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
 
 
 def _unfinished(looks: Sequence[bytes], step: Step) -> dict[str, Any]:
-    """The pictures as far as they had come; where there are none the older ones stay."""
+    """Return the latest previews for the gallery; without any, it keeps the older pictures."""
     if not looks:
         return {}
     paths = files.save({f"unfinished-{i}.jpg": jpeg for i, jpeg in enumerate(looks, start=1)})

@@ -1,6 +1,7 @@
-"""This browser's own requests. The list lives in the browser; here is what it is told, and asks.
+"""The history: a list of this browser's own requests, which is kept in the browser.
 
-An entry holds its settings as the query of a link, which is read like any other link.
+This module tells the list about requests, and restores the settings of an entry that is chosen. An
+entry holds its settings as the query of a link, which is read like any other link.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ _TELL = """(told) => {
 
 
 def layout() -> gr.HTML:
-    """The list, closed, which shows itself once there is something in it."""
+    """Return the closed list, which is hidden until it has an entry."""
     title, info, clear = map(escape, (i18n.HISTORY, i18n.HISTORY_INFO, i18n.CLEAR_HISTORY))
     return gr.HTML(
         html_template=f"<details hidden><summary data-named>{title}</summary>"
@@ -40,14 +41,14 @@ def layout() -> gr.HTML:
 
 
 def asked(request_id: str, fields: Fields) -> dict[str, Any]:
-    """What the list is told when a request was sent."""
+    """Return the new entry of the list for a request that was sent."""
     style = "" if fields.style == NONE else fields.style
     said = i18n.in_short(style, fields.guidance_scale, fields.steps, fields.seed)
     return {"id": request_id, "link": link.to_query(fields), "said": said}
 
 
 def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
-    """What the list is told when the pictures of a request, in these files, are to be seen."""
+    """Return the message that tells the list which files hold a request's finished pictures."""
     return {"id": request_id, "drawn": [f"{file.parent.name}/{file.name}" for file in files]}
 
 
@@ -63,9 +64,12 @@ def connect(
     generator: Generator,
     styles: Mapping[str, Style],
 ) -> Any:
-    """Has the list note what is drawn, and bring back settings and, if still kept, pictures.
+    """Connect the list: it notes requests, and choosing an entry restores its settings.
 
-    Returns the event that brings pictures back.
+    If the entry's pictures are still kept, they are shown again.
+
+    Returns:
+        The event that shows the pictures again.
     """
     history.change(None, history, None, js=_TELL, **AT_ONCE)
     request = gr.State("")
@@ -76,7 +80,7 @@ def connect(
         if found is None:
             return *((gr.skip(),) * (len(fields) + 3)), ""
         values, notes = found
-        goes_on = said.startswith(status.RUNNING)  # and is what there is to say
+        goes_on = said.startswith(status.RUNNING)  # the strip then keeps showing the progress
         return (
             *values,
             gr.Gallery(selected_index=None),
@@ -90,7 +94,7 @@ def connect(
 
 
 def _chosen(data: object) -> tuple[str, str]:
-    """The query and the id of an entry, as a browser names them: it could say anything."""
+    """Return the query and the id of the entry that a browser chose; `data` may be anything."""
     named = data if isinstance(data, dict) else {}
     query, request_id = (str(named.get(name) or "") for name in ("link", "id"))
     return query.removeprefix("?"), request_id

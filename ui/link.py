@@ -1,7 +1,7 @@
-"""Settings in the query of a link to the page, by the names that programs use for them.
+"""Settings in the query of a link to the page, under the names that programs use for them.
 
-The same text is what the browser's history keeps. Whoever opens a link may have typed it, so it
-is read with the care that a visitor's own input gets.
+The browser's history keeps the same text. A link may have been typed by hand, so it is checked like
+a visitor's own input.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ _NAMES += ("guidance_until", "variation_strength", "variation_seed", "size")
 
 
 def to_query(fields: Fields) -> str:
-    """What stands behind the page's address, with its `?`; no seed if that is left to chance."""
+    """Return the query of a link, with its `?`; it has no seed if the seed is to be random."""
     values = {
         "prompt": fields.prompt,
         "negative_prompt": fields.negative_prompt,
@@ -51,9 +51,9 @@ def _short(value: float) -> str:
 def from_query(
     query: Mapping[str, str], model: Model, styles: Mapping[str, Style]
 ) -> tuple[Fields, list[str]] | None:
-    """Values for the page's fields, and what of the link could not be used as it stands.
+    """Return values for the page's fields, and notes on values that could not be used unchanged.
 
-    None for a link that says nothing about them; parameters of other names are nobody's business.
+    Return None for a link without settings. Parameters of other names are ignored.
     """
     given = {name: query[name] for name in _NAMES if name in query}
     if not given:
@@ -66,7 +66,7 @@ def from_query(
             return None
         try:
             value = kind(text)
-            if value == value:  # NaN is not
+            if value == value:  # NaN does not equal itself
                 return value
         except ValueError:
             pass
@@ -106,7 +106,7 @@ def from_query(
 
 
 def layout() -> gr.HTML:
-    """Where the page says that it was filled from a link."""
+    """Return the place where the page says that it was filled from a link."""
     return gr.HTML(status.EMPTY, elem_id="linked", padding=False)
 
 
@@ -117,7 +117,7 @@ def connect(
     generator: Generator,
     styles: Mapping[str, Style],
 ) -> None:
-    """Fills the page from the query of the address under which it is opened."""
+    """Fill the page's fields from the query of the address under which it is opened."""
 
     def fill(sender: gr.Request) -> tuple[Any, ...]:
         found = from_query(sender.query_params, generator.model, styles)

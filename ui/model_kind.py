@@ -1,4 +1,4 @@
-"""Which of the models the page has words, examples and styles for is running."""
+"""The kinds of models that the page has texts, examples and styles for."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ from serving.generator import Model
 
 
 class Kind(Enum):
-    """What sort of pictures the model draws."""
+    """The kind of a model, by the pictures that it can draw."""
 
     MINIATURE = "miniature"
     SDXL = "sdxl"
@@ -14,7 +14,7 @@ class Kind(Enum):
 
 
 def kind_of(model: Model) -> Kind:
-    """The kind of a model."""
+    """Return the kind of a model."""
     if model.bundled:
         return Kind.MINIATURE
     return Kind.SDXL if "stable-diffusion-xl" in model.name.lower() else Kind.OTHER

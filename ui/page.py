@@ -1,4 +1,4 @@
-"""The page: what is where, and what each press sets off."""
+"""The page: its layout and its events."""
 
 import inspect
 import json
@@ -13,11 +13,10 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
-from ui import history, i18n, link, restore, sizes, status, style_pictures
+from ui import history, i18n, link, network, restore, sizes, status, style_pictures
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, hint_for, surprise
 from ui.generation import Drawing, Shown
-from ui.gradio_compat import network
 from ui.model_kind import Kind, kind_of
 from ui.pictures import embedding, picture_panel
 from ui.pictures.embedding import Embedding
@@ -34,11 +33,12 @@ _LICENCES = {
         "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/blob/main/LICENSE.md",
     ),
 }
-# On the Hub, and in a folder.
+# Names of the published model: on the Hub, and in a local folder.
 _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
 STORAGE_KEY = "sdxl-request"
 
-# What ends broken off is asked for again, and its strip still says that it is under way.
+# Runs when the events of a request end. If they broke off, the strip still shows the request as
+# running: it is resumed, and Stop stays in place of Generate.
 _GENERATE_AGAIN = f"""(strip) => {{
   const running = strip.startsWith('{status.RUNNING}');
   return [!running, running].map((visible) => ({{ __type__: "update", visible }}));
@@ -61,19 +61,19 @@ class Parts:
     network: gr.HTML
     looks: gr.HTML
     gallery: gr.Gallery
-    pictures: gr.State  # `ui.pictures.saved.Picture`s, those that the gallery shows
+    pictures: gr.State  # the `ui.pictures.saved.Picture`s in the gallery
     panel: Panel
     restorer: Restorer
     history: gr.HTML
     embedding: Embedding
     seed: gr.Number
     sizes: Sizes
-    settings: Sequence[Component]  # as `Drawing.for_page` takes them
+    settings: Sequence[Component]  # in the order of `Drawing.for_page`'s arguments
     request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
 
     @property
     def shown(self) -> list[Component]:
-        """What `ui.generation.Shown` goes to."""
+        """Return the components that a `ui.generation.Shown` updates, in its order."""
         shown = Shown(
             strip=self.strip,
             looks=self.looks,
@@ -90,9 +90,9 @@ class Parts:
 
 
 def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
-    """The page for one generator, whose queue is the only one: nothing waits in Gradio's.
+    """Return the page for one generator. Requests wait in the generator's queue, not in Gradio's.
 
-    With `programs` it has one function, `/generate`, that they may call.
+    With `programs`, programs may call one function of the page, `/generate`.
     """
     kind = kind_of(generator.model)
     title = i18n.title(generator.model)
@@ -107,8 +107,8 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
                 api_name="generate",
                 api_description=f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}.",
             )
-    # With "auto" Gradio would tell every call that waits of every other one that begins, and keep
-    # all of that in memory for pages that do not listen.
+    # With "auto" Gradio would tell every waiting call about every call that begins, and keep these
+    # messages in memory for pages that do not listen.
     return page.queue(default_concurrency_limit=None, status_update_rate=60, api_open=programs)
 
 
@@ -119,7 +119,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             prompt = gr.Textbox(
                 label=i18n.PROMPT_LABEL,
                 placeholder=hint_for(kind),
-                max_lines=8,  # and `lines` at 1, so that Enter sends
+                max_lines=8,  # `lines` stays 1, so that Enter sends
                 max_length=MAX_CHARACTERS,
                 autofocus=True,
                 elem_id="prompt",
@@ -179,13 +179,16 @@ def _layout(model: Model, kind: Kind) -> Parts:
         seed=advanced.seed,
         sizes=advanced.sizes,
         settings=[prompt, *advanced.settings],
-        # No secret, so that a page opened after a restart can read what was kept before it.
+        # The secret is a constant, so that a page opened after a restart can read the kept value.
         request=gr.BrowserState(storage_key=STORAGE_KEY, secret=STORAGE_KEY),
     )
 
 
 class Advanced(NamedTuple):
-    """What can be set but the prompt; `settings` are all of it, as `Drawing.for_page` takes it."""
+    """The components of all settings but the prompt.
+
+    `settings` holds all of them, in the order of `Drawing.for_page`'s arguments.
+    """
 
     style: gr.Radio
     seed: gr.Number
@@ -241,13 +244,13 @@ def _share(value: float, label: str, info: str, elem_id: str) -> gr.Slider:
 
 
 def _seed(label: str, info: str, elem_id: str) -> gr.Number:
-    # Without bounds of Gradio's: what is said of a number out of bounds is said in the strip.
+    # Gradio checks no bounds here, so that the strip can report a number out of bounds.
     return gr.Number(0, precision=0, label=label, info=info, elem_id=elem_id)
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
     kind = kind_of(generator.model)
-    # What the browser does by itself stands first: Gradio has one event after the other answered.
+    # Events that only the browser handles come first, because Gradio runs events in this order.
     embedding.connect(page, parts.embedding, parts.gallery, parts.pictures, parts.panel.column)
     gr.on(
         [parts.prompt.submit, parts.generate.click],
@@ -257,7 +260,8 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js="() => ''",
         **AT_ONCE,
     )
-    # With one line Enter sends, with more it begins the next: from the very next key on.
+    # With one line Enter sends; with several it begins a new line. Only the browser handles this
+    # event, so that it applies to the very next key.
     parts.several.change(
         None,
         parts.several,
@@ -321,16 +325,15 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     found = page.load(drawing.again, newest, parts.shown, **IN_THE_STRIP)
     resumed = network.connect(parts.network, drawing.resume, newest, parts.shown)
     for drawn in (sent, sent_anew, varied, brought_back, found, resumed):
-        # Only then does Gradio take a press of Generate: of one before, nothing would be heard.
+        # Gradio ignores a press of Generate until the previous run has ended: show it only then.
         buttons = [parts.generate, parts.stop]
         drawn.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 
 def _header(model: Model, kind: Kind) -> str:
-    # Browsers are told the language: which one it is they choose themselves. And what the page's
-    # script needs, because Gradio does not: some names, the pictures of styles, and how large
-    # a file may be.
+    # `lang` tells `page.js` which language the browser chose. `data-page` holds what the script
+    # adds to Gradio's page: some translated names, the styles' pictures and the largest file size.
     untranslated = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY")
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in untranslated}
     names |= i18n.STYLES | i18n.CONTROLS
@@ -346,7 +349,7 @@ def _footer(model: Model, kind: Kind) -> str:
 
 
 def _licence(model: Model, kind: Kind) -> str:
-    # Models that are made from SDXL and named after it may have others.
+    # Models that are made from SDXL and named after it may have other licences.
     of_its_kind = kind is Kind.MINIATURE or model.name in _PUBLISHED
     if kind not in _LICENCES or not of_its_kind:
         return escape(i18n.OWN_LICENCE)

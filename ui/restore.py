@@ -11,7 +11,6 @@ import gradio as gr
 from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 from gradio.components import Component
-from gradio.utils import get_upload_folder
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import metadata
@@ -20,21 +19,22 @@ from serving.generator import MAX_CHARACTERS, Generator
 from serving.http.middleware import MAX_UPLOAD_BYTES
 from ui import i18n, settings, status
 from ui.events import AT_ONCE
+from ui.gradio_compat.context import upload_folder
 from ui.pictures.picture_panel import apply
 
-# Of a file; around it there is a form, which the limit is meant for.
+# Largest file: the limit of an upload, less the form that is sent around the file.
 MOST_BYTES = MAX_UPLOAD_BYTES - 2**10
-# Pictures that are read at the same time; the others wait, and occupy no thread meanwhile.
+# Pictures that are read at the same time; others wait, without occupying a thread.
 MOST_READ = 2
 
-_reading: RunVar[CapacityLimiter] = RunVar("reading")  # of each event loop
+_reading: RunVar[CapacityLimiter] = RunVar("reading")  # one per event loop
 
 _REFUSE = 'element.addEventListener("refused", ({ detail }) => trigger("select", detail));'
 
 
 @dataclass(frozen=True)
 class Restorer:
-    """Where a picture is dropped or its text pasted, and what was found."""
+    """The components that take a picture or its text, and show the settings found in it."""
 
     file: gr.File
     text: gr.Textbox
@@ -44,17 +44,17 @@ class Restorer:
 
 
 class RestoreError(Exception):
-    """There are no settings to be had; the message is meant for the visitor."""
+    """An input without readable settings; the message is meant for the visitor."""
 
 
 def from_picture(path: Path) -> Settings:
-    """Read the settings in an uploaded picture, and delete it and its folder once that is empty.
+    """Read the settings in an uploaded picture, then delete the file and, if empty, its folder.
 
     Texts are cut to what the page takes (`settings.bounded`). A path that is not an uploaded file's
     is neither opened nor deleted.
 
     Raises:
-        RestoreError: it has none, or is no picture that can be read.
+        RestoreError: if the picture has no settings, or it or they cannot be read.
     """
     upload = _uploaded(path)
     try:
@@ -75,14 +75,14 @@ def from_picture(path: Path) -> Settings:
 
 
 def _uploaded(path: Path) -> Path:
-    """Return where an upload really is: a file in a folder of its own inside Gradio's.
+    """Return the resolved path of an upload: a file in a folder of its own, inside Gradio's folder.
 
     Raises:
-        RestoreError: there is none.
+        RestoreError: if the path is not that of an upload.
     """
     try:
         upload = path.resolve(strict=True)
-        if upload.parent.parent == Path(get_upload_folder()).resolve() and upload.is_file():
+        if upload.parent.parent == upload_folder().resolve() and upload.is_file():
             return upload
     except (OSError, RuntimeError, ValueError):  # missing; a loop of links; a NUL in its name
         pass
@@ -90,10 +90,10 @@ def _uploaded(path: Path) -> Path:
 
 
 def from_text(text: str) -> Settings:
-    """Read the settings in a text that was pasted, cut to what the page takes.
+    """Read the settings in a pasted text, cut to what the page takes.
 
     Raises:
-        RestoreError: it is none that this program or AUTOMATIC1111's writes.
+        RestoreError: if the text is not in the format of this program or of AUTOMATIC1111's.
     """
     if len(text) > metadata.MAX_TEXT:
         raise RestoreError(i18n.NO_SETTINGS_IN_TEXT)
@@ -104,7 +104,7 @@ def from_text(text: str) -> Settings:
 
 
 def layout() -> Restorer:
-    """A closed part of the page with a place to drop a picture, and one to paste a text."""
+    """Return a closed part of the page, with a place to drop a picture and one to paste a text."""
     with gr.Accordion(i18n.RESTORE, open=False, elem_id="restore"):
         file = gr.File(
             label=i18n.RESTORE_PICTURE,
@@ -127,9 +127,9 @@ def layout() -> Restorer:
 def connect(
     restorer: Restorer, fields: Sequence[Component], strip: gr.HTML, generator: Generator
 ) -> None:
-    """Shows what was found at once, and puts it into the page's fields when asked to."""
+    """Show settings as soon as they are found, and put them into the page's fields on request."""
     shows = [restorer.found, restorer.use, restorer.settings]
-    # To preprocess a file, Gradio makes an empty one beside it, and leaves it there.
+    # No preprocessing: Gradio would create an empty file beside the upload, and leave it there.
     restorer.file.upload(
         _of_picture, restorer.file, [restorer.file, *shows], preprocess=False, **AT_ONCE
     )
@@ -144,7 +144,7 @@ def connect(
 
 
 async def _of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
-    """Read a picture in a thread, and empty its place so that the next can be dropped there.
+    """Read a picture in a thread, and empty the field so that the next one can be dropped there.
 
     `dropped` is Gradio's `FileData` as JSON.
     """
@@ -158,7 +158,7 @@ async def _of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
 
 
 def _refused(event: gr.EventData) -> tuple[Any, ...]:
-    """Says why a file was not even sent, of which the browser names the reason."""
+    """Say why the browser did not send a file; the event names the reason."""
     large = event._data == "too large"
     return _not_found(i18n.TOO_LARGE_A_PICTURE if large else i18n.UNREADABLE_PICTURE)
 

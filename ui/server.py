@@ -1,15 +1,18 @@
-"""The page and the APIs over a generator, in the server that serves them."""
+"""The server of the page and the APIs for a generator."""
 
 from serving.generator import Generator
 from serving.http import app as http_app
 from serving.http.server import ANSWERS_ON_S, Server
 from serving.metrics import Observer
 from serving.settings import Options
-from ui.gradio_compat.mount import mount
+from ui.mount import mount
 
 
 def build(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> Server:
-    """What serves them as `chosen`, once the environment is prepared: Gradio has read it here."""
+    """Return a server of the page and the APIs with the options `chosen`.
+
+    Importing this module imports Gradio, which reads the environment: prepare that before.
+    """
     app = http_app.build(
         generator,
         observer,

@@ -1,4 +1,4 @@
-"""A picture's settings: as text to read, and as what the page's fields are to hold."""
+"""A picture's settings: as text to read, and as values for the page's fields."""
 
 from dataclasses import asdict, replace
 from html import escape
@@ -11,11 +11,11 @@ from serving.generator import MAX_CHARACTERS, Image, Model
 from ui import i18n, sizes
 from ui.styles import NONE
 
-MAX_GUIDANCE = 20.0  # of the page's slider
+MAX_GUIDANCE = 20.0  # the end of the page's slider
 
 
 class Fields(NamedTuple):
-    """What the page's fields hold, in the order in which `Drawing.for_page` takes them."""
+    """The values of the page's fields, in the order of `Drawing.for_page`'s arguments."""
 
     prompt: str
     style: str
@@ -32,15 +32,15 @@ class Fields(NamedTuple):
 
 
 def of_image(image: Image) -> Settings:
-    """The settings that came with a picture."""
+    """Return the settings that came with a picture."""
     return Settings(**image.settings)  # type: ignore[arg-type]
 
 
 def bounded(settings: Settings) -> Settings:
     """Return the settings with every text cut to one character more than the page takes.
 
-    That one has `is_shortened` and `as_fields` say that there was more. Lone surrogates, which no
-    answer to a browser can hold, are replaced.
+    The extra character lets `is_shortened` and `as_fields` report the cut. Lone surrogates are
+    replaced, because no answer to a browser can hold them.
     """
     texts = {name: value for name, value in asdict(settings).items() if isinstance(value, str)}
     return replace(settings, **{name: _cut(value) for name, value in texts.items()})
@@ -56,7 +56,7 @@ def is_shortened(settings: Settings) -> bool:
 
 
 def described(settings: Settings) -> list[tuple[str, str]]:
-    """What a picture says about itself, name by name."""
+    """Return the names and values of a picture's settings, without those that have no value."""
     found = [(name, getattr(settings, field)) for field, name in i18n.SETTINGS.items()]
     if settings.width is not None and settings.height is not None:
         found.insert(-1, (i18n.SIZE, i18n.size((settings.width, settings.height))))
@@ -64,9 +64,9 @@ def described(settings: Settings) -> list[tuple[str, str]]:
 
 
 def as_html(settings: Settings, link: str | None = None) -> str:
-    """A list of what a picture says, and buttons that copy it; all of it shown as text.
+    """Return HTML with a picture's settings, escaped, and with buttons that copy them.
 
-    A `link` begins at its query; the browser knows the page's address.
+    `link` is the query of a link, to which the browser adds the page's address.
     """
     settings = bounded(settings)
     rows = "".join(
@@ -84,7 +84,7 @@ def _copies(what: str, content: str, label: str) -> str:
 
 
 def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
-    """Values for the page's fields, and what is different about drawing with them here."""
+    """Return values for the page's fields, and notes on what differs when they are used here."""
     notes: list[str] = []
 
     def within(field: str, value: float | None, low: float, high: float, default: float) -> float:
@@ -120,13 +120,13 @@ def as_fields(settings: Settings, model: Model) -> tuple[Fields, list[str]]:
 
 
 def _size(settings: Settings, model: Model) -> str:
-    """What the choice of sizes is to hold; the model's own where the picture's cannot be had."""
+    """Return the value for the choice of sizes: the picture's size, else the model's own."""
     size = settings.width, settings.height
     return next((sizes.name(each) for each in model.more_sizes if each == size), sizes.USUAL)
 
 
 def _differences(settings: Settings, model: Model) -> list[str]:
-    """Why the picture would not come out the same."""
+    """Return notes on why the picture would not come out the same here."""
     size = settings.width, settings.height
     notes = []
     if None not in size and size not in model.sizes:

@@ -1,4 +1,4 @@
-"""Which size the pictures are to have, where there is more than one."""
+"""The choice of the pictures' size, for a model that has more than one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,42 +9,42 @@ from serving.generator import Generator, Model
 from ui import i18n
 from ui.events import AT_ONCE
 
-USUAL = ""  # what the choice holds for the model's own size
-# Between two looks for sizes that are still to come.
+USUAL = ""  # the choice's value for the model's own size
+# Time between two checks for sizes that are not available yet.
 LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The choice, and what looks for further ones while there are any to come."""
+    """The choice, and a timer that runs while more sizes are to become available."""
 
     choice: gr.Radio
     timer: gr.Timer
 
 
 def name(size: tuple[int, int]) -> str:
-    """As programs and links write it."""
+    """Return a size as programs and links write it, such as "1024x768"."""
     return "{}x{}".format(*size)
 
 
 def parse(model: Model, value: str) -> tuple[int, int] | None:
-    """The size that a name stands for; None for the model's own.
+    """Return the size of this name, or None for the model's own size.
 
     Raises:
-        KeyError: the model has no such size.
+        KeyError: if the model has no such size.
     """
     named = {name(size): size for size in model.sizes}
     return None if value == USUAL else named[value]
 
 
 def layout(model: Model) -> Sizes:
-    """The choice, which shows itself once there is one."""
+    """Return the choice, which is hidden while there is only one size."""
     choice = gr.Radio(value=USUAL, label=i18n.SIZE, elem_id="size", **_choices(model))
     return Sizes(choice, gr.Timer(LOOK_SECONDS, active=bool(model.coming_sizes)))
 
 
 def connect(page: gr.Blocks, sizes: Sizes, generator: Generator) -> None:
-    """Offers every size from the moment on in which it can be drawn."""
+    """Offer each size as soon as pictures of it can be drawn."""
 
     def look() -> tuple[gr.Radio, gr.Timer]:
         model = generator.model

@@ -1,6 +1,6 @@
-"""The strip above the pictures: how far the drawing is, how it ended, what went wrong.
+"""HTML for the strip above the pictures: progress, results and errors.
 
-Everything that comes from outside is escaped here: it is shown as text, never as HTML.
+Text from outside is escaped here, so that it is shown as text and never read as HTML.
 """
 
 from base64 import b64encode
@@ -11,11 +11,11 @@ from serving.generator import Length
 from ui import i18n
 
 EMPTY = ""
-RUNNING = '<div class="running"'  # how whatever is under way begins
+RUNNING = '<div class="running"'  # the start of the HTML while a request is under way
 
 
 def progress(done: int, total: int, left_s: float | None) -> str:
-    """A bar and its number, and how much longer it takes if that is known."""
+    """Return a bar with the number of the step and, if known, the time left."""
     text = i18n.progress(done, total, left_s)
     return (
         f'{RUNNING}><progress value="{done}" max="{total}" aria-label="{text}">'
@@ -24,7 +24,7 @@ def progress(done: int, total: int, left_s: float | None) -> str:
 
 
 def busy(text: str) -> str:
-    """A bar that does not yet know how far it is."""
+    """Return a bar for work whose progress is not known yet."""
     return (
         f'{RUNNING} role="status"><progress aria-label="{escape(text)}"></progress>'
         f"<span>{escape(text)}</span></div>"
@@ -32,7 +32,7 @@ def busy(text: str) -> str:
 
 
 def looks(jpegs: Sequence[bytes]) -> str:
-    """How the pictures look so far, in their places."""
+    """Return previews of the pictures, each in its picture's place."""
     if not jpegs:
         return EMPTY
     sources = (f"data:image/jpeg;base64,{b64encode(jpeg).decode()}" for jpeg in jpegs)
@@ -41,7 +41,7 @@ def looks(jpegs: Sequence[bytes]) -> str:
 
 
 def length(length: Length | None) -> str:
-    """How long the prompt is, and what of it is too much."""
+    """Return the token count of a prompt, and a warning that quotes the text beyond the limit."""
     if length is None:
         return EMPTY
     over = "over" if length.left_out else ""
@@ -51,20 +51,20 @@ def length(length: Length | None) -> str:
 
 
 def note(text: str) -> str:
-    """A calm remark."""
+    """Return a note, in a calm style."""
     return f'<p class="note" role="status">{escape(text)}</p>'
 
 
 def taken_over(notes: Sequence[str]) -> str:
-    """That settings are in place, and what of them could not be."""
+    """Return a note that settings were put into the fields, and a warning with `notes`, if any."""
     return note(i18n.TAKEN_OVER) + (warning(" ".join(notes)) if notes else EMPTY)
 
 
 def warning(text: str) -> str:
-    """Something worth knowing."""
+    """Return a warning."""
     return f'<p class="warning" role="status">{escape(text)}</p>'
 
 
 def error(text: str) -> str:
-    """Something that did not work."""
+    """Return an error message, which screen readers read out at once."""
     return f'<p class="error" role="alert">{escape(text)}</p>'

@@ -1,4 +1,4 @@
-"""A small picture for each style, made by `tools/style_pictures.py`, where there are any."""
+"""Small pictures of the styles, made by `tools/style_pictures.py`; a style may have none."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ FOLDER = Path(__file__).with_name("style-pictures")
 
 
 def file_of(kind: Kind, style: str) -> Path:
-    """Where the picture of a style is, or would be."""
+    """Return the path of a style's picture, which need not exist."""
     slug = style.lower().strip("()").replace(" ", "-")
     return FOLDER / kind.value / f"{slug}.webp"
 
 
 def addresses(kind: Kind) -> dict[str, str]:
-    """The styles that have a picture, and where a browser gets it, seen from the page."""
+    """Return the address of each style's picture, relative to the page, where there is one."""
     files = {style: file_of(kind, style) for style in styles_for(kind)}
     return {
         style: file.relative_to(FOLDER.parent).as_posix()
@@ -28,7 +28,7 @@ def addresses(kind: Kind) -> dict[str, str]:
 
 
 def connect(app: FastAPI, kind: Kind) -> None:
-    """Has the application hand them out."""
+    """Add the route that serves these pictures."""
     known = {address: FOLDER.parent / address for address in addresses(kind).values()}
 
     @app.get(f"/{FOLDER.name}/{{kind}}/{{name}}", include_in_schema=False)

@@ -1,7 +1,7 @@
 """Styles: words put around a prompt, and words added to the negative prompt.
 
-The subject stays in front wherever the model reads it equally well there, so that a prompt
-too long for the model loses words of the style before it loses its own.
+The prompt comes first wherever the model reads it equally well there: a text that is too long for
+the model then loses words of the style before words of the prompt.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Style:
     negative: str = ""
 
     def apply(self, prompt: str, negative: str) -> tuple[str, str]:
-        """The prompt and negative prompt that the model is given."""
+        """Return the prompt and the negative prompt for the model."""
         parts = (negative.strip(), self.negative)
         return self.prompt.replace("{prompt}", prompt), ", ".join(filter(None, parts))
 
@@ -81,7 +81,7 @@ _SDXL = (
     ),
 )
 
-# The miniature knows four looks and twelve colours, by the wording it was trained on.
+# The miniature was trained on four looks and twelve colours, in this wording.
 _MINIATURE = (
     _PLAIN,
     Style("Flat", "a flat picture of {prompt}"),
@@ -98,5 +98,5 @@ _MINIATURE = (
 
 
 def styles_for(kind: Kind) -> dict[str, Style]:
-    """The styles that mean something to a model of this kind, by name, plain first."""
+    """Return the styles for a model of this kind, by name; the one without words is first."""
     return {style.name: style for style in (_MINIATURE if kind is Kind.MINIATURE else _SDXL)}

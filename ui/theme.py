@@ -1,4 +1,4 @@
-"""Colours, sizes and fonts. Fonts are the visitor's own: none is fetched from anywhere."""
+"""The page's colours, sizes and fonts. It uses the system's fonts, so that none is fetched."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
 def theme() -> Base:
-    """A quiet theme: warm greys, one accent."""
+    """Return a quiet theme: warm greys and one accent colour."""
     return Base(
         primary_hue=colors.indigo,
         secondary_hue=colors.indigo,

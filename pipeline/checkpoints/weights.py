@@ -17,7 +17,7 @@ from flax import nnx
 
 from pipeline.checkpoints.tensors import TensorFiles, open_tensors
 from pipeline.errors import CheckpointError
-from pipeline.models.layers import summed_taps
+from pipeline.kernels.matmul_conv import summed_taps
 
 # Where a module here is called otherwise than in the checkpoint.
 NAMES = (

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention, the one place that chooses a kernel for it.
+"""Scaled dot-product attention; the only module that chooses a kernel for it.
 
-The platform is the one that a program is compiled for, not the one that compiles it: a Pallas
-kernel on TPU, cuDNN's on NVIDIA GPUs where it can be used, XLA's own operations elsewhere. No
-platform ever holds more than `SCORE_BYTES` of scores.
+The choice depends on the platform that a program is compiled for, not on the platform that compiles
+it: a Pallas kernel on TPU, cuDNN's kernel on NVIDIA GPUs where it can be used, XLA's own operations
+elsewhere. No platform ever holds more than `SCORE_BYTES` of scores.
 """
 
 import math
@@ -14,52 +14,59 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-# Of scores in memory at once; beyond that queries are taken in turns. The VAE's at 1024x1024
-# would be a gigabyte for every picture.
+# Limit on the scores in memory at once. If all scores would take more, queries are processed in
+# parts. The VAE's scores at 1024x1024, for example, would take a gigabyte for every picture.
 SCORE_BYTES = 2**28
-# On a CPU as many heads are taken at once as have so few scores that they stay in the cache.
+# Limit on the scores of the heads that a CPU processes at once, so that they stay in its cache.
 CACHED_BYTES = 2**24
 CUDNN_MAX_HEAD_SIZE = 128
 
 
 def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -> Array:
-    """softmax(query key^T / sqrt(K)) value, the softmax in float32.
+    """Return softmax(query key^T / sqrt(K)) value, with the softmax in float32.
 
     Args:
         query: `[B, L, N, K]`.
         key: `[B, S, N, K]`, of the query's dtype.
         value: `[B, S, N, K]`, of the query's dtype.
-        causal: position l sees only positions up to l.
+        causal: position l attends only to positions up to l.
 
-    Returns `[B, L, N, K]` in the query's dtype.
+    Returns:
+        `[B, L, N, K]` in the query's dtype.
     """
     return jax.nn.dot_product_attention(query, key, value, is_causal=causal)
 
 
 def self_attention(query_key_value: Array, heads: int) -> Array:
-    """The same without a mask, of projections side by side, `[B, L, 3 W] -> [B, L, W]`.
+    """Compute `attention` of a sequence to itself, without a mask, `[B, L, 3 W] -> [B, L, W]`.
 
-    A head is W / heads wide.
+    Queries, keys and values lie side by side in the last axis; each head is W / heads wide.
     """
     return _of_projections(heads, query_key_value)
 
 
 def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
-    """The same, of queries `[B, L, W]` to another sequence's `[B, S, 2 W]` -> `[B, L, W]`."""
+    """Compute `attention` of one sequence to another, without a mask; return `[B, L, W]`.
+
+    Args:
+        query: `[B, L, W]`; each head is W / heads wide.
+        key_value: `[B, S, 2 W]`, the other sequence's keys and values side by side.
+        heads: the number of heads.
+    """
     return _of_projections(heads, query, key_value)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _by_platform(heads: int, *projections: Array) -> Array:
-    """`self_attention` of one array, `cross_attention` of two."""
-    # Here, because it imports Pallas, which takes time, and programs that were kept need none.
+    """Compute `self_attention` of one array or `cross_attention` of two."""
+    # Importing Pallas takes time, and a process that only loads cached programs does not need it.
     from pipeline.kernels import flash_tpu
 
     kernels: dict[str, Callable[..., Array]] = {
         "default": partial(_plain, heads),
         "cpu": partial(_on_cpu, heads),
     }
-    # Of a prompt's few keys XLA makes less work than the kernel: benchmarks/README.md.
+    # With the few keys of a prompt, XLA's own operations beat the kernel: benchmarks/README.md.
     if len(projections) == 1 and flash_tpu.fits(heads, *projections):
         kernels["tpu"] = partial(flash_tpu.flash_attention, heads)
     if _cudnn_fits(heads, *projections):
@@ -68,7 +75,7 @@ def _by_platform(heads: int, *projections: Array) -> Array:
 
 
 def _forward(heads: int, *projections: Array) -> tuple[Array, Any]:
-    """Kernels have no derivative; training takes the plain form."""
+    """Evaluate the plain form for training, because the kernels have no derivative."""
     return jax.vjp(partial(_plain, heads), *projections)
 
 
@@ -82,7 +89,7 @@ _of_projections = jax.jit(_by_platform, static_argnums=0)
 
 
 def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
-    """Queries, keys and values, each `[B, L, N, K]`."""
+    """Split projections into queries `[B, L, N, K]`, keys and values `[B, S, N, K]`."""
     if len(projections) == 1:
         query, key, value = jnp.split(projections[0], 3, axis=-1)
     else:
@@ -98,7 +105,7 @@ def _plain(heads: int, *projections: Array) -> Array:
 
 
 def _on_cpu(heads: int, *projections: Array) -> Array:
-    """Some heads of some pictures at a time; XLA makes one kernel of all that is done for them."""
+    """Attend for some heads of some pictures at a time; XLA compiles each part to one kernel."""
     each = [
         x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in _split(heads, *projections)
     ]  # [B * N, L, K] and [B * N, S, K]
@@ -114,7 +121,10 @@ def _on_cpu(heads: int, *projections: Array) -> Array:
 
 
 def _unscaled(query: Array, key: Array, value: Array) -> Array:
-    """`attention` of `[G, L, K]` to two `[G, S, K]`, divided by the weights' sum in the end."""
+    """Compute `attention` of queries `[G, L, K]` to keys and values `[G, S, K]`.
+
+    The product with the values comes first, the division by the sum of the weights last.
+    """
     scores = jnp.einsum("glk,gsk->gls", query, key, preferred_element_type=jnp.float32)
     scores *= query.shape[-1] ** -0.5
     weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -124,7 +134,7 @@ def _unscaled(query: Array, key: Array, value: Array) -> Array:
 
 
 def _in_turns(attend: Callable[[Array], Array], query: Array, keys: int) -> Array:
-    """Of queries `[B, L, ..., K]`, as many at a time as have `SCORE_BYTES` of scores."""
+    """Apply `attend` to parts of the queries `[B, L, ..., K]` whose scores fit `SCORE_BYTES`."""
     parts = _parts(query.shape[1], _score_bytes(query, keys), SCORE_BYTES)
     if parts == 1:
         return attend(query)
@@ -134,18 +144,21 @@ def _in_turns(attend: Callable[[Array], Array], query: Array, keys: int) -> Arra
 
 
 def _score_bytes(query: Array, keys: int) -> int:
-    """Of queries `[..., K]` to so many keys each."""
+    """Return the bytes of float32 scores of queries `[..., K]` to `keys` keys each."""
     return 4 * math.prod(query.shape[:-1]) * keys
 
 
 def _parts(length: int, size: int, most: int) -> int:
-    """Into how many equal parts a length is divided, for each to have at most `most` of `size`."""
+    """Return the least number of equal parts of `length` with at most `most` of `size` each."""
     wanted = min(-(-size // most), length)
     return next(n for n in range(wanted, length + 1) if length % n == 0)
 
 
 def _cudnn_fits(heads: int, *projections: Array) -> bool:
-    """JAX looks for cuDNN as it traces, so only where GPUs are what programs run on."""
+    """Return whether cuDNN's kernel can be used.
+
+    JAX looks for cuDNN while it traces, so the default backend must be a GPU.
+    """
     size = projections[0].shape[-1] // (heads if len(projections) == 2 else 3 * heads)
     return (
         jax.default_backend() == "gpu"

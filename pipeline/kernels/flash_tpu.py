@@ -1,13 +1,13 @@
-"""Attention as one TPU kernel: scores live in VMEM, a block at a time (Dao et al. 2022).
+"""Attention as one TPU kernel that keeps the scores in VMEM, a block at a time (Dao et al. 2022).
 
-A block of queries meets all keys at once where VMEM has the room, and its softmax is then simply
-that of its rows. Of longer sequences it meets them a block after the other, and what was found so
-far is scaled down whenever a larger score turns up.
+A block of queries attends to all keys at once if VMEM has room for them; its softmax is then over
+complete rows. In longer sequences it attends to one block of keys after another, and the partial
+result is scaled down whenever a larger score turns up.
 
-Heads lie side by side in the last axis, as projections leave them, and are read from there: no
-transposition, and no padding of a 64-wide head to the 128 lanes of a register. Heads that share
-128 lanes are told apart by masks, which costs the matrix unit nothing: a 64-wide product takes it
-as long as a 128-wide one.
+Heads lie side by side in the last axis, as the projections write them, and the kernel reads them
+from there. This saves a transposition, and the padding of a 64-wide head to the 128 lanes of a
+register. Masks separate heads that share 128 lanes. They cost the matrix unit nothing, because a
+64-wide product takes as long as a 128-wide one.
 """
 
 import math
@@ -21,25 +21,25 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 LANES = 128
-SUBLANES = 16  # of a register of bfloat16
-# Of a score matrix in VMEM, for each head of a block. Chosen by the compiler's schedule for a TPU
-# v5e: benchmarks/README.md.
+SUBLANES = 16  # rows of a bfloat16 register
+# Shape of a block of scores in VMEM, for each head. It was chosen by the compiler's schedule for a
+# TPU v5e: benchmarks/README.md.
 BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
-# Up to this size a sequence's keys are taken whole: they, the values and their scores have room.
+# Keys up to this size are not split: VMEM has room for them, the values and their scores.
 WHOLE_BYTES = 2**20
-WHOLE_ROWS = 1024  # and up to this length all queries at once too
+WHOLE_ROWS = 1024  # up to this length, queries of such sequences are not split either
 
 
 def fits(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> bool:
-    """Whether the kernel can tell the heads apart, and share the sequence out in blocks."""
+    """Return whether the kernel can separate the heads and split the sequence into blocks."""
     _, length, size = _sizes(heads, query_key_value)
     fills_lanes = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
     return fills_lanes and None not in _blocks(length, max(LANES, size), query_key_value.dtype)
 
 
 def grid(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
-    """How often the kernel runs: pictures, groups of heads, blocks of queries and of keys."""
+    """Return the kernel's grid: number of pictures, head groups, query blocks and key blocks."""
     batch, length, size = _sizes(heads, query_key_value)
     lanes = max(LANES, size)
     rows, columns = _blocks(length, lanes, query_key_value.dtype)
@@ -49,20 +49,23 @@ def grid(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int
 
 
 def _sizes(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int]:
-    """Batch, length of the sequence, width of a head."""
+    """Return the batch size, the length of the sequence and the width of a head."""
     batch, length, width = query_key_value.shape
     return batch, length, width // (3 * heads)
 
 
 def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = False) -> Array:
-    """softmax(query key^T / sqrt(K)) value of a sequence with itself, the softmax in float32.
+    """Return softmax(query key^T / sqrt(K)) value of a sequence with itself.
+
+    The softmax is in float32. `fits` must hold for the arguments.
 
     Args:
-        heads: N; each K = W / N wide. `fits` must hold.
-        query_key_value: `[B, L, 3 W]`, side by side.
+        heads: the number N of heads; each is K = W / N wide.
+        query_key_value: `[B, L, 3 W]`, queries, keys and values side by side.
         interpret: run the kernel on any platform, slowly; for tests.
 
-    Returns `[B, L, W]`.
+    Returns:
+        `[B, L, W]`.
     """
     batch, length, size = _sizes(heads, query_key_value)
     width, lanes = size * heads, max(LANES, size)
@@ -71,7 +74,7 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
     rows, columns = length // blocks[2], length // blocks[3]
 
     def part(rows: int, place: int, offset: int) -> pl.BlockSpec:
-        """Block number `at[place]` of the sequence, group `offset + g` of the lanes."""
+        """Select block `at[place]` of the sequence and group `offset + g` of the lanes."""
         return pl.BlockSpec((None, rows, lanes), lambda b, g, *at: (b, at[place], offset + g))
 
     shared = lanes // size
@@ -89,7 +92,7 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
-        # FLOPs as the matrix unit spends them: on all lanes, however narrow the head.
+        # The matrix unit spends FLOPs on all lanes, however narrow the head is.
         cost_estimate=pl.CostEstimate(
             flops=4 * batch * heads * length**2 * lanes,
             transcendentals=batch * heads * length**2,
@@ -101,21 +104,24 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
 
 
 def _blocks(length: int, lanes: int, dtype: DTypeLike) -> tuple[int | None, int | None]:
-    """How many queries and keys are taken at once; None where no number is right."""
+    """Return the rows of a block of queries and of a block of keys; None if no size divides."""
     if length * lanes * jnp.dtype(dtype).itemsize > WHOLE_BYTES:
         return _share(length, BLOCK_ROWS), _share(length, BLOCK_COLUMNS)
     return length if length <= WHOLE_ROWS else _share(length, BLOCK_ROWS), length
 
 
 def _share(length: int, most: int) -> int | None:
-    """The sequence in equal blocks of at most so many rows, each filling whole registers."""
+    """Return the rows of a block, at most `most`, when `length` is split into equal blocks.
+
+    Blocks of a split sequence must fill whole registers; the result is None if that is impossible.
+    """
     if length <= most:
         return length
     return next((size for size in range(most, 0, -SUBLANES) if length % size == 0), None)
 
 
 def _at_once(q_ref, k_ref, v_ref, out_ref, *, shared: int, scale: float):
-    """One block of queries against all keys, for all heads that share its lanes."""
+    """Attend from one block of queries to all keys, for all heads that share its lanes."""
     q, k, v = q_ref[...], k_ref[...], v_ref[...]
     head = _head_of_lane(q.shape[1], shared)
     out = jnp.zeros(q.shape, jnp.float32)
@@ -123,7 +129,7 @@ def _at_once(q_ref, k_ref, v_ref, out_ref, *, shared: int, scale: float):
         mine = head == i
         scores = _scores(q, k, mine)
         weights = jnp.exp2((scores - scores.max(axis=1, keepdims=True)) * scale)
-        # In the lanes of other heads the matrix unit sums up the weights meanwhile.
+        # Ones in the lanes of other heads let the matrix unit sum the weights at no extra cost.
         values_or_ones = jnp.where(mine, v, jnp.ones_like(v))
         values = jnp.dot(
             weights.astype(v.dtype), values_or_ones, preferred_element_type=jnp.float32
@@ -137,7 +143,7 @@ def _at_once(q_ref, k_ref, v_ref, out_ref, *, shared: int, scale: float):
 
 
 def _in_turn(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref, *, shared: int, scale: float):
-    """One block of queries against one of keys, for all heads that share its lanes."""
+    """Attend from one block of queries to one block of keys, for all heads that share its lanes."""
     step = pl.program_id(3)
 
     @pl.when(step == 0)
@@ -173,6 +179,6 @@ def _head_of_lane(lanes: int, shared: int) -> Array:
 
 
 def _scores(q: Array, k: Array, mine: Array) -> Array:
-    """Of one head, whose lanes are `mine`."""
+    """Return the scores of one head; `mine` masks the head's lanes."""
     own = jnp.where(mine, q, jnp.zeros_like(q))
     return jax.lax.dot_general(own, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)

@@ -1,44 +1,47 @@
-"""Products of matrices and convolutions, the one place that chooses their form by platform.
+"""Matrix products and convolutions; the only module that chooses their form by platform.
 
-XLA's CPU backend widens the factors of a bfloat16 product first, unless the result is float32: only
-then it has the processor's own products of them (AMX, AVX512_BF16). Convolutions in bfloat16 it
-always widens. Everywhere else XLA's own operations are the best there is, in float32 on a CPU with
-the second of its libraries (`compiler_options`): benchmarks/README.md.
+XLA's CPU backend widens the factors of a bfloat16 product to float32, unless the result is float32.
+Only then does it use the processor's own bfloat16 products (AMX, AVX512_BF16). It always widens
+bfloat16 convolutions. In all other cases XLA's own operations are the best there is; in float32 on
+a CPU, with the second of its libraries (`compiler_options`). See benchmarks/README.md.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
+
+A = TypeVar("A", Array, np.ndarray)
 
 Numbers = Sequence[int]
 Padding = Sequence[tuple[int, int]]
 CompilerOptions = dict[str, str | bool]
 
-# With fewer channels it takes longer to lay pixels side by side than to widen them.
+# With fewer channels, laying pixels side by side takes longer than widening them.
 CHANNELS = 64
-# So many pixels have enough work for one product, and what it reads and writes stays in the cache.
+# Pixels per product: enough work for one product, few enough for its data to stay in the cache.
 PIXELS = 1024
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
 def compiler_options(device: jax.Device, dtype: DTypeLike) -> CompilerOptions:
-    """What XLA is told of a program whose time goes to products and wide convolutions in `dtype`.
+    """Return XLA's options for a program dominated by products and wide convolutions in `dtype`.
 
-    For a CPU it has two libraries. YNNPACK, its first choice, is the only one with bfloat16 and
-    sums over many pixels faster, but in float32 Eigen's convolutions and most of its products are.
+    XLA has two libraries for CPUs. YNNPACK, its first choice, is the only one with bfloat16, and is
+    faster at sums over many pixels. In float32, Eigen is faster at convolutions and most products.
     """
     if device.platform != "cpu" or dtype == jnp.bfloat16:
         return {}
-    return {"xla_disable_hlo_passes": "dot-library-rewriter"}  # which chooses YNNPACK
+    return {"xla_disable_hlo_passes": "dot-library-rewriter"}  # the pass that chooses YNNPACK
 
 
 def dot_general(lhs: Array, rhs: Array, dimension_numbers: Any, **_: Any) -> Array:
-    """`jax.lax.dot_general` for factors of the same dtype, which is the result's too."""
+    """Compute `jax.lax.dot_general` of factors of the same dtype, in that dtype."""
     product = partial(jax.lax.dot_general, dimension_numbers=dimension_numbers)
     if lhs.dtype != jnp.bfloat16:
         return product(lhs, rhs)
@@ -49,7 +52,11 @@ def dot_general(lhs: Array, rhs: Array, dimension_numbers: Any, **_: Any) -> Arr
 
 
 def convolution(x: Array, kernel: Array, strides: Numbers, padding: Padding, **_: Any) -> Array:
-    """`[B, H, W, I]` by `[h, w, I, O]` -> `[B, H', W', O]`, in the dtype that both have."""
+    """Convolve x `[B, H, W, I]` with a kernel `[h, w, I, O]` of the same dtype.
+
+    Returns:
+        `[B, H', W', O]`, in that dtype.
+    """
     return _convolve((tuple(strides), tuple(padding)), x, kernel)
 
 
@@ -62,7 +69,7 @@ def _by_platform(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Ar
 
 
 def _forward(window: tuple[Numbers, Padding], *factors: Array) -> tuple[Array, Any]:
-    """Words of bits have no derivative; training takes the plain form."""
+    """Evaluate the plain form for training, because `_on_cpu`'s bit words have no derivative."""
     return jax.vjp(partial(_plain, window), *factors)
 
 
@@ -79,9 +86,9 @@ def _plain(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
 
 
 def _on_cpu(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
-    """As products, of as many rows of pixels at a time as make `PIXELS`, in bfloat16.
+    """Convolve in bfloat16 by matrix products, each over as many rows as have `PIXELS` pixels.
 
-    Pixels are moved as words of bits, for XLA would widen bfloat16 to move it.
+    Pixels are moved as uint16 bit words, because XLA would widen bfloat16 to move it.
     """
     (stride, _), padding = window
     framed = jnp.pad(x.view(jnp.uint16), ((0, 0), *padding, (0, 0)))
@@ -106,9 +113,13 @@ def _on_cpu(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
 
 
 def _product(framed: Array, kernel: Array, stride: int) -> Array:
-    """Of words `[B, H, W, I]` and a kernel `[h, w, I, O]`, without padding, `[B, H', W', O]`.
+    """Convolve bit words `[B, H, W, I]` with a kernel `[h, w, I, O]`, without padding.
 
-    Pixels that a row of the kernel meets at once lie side by side: a product for every such row.
+    The pixels that one row of the kernel reads are laid side by side, so that each row of the
+    kernel takes one product.
+
+    Returns:
+        `[B, H', W', O]`, in the kernel's dtype.
     """
     reach, across, *channels = kernel.shape
     height, width = framed.shape[1] - reach + 1, framed.shape[2] - across + 1
@@ -123,3 +134,22 @@ def _product(framed: Array, kernel: Array, stride: int) -> Array:
         for i in range(reach)
     )
     return sum(done, start=jnp.float32(0)).astype(kernel.dtype)
+
+
+def summed_taps(kernel: A) -> A:
+    """Return the four 2x2 kernels that replace upsampling by 2 and a 3x3 kernel `[3, 3, I, O]`.
+
+    The result is `[2, 2, 2, 2, I, O]`: row and column in the 2x2 block of output pixels, then rows
+    and columns of the kernel for that position. The kernel may be a JAX or NumPy array; the sums
+    are in float32.
+    """
+    stack = kernel.__array_namespace__().stack
+
+    def along(taps: A) -> A:
+        """Sum three taps `[3, ...]` to two for each of two positions, `[2, 2, ...]`."""
+        a, b, c = taps
+        return stack([stack([a, b + c]), stack([a + b, c])])
+
+    rows = along(kernel.astype(np.float32))  # [2, 2, 3, I, O]
+    both = along(rows.transpose(2, 0, 1, 3, 4))  # [2, 2, 2, 2, I, O]: columns, then rows
+    return both.transpose(2, 0, 3, 1, 4, 5).astype(kernel.dtype)

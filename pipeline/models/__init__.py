@@ -1,1 +1,1 @@
-"""The networks, and the configuration that shapes them."""
+"""The networks and their configuration."""

@@ -13,13 +13,13 @@ from pipeline.kernels.attention import attention
 from pipeline.models.clip_config import EncoderConfig, TextEncoderConfig
 from pipeline.models.layers import LayerNorm, embedding, gelu, linear
 
-# Files written when CLIP was new call the end token 2, whatever the tokenizer says; they mean
-# "where the ids are largest".
+# Files written when CLIP was new give 2 as the end token, whatever the tokenizer says. The end
+# token is then the largest id of the prompt.
 LEGACY_EOS_TOKEN_ID = 2
 
 
 def quick_gelu(x: Array) -> Array:
-    """CLIP's approximation of GELU."""
+    """Return CLIP's approximation of GELU."""
     return x * jax.nn.sigmoid(1.702 * x)
 
 
@@ -36,7 +36,7 @@ ACTIVATION: dict[str, Callable[[Array], Array]] = {
 class SelfAttention(nnx.Module):
     """Multi-head attention, `[B, L, D] -> [B, L, D]`.
 
-    `causal`: every position sees itself and those before it, not all.
+    `causal` limits each position to itself and to earlier positions.
     """
 
     def __init__(self, width: int, heads: int, *, causal: bool, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -49,7 +49,7 @@ class SelfAttention(nnx.Module):
         self.out_proj = make()
 
     def __call__(self, x: Array) -> Array:
-        """`[B, L, D] -> [B, L, D]`."""
+        """Apply the layer, `[B, L, D] -> [B, L, D]`."""
         q, k, v = (
             projection(x).reshape(*x.shape[:2], self.heads, -1)  # [B, L, N, K]
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -58,7 +58,7 @@ class SelfAttention(nnx.Module):
 
 
 class MLP(nnx.Module):
-    """Two linear layers around the config's activation."""
+    """Two linear layers with the config's activation between them."""
 
     def __init__(self, config: EncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         make = partial(linear, dtype=dtype, rngs=rngs)
@@ -67,7 +67,7 @@ class MLP(nnx.Module):
         self.fc2 = make(config.intermediate_size, config.hidden_size)
 
     def __call__(self, x: Array) -> Array:
-        """`[B, L, D] -> [B, L, D]`."""
+        """Apply the layers, `[B, L, D] -> [B, L, D]`."""
         return self.fc2(ACTIVATION[self.activation](self.fc1(x)))
 
 
@@ -83,13 +83,13 @@ class EncoderLayer(nnx.Module):
         self.mlp = MLP(config, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        """`[B, L, D] -> [B, L, D]`."""
+        """Apply the layer, `[B, L, D] -> [B, L, D]`."""
         x = x + self.self_attn(self.layer_norm1(x))
         return x + self.mlp(self.layer_norm2(x))
 
 
 class CLIPTextEncoder(nnx.Module):
-    """Token ids to hidden states, and with a projection to one pooled embedding too."""
+    """Encoder of token ids to hidden states and, with a projection, to one pooled embedding."""
 
     def __init__(self, config: TextEncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width = config.hidden_size
@@ -108,10 +108,12 @@ class CLIPTextEncoder(nnx.Module):
             )
 
     def __call__(self, input_ids: Array) -> tuple[Array, Array | None]:
-        """input_ids `[B, L]` int32 -> (hidden states `[B, L, D]`, pooled `[B, P]`).
+        """Encode input_ids `[B, L]` int32.
 
-        The states are the last ones after the final norm, or those before the last layer without
-        it, as `config.penultimate` says. Pooled is None without a projection.
+        Returns:
+            The hidden states `[B, L, D]` and the pooled embedding `[B, P]`, which is None without a
+            projection. With `config.penultimate`, the hidden states are the input of the last
+            layer, without the final norm; otherwise its output after the final norm.
         """
         positions = jnp.arange(input_ids.shape[1])
         x = self.token_embedding(input_ids) + self.position_embedding(positions)
@@ -127,7 +129,7 @@ class CLIPTextEncoder(nnx.Module):
         return states, self.text_projection(pooled)
 
     def _end(self, input_ids: Array) -> Array:
-        """Position of the end token in each row, `[B]`."""
+        """Return the position of the end token in each row, `[B]`."""
         if self.config.eos_token_id == LEGACY_EOS_TOKEN_ID:
             return jnp.argmax(input_ids, axis=-1)
         return jnp.argmax(input_ids == self.config.eos_token_id, axis=-1)

@@ -1,4 +1,4 @@
-"""CLIP's encoders, of text and, in a safety checker, of pictures, read from a checkpoint's JSON."""
+"""Configuration of CLIP's text encoders and of the safety checker, from a checkpoint's JSON."""
 
 import math
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from pipeline.errors import CheckpointError
 from pipeline.strict_json import Keys
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
-BICUBIC = 3  # Pillow's number for it
-# What transformers wrote into every configuration, whatever network it was of: settings of text
-# generation, labels of classes, and what to return.
+BICUBIC = 3  # Pillow's number for bicubic resampling
+# Keys that transformers wrote into every configuration, whatever the network: settings of text
+# generation, class labels and output options. They have no effect on CLIP's encoders.
 OF_OTHER_NETWORKS = (
     *("add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "chunk_size_feed_forward"),
     *("cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample"),
@@ -28,7 +28,7 @@ OF_OTHER_NETWORKS = (
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """A transformer of pre-norm layers."""
+    """Configuration of a transformer of pre-norm layers."""
 
     hidden_size: int
     intermediate_size: int
@@ -40,11 +40,11 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class TextEncoderConfig(EncoderConfig):
-    """A CLIP text encoder.
+    """Configuration of a CLIP text encoder.
 
-    `projection_dim` is None for one without a projection, which gives no pooled state.
-    `penultimate`: the prompt's states are those before the last layer and the final norm (SDXL),
-    and not those after both (Stable Diffusion 1 and 2).
+    `projection_dim` is None for an encoder without a projection, which gives no pooled state.
+    `penultimate`: True takes the prompt's states before the last layer and the final norm (SDXL),
+    False takes them after both (Stable Diffusion 1 and 2).
     """
 
     vocab_size: int
@@ -56,7 +56,7 @@ class TextEncoderConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class VisionEncoderConfig(EncoderConfig):
-    """A CLIP vision encoder of square pictures, `image_size` pixels a side."""
+    """Configuration of a CLIP vision encoder of square pictures, `image_size` pixels a side."""
 
     image_size: int
     patch_size: int
@@ -64,10 +64,10 @@ class VisionEncoderConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class SafetyCheckerConfig:
-    """StableDiffusionSafetyChecker, and how pictures are made ready for it.
+    """Configuration of StableDiffusionSafetyChecker and of the preprocessing of its pictures.
 
-    `shortest_edge`: what the shorter side is scaled to, in pixels, before the middle is cut out.
-    `image_mean`, `image_std`: per colour, of values in 0..1.
+    `shortest_edge`: length in pixels of the shorter side after scaling, before the center crop.
+    `image_mean`, `image_std`: per colour, for values in 0..1.
     """
 
     vision: VisionEncoderConfig
@@ -78,9 +78,15 @@ class SafetyCheckerConfig:
 
 
 def read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderConfig:
-    """Reads a text encoder's `config.json`.
+    """Read a text encoder's `config.json`.
 
-    Raises CheckpointError, naming file, key and value, for anything that is not supported.
+    Args:
+        path: the file.
+        projected: whether the encoder has a projection, and so a pooled state.
+        xl: whether the encoder is SDXL's (see `TextEncoderConfig.penultimate`).
+
+    Raises:
+        CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     keys = Keys(path)
     keys.one_of("model_type", ("clip_text_model",))
@@ -105,9 +111,10 @@ def read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderCo
 
 
 def read_safety_checker(folder: Path) -> SafetyCheckerConfig:
-    """Reads what a checkpoint says of its safety checker and of the pictures for it.
+    """Read the configuration of a checkpoint's safety checker and of its preprocessing.
 
-    Raises CheckpointError, naming file, key and value, for anything that is not supported.
+    Raises:
+        CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     try:
         return _read_safety_checker(folder)
@@ -119,7 +126,7 @@ def _read_safety_checker(folder: Path) -> SafetyCheckerConfig:
     keys = Keys(folder / "safety_checker/config.json")
     keys.one_of("model_type", ("clip",))
     projection_dim = keys.size("projection_dim", 512)
-    # Where it is there, transformers reads the second and not the first.
+    # If a file has vision_config_dict, transformers reads it and ignores vision_config.
     both = [keys.inner(key) for key in ("vision_config", "vision_config_dict")]
     vision = _read_vision_encoder(
         next((inner for inner in reversed(both) if inner.values), both[0])
@@ -146,7 +153,7 @@ def _read_vision_encoder(keys: Keys) -> VisionEncoderConfig:
         patch_size=keys.size("patch_size", 32),
     )
     keys.one_of("num_channels", (3,))
-    keys.drop("projection_dim", *OF_OTHER_NETWORKS)  # projected outside
+    keys.drop("projection_dim", *OF_OTHER_NETWORKS)  # the outer projection_dim is used
     _drop_notes(keys)
     keys.finish()
     _check_heads(keys, config)
@@ -159,10 +166,10 @@ def _read_vision_encoder(keys: Keys) -> VisionEncoderConfig:
 def _read_preprocessor(
     keys: Keys, image_size: int
 ) -> tuple[int, tuple[float, float, float], tuple[float, float, float]]:
-    """Shortest edge, mean and standard deviation."""
+    """Return the shortest edge, the mean and the standard deviation."""
     for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
         keys.one_of(key, (True,))
-    keys.one_of("do_convert_rgb", (True, False))  # the pictures are
+    keys.one_of("do_convert_rgb", (True, False))  # the pictures are RGB already
     keys.one_of("resample", (BICUBIC,))
     keys.one_of("use_square_size", (False,))
     keys.one_of("default_to_square", (False,))
@@ -189,7 +196,7 @@ def _read_preprocessor(
 def _per_colour(keys: Keys, key: str, default: list[float]) -> tuple[float, float, float]:
     value = keys.take(key, list, default)
     right = len(value) == 3 and all(type(item) in (int, float) for item in value)
-    # Compared, not converted: an int may be too large for a float.
+    # Check the size before converting: an int may be too large for a float.
     if not right or not all(abs(item) < 1e6 for item in value):
         raise keys.error(key, value, "a list of 3 numbers, one per colour")
     red, green, blue = map(float, value)
@@ -197,7 +204,7 @@ def _per_colour(keys: Keys, key: str, default: list[float]) -> tuple[float, floa
 
 
 def _drop_notes(keys: Keys) -> None:
-    """Training-time settings, and notes about the file itself."""
+    """Drop training-time settings and notes about the file itself."""
     keys.drop("architectures", "attention_dropout", "dropout", "initializer_factor")
     keys.drop("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype")
     keys.drop("dtype", "transformers_version", "gradient_checkpointing", "tie_word_embeddings")

@@ -1,8 +1,8 @@
-"""The shape of every network, read from a checkpoint's JSON files.
+"""Configuration of every network, read from a checkpoint's JSON files.
 
-Each reader takes the keys it knows, one by one; what is left over, or has a value that the code
-beside it does not implement, is an error that names the file, the key and the value. Defaults are
-those of diffusers' and transformers' own classes, for keys that a file may leave out.
+Each reader takes the keys it knows, one by one. An unknown key, or a value that this package does
+not implement, is an error that names the file, the key and the value. Keys that a file may leave
+out default to the values of diffusers' and transformers' own classes.
 """
 
 import re
@@ -25,7 +25,7 @@ from pipeline.strict_json import Keys
 XL = "StableDiffusionXLPipeline"
 SD = "StableDiffusionPipeline"  # versions 1 and 2
 SAFETY_CHECKER = "StableDiffusionSafetyChecker"
-# What the other pipelines that checkpoints are published for have in their names.
+# Unsupported kinds of model. The keys are parts of the class names of their pipelines.
 OTHER_FAMILIES = {
     "StableDiffusion3": "Stable Diffusion 3",
     "Flux": "FLUX",
@@ -36,17 +36,19 @@ OTHER_FAMILIES = {
     "Upscale": "an upscaler",
     "Depth2Img": "a depth-to-image model",
 }
-# What the first files of Stable Diffusion 1 mean by a smaller sample_size, says diffusers.
+# According to diffusers, the first files of Stable Diffusion 1 mean this sample_size where they
+# give a smaller one.
 LEGACY_SAMPLE_SIZE = 64
-# What a UNet is for that takes more than the latents' four channels, by how many it takes.
+# Tasks of unsupported UNets, by number of input channels; a supported UNet takes 4, the latents'.
 OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures", 9: "inpainting"}
 
 
 @dataclass(frozen=True)
 class AdditionConfig:
-    """What SDXL adds to the time embedding ("text_time"): the pooled prompt and six sizes.
+    """SDXL's addition to the time embedding ("text_time"): the pooled prompt and six sizes.
 
-    `input_dim` is the width of both together, `time_embed_dim` that of each size.
+    `time_embed_dim` is the width of each embedded size. `input_dim` is the width of the pooled
+    prompt and all six sizes together.
     """
 
     time_embed_dim: int
@@ -55,11 +57,12 @@ class AdditionConfig:
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """UNet2DConditionModel.
+    """Configuration of UNet2DConditionModel.
 
-    Tuples run over the blocks, from the highest resolution down; the `up_` ones from the lowest
-    resolution up. A depth is the number of transformer layers after one ResNet; a block without
-    attention has no depths. `addition` is None where time and prompt are all that conditions.
+    Tuples run over the blocks from the highest resolution down, `up_depths` from the lowest
+    resolution up. A depth is the number of transformer layers after one ResNet. A block without
+    attention has no depths, and a middle block without attention has `mid_depth` None. `addition`
+    is None if only the time and the prompt condition the UNet.
     """
 
     sample_size: tuple[int, int]
@@ -82,7 +85,10 @@ class UNetConfig:
 
 @dataclass(frozen=True)
 class VAEConfig:
-    """AutoencoderKL. `latents_mean` and `latents_std`, where given, are per latent channel."""
+    """Configuration of AutoencoderKL.
+
+    `latents_mean` and `latents_std` are per latent channel, or None.
+    """
 
     in_channels: int
     latent_channels: int
@@ -104,10 +110,10 @@ class VAEConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole checkpoint: one entry per folder that holds a network, and the noise schedule.
+    """Configuration of a whole checkpoint: of each folder that holds a network, and the scheduler.
 
-    Stable Diffusion 1 and 2 have no `text_encoder_2`. Without a `safety_checker` no picture is
-    checked: the checkpoint has none, or none was asked for.
+    `text_encoder_2` is None for Stable Diffusion 1 and 2. `safety_checker` is None if the
+    checkpoint has none or the caller asked for none; pictures are then not checked.
     """
 
     text_encoder: TextEncoderConfig
@@ -120,14 +126,14 @@ class Config:
 
     @property
     def text_encoders(self) -> dict[str, TextEncoderConfig]:
-        """By the names of their folders, in the order in which their states are joined."""
+        """Text encoders by folder name, in the order in which their states are joined."""
         both = {"text_encoder": self.text_encoder, "text_encoder_2": self.text_encoder_2}
         return {name: encoder for name, encoder in both.items() if encoder is not None}
 
 
 @dataclass(frozen=True)
 class _Index:
-    """What `model_index.json` says."""
+    """Contents of `model_index.json`."""
 
     xl: bool
     scheduler: str
@@ -138,14 +144,15 @@ class _Index:
 def read_config(
     folder: Path, scheduler: str | None = None, *, safety_checker: bool = True
 ) -> Config:
-    """Reads every configuration of a checkpoint in diffusers' layout.
+    """Read every configuration of a checkpoint in diffusers' layout.
 
     Args:
-        folder: the checkpoint's.
-        scheduler: a key of `SCHEDULERS`, takes the place of the checkpoint's own.
-        safety_checker: False leaves the checkpoint's safety checker unread.
+        folder: the checkpoint's folder.
+        scheduler: a key of `SCHEDULERS` that replaces the checkpoint's own scheduler.
+        safety_checker: False skips the checkpoint's safety checker.
 
-    Raises CheckpointError, naming file, key and value, for anything that is not supported.
+    Raises:
+        CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     index = _read_model_index(folder / "model_index.json", scheduler)
     text_encoder = partial(read_text_encoder, xl=index.xl)
@@ -208,7 +215,10 @@ def _takes_safety_checker(keys: Keys) -> bool:
 
 
 def names_safety_checker(folder: Path) -> bool:
-    """Whether a checkpoint's `model_index.json` has a safety checker in it; False without one."""
+    """Return whether a checkpoint's `model_index.json` names a safety checker.
+
+    A file that is missing or unreadable names none.
+    """
     try:
         values = Keys(folder / "model_index.json").values
     except CheckpointError:
@@ -217,7 +227,10 @@ def names_safety_checker(folder: Path) -> bool:
 
 
 def family(class_name: object) -> str:
-    """What is known of a class that is not supported, as the end of a sentence."""
+    """Return a phrase that says what an unsupported pipeline class is, or "" if it is unknown.
+
+    The phrase continues the sentence of an error message.
+    """
     families = (named for part, named in OTHER_FAMILIES.items() if part in str(class_name))
     return next((f"; this is {named}" for named in families), "")
 
@@ -260,17 +273,17 @@ def _read_unet(path: Path, *, xl: bool) -> UNetConfig:
 
 
 def _refuse_other_unets(keys: Keys) -> None:
-    """Options that Stable Diffusion leaves alone, each with the values that do so."""
+    """Refuse options that Stable Diffusion does not use; their neutral values may be present."""
     for key in ("center_input_sample", "class_embeddings_concat", "dual_cross_attention"):
         keys.one_of(key, (False,))
     for key in ("only_cross_attention", "resnet_skip_time_act"):
         keys.one_of(key, (False,))
-    # Attention's logits and softmax are float32 here in any case.
+    # Attention's logits and softmax are always float32 here.
     keys.one_of("upcast_attention", (None, False, True))
     keys.one_of("mid_block_only_cross_attention", (None, False))
     for key in ("class_embed_type", "cross_attention_norm", "encoder_hid_dim", "num_class_embeds"):
         keys.one_of(key, (None,))
-    # Taken by `_addition` where the model has them.
+    # With SDXL, `_addition` has already taken the next three keys.
     for key in ("addition_embed_type", "addition_time_embed_dim"):
         keys.one_of(key, (None,))
     keys.one_of("projection_class_embeddings_input_dim", (None,))
@@ -291,7 +304,7 @@ def _refuse_other_unets(keys: Keys) -> None:
 
 
 def _block_types(keys: Keys, key: str, blocks: int, allowed: tuple[str, str]) -> list[bool]:
-    """For each block, whether it has attention."""
+    """Return for each block whether it has attention."""
     names = keys.take(key, list)
     if len(names) != blocks or any(name not in allowed for name in names):
         raise keys.error(key, names, f"{blocks} of {allowed[0]!r} or {allowed[1]!r}")
@@ -317,7 +330,7 @@ def _depths(
     layers: Sequence[int],
     has_attention: Sequence[bool],
 ) -> tuple[tuple[int, ...], ...]:
-    """Transformer layers after each ResNet of each block."""
+    """Return the number of transformer layers after each ResNet of each block."""
     result: list[tuple[int, ...]] = []
     for depth, count, attention in zip(depths, layers, has_attention, strict=True):
         per_layer = tuple(depth) if isinstance(depth, list) else (depth,) * count
@@ -361,7 +374,7 @@ def _sample_size(keys: Keys, *, xl: bool) -> tuple[int, int]:
 
 
 def _before_0_9(keys: Keys) -> bool:
-    """Whether the file was written by a diffusers before 0.9."""
+    """Return whether a version of diffusers before 0.9 wrote the file."""
     return bool(re.match(r"0\.[0-8]\.", str(keys.values.get("_diffusers_version"))))
 
 
@@ -432,14 +445,14 @@ def _per_channel(keys: Keys, key: str, channels: int) -> tuple[float, ...] | Non
     if value is None:
         return None
     right = isinstance(value, list) and all(type(item) in (int, float) for item in value)
-    # Compared, not converted: an int may be too large for a float.
+    # Check the size before converting: an int may be too large for a float.
     if not right or len(value) != channels or not all(abs(item) < 1e6 for item in value):
         raise keys.error(key, value, f"a list of {channels} numbers, one per latent channel")
     return tuple(float(item) for item in value)
 
 
 def _check_fit(folder: Path, config: Config) -> None:
-    """The components must fit together."""
+    """Raise CheckpointError if the components do not fit together."""
     unet = config.unet
     width = sum(encoder.hidden_size for encoder in config.text_encoders.values())
     fits = [
@@ -448,7 +461,7 @@ def _check_fit(folder: Path, config: Config) -> None:
     ]
     if config.text_encoder_2 is not None and unet.addition is not None:
         pooled = config.text_encoder_2.projection_dim
-        assert pooled is not None  # _read_text_encoder(projected=True)
+        assert pooled is not None  # from read_text_encoder(projected=True)
         why = "text_encoder_2's projection_dim + 6 * addition_time_embed_dim"
         right = pooled + 6 * unet.addition.time_embed_dim
         fits.append(("projection_class_embeddings_input_dim", unet.addition.input_dim, right, why))

@@ -12,16 +12,16 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from pipeline.kernels.attention import cross_attention, self_attention
-from pipeline.kernels.matmul_conv import convolution, dot_general
+from pipeline.kernels.matmul_conv import convolution, dot_general, summed_taps
 
-A = TypeVar("A", Array, np.ndarray)
 M = TypeVar("M", bound=nnx.Module)
 
 
 def _initial(draw: nnx.Initializer) -> nnx.Initializer:
-    """Draws a parameter; where there is no key, as from `weights.shape_rngs`, it is zeros.
+    """Wrap an initializer so that it returns zeros when it gets no random key.
 
-    Random numbers are most of the time of tracing a network that is made for its shapes alone.
+    `shape_rngs` gives no keys. Drawing random numbers would otherwise take most of the time of
+    tracing a network for its shapes alone.
     """
 
     def init(key: Array | None, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -35,7 +35,7 @@ _embedding = _initial(nnx.initializers.variance_scaling(1.0, "fan_in", "normal",
 
 
 def linear(d_in: int, d_out: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
-    """`[..., d_in] -> [..., d_out]`."""
+    """Make a linear layer, `[..., d_in] -> [..., d_out]`."""
     return nnx.Linear(
         d_in,
         d_out,
@@ -49,7 +49,7 @@ def linear(d_in: int, d_out: int, *, bias: bool = True, dtype: DTypeLike, rngs: 
 
 
 def embedding(rows: int, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Embed:
-    """`[...]` integers below `rows` -> `[..., width]`."""
+    """Make an embedding of integers below `rows`, `[...] -> [..., width]`."""
     return nnx.Embed(
         rows, width, embedding_init=_embedding, dtype=dtype, param_dtype=dtype, rngs=rngs
     )
@@ -66,7 +66,7 @@ def conv(
     dtype: DTypeLike,
     rngs: nnx.Rngs,
 ) -> nnx.Conv:
-    """A square convolution; by default padded so that stride 1 keeps the size."""
+    """Make a square convolution; the default padding keeps the size at stride 1."""
     pad = (kernel // 2, kernel // 2) if padding is None else padding
     return nnx.Conv(
         c_in,
@@ -84,11 +84,11 @@ def conv(
 
 
 def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Mean and variance in float32, the axes kept.
+    """Return the mean and the variance over `axes`, in float32, with the axes kept.
 
-    E[x^2] - E[x]^2 cancels where a mean is large, so float32 takes a second pass for the variance.
-    With bfloat16 one pass is enough, which an accelerator does while it writes x: where those sums
-    lose their digits the 8 bits of x hold nothing but its mean.
+    float32 takes a second pass for the variance, because E[x^2] - E[x]^2 cancels where the mean is
+    large. bfloat16 takes one pass, which an accelerator does while it writes x. That is
+    accurate enough: where the sums lose their digits, the 8 bits of x hold nothing but the mean.
     """
     wide = x.astype(jnp.float32)
     mean = wide.mean(axes, keepdims=True)
@@ -99,10 +99,10 @@ def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 class GroupNorm(nnx.Module):
-    """Over the pixels and channels of each group (Wu and He 2018), the statistics in float32.
+    """Group normalization (Wu and He 2018) with statistics in float32.
 
-    Those of channels are joined to those of groups (Chan et al. 1979): a reshape of the picture to
-    groups would cost an accelerator a copy of it.
+    Statistics are computed per channel and then merged per group (Chan et al. 1979), because a
+    reshape of the picture to groups would cost an accelerator a copy of the picture.
     """
 
     def __init__(self, channels: int, groups: int, eps: float, *, dtype: DTypeLike):
@@ -113,8 +113,8 @@ class GroupNorm(nnx.Module):
 
     @jax.named_scope("group_norm")
     def __call__(self, x: Array) -> Array:
-        """`[B, H, W, C] -> [B, H, W, C]`."""
-        mean, variance = _moments(x, (1, 2))  # of channels, [B, 1, 1, C]
+        """Normalize `[B, H, W, C] -> [B, H, W, C]`."""
+        mean, variance = _moments(x, (1, 2))  # per channel, [B, 1, 1, C]
         middle = self._over_groups(mean)
         spread = self._over_groups(variance + (mean - middle) ** 2)
         factor = jax.lax.rsqrt(spread + self.eps) * self.scale.astype(jnp.float32)
@@ -122,14 +122,14 @@ class GroupNorm(nnx.Module):
         return (x.astype(jnp.float32) * factor + shift).astype(x.dtype)
 
     def _over_groups(self, values: Array) -> Array:
-        """Each channel's `[B, 1, 1, C]` replaced by the mean of its group."""
+        """Replace each channel's value, `[B, 1, 1, C]`, by the mean over the channel's group."""
         grouped = values.reshape(*values.shape[:-1], self.groups, -1)
         mean = grouped.mean(axis=-1, keepdims=True)
         return jnp.broadcast_to(mean, grouped.shape).reshape(values.shape)
 
 
 class LayerNorm(nnx.Module):
-    """Over the last axis (Ba et al. 2016), the statistics in float32."""
+    """Layer normalization over the last axis (Ba et al. 2016) with statistics in float32."""
 
     def __init__(self, width: int, eps: float, *, dtype: DTypeLike):
         self.eps = eps
@@ -138,7 +138,7 @@ class LayerNorm(nnx.Module):
 
     @jax.named_scope("layer_norm")
     def __call__(self, x: Array) -> Array:
-        """`[..., width] -> [..., width]`."""
+        """Normalize `[..., width] -> [..., width]`."""
         mean, variance = _moments(x, (-1,))
         factor = jax.lax.rsqrt(variance + self.eps) * self.scale.astype(jnp.float32)
         centred = x.astype(jnp.float32) - mean
@@ -146,22 +146,23 @@ class LayerNorm(nnx.Module):
 
 
 def gelu(x: Array) -> Array:
-    """x Phi(x) (Hendrycks and Gimpel 2016), in float32, with erf as torch's is.
+    """Return x Phi(x) (Hendrycks and Gimpel 2016), computed in float32 with erf, as in torch.
 
-    `jax.nn.gelu` keeps more digits of the tail, with erfc, which takes a CPU three times as long.
+    `jax.nn.gelu` uses erfc, which is more accurate in the tail but three times as slow on a CPU.
     """
     wide = x.astype(jnp.float32)
     return (wide * (0.5 + 0.5 * jax.lax.erf(wide * np.float32(math.sqrt(0.5))))).astype(x.dtype)
 
 
 def sinusoid(values: Array, dim: int, *, flip_sin_to_cos: bool, freq_shift: float) -> Array:
-    """Sinusoidal embedding of `values` `[B]` in float32, `[B, dim]` (dim even).
+    """Return the sinusoidal embedding of `values` `[B]`, `[B, dim]` float32; dim must be even.
 
     Ho et al. 2020, section 3.3, as in diffusers' get_timestep_embedding with max_period 10000.
     """
     half = dim // 2
-    # On the host: XLA turns the division into a multiplication, and a frequency that is a few units
-    # in the last place off moves the angle of a timestep of 999 by a thousandth.
+    # The frequencies are computed on the host, because XLA turns the division into a
+    # multiplication. A frequency that is off by a few units in the last place moves the angle of
+    # timestep 999 by a thousandth.
     exponent = np.float32(-math.log(10000.0)) * np.arange(half, dtype=np.float32)
     exponent /= np.float32(half - freq_shift)
     frequencies = np.exp(exponent.astype(np.float64)).astype(np.float32)
@@ -183,14 +184,15 @@ class TimestepEmbedding(nnx.Module):
 
     @jax.named_scope("time_embedding")
     def __call__(self, x: Array) -> Array:
-        """`[B, d_in] -> [B, d_out]`."""
+        """Apply the layers, `[B, d_in] -> [B, d_out]`."""
         return self.linear_2(jax.nn.silu(self.linear_1(x)))
 
 
 class ResnetBlock(nnx.Module):
-    """Norm, SiLU, convolution, twice, around a skip; the time embedding is added in between.
+    """Norm, SiLU and convolution, twice, with a skip connection around them.
 
-    `time_dim` None leaves the time embedding out (the VAE has none).
+    The time embedding is added after the first convolution. `time_dim` None leaves the time
+    embedding out (the VAE has none).
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class ResnetBlock(nnx.Module):
 
     @jax.named_scope("resnet")
     def __call__(self, x: Array, time_embed: Array | None = None) -> Array:
-        """`[B, H, W, c_in]` and time_embed `[B, time_dim]` -> `[B, H, W, c_out]`."""
+        """Map x `[B, H, W, c_in]` and time_embed `[B, time_dim]` to `[B, H, W, c_out]`."""
         h = self.conv1(jax.nn.silu(self.norm1(x)))
         if time_embed is not None:
             h = h + self.time_emb_proj(jax.nn.silu(time_embed))[:, None, None, :]
@@ -227,7 +229,7 @@ class ResnetBlock(nnx.Module):
 class SelfAttention(nnx.Module):
     """Multi-head attention of a sequence `[B, L, width]` to itself.
 
-    `bias` is about query, key and value; the output projection always has one.
+    `bias` applies to query, key and value; the output projection always has a bias.
     """
 
     def __init__(self, width: int, heads: int, *, bias: bool, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -237,7 +239,7 @@ class SelfAttention(nnx.Module):
 
     @jax.named_scope("self_attention")
     def __call__(self, x: Array) -> Array:
-        """`[B, L, width] -> [B, L, width]`."""
+        """Apply the layer, `[B, L, width] -> [B, L, width]`."""
         return self.to_out(self_attention(self.to_qkv(x), self.heads))
 
 
@@ -254,15 +256,19 @@ class CrossAttention(nnx.Module):
 
     @jax.named_scope("cross_attention")
     def __call__(self, x: Array, key_value: Array) -> Array:
-        """`[B, L, width]`, and of the context `to_kv`, `[B, S, 2 width]` -> `[B, L, width]`."""
+        """Apply the layer, `[B, L, width] -> [B, L, width]`.
+
+        `key_value` `[B, S, 2 width]` is `to_kv` of the context.
+        """
         return self.to_out(cross_attention(self.to_q(x), key_value, self.heads))
 
 
 class Upsample(nnx.Module):
-    """Each pixel four times, then a 3x3 convolution: `[B, H, W, C] -> [B, 2H, 2W, C]`.
+    """Nearest-neighbour upsampling, then a 3x3 convolution: `[B, H, W, C] -> [B, 2H, 2W, C]`.
 
-    Done as four 2x2 convolutions of the small picture, one for each place of a pixel among its
-    four: taps that meet the same pixel are summed, and 4/9 of the multiplications are left.
+    Both are computed together as four 2x2 convolutions of the small picture, one for each position
+    in a 2x2 block of output pixels. Taps that read the same input pixel are summed, which leaves
+    4/9 of the multiplications.
     """
 
     def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -270,13 +276,13 @@ class Upsample(nnx.Module):
         self.kernel, self.bias = made.kernel, made.bias
 
     def fold(self) -> None:
-        """Keeps the sums alone, for a network that is not trained any more."""
+        """Replace the kernel by its summed taps, for a network that is no longer trained."""
         self.taps = nnx.Param(summed_taps(self.kernel[...]))
         del self.kernel
 
     @jax.named_scope("upsample")
     def __call__(self, x: Array) -> Array:
-        """`[B, H, W, C] -> [B, 2H, 2W, C]`."""
+        """Upsample `[B, H, W, C] -> [B, 2H, 2W, C]`."""
         taps = self.taps[...] if hasattr(self, "taps") else summed_taps(self.kernel[...])
         b, h, w, c = x.shape
         rows = []
@@ -289,29 +295,15 @@ class Upsample(nnx.Module):
 
 
 def _conv_2x2(x: Array, kernel: Array, i: int, j: int) -> Array:
-    """Of the pixels in row i and column j of every four."""
+    """Return the output pixels at row i and column j of every 2x2 block, `[B, H, W, C]`."""
     return convolution(x, kernel, (1, 1), ((1 - i, i), (1 - j, j)))
 
 
-def summed_taps(kernel: A) -> A:
-    """A kernel `[3, 3, I, O]` -> for each place among four pixels one, `[2, 2, 2, 2, I, O]`.
-
-    Of JAX or NumPy; summed in float32.
-    """
-    stack = kernel.__array_namespace__().stack
-
-    def along(taps: A) -> A:
-        """`[3, ...] -> [2, 2, ...]`: for either place two, of a pixel and its neighbour."""
-        a, b, c = taps
-        return stack([stack([a, b + c]), stack([a + b, c])])
-
-    rows = along(kernel.astype(np.float32))  # [2, 2, 3, I, O]
-    both = along(rows.transpose(2, 0, 1, 3, 4))  # [2, 2, 2, 2, I, O]: columns, then rows
-    return both.transpose(2, 0, 3, 1, 4, 5).astype(kernel.dtype)
-
-
 def folded(network: M) -> M:
-    """The network itself, ready to be used and not to be trained: see `Upsample.fold`."""
+    """Fold the network's `Upsample` layers in place (see `Upsample.fold`) and return the network.
+
+    The network is then ready for inference, not for training.
+    """
     for _, part in nnx.iter_modules(network):
         if isinstance(part, Upsample):
             part.fold()

@@ -1,8 +1,9 @@
 """The safety checker that Stable Diffusion 1 came with: CLIP's vision encoder and thresholds.
 
-A picture's embedding is compared with those of concepts that are not to be shown, each with a
-threshold of its own: https://github.com/huggingface/diffusers, stable_diffusion/safety_checker.py,
-and Rando et al. 2022, "Red-Teaming the Stable Diffusion Safety Filter".
+The checker compares a picture's embedding with the embeddings of unwanted concepts. Each concept
+has its own threshold. Sources: https://github.com/huggingface/diffusers,
+stable_diffusion/safety_checker.py, and Rando et al. 2022, "Red-Teaming the Stable Diffusion Safety
+Filter".
 """
 
 import jax
@@ -17,13 +18,13 @@ from pipeline.models.layers import LayerNorm, conv, embedding, linear
 
 CONCEPTS = 17
 SPECIAL_CARE = 3
-# A picture near a concept of special care is held to thresholds that are lower by this.
+# Thresholds are lower by this for a picture near a special-care concept.
 CARE = 0.01
-DIGITS = 3  # to which a score is rounded before it counts
+DIGITS = 3  # decimals to which a score is rounded before it is compared
 
 
 class CLIPVisionEncoder(nnx.Module):
-    """CLIP's vision transformer (Radford et al. 2021), for one pooled state of a picture."""
+    """CLIP's vision transformer (Radford et al. 2021), with one pooled state for each picture."""
 
     def __init__(self, config: VisionEncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width, patch = config.hidden_size, config.patch_size
@@ -48,7 +49,7 @@ class CLIPVisionEncoder(nnx.Module):
         self.post_layernorm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
 
     def __call__(self, pixels: Array) -> Array:
-        """Normalised pictures `[B, S, S, 3]` -> the class token's last state, `[B, D]`."""
+        """Map normalised pictures `[B, S, S, 3]` to the class token's last state, `[B, D]`."""
         patches = self.patch_embedding(pixels)  # [B, S/P, S/P, D]
         batch, width = patches.shape[0], patches.shape[-1]
         first = jnp.broadcast_to(self.class_embedding.get_value(), (batch, 1, width))
@@ -60,7 +61,7 @@ class CLIPVisionEncoder(nnx.Module):
 
 
 class SafetyChecker(nnx.Module):
-    """Says which pictures are near a concept that is not to be shown."""
+    """Classifier that flags pictures near an unwanted concept."""
 
     def __init__(self, config: SafetyCheckerConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width = config.projection_dim
@@ -79,8 +80,11 @@ class SafetyChecker(nnx.Module):
         self.special_care_embeds_weights = param(SPECIAL_CARE)
 
     def __call__(self, pixels: Array) -> Array:
-        """`[B, S, S, 3]` uint8, from `safety_images.prepare` -> `[B]` bool, True if flagged."""
-        # A score is compared in its third decimal: no faster, coarser products here.
+        """Return which pictures are flagged, `[B]` bool.
+
+        `pixels` is `[B, S, S, 3]` uint8 from `safety_images.prepare`.
+        """
+        # Scores are compared in their third decimal, so the products need full precision.
         with jax.default_matmul_precision("highest"):
             embeds = self.embed(pixels)
             special, concept = (
@@ -92,7 +96,7 @@ class SafetyChecker(nnx.Module):
         return _exceeded(margins + jnp.where(careful, jnp.float32(CARE), 0)[:, None])
 
     def embed(self, pixels: Array) -> Array:
-        """`[B, S, S, 3]` uint8 -> embeddings of the pictures, `[B, P]`."""
+        """Embed pictures, `[B, S, S, 3]` uint8 -> `[B, P]`."""
         mean, std = (
             jnp.array(x, jnp.float32) for x in (self.config.image_mean, self.config.image_std)
         )
@@ -102,7 +106,7 @@ class SafetyChecker(nnx.Module):
 
 
 def _cosines(embeds: Array, concepts: Array) -> Array:
-    """Of the angles between `[B, P]` and `[C, P]`: `[B, C]`."""
+    """Return the cosine similarities `[B, C]` of embeds `[B, P]` and concepts `[C, P]`."""
     one, other = (
         x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
         for x in (embeds, concepts)
@@ -111,5 +115,5 @@ def _cosines(embeds: Array, concepts: Array) -> Array:
 
 
 def _exceeded(margins: Array) -> Array:
-    """Whether any threshold is, `[B, C] -> [B]`; by less than half of the last digit is not."""
+    """Return whether any margin is above 0, `[B, C] -> [B]`, after rounding to `DIGITS`."""
     return jnp.any(jnp.round(margins, DIGITS) > 0, axis=-1)

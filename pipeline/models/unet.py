@@ -1,8 +1,8 @@
-"""Stable Diffusion's UNet (Rombach et al. 2022): ResNet blocks and transformers over latents
-`[B, h, w, C]`.
+"""Stable Diffusion's UNet (Rombach et al. 2022), over latents `[B, h, w, C]`.
 
-Conditioned on the prompt through cross-attention, and on time through an embedding added in every
-ResNet block; with SDXL (Podell et al. 2023) on pooled prompt and picture size ("text_time") too.
+It consists of ResNet blocks and transformers. The prompt conditions it through cross-attention, the
+time through an embedding that is added in every ResNet block. With SDXL (Podell et al. 2023) the
+pooled prompt and the picture size ("text_time") condition it too.
 """
 
 from collections.abc import Iterator
@@ -30,15 +30,16 @@ from pipeline.models.layers import (
     sinusoid,
 )
 
-TRANSFORMER_NORM_EPS = 1e-6  # diffusers' Transformer2DModel, whatever norm_eps says
+TRANSFORMER_NORM_EPS = 1e-6  # fixed in diffusers' Transformer2DModel, whatever norm_eps says
 LAYER_NORM_EPS = 1e-5
 
 
 class Context(NamedTuple):
-    """What the UNet is told that stays the same in every step of a request.
+    """Inputs of the UNet that stay the same in every step of a request.
 
-    keys_values: of the prompt, `[B, L, 2 width]` for every transformer block, in the order in which
-    they run; added_embed `[B, time_embed_dim]`: what SDXL adds to every time embedding.
+    `keys_values`: the prompt's keys and values, `[B, L, 2 width]` for every transformer block, in
+    the order in which the blocks run.
+    `added_embed`: SDXL's addition to every time embedding, `[B, time_embed_dim]`; None without.
     """
 
     keys_values: tuple[Array, ...]
@@ -46,7 +47,7 @@ class Context(NamedTuple):
 
 
 class FeedForward(nnx.Module):
-    """GEGLU (Shazeer 2020) with the exact GELU, four times as wide inside."""
+    """GEGLU feed-forward layer (Shazeer 2020) with the exact GELU, four times as wide inside."""
 
     def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.proj_in = linear(width, 8 * width, dtype=dtype, rngs=rngs)
@@ -54,13 +55,13 @@ class FeedForward(nnx.Module):
 
     @jax.named_scope("feed_forward")
     def __call__(self, x: Array) -> Array:
-        """`[B, L, width] -> [B, L, width]`."""
+        """Apply the layer, `[B, L, width] -> [B, L, width]`."""
         hidden, gate = jnp.split(self.proj_in(x), 2, axis=-1)
         return self.proj_out(hidden * gelu(gate))
 
 
 class TransformerBlock(nnx.Module):
-    """Self-attention, cross-attention to the prompt, feed-forward; each after a norm."""
+    """Self-attention, cross-attention to the prompt and feed-forward layer, each after a norm."""
 
     def __init__(
         self, width: int, context_dim: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs
@@ -74,14 +75,17 @@ class TransformerBlock(nnx.Module):
         self.ff = FeedForward(width, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array, key_value: Array) -> Array:
-        """`[B, h*w, width]` and the prompt's `[B, L, 2 width]` -> `[B, h*w, width]`."""
+        """Apply the block, `[B, h*w, width] -> [B, h*w, width]`.
+
+        `key_value` `[B, L, 2 width]` holds the prompt's keys and values.
+        """
         x = x + self.attn1(self.norm1(x))
         x = x + self.attn2(self.norm2(x), key_value)
         return x + self.ff(self.norm3(x))
 
 
 class Transformer2D(nnx.Module):
-    """Transformer blocks over the pixels of `[B, h, w, C]`, around a skip."""
+    """Transformer blocks over the pixels of `[B, h, w, C]`, with a skip connection around them."""
 
     def __init__(
         self, config: UNetConfig, level: int, depth: int, *, dtype: DTypeLike, rngs: nnx.Rngs
@@ -89,7 +93,7 @@ class Transformer2D(nnx.Module):
         width = config.block_out_channels[level]
         heads = config.num_attention_heads[level]
         self.norm = GroupNorm(width, config.norm_num_groups, TRANSFORMER_NORM_EPS, dtype=dtype)
-        # The same computation; files differ in the shape of the weights.
+        # Both compute the same; checkpoints differ in the shape of the weights.
         project = linear if config.use_linear_projection else partial(conv, kernel=1)
         self.proj_in = project(width, width, dtype=dtype, rngs=rngs)
         self.transformer_blocks = nnx.List(
@@ -100,7 +104,10 @@ class Transformer2D(nnx.Module):
 
     @jax.named_scope("transformer")
     def __call__(self, x: Array, keys_values: Iterator[Array]) -> Array:
-        """`[B, h, w, C] -> [B, h, w, C]`; every block takes its own of `keys_values`."""
+        """Apply the blocks, `[B, h, w, C] -> [B, h, w, C]`.
+
+        Each block takes the next item of `keys_values`.
+        """
         tokens = self.proj_in(self.norm(x)).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
         for block in self.transformer_blocks:
             tokens = block(tokens, next(keys_values))
@@ -120,7 +127,10 @@ def _resnet(config: UNetConfig, c_in: int, c_out: int, *, dtype: DTypeLike, rngs
 
 
 class DownBlock(nnx.Module):
-    """ResNet blocks, each with its transformer if the block has attention, then half the size."""
+    """ResNet blocks, each followed by a transformer if there is attention, then downsampling by 2.
+
+    The last block does not downsample.
+    """
 
     def __init__(
         self, config: UNetConfig, level: int, c_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
@@ -139,7 +149,7 @@ class DownBlock(nnx.Module):
             self.downsample = conv(width, width, stride=2, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> list[Array]:
-        """The output of every layer, the last one being what goes on to the next block."""
+        """Return the output of every layer; the last output is the next block's input."""
         outputs = []
         for i, resnet in enumerate(self.resnets):
             x = resnet(x, time_embed)
@@ -153,7 +163,7 @@ class DownBlock(nnx.Module):
 
 
 class MidBlock(nnx.Module):
-    """ResNet block; with attention, a transformer and a second ResNet block after it."""
+    """ResNet block; with attention, also a transformer and a second ResNet block."""
 
     def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width = config.block_out_channels[-1]
@@ -168,7 +178,7 @@ class MidBlock(nnx.Module):
             )
 
     def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> Array:
-        """`[B, h, w, C] -> [B, h, w, C]`."""
+        """Apply the block, `[B, h, w, C] -> [B, h, w, C]`."""
         x = self.resnets[0](x, time_embed)
         if self.attentions:
             x = self.resnets[1](self.attentions[0](x, keys_values), time_embed)
@@ -176,9 +186,11 @@ class MidBlock(nnx.Module):
 
 
 class UpBlock(nnx.Module):
-    """Like DownBlock, with the outputs of the way down joined in, then twice the size.
+    """Counterpart of `DownBlock`, with upsampling by 2 at its end.
 
-    `skips` are the channels of those outputs, in the order in which they are joined.
+    Each ResNet block takes a skip, concatenated to its input: an output of a down block or of
+    `conv_in`. `skips` are the channels of the skips, in the order in which they are taken. The last
+    block does not upsample.
     """
 
     def __init__(
@@ -207,7 +219,7 @@ class UpBlock(nnx.Module):
     def __call__(
         self, x: Array, skips: list[Array], time_embed: Array, keys_values: Iterator[Array]
     ) -> Array:
-        """Takes from the end of `skips` what it joins."""
+        """Apply the block to `x` and to the skips that it pops from the end of `skips`."""
         for i, resnet in enumerate(self.resnets):
             x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time_embed)
             if self.attentions:
@@ -218,7 +230,7 @@ class UpBlock(nnx.Module):
 
 
 class UNet(nnx.Module):
-    """Latents, time and prompt to a prediction of the noise (or of v)."""
+    """Network that predicts the noise (or v) from latents, time and prompt."""
 
     def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         channels = config.block_out_channels
@@ -256,10 +268,12 @@ class UNet(nnx.Module):
         pooled_prompt_embeds: Array | None = None,
         add_time_ids: Array | None = None,
     ) -> Context:
-        """What the prompts come to in every step.
+        """Compute the part of the forward pass that does not depend on latents and timesteps.
 
-        prompt_embeds `[B, L, D]`; where `config.addition` is there also pooled_prompt_embeds
-        `[B, P]` and add_time_ids `[B, 6]` float32.
+        Args:
+            prompt_embeds: `[B, L, D]`.
+            pooled_prompt_embeds: `[B, P]`; required if `config.addition` is set.
+            add_time_ids: `[B, 6]` float32; required if `config.addition` is set.
         """
         keys_values = tuple(
             block.attn2.to_kv(prompt_embeds) for block in self._transformer_blocks()
@@ -274,20 +288,21 @@ class UNet(nnx.Module):
         return Context(keys_values, added)
 
     def _transformer_blocks(self) -> Iterator[TransformerBlock]:
-        """In the order in which they run."""
+        """Yield the transformer blocks in the order in which they run."""
         for part in (*self.down_blocks, self.mid_block, *self.up_blocks):
             for attention in part.attentions:
                 yield from attention.transformer_blocks
 
     def __call__(self, latents: Array, timesteps: Array, context: Context) -> Array:
-        """One forward pass.
+        """Predict the noise (or v) in one forward pass.
 
         Args:
             latents: `[B, h, w, C]`, already scaled for this step's noise level.
             timesteps: `[B]` float32 (bfloat16 would round 961 to 960).
             context: from `condition`.
 
-        Returns `[B, h, w, C]` float32.
+        Returns:
+            The prediction, `[B, h, w, C]` float32.
         """
         wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
         time_embed = self.time_embedding(wave.astype(self.dtype))

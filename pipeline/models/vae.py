@@ -16,20 +16,20 @@ LOGVAR_RANGE = (-30.0, 20.0)
 
 
 class SpatialAttention(nnx.Module):
-    """One head over all pixels, around a skip."""
+    """Single-head self-attention over all pixels, with a skip connection around it."""
 
     def __init__(self, width: int, groups: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.group_norm = GroupNorm(width, groups, NORM_EPS, dtype=dtype)
         self.attention = SelfAttention(width, 1, bias=True, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        """`[B, h, w, C] -> [B, h, w, C]`."""
+        """Apply the layer, `[B, h, w, C] -> [B, h, w, C]`."""
         tokens = self.group_norm(x).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
         return x + self.attention(tokens).reshape(x.shape)
 
 
 class MidBlock(nnx.Module):
-    """Two ResNet blocks with attention between them, unless the config leaves it out."""
+    """Two ResNet blocks, with attention between them if the config asks for it."""
 
     def __init__(self, config: VAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width, groups = config.block_out_channels[-1], config.norm_num_groups
@@ -42,7 +42,7 @@ class MidBlock(nnx.Module):
             self.attentions.append(SpatialAttention(width, groups, dtype=dtype, rngs=rngs))
 
     def __call__(self, x: Array) -> Array:
-        """`[B, h, w, C] -> [B, h, w, C]`."""
+        """Apply the block, `[B, h, w, C] -> [B, h, w, C]`."""
         x = self.resnets[0](x)
         for attend in self.attentions:
             x = attend(x)
@@ -50,7 +50,7 @@ class MidBlock(nnx.Module):
 
 
 class DownBlock(nnx.Module):
-    """ResNet blocks, then half the size."""
+    """ResNet blocks, then downsampling by 2."""
 
     def __init__(
         self, config: VAEConfig, level: int, c_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
@@ -69,18 +69,18 @@ class DownBlock(nnx.Module):
             for i in range(config.layers_per_block)
         )
         if level < len(config.block_out_channels) - 1:
-            # Padded below and to the right only.
+            # As in diffusers, padding is at the bottom and on the right only.
             self.downsample = conv(width, width, stride=2, padding=(0, 1), dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        """`[B, H, W, c_in] -> [B, H/2, W/2, C]`; the last block keeps the size."""
+        """Map `[B, H, W, c_in]` to `[B, H/2, W/2, C]`; the last block keeps the size."""
         for resnet in self.resnets:
             x = resnet(x)
         return self.downsample(x) if hasattr(self, "downsample") else x
 
 
 class UpBlock(nnx.Module):
-    """ResNet blocks, one more than on the way down, then twice the size."""
+    """ResNet blocks, one more than in a down block, then upsampling by 2."""
 
     def __init__(
         self, config: VAEConfig, level: int, c_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
@@ -102,14 +102,14 @@ class UpBlock(nnx.Module):
             self.upsample = Upsample(width, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        """`[B, h, w, c_in] -> [B, 2h, 2w, C]`; the last block keeps the size."""
+        """Map `[B, h, w, c_in]` to `[B, 2h, 2w, C]`; the last block keeps the size."""
         for resnet in self.resnets:
             x = resnet(x)
         return self.upsample(x) if hasattr(self, "upsample") else x
 
 
 class Encoder(nnx.Module):
-    """`[B, H, W, 3] -> [B, h, w, 2 C]`."""
+    """Encoder of pictures to moments of latents, `[B, H, W, 3] -> [B, h, w, 2 C]`."""
 
     def __init__(self, config: VAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         channels = config.block_out_channels
@@ -123,7 +123,7 @@ class Encoder(nnx.Module):
         self.conv_out = conv(channels[-1], 2 * config.latent_channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        """Pictures to moments: means and log variances along the channels."""
+        """Encode pictures to moments: along the channels, the means and then the log variances."""
         x = self.conv_in(x)
         for block in self.down_blocks:
             x = block(x)
@@ -132,7 +132,7 @@ class Encoder(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """`[B, h, w, C] -> [B, H, W, 3]`."""
+    """Decoder of latents to pictures, `[B, h, w, C] -> [B, H, W, 3]`."""
 
     def __init__(self, config: VAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         channels = config.block_out_channels
@@ -147,7 +147,7 @@ class Decoder(nnx.Module):
         self.conv_out = conv(channels[0], config.in_channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, z: Array) -> Array:
-        """Latents to pictures."""
+        """Decode latents to pictures."""
         x = self.mid_block(self.conv_in(z))
         for block in self.up_blocks:
             x = block(x)
@@ -155,7 +155,10 @@ class Decoder(nnx.Module):
 
 
 class VAE(nnx.Module):
-    """Both halves. Pictures are in -1..1; latents here are the VAE's own, before scaling."""
+    """Encoder and decoder.
+
+    Pictures are in -1..1. Latents are the VAE's own, before `scaling_factor` is applied.
+    """
 
     def __init__(self, config: VAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         z = config.latent_channels
@@ -169,7 +172,7 @@ class VAE(nnx.Module):
             self.post_quant_conv = conv(z, z, kernel=1, dtype=dtype, rngs=rngs)
 
     def encode(self, images: Array) -> tuple[Array, Array]:
-        """Of pictures `[B, H, W, 3]`, mean and log variance, each `[B, h, w, C]` float32."""
+        """Encode pictures `[B, H, W, 3]` to mean and log variance, each `[B, h, w, C]` float32."""
         moments = self.encoder(images.astype(self.dtype))
         if self.config.use_quant_conv:
             moments = self.quant_conv(moments)
@@ -177,7 +180,7 @@ class VAE(nnx.Module):
         return mean, jnp.clip(logvar, *LOGVAR_RANGE)
 
     def decode(self, z: Array) -> Array:
-        """From z `[B, h, w, C]` to pictures `[B, H, W, 3]` float32, about -1..1."""
+        """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]` float32, about -1..1."""
         z = z.astype(self.dtype)
         if self.config.use_post_quant_conv:
             z = self.post_quant_conv(z)

@@ -1,7 +1,7 @@
 """The sampler on devices: mesh, sharding, ahead-of-time compilation, executable cache.
 
-Everything is compiled once, for fixed shapes. What a request may change is an argument, so that
-nothing compiles after startup.
+Everything is compiled once, for fixed shapes. The values that a request may change are arguments,
+so that nothing compiles after startup.
 """
 
 import logging
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 def choose_layout(devices: int, images: int) -> tuple[int, int]:
-    """How many ways to split the pictures, and the halves of guidance (1 or 2).
+    """Return how many ways to split the pictures, and the guidance halves (1 or 2).
 
-    The layout that uses most devices, pictures in equal shares; of several such layouts the one
-    that splits the pictures most.
+    The layout gives each device an equal share of the pictures and uses as many devices as
+    possible. Among such layouts it is the one that splits the pictures most.
     """
     shares = [n for n in range(1, images + 1) if images % n == 0]
     layouts = [(n, halves) for n in shares for halves in (1, 2) if n * halves <= devices]
@@ -41,7 +41,7 @@ def choose_layout(devices: int, images: int) -> tuple[int, int]:
 
 
 def make_mesh(devices: Sequence[jax.Device], images: int) -> Mesh:
-    """A mesh with the axes `guidance` and `images` over as many of the devices as fit."""
+    """Return a mesh with the axes `guidance` and `images` over as many of the devices as fit."""
     split, halves = choose_layout(len(devices), images)
     used = split * halves
     if used < len(devices):
@@ -51,12 +51,12 @@ def make_mesh(devices: Sequence[jax.Device], images: int) -> Mesh:
 
 
 def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
-    """Puts a host array on every device of the mesh, whole."""
+    """Return a function that copies a whole host array to every device of the mesh."""
     return partial(jax.device_put, device=NamedSharding(mesh, P()))
 
 
 class Kept(NamedTuple):
-    """An executable out of the cache, and how many seconds it took to load."""
+    """An executable from the cache, and the seconds that it took to load."""
 
     executable: jax.stages.Compiled
     seconds: float
@@ -70,11 +70,10 @@ def load_kept(
     cache: ExecutableCache | None,
     without: Collection[str] = (),
 ) -> dict[str, Kept]:
-    """By name, the programs of a `CompiledSampler` that need not be compiled.
+    """Load the executables of a `CompiledSampler` that are in the cache, by program name.
 
-    Nothing of the networks is needed for that but their configuration, and the dtype of their
-    numbers: the rest of a checkpoint can be read meanwhile. Programs named in `without` are left
-    out.
+    Only the networks' configuration and dtype are needed, so the rest of a checkpoint can be read
+    meanwhile. Programs named in `without` are left out.
     """
     if cache is None:
         return {}
@@ -93,21 +92,22 @@ def load_kept(
 
 
 class CompiledSampler:
-    """encode, denoise, decode and check for one set of shapes; a call only runs executables.
+    """The sampler's functions as executables for one set of shapes.
 
-    It runs once it has the networks' parameters, by `fill`: one can compile while they are read.
+    The constructor compiles; the methods only run executables. They need the networks' parameters,
+    which `fill` sets, so that compilation can run while the parameters are read.
 
     Args:
-        networks: shapes and dtypes in place of their parameters will do.
-        cache: where to keep what is compiled.
-        kept: what `load_kept` gave for the same, of which nothing is compiled.
+        networks: the networks; shapes and dtypes suffice in place of their parameters.
+        cache: stores the compiled executables; None stores nothing.
+        kept: the result of `load_kept` for the same arguments; these programs are not compiled.
         shared: executables of a sampler of another size that serve this one too.
 
     Attributes:
-        executables: by name; `seconds`: how long each took to compile, or to load, but for those
-            that are shared.
-        compile_seconds: what getting the executables took, added up: those that were in the cache
-            ("hit"), and those that were compiled ("miss").
+        executables: the executables by program name.
+        seconds: how long each took to compile or to load, by program name, except shared ones.
+        compile_seconds: the sum of `seconds` over the programs that were in the cache ("hit"), and
+            over those that were compiled ("miss").
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class CompiledSampler:
         }
 
     def fill(self, networks: Networks) -> None:
-        """Takes the same networks with their parameters."""
+        """Set the networks again, now with their parameters."""
         self._networks, self._weights = networks, programs.weights(networks)
 
     def resized(self, height: int, width: int) -> "CompiledSampler":
-        """The same networks and devices, compiled for pictures of other sides, in pixels.
+        """Return a sampler of the same networks and devices for another size, in pixels.
 
-        Programs that do not depend on the sides are shared.
+        The two share the programs that do not depend on the size.
         """
         shapes = replace(self.shapes, height=height, width=width)
         dtype = self._networks.unet.dtype
@@ -160,7 +160,7 @@ class CompiledSampler:
         return other
 
     def _compile_all(self, names: list[str]) -> None:
-        """Side by side, in this order."""
+        """Compile programs in parallel, started in this order, and keep the executables."""
         if not names:
             return
         made = Programs(self._config, self._networks, self.mesh, self.shapes)
@@ -182,13 +182,13 @@ class CompiledSampler:
     # --- running
 
     def warm_up(self, latents: np.ndarray) -> np.ndarray:
-        """Run every program once: the first run of an executable is slow.
+        """Run every program once, because the first run of an executable is slow.
 
         Args:
-            latents: `[B, h, w, C]` float32, to decode.
+            latents: latents to decode, `[B, h, w, C]` float32.
 
         Returns:
-            Their pictures `[B, H, W, 3]` float32 in 0..1.
+            The decoded pictures `[B, H, W, 3]` float32 in 0..1.
         """
         images, tokens = self.shapes.images, self.shapes.tokens
         ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
@@ -215,7 +215,10 @@ class CompiledSampler:
         return np.asarray(pictures)
 
     def encode(self, input_ids: np.ndarray, zero_negative: np.ndarray) -> Context:
-        """input_ids `[2, B, E, L]` int32, zero_negative `[B]` bool."""
+        """Return the UNet's context of the prompts.
+
+        `input_ids` are `[2, B, E, L]` int32, `zero_negative` is `[B]` bool; see `sampler.encode`.
+        """
         ids = jax.device_put(input_ids, self._by_half)
         zero = jax.device_put(zero_negative, self._by_image)
         texts, unet = self._weights["text_encoders"], self._weights["unet"]
@@ -229,27 +232,30 @@ class CompiledSampler:
         return jax.device_put(ids, self._whole)
 
     def put_seeds(self, seeds: np.ndarray) -> Array:
-        """Seeds `[B]` uint32, one per picture, from the host."""
+        """Copy seeds `[B]` uint32, one per picture, to the devices."""
         return jax.device_put(seeds, self._by_image)
 
     def initial_latents(self, seeds: Array, init_noise_sigma: float) -> Array:
-        """From seeds `[B]` uint32, `[B, h, w, C]` float32 of the schedule's first variance."""
+        """Return noise `[B, h, w, C]` float32 of deviation `init_noise_sigma`.
+
+        `seeds` are `[B]` uint32.
+        """
         return self.executables["noise"](
             seeds, jax.device_put(np.float32(init_noise_sigma), self._whole)
         )
 
     def vary(self, own: Array, other: Array, strength: float) -> Array:
-        """Initial latents, turned towards others by a strength of 0..1."""
+        """Return initial latents, turned towards others by a strength of 0..1."""
         return self.executables["vary"](
             own, other, jax.device_put(np.float32(strength), self._whole)
         )
 
     def put_latents(self, latents: np.ndarray) -> Array:
-        """Latents `[B, h, w, C]` float32 from the host."""
+        """Copy latents `[B, h, w, C]` float32 to the devices."""
         return jax.device_put(latents, self._by_image)
 
     def put_schedule(self, schedule: Schedule) -> Table[Array]:
-        """The schedule's table, padded to the compiled maximum."""
+        """Copy the schedule's table to the devices, padded to the compiled maximum."""
         return Table(*(self._put_column(column) for column in schedule.table))
 
     def _put_column(self, column: np.ndarray) -> Array:
@@ -258,7 +264,7 @@ class CompiledSampler:
         return jax.device_put(padded, self._whole)
 
     def start(self, latents: Array) -> State:
-        """What the first evaluation expects, with latents `[B, h, w, C]` float32."""
+        """Return the state before the first evaluation, with latents `[B, h, w, C]` float32."""
         return State(latents, self._no_history)
 
     @cached_property
@@ -277,7 +283,10 @@ class CompiledSampler:
         start: int,
         stop: int,
     ) -> State:
-        """Evaluations `start` to `stop` of the UNet, the first `guided` of a run with guidance."""
+        """Run evaluations `start` to `stop` of the UNet and return the state after them.
+
+        The first `guided` evaluations of a run have guidance.
+        """
         middle = min(max(start, guided), stop)
         denoise = self.executables["denoise"]
         for run, scale, first, last in (
@@ -291,10 +300,13 @@ class CompiledSampler:
         return state
 
     def decode(self, latents: Array) -> tuple[Array, Array]:
-        """Pictures `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
+        """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
         return self.executables["decode"](self._weights["vae"], latents)
 
     def check(self, images: np.ndarray) -> np.ndarray:
-        """Pictures `[B, S, S, 3]` uint8, made ready for the safety checker -> `[B]` bool."""
+        """Return which pictures the safety checker flags, `[B]` bool.
+
+        `images` are `[B, S, S, 3]` uint8, from `moderation.prepare`.
+        """
         placed = jax.device_put(images, self._by_image)
         return np.asarray(self.executables["check"](self._weights["safety_checker"], placed))

@@ -1,4 +1,4 @@
-"""Compiled executables, and what else starting makes, kept on disk for the next start."""
+"""A disk cache of compiled executables and other results of startup, for the next start."""
 
 import hashlib
 import logging
@@ -22,12 +22,12 @@ from jax.experimental import serialize_executable
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# For a TPU v5e-4 SDXL's programs take 1 GB for every size of pictures.
+# On a TPU v5e-4, SDXL's programs take 1 GB for every size of pictures.
 MAX_BYTES = 16 << 30
 
-_FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}")  # what is called otherwise is not ours to remove
+_FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}")  # files with other names are never removed
 
-# JAX's own settings that change what the same source compiles to.
+# JAX's settings that change the executable compiled from the same source.
 _SETTINGS = (
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -37,14 +37,15 @@ _SETTINGS = (
 
 
 class ExecutableCache:
-    """A folder of serialised executables, and of what else starting makes, of at most `max_bytes`.
+    """A folder of serialised executables and other results of startup, of at most `max_bytes`.
 
-    Files that have not been used for longest make room for new ones. Loading one runs the code in
-    it, so the folder must belong to this user and be closed to all others; it is made so where it
-    does not exist.
+    The least recently used files are removed to make room for new ones. Loading a file runs the
+    code in it, so the folder must belong to this user and be closed to all others. A missing
+    folder is created that way.
 
-    Raises PermissionError for a folder that others may write to or read, OSError for one that
-    cannot be made.
+    Raises:
+        PermissionError: if the folder belongs to another user or is open to others.
+        OSError: if the folder cannot be created.
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES):
@@ -65,7 +66,7 @@ class ExecutableCache:
     def load(
         self, name: str, about: object, devices: Sequence[jax.Device]
     ) -> jax.stages.Compiled | None:
-        """The executable that was stored for `about` on `devices`; None without one that loads."""
+        """Return the executable stored for `about` on `devices`; None if there is none that loads."""
 
         def read(content: bytes) -> jax.stages.Compiled:
             parts = pickle.loads(content)
@@ -80,7 +81,7 @@ class ExecutableCache:
         devices: Sequence[jax.Device],
         executable: jax.stages.Compiled,
     ) -> None:
-        """Keeps it. What cannot be kept is a warning in the log: the cache only saves time."""
+        """Store an executable. A failure is only logged, because the cache only saves time."""
 
         def write() -> bytes:
             return pickle.dumps(serialize_executable.serialize(executable))
@@ -88,7 +89,10 @@ class ExecutableCache:
         self._store(_file_name(name, about, *_where(devices)), write)
 
     def get_made(self, name: str, about: object, make: Callable[[], T]) -> T:
-        """Anything else that can be pickled and takes long to make; made if not there."""
+        """Return the value stored for `about`; make and store it if there is none.
+
+        The value is anything that can be pickled and is slow to make.
+        """
         file_name = _file_name(name, about)
         made = self._load(file_name, pickle.loads)
         if made is None:
@@ -102,7 +106,7 @@ class ExecutableCache:
             return None
         try:
             loaded = read(_checked(file.read_bytes()))
-        except Exception as error:  # whatever a damaged file or another version may raise
+        except Exception as error:  # damaged files may raise anything
             log.warning("%s could not be loaded (%s); making it again", file, error)
             return None
         _touch(file)
@@ -114,11 +118,11 @@ class ExecutableCache:
             content = write()
             _write(file, hashlib.sha256(content).digest() + content)
             self._make_room()
-        except Exception as error:  # whatever has no form on disk, and a disk that is full
+        except Exception as error:  # no serialised form, or a full disk
             log.warning("%s was not stored: %s", file, error)
 
     def _make_room(self) -> None:
-        """Removes files that were used before all others, until the rest takes `max_bytes`."""
+        """Remove the least recently used files until the rest take at most `max_bytes`."""
         total = 0
         for _, size, file in sorted(_files(self.folder), reverse=True):
             total += size
@@ -127,13 +131,13 @@ class ExecutableCache:
 
 
 def _where(devices: Sequence[jax.Device]) -> tuple[object, str]:
-    """Devices, and the version of what runs on them: libtpu's or CUDA's."""
+    """Return the kinds of the devices, and the version of their runtime: libtpu's or CUDA's."""
     kinds = [f"{device.platform} {device.device_kind} {device.id}" for device in devices]
     return kinds, devices[0].client.platform_version
 
 
 def _file_name(name: str, *about: object) -> str:
-    """With everything that decides what is made."""
+    """Return a file name with a digest of everything that the stored value depends on."""
     parts = [
         repr(about),
         f"{jax.__version__} {jaxlib.__version__} {flax.__version__} {platform.python_version()}",
@@ -154,7 +158,7 @@ def _sources() -> str:
 
 
 def _processor() -> str:
-    """The processor's features: CPU executables do not run on one that lacks them."""
+    """Return the processor's features; CPU executables do not run on one that lacks them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -164,20 +168,20 @@ def _processor() -> str:
 
 def _checked(stored: bytes) -> bytes:
     digest, content = stored[:32], stored[32:]
-    # XLA does not check what it loads: a changed byte would crash the process.
+    # XLA does not check an executable that it loads: a changed byte would crash the process.
     if hashlib.sha256(content).digest() != digest:
         raise ValueError("the file is damaged")
     return content
 
 
 def _touch(file: Path) -> None:
-    """Notes that it was used just now; in a folder that is only read, nothing has to go."""
+    """Mark a file as just used. Failure is ignored: a read-only folder needs no room."""
     with suppress(OSError):
         os.utime(file)
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each file was last used, its bytes, and where it is."""
+    """Yield the time of last use, the size in bytes and the path of each stored file."""
     for file in filter(lambda file: _FILE.fullmatch(file.name), folder.iterdir()):
         with suppress(FileNotFoundError):  # another process has removed it
             status = file.lstat()
@@ -186,7 +190,7 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Whole or not at all."""
+    """Write a file whole or not at all."""
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
         try:
             part.write(content)

@@ -1,4 +1,4 @@
-"""From a checkpoint's folder to the parts of a pipeline, their parameters where they belong."""
+"""Loading of a pipeline's tokenizers and networks from a checkpoint's folder."""
 
 import gc
 import logging
@@ -34,9 +34,13 @@ log = logging.getLogger(__name__)
 
 
 def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
-    """What networks run in on `devices`: what was asked for, or what suits them where None.
+    """Return the dtype of the networks: the given one, or the default of `devices` where None.
 
-    Of a CPU that depends on the checkpoint too: `devices.worth_bfloat16`.
+    The default is float32 on CPUs and bfloat16 elsewhere. `mesh.worth_bfloat16` says for which
+    checkpoints a CPU should use bfloat16.
+
+    Raises:
+        InputError: if `dtype` is neither float32 nor bfloat16.
     """
     if dtype is None:
         return jnp.dtype(jnp.float32 if devices[0].platform == "cpu" else jnp.bfloat16)
@@ -50,7 +54,11 @@ def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.
 def load_tokenizers(
     folder: Path, config: Config, cache: ExecutableCache | None = None
 ) -> Tokenizers:
-    """Of a checkpoint on this machine, or out of a cache; they must fit the text encoders."""
+    """Load a checkpoint's tokenizers, from the cache if they are in it.
+
+    Raises:
+        CheckpointError: if a tokenizer cannot be loaded or does not fit its text encoder.
+    """
     encoders = config.text_encoders
     lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
     load = partial(Tokenizers.load, folder, lengths)
@@ -70,10 +78,13 @@ def load_tokenizers(
 def trace_networks(
     config: Config, dtype: np.dtype[Any], cache: ExecutableCache | None = None
 ) -> dict[str, Any]:
-    """With shapes for parameters, by the names of their folders; out of a cache if there."""
+    """Return the networks with shapes in place of parameters, by the names of their folders.
+
+    They are taken from the cache if they are in it.
+    """
 
     def trace() -> dict[str, Any]:
-        # Thresholds with three decimals need more than 16 bits.
+        # The safety checker's thresholds have three decimals, which need more than 16 bits.
         own = {"safety_checker": np.dtype(np.float32)}
         return {
             name: nnx.eval_shape(partial(make, own.get(name, dtype)))
@@ -92,9 +103,12 @@ def find_networks(
     dtype: np.dtype[Any],
     cache: ExecutableCache | None = None,
 ) -> dict[str, Stored[Any]]:
-    """Of a checkpoint on this machine, by the names of their folders; refuses what does not fit.
+    """Find the networks' parameters in a checkpoint, by the names of the networks' folders.
 
     Only the weight files that were chosen for the checkpoint are read.
+
+    Raises:
+        CheckpointError: if the tensors in the files do not fit the networks.
     """
     networks = trace_networks(config, dtype, cache)
     return {
@@ -104,7 +118,10 @@ def find_networks(
 
 
 def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networks:
-    """What `find_networks` found; `place` puts each parameter where it belongs."""
+    """Load the parameters that `find_networks` found.
+
+    `place` takes each parameter as a host array and puts it where it belongs.
+    """
 
     def load(name: str, stored: Stored[Any]) -> Any:
         with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
@@ -114,7 +131,10 @@ def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networ
 
 
 def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
-    """By the name of its folder, what makes each network in a dtype, for its shapes alone."""
+    """Return for each network, by the name of its folder, a function that makes it in a dtype.
+
+    The functions are for tracing by `nnx.eval_shape`: the networks have shapes, no parameters.
+    """
 
     def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
         return lambda dtype: folded(make(part, dtype=dtype, rngs=weights.shape_rngs()))
@@ -129,13 +149,13 @@ def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
 
 
 def _progress_bar(title: str) -> tqdm:
-    """Bytes loaded; silent where nobody watches a terminal."""
+    """Return a progress bar of bytes loaded, which is silent outside a terminal."""
     return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
 
 
 @contextmanager
 def without_collecting_garbage() -> Iterator[None]:
-    """For starting: what it makes is there to stay, and to look through that takes a while."""
+    """Pause garbage collection during startup: its objects stay, and scanning them is slow."""
     if not gc.isenabled():
         yield
         return
@@ -147,7 +167,7 @@ def without_collecting_garbage() -> Iterator[None]:
 
 
 class Timed:
-    """Logs how long a stage of startup took."""
+    """A context manager that logs how long a stage of startup took."""
 
     def __init__(self, done: str):
         self.done = done

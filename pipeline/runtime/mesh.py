@@ -1,4 +1,4 @@
-"""The devices that JAX finds, how many of a CPU's are used, and what is said when they fail."""
+"""JAX's devices: finding them, choosing how many to use of a CPU, explaining their failures."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,20 +10,21 @@ from jax.errors import JaxRuntimeError
 
 from pipeline.errors import DeviceError
 
-# A checkpoint with more, 500 MB in float32, has one copy in a CPU's memory, not one per core.
+# A checkpoint with more parameters (500 MB in float32) has one copy in a CPU's memory, not one
+# per core.
 LARGE_PARAMETERS = 125_000_000
 CPU_INFO = Path("/proc/cpuinfo")
-# Of a CPU that multiplies numbers in bfloat16 as they are.
+# Features of CPUs that multiply bfloat16 numbers without converting them.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16"})
 _UNSET = -1
 
 
 def cores_as_devices(images: int) -> None:
-    """Has JAX take cores of a CPU for devices, as many as can share `images` equally.
+    """Make JAX treat a CPU's cores as devices, as many as can share `images` equally.
 
-    Each then draws pictures of its own, where otherwise all would share every operation: too small
-    in a small model to be worth it. Has to come before anything else is asked of JAX. A number
-    that is set already, by JAX_NUM_CPU_DEVICES or otherwise, stands.
+    Each core then draws pictures of its own. Otherwise all cores share every operation, and a
+    small model's operations are too small for that. Call this before any other use of JAX. A
+    number that is already set, by JAX_NUM_CPU_DEVICES or otherwise, is kept.
     """
     if jax.config.values["jax_num_cpu_devices"] == _UNSET:
         most = min(images, os.cpu_count() or 1)
@@ -34,17 +35,19 @@ def cores_as_devices(images: int) -> None:
 def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:
     """Return the devices that a checkpoint of so many parameters should be copied to.
 
-    All of them; but of a CPU's, which have one memory, only the first where it is large.
+    These are all devices. The devices of a CPU share one memory, so a large checkpoint is copied
+    only to the first of them.
     """
     large = parameters > LARGE_PARAMETERS
     return devices[:1] if devices[0].platform == "cpu" and large else devices
 
 
 def worth_bfloat16(device: jax.Device, parameters: int) -> bool:
-    """Say whether networks of so many parameters together should run in bfloat16 on a device.
+    """Return whether networks of so many parameters together should run in bfloat16 on a device.
 
-    On accelerators always. On a CPU where they are large, if it has instructions for such products:
-    a small network's products are too small to be worth the time that they take to compile.
+    On accelerators they always should. On a CPU they should if they are large and the CPU has
+    instructions for bfloat16 products. A small network's products are too small to be worth the
+    time that they take to compile.
     """
     if device.platform != "cpu":
         return True
@@ -53,13 +56,14 @@ def worth_bfloat16(device: jax.Device, parameters: int) -> bool:
 
 
 def find_devices() -> list[jax.Device]:
-    """All devices of JAX's default backend.
+    """Return all devices of JAX's default backend.
 
-    Raises DeviceError where the backend that was asked for is not there.
+    Raises:
+        DeviceError: if the backend that was asked for is not available.
     """
     try:
         return jax.devices()
-    except (RuntimeError, AssertionError) as error:  # which of them depends on the backend
+    except (RuntimeError, AssertionError) as error:  # the type depends on the backend
         asked = os.environ.get("JAX_PLATFORMS", "")
         raise DeviceError(
             f"JAX finds no device to run on (JAX_PLATFORMS is {asked!r}); unset JAX_PLATFORMS, or "
@@ -69,7 +73,7 @@ def find_devices() -> list[jax.Device]:
 
 @contextmanager
 def failures_explained() -> Iterator[None]:
-    """Turns a failure of a device into a DeviceError with one line."""
+    """Turn a failure of a device into a DeviceError with a message of one line."""
     try:
         yield
     except JaxRuntimeError as error:

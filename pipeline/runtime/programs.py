@@ -1,4 +1,4 @@
-"""The sampler's programs: what is compiled, for which shapes, and how devices share the work."""
+"""The sampler's programs: functions to compile, their shapes, and how devices share the work."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.schedulers.methods import REMEMBERED, State, Table
 
 MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the UNet; PNDM's first step takes two
-# Programs that are the same whatever the pictures' sides are.
+# Programs that do not depend on the pictures' height and width.
 SIZELESS = ("encode", "check")
 
 
 @dataclass(frozen=True)
 class Networks:
-    """A checkpoint's networks, their parameters on the mesh; one text encoder, or SDXL's two."""
+    """A checkpoint's networks, with one text encoder or SDXL's two."""
 
     text_encoders: tuple[CLIPTextEncoder, ...]
     unet: UNet
@@ -40,7 +40,10 @@ class Networks:
 
     @classmethod
     def named(cls, networks: Mapping[str, Any]) -> "Networks":
-        """Those that are there, by the names of their folders in a checkpoint."""
+        """Return the networks of a mapping by the names of their folders in a checkpoint.
+
+        The second text encoder and the safety checker may be missing.
+        """
         encoders = (networks.get(name) for name in ("text_encoder", "text_encoder_2"))
         return cls(
             text_encoders=tuple(encoder for encoder in encoders if encoder is not None),
@@ -52,7 +55,7 @@ class Networks:
 
 @dataclass(frozen=True)
 class Shapes:
-    """What is fixed when the sampler is compiled: pictures per request, pixels, tokens."""
+    """The sizes fixed at compilation: pictures per request, their sides in pixels, and tokens."""
 
     images: int
     height: int
@@ -62,12 +65,13 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Program:
-    """A function, and what it is compiled for.
+    """A function, and the shapes and shardings that it is compiled for.
 
     Attributes:
+        function: the function to compile.
         args: shapes, dtypes and shardings in place of its arguments.
         outputs: shardings, in the structure of its results.
-        options: for the compiler.
+        options: compiler options.
     """
 
     function: Callable[..., Any]
@@ -76,23 +80,25 @@ class Program:
     options: CompilerOptions | None = None
 
     def compile(self) -> jax.stages.Compiled:
-        """Ahead of time, which takes minutes for a large network."""
+        """Compile ahead of time, which takes minutes for a large network."""
         jitted = jax.jit(self.function, out_shardings=self.outputs)
         return jitted.lower(*self.args).compile(self.options)
 
 
 def names(config: Config, mesh: Mesh) -> list[str]:
-    """Of the programs that there are, those first that take longest to compile."""
-    # Halves on different devices take as long together as one alone: no second program.
+    """Return the names of the programs, those first that take longest to compile."""
+    # Guidance halves on different devices run at the same time, so a program without guidance
+    # would save nothing there.
     unguided = ["unguided"] if mesh.shape["guidance"] == 1 else []
     check = ["check"] if config.safety_checker is not None else []
     return ["denoise", *unguided, "decode", "encode", "noise", "vary", *check]
 
 
 def about(name: str, config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: Shapes) -> object:
-    """What decides, beside this package and the devices, what a program is compiled to.
+    """Return the key under which a compiled program is cached.
 
-    The scheduler does not: with another one all programs are still the same.
+    `ExecutableCache` adds this package's source and the devices. The scheduler is not in the key,
+    because all schedulers run the same programs.
     """
     networks = (config.text_encoders, config.unet, config.vae)
     part = config.safety_checker if name == "check" else networks
@@ -101,27 +107,27 @@ def about(name: str, config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: S
 
 
 def latents_shape(config: Config, shapes: Shapes) -> tuple[int, int, int]:
-    """`(h, w, C)` of a picture's latents."""
+    """Return the shape `(h, w, C)` of a picture's latents."""
     factor = config.vae.scale_factor
     return shapes.height // factor, shapes.width // factor, config.unet.in_channels
 
 
 def history_spec(config: Config, mesh: Mesh, shapes: Shapes) -> Any:
-    """Of what a run's state remembers, at its start too."""
+    """Return the shape and sharding of the `history` in a run's `State`."""
     shape = (REMEMBERED, shapes.images, *latents_shape(config, shapes))
     return _spec(shape, jnp.float32, NamedSharding(mesh, P(None, "images")))
 
 
 def weights(networks: Networks) -> dict[str, list[Array]]:
-    """Of those that are there, by name, the parameters as the programs take them."""
+    """Return each network's parameters as the programs take them, by its name in `Networks`."""
     return {name: jax.tree.leaves(state) for name, (_, state) in _split(networks).items()}
 
 
 class Programs:
-    """By name, what a checkpoint's networks are asked for on the devices of a mesh.
+    """The programs of a checkpoint's networks on the devices of a mesh, by name.
 
     Args:
-        networks: shapes and dtypes in place of their parameters will do.
+        networks: the networks; shapes and dtypes suffice in place of their parameters.
     """
 
     def __init__(self, config: Config, networks: Networks, mesh: Mesh, shapes: Shapes):
@@ -138,7 +144,7 @@ class Programs:
         }
 
     def __getitem__(self, name: str) -> Program:
-        """One of `names`."""
+        """Return the program of this name, one of those in `names`."""
         makers = {
             "denoise": self._denoise,
             "unguided": self._unguided,
@@ -202,7 +208,10 @@ class Programs:
         return self._evaluations(denoise)
 
     def _steps(self) -> Callable[..., State]:
-        """`sampler.denoise`; on a TPU, whose VMEM has room for one half of one picture, in turn."""
+        """Return `sampler.denoise`, on a TPU with one half of one picture at a time.
+
+        A TPU's VMEM has no room for more.
+        """
         on_tpu = self._mesh.devices.flat[0].platform == "tpu"
         return partial(sampler.denoise, one_by_one=on_tpu)
 
@@ -240,20 +249,20 @@ class Programs:
         outputs: Any,
         options: CompilerOptions | None = None,
     ) -> Program:
-        """Every device runs `function` on its own share of the arguments.
+        """Return a program in which every device runs `function` on its share of the arguments.
 
-        What is left to XLA to divide must not contain kernels, which it cannot divide.
+        Functions with kernels need this, because XLA cannot divide a kernel among devices.
         """
         inputs = jax.tree.map(lambda array: array.sharding.spec, args)
         results = jax.tree.map(lambda sharding: sharding.spec, outputs)
-        # Without the check, which knows nothing of kernels and loops of unknown length.
+        # `check_vma` does not support kernels and loops of unknown length.
         mapped = jax.shard_map(
             function, mesh=self._mesh, in_specs=inputs, out_specs=results, check_vma=False
         )
         return Program(mapped, args, outputs, options)
 
     def _shard(self, joined: Array) -> Array:
-        """Spreads a batch of both halves, `[2B, ...]`, over the devices."""
+        """Spread a batch of both halves, `[2B, ...]`, over the devices."""
         sharding = NamedSharding(self._mesh, P(("images", "guidance")))
         return jax.lax.with_sharding_constraint(joined, sharding)
 
@@ -284,31 +293,34 @@ class Programs:
         return jax.tree.map(lambda leaf: _spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
     def _options(self) -> CompilerOptions:
-        """Of the text encoders' and the UNet's programs."""
+        """Return the compiler options of the text encoders' and the UNet's programs."""
         device, weight = self._mesh.devices.flat[0], self._weights_spec["unet"][0]
         return compiler_options(device, weight.dtype)
 
 
 def _spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) -> Any:
-    """A `ShapeDtypeStruct`, which stands for an array in any structure of arrays."""
+    """Return a `ShapeDtypeStruct`, which can replace an array in any structure of arrays."""
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
 def _shardings(specs: Any) -> Any:
-    """The same structure, of shardings."""
+    """Return the shardings of a structure of specs, in the same structure."""
     return jax.tree.map(lambda spec: spec.sharding, specs)
 
 
 def _split(networks: Networks) -> dict[str, Any]:
-    """Of those that are there, by name, the graph definition and the parameters."""
+    """Return the graph definition and the parameters of each network, by its name in `Networks`.
+
+    A safety checker that is None is left out.
+    """
     return {name: nnx.split(network) for name, network in vars(networks).items() if network}
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:
-    """Turns a list of parameters back into the module.
+    """Return a function that turns a list of parameters back into the module.
 
-    Only lists of leaves cross into the executables: NNX's own tree definitions cannot be stored
-    in the executable cache.
+    Executables take parameters only as lists of leaves, because NNX's own tree definitions cannot
+    be stored in the executable cache.
     """
     structure = jax.tree.structure(state)
     return lambda leaves: nnx.merge(graphdef, jax.tree.unflatten(structure, leaves))

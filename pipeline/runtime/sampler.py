@@ -1,8 +1,8 @@
-"""From token ids to pictures: encode, prepare, denoise, decode. Pure functions, traced under `jit`.
+"""The sampler's pure functions, traced under `jit`: encode, prepare, denoise, decode.
 
-Guidance batch order is [uncond, cond]: arrays with a leading axis of 2 hold the negative prompt's
-half first. Networks see one batch of 2B in which a picture's two halves are neighbours, so that
-pictures spread over devices stay there: the batch of a device is one run of the whole.
+The order of guidance halves is [uncond, cond]: arrays with a leading axis of 2 hold the negative
+prompt's half first. Networks get one batch of 2B in which a picture's two halves are neighbours.
+Each device's pictures are then a contiguous part of that batch, and stay on their device.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,12 @@ Spread = Callable[[Array], Array]
 
 
 class Conditioning(NamedTuple):
-    """The prompts as the text encoders understand them.
+    """The text encoders' embeddings of the prompts.
 
-    prompt_embeds `[2, B, L, D]`; with SDXL also pooled_prompt_embeds `[2, B, P]` and add_time_ids
-    `[6]` float32, from `time_ids`.
+    Attributes:
+        prompt_embeds: `[2, B, L, D]`.
+        pooled_prompt_embeds: `[2, B, P]` with SDXL, otherwise None.
+        add_time_ids: `[6]` float32 from `time_ids` with SDXL, otherwise None.
     """
 
     prompt_embeds: Array
@@ -51,14 +53,15 @@ def encode(
     add_time_ids: Array | None,
     shard: Spread = lambda x: x,
 ) -> Conditioning:
-    """Prompts to conditioning.
+    """Encode the prompts.
 
     Args:
-        text_encoders: one, or SDXL's two, the second of them with a projection.
-        input_ids: `[2, B, E, L]` int32: negative and positive prompts; E: of each text encoder.
-        zero_negative: `[B]` bool: this picture's negative prompt counts as zero embeddings.
-        add_time_ids: `[6]` float32, from `time_ids`; used with SDXL alone.
-        shard: applied to the batch of 2B, `[2B, ...]`, to spread it over devices.
+        text_encoders: one text encoder, or SDXL's two, of which the second has a projection.
+        input_ids: `[2, B, E, L]` int32, the negative and positive prompts for E text encoders.
+        zero_negative: `[B]` bool, whether to replace the embeddings of the picture's negative
+            prompt with zeros.
+        add_time_ids: `[6]` float32, from `time_ids`; used with SDXL only.
+        shard: spreads a batch `[2B, ...]` over devices.
     """
     ids = shard(_joined(input_ids))
     outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
@@ -76,19 +79,19 @@ def encode(
 
 
 def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
-    """Standard normal noise `[B, h, w, C]` float32; each picture's from its own seed alone.
+    """Return standard normal noise `[B, h, w, C]` float32, each picture's from its seed alone.
 
-    seeds `[B]` uint32.
+    `seeds` are `[B]` uint32; `shape` is `(h, w, C)`.
     """
     return jax.vmap(lambda seed: jax.random.normal(_key(seed), shape, jnp.float32))(seeds)
 
 
 def vary(own: Array, other: Array, strength: Array) -> Array:
-    """Noise `[B, h, w, C]` turned towards other noise of the same deviation.
+    """Return noise `[B, h, w, C]` turned towards other noise of the same deviation.
 
-    strength: float32 scalar, from 0, all of `own`, to 1, all of `other`. Spherical interpolation
-    (Shoemake 1985, "Animating rotation with quaternion curves"): what lies between two draws of
-    noise has to be as long as they are.
+    `strength` is a float32 scalar: 0 gives `own`, 1 gives `other`. The interpolation is spherical
+    (Shoemake 1985, "Animating rotation with quaternion curves"), so that the result has the norm
+    of noise.
     """
     dot, *squares = (
         jnp.sum(a * b, axis=(1, 2, 3), keepdims=True)
@@ -96,12 +99,15 @@ def vary(own: Array, other: Array, strength: Array) -> Array:
     )
     angle = jnp.arccos(jnp.clip(dot / jnp.sqrt(squares[0] * squares[1]), -1, 1))
     between = jnp.sin((1 - strength) * angle) * own + jnp.sin(strength * angle) * other
-    # The same noise twice is no angle at all.
+    # If both are the same noise, the angle and its sine are 0.
     return jnp.where(angle > 0, between / jnp.sin(angle), own)
 
 
 def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
-    """As `noise`, for what evaluation `i` adds; from the picture's own seed and `i` alone."""
+    """Return the noise that evaluation `i` adds, each picture's from its seed and `i` alone.
+
+    Its shape and dtype are those of `noise`.
+    """
 
     def draw(seed: Array) -> Array:
         return jax.random.normal(jax.random.fold_in(_key(seed), i), shape, jnp.float32)
@@ -110,12 +116,15 @@ def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
 
 
 def _key(seed: Array) -> Array:
-    """Named, so that a seed means the same picture whatever JAX's default generator is."""
+    """Return the random key of a seed.
+
+    The generator is named, so that a seed means the same picture whatever JAX's default is.
+    """
     return jax.random.key(seed, impl="threefry2x32")
 
 
 def prepare(unet: UNet, conditioning: Conditioning, shard: Spread = lambda x: x) -> Context:
-    """What the UNet makes of the prompts once for all steps; leaves `[2, B, ...]`."""
+    """Return the UNet's context of the prompts, the same in all steps; leaves `[2, B, ...]`."""
     embeds, pooled, time_ids = conditioning
     told = [shard(_joined(embeds))]
     if pooled is not None and time_ids is not None:
@@ -136,23 +145,25 @@ def denoise(
     gather: Spread = lambda x: x,
     one_by_one: bool = False,
 ) -> State:
-    """Evaluations `start` to `stop` of a run, with classifier-free guidance (Ho and Salimans 2022).
+    """Run evaluations `start` to `stop` with classifier-free guidance (Ho and Salimans 2022).
 
     Args:
-        unet: predicts what the table was made for.
-        state: as evaluation `start` expects it.
-        context: of both halves, or of one of them; leaves `[2 or 1, B, ...]`.
-        seeds: `[B]` uint32, of the noise that some schedulers add.
-        table: of `N` rows; N may exceed the run's number of evaluations.
-        guidance_scale: float32 scalar; 1 and below means no guidance, as does a prediction that
-            is of the prompts' half alone.
+        unet: a network with the prediction type that the table was made for.
+        state: the state before evaluation `start`.
+        context: the prompts' context, of both halves or of one; leaves `[2 or 1, B, ...]`.
+        seeds: `[B]` uint32, for the noise that some schedulers add.
+        table: the coefficients, `N` rows; N may exceed the run's number of evaluations.
+        guidance_scale: float32 scalar. There is no guidance if it is 1 or less, or if only the
+            prompts' half is predicted.
         start: int32 scalar, the first evaluation.
-        stop: int32 scalar, the first evaluation that is not done.
-        gather: of predictions `[1, B, ...]` and those of the device with the other half,
-            `[2, B, ...]`; where no other device has one it changes nothing.
-        one_by_one: the UNet sees one half of one picture after the other, not all at once.
+        stop: int32 scalar, one more than the last evaluation.
+        gather: where another device has the other half, turns the predictions `[1, B, ...]` into
+            those of both halves, `[2, B, ...]`; otherwise the identity.
+        one_by_one: whether the UNet runs on one half of one picture at a time, instead of on all
+            at once.
 
-    Returns the state after evaluation `stop - 1`.
+    Returns:
+        The state after evaluation `stop - 1`.
     """
     shape = state.latents.shape
     halves = len(context.keys_values[0])
@@ -177,7 +188,7 @@ def denoise(
 
 
 def _one_by_one(unet: UNet, *batch: Any) -> Array:
-    """The UNet's predictions for a batch, computed in batches of one."""
+    """Return the UNet's predictions for a batch, computed in batches of one."""
     singles = jax.tree.map(lambda leaf: leaf[:, None], batch)
     return jax.lax.map(lambda single: unet(*single), singles)[:, 0]
 
@@ -187,23 +198,23 @@ def _guided(uncond: Array, cond: Array, scale: Array) -> Array:
 
 
 def _joined(halves: Array) -> Array:
-    """`[H, B, ...] -> [HB, ...]`, a picture's halves side by side."""
+    """Reshape `[H, B, ...]` to `[HB, ...]`, with a picture's halves side by side."""
     return jnp.swapaxes(halves, 0, 1).reshape(-1, *halves.shape[2:])
 
 
 def _halves(joined: Array, count: int = 2) -> Array:
-    """`[HB, ...] -> [H, B, ...]`."""
+    """Reshape `[HB, ...]` to `[H, B, ...]`, the inverse of `_joined`."""
     return jnp.swapaxes(joined.reshape(-1, count, *joined.shape[1:]), 0, 1)
 
 
 def decode(vae: VAE, latents: Array) -> tuple[Array, Array]:
-    """Latents `[B, h, w, C]` to pictures `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
+    """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]`, float32 in 0..1 and uint8."""
     images = jnp.clip(vae.decode(unscale(vae.config, latents)) / 2 + 0.5, 0, 1)
     return images, jnp.round(images * 255).astype(jnp.uint8)
 
 
 def unscale(config: VAEConfig, latents: Array) -> Array:
-    """The diffusion model's latents (about unit variance) to the VAE's own."""
+    """Convert the diffusion model's latents (about unit variance) to the VAE's own."""
     z = latents / config.scaling_factor
     if config.latents_mean is not None and config.latents_std is not None:
         z = z * jnp.array(config.latents_std, jnp.float32)

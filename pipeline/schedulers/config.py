@@ -1,4 +1,4 @@
-"""Which scheduler a checkpoint asks for, and the settings it reads from `scheduler_config.json`."""
+"""A checkpoint's choice of scheduler, and its settings, read from `scheduler_config.json`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.strict_json import Keys
 
-# What an operator calls them, and diffusers' classes.
+# diffusers' class of each scheduler, by the name that an operator uses.
 SCHEDULERS = {
     "euler": "EulerDiscreteScheduler",
     "euler-ancestral": "EulerAncestralDiscreteScheduler",
@@ -16,10 +16,10 @@ SCHEDULERS = {
     "dpmsolver++": "DPMSolverMultistepScheduler",
 }
 
-MAX_INFERENCE_STEPS = 50  # of a request
+MAX_INFERENCE_STEPS = 50  # per request
 
 OFF = (False, None)
-# The settings that a class reads and that change what it does, with the values that are supported.
+# Settings that a class reads and that change its results, with their supported values.
 SUPPORTED: dict[str, dict[str, Sequence[Any]]] = {
     "euler": {
         "interpolation_type": ("linear",),
@@ -47,11 +47,11 @@ SUPPORTED: dict[str, dict[str, Sequence[Any]]] = {
         "use_dynamic_shifting": OFF,
     },
 }
-# What published files carry along for another class, or for options that are refused above.
+# Keys that published files carry for another class, or for options that are refused above.
 ELSEWHERE = (
     *("clip_sample", "clip_sample_range", "sample_max_value", "dynamic_thresholding_ratio"),
     *("set_alpha_to_one", "skip_prk_steps", "use_karras_sigmas", "flow_shift", "time_shift_type"),
-    # With a last noise level of zero the last step of DPM-Solver++ is of the first order anyway.
+    # The last step of DPM-Solver++ ends at noise level zero, so it is of first order anyway.
     *("lower_order_final", "euler_at_final"),
     *(key for settings in SUPPORTED.values() for key in settings),
 )
@@ -61,8 +61,8 @@ ELSEWHERE = (
 class SchedulerConfig:
     """A noise schedule and the method that follows it; `name` is a key of `SCHEDULERS`.
 
-    `set_alpha_to_one`: the last step of DDIM and PNDM ends without noise, and not with that of
-    the first training timestep.
+    `set_alpha_to_one`: True ends the last step of DDIM and PNDM without noise, False with the
+    noise of the first training timestep.
     """
 
     name: str
@@ -80,18 +80,20 @@ class SchedulerConfig:
 def read_scheduler(
     path: Path, named: str, chosen: str | None = None, *, xl: bool
 ) -> SchedulerConfig:
-    """Reads `scheduler_config.json`.
+    """Read `scheduler_config.json`.
 
     Args:
         path: the file.
-        named: the class that `model_index.json` names; the file must name the same.
-        chosen: a key of `SCHEDULERS` to take the place of that class, as with diffusers'
-            `from_config`: settings that the file leaves out are the chosen class's own defaults,
-            or what is supported where the defaults are not (skip_prk_steps, clip_sample).
-        xl: False puts in place two settings that diffusers' StableDiffusionPipeline insists on,
-            whatever old files say: steps_offset 1, and no clip_sample.
+        named: the class that `model_index.json` names; without `chosen`, the file must name the
+            same class.
+        chosen: a key of `SCHEDULERS` that replaces that class, as with diffusers' `from_config`.
+            Settings that the file leaves out then have the chosen class's own defaults. If such a
+            default is not supported (skip_prk_steps, clip_sample), the supported value is used.
+        xl: False forces two settings as diffusers' StableDiffusionPipeline does, whatever old
+            files say: steps_offset 1 and no clip_sample.
 
-    Raises CheckpointError, naming file, key and value, for anything that is not supported.
+    Raises:
+        CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     keys = Keys(path)
     name = chosen or _name(keys, named)
@@ -152,13 +154,13 @@ def _steps_offset(keys: Keys) -> int:
 def _check_offset(keys: Keys, config: SchedulerConfig, *, xl: bool) -> None:
     """Refuse an offset that takes a run past the training timesteps.
 
-    diffusers adds it with "leading" spacing alone, and fails there with an IndexError or goes on
-    with a timestep that the network was never trained for.
+    diffusers adds the offset only with "leading" spacing. An offset that is too large makes it fail
+    with an IndexError, or run a timestep that the network was never trained for.
     """
     if config.timestep_spacing != "leading":
         return
     trained = config.num_train_timesteps
-    # DPM-Solver++ spaces one timestep more than there are steps, and leaves out the last.
+    # DPM-Solver++ spaces one timestep more than there are steps and leaves out the last timestep.
     more = 1 if config.name == "dpmsolver++" else 0
     counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
     largest = max((count - 1) * (trained // count) for count in counts)
@@ -168,6 +170,6 @@ def _check_offset(keys: Keys, config: SchedulerConfig, *, xl: bool) -> None:
     if xl:
         right = f"at most {room}, so that every timestep is below num_train_timesteps = {trained}"
         raise keys.error("steps_offset", config.steps_offset, right)
-    # The file's own offset is not read.
+    # Without SDXL the offset is always 1, so only the number of training timesteps can be wrong.
     right = f"a number above {largest + 1}, a run's largest timestep with steps_offset 1"
     raise keys.error("num_train_timesteps", trained, right)

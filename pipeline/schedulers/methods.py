@@ -1,14 +1,15 @@
-"""Schedulers: how the latents go from noise to picture.
+"""Schedulers: methods that take the latents from noise to picture.
 
-All of them are linear multistep methods. Evaluation i of the network, at latents x, takes its
-prediction e to
+All of them are linear multistep methods. Evaluation i of the network, at latents x, gives a
+prediction e, from which the method computes
 
     value   v_i = value_latents * x + value_prediction * e
     next    x'  = latents * x + sum over k of values[k] * v_(i-k) + noise * (standard normal noise)
 
-and they differ in the coefficients alone. These follow from the noise levels, so each scheduler is
-one function that makes a `Table` of them, on the host in float64; the device runs every table by
-the same few lines in float32, by index, and is compiled without knowing which scheduler it runs.
+The schedulers differ only in the coefficients, which follow from the noise levels. So each
+scheduler is one function that makes a `Table` of coefficients, on the host in float64. The device
+runs every table with the same few lines in float32, by index, and its program is compiled without
+knowing the scheduler.
 """
 
 from collections.abc import Callable
@@ -28,17 +29,18 @@ from pipeline.schedulers.sigmas import (
     train_sigmas,
 )
 
-REMEMBERED = 4  # values of earlier evaluations, as many as PNDM looks back
+REMEMBERED = 4  # number of values kept from earlier evaluations, as many as PNDM needs
 
 
 A = TypeVar("A", np.ndarray, Array)
 
 
 class Table(NamedTuple, Generic[A]):
-    """Coefficients of a run, a row for each evaluation of the network; float32.
+    """Coefficients of a run, float32, with one row for each evaluation of the network.
 
-    `timesteps` and `input_scale`, of the latents, are what the network is given. All `[N]` but
-    `values` `[N, 1 + REMEMBERED]`, the latest value first. One row is a `Table` without the `[N]`.
+    The network gets `timesteps`, and the latents times `input_scale`. `values` is
+    `[N, 1 + REMEMBERED]`, the latest value first; the other fields are `[N]`. One row is a `Table`
+    too, without the axis N.
     """
 
     timesteps: A
@@ -51,8 +53,10 @@ class Table(NamedTuple, Generic[A]):
 
 
 class State(NamedTuple):
-    """What one evaluation hands to the next: latents `[B, h, w, C]`, and the values of the
-    evaluations before `[REMEMBERED, B, h, w, C]`, latest first; float32.
+    """Arrays that one evaluation hands to the next, float32.
+
+    `latents`: `[B, h, w, C]`.
+    `history`: the values of earlier evaluations, `[REMEMBERED, B, h, w, C]`, latest first.
     """
 
     latents: Array
@@ -61,11 +65,11 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A run of `num_inference_steps`.
+    """Schedule of a run with `num_inference_steps`.
 
-    `init_noise_sigma` is the standard deviation of the latents that the first step expects;
-    `picture`, `[N, 2]`, how much of the latents before each evaluation, and of its value, make
-    the latents without noise that the network expects in the end.
+    `init_noise_sigma`: the standard deviation of the latents that the first step expects.
+    `picture`: `[N, 2]`, for each evaluation the coefficients of the latents before it and of its
+    value, whose weighted sum is the network's prediction of the noise-free latents (pred_x0).
     """
 
     table: Table[np.ndarray]
@@ -75,14 +79,14 @@ class Schedule:
 
     @property
     def timesteps(self) -> np.ndarray:
-        """Of every evaluation of the network, `[N]` float32, noisiest first."""
+        """Timesteps of every evaluation of the network, `[N]` float32, noisiest first."""
         return self.table.timesteps
 
     @property
     def stops(self) -> range:
-        """For every step the number of evaluations after which it is done.
+        """For every step, the number of evaluations after which it is done.
 
-        As many evaluations as steps, unless the first step takes more.
+        There are as many evaluations as steps, unless the first step takes more than one.
         """
         evaluations = len(self.timesteps)
         return range(evaluations - self.num_inference_steps + 1, evaluations + 1)
@@ -92,20 +96,24 @@ class Schedule:
 
 
 def scale_model_input(latents: Array, row: Table[Array]) -> Array:
-    """Latents of unit variance, which the UNet expects."""
+    """Scale latents to unit variance, which the UNet expects."""
     return latents * row.input_scale
 
 
 def step(prediction: Array, state: State, row: Table[Array], noise: Array) -> State:
-    """From one evaluation to the next.
+    """Return the state after one evaluation of the network.
 
-    `prediction`, of what the scheduler's `prediction_type` says, and `noise`, standard normal,
-    have the latents' shape.
+    Args:
+        prediction: the network's output, noise or v as the scheduler's `prediction_type` says, in
+            the latents' shape.
+        state: the state before the evaluation.
+        row: the evaluation's row of the table.
+        noise: standard normal noise, in the latents' shape.
     """
     latents, history = state
     value = row.value_latents * latents + row.value_prediction * prediction
     values = jnp.concatenate([value[None], history])
-    # Not a matrix product, which some devices would round to bfloat16.
+    # This is not a matrix product, because some devices would round it to bfloat16.
     combined = (row.values.reshape(-1, 1, 1, 1, 1) * values).sum(axis=0)
     return State(
         latents=row.latents * latents + combined + row.noise * noise,
@@ -117,12 +125,15 @@ def step(prediction: Array, state: State, row: Table[Array], noise: Array) -> St
 
 
 def make_schedule(config: SchedulerConfig, num_inference_steps: int) -> Schedule:
-    """The schedule of a run, as diffusers' scheduler of that class has it."""
+    """Make the schedule of a run, the same as that of diffusers' scheduler `config.name`."""
     return METHODS[config.name](config, num_inference_steps)
 
 
 def euler(config: SchedulerConfig, steps: int) -> Schedule:
-    """Euler's method for the diffusion ODE (Karras et al. 2022, algorithm 1 with no churn)."""
+    """Make a schedule of Euler's method for the diffusion ODE.
+
+    Karras et al. 2022, algorithm 1 with no churn.
+    """
     timesteps, sigmas = euler_levels(config, steps)
     table = _euler_table(config, timesteps, sigmas[:-1], sigmas[1:])
     picture = _expected_picture(config, _variance_preserving(sigmas[:-1]), table)
@@ -130,10 +141,11 @@ def euler(config: SchedulerConfig, steps: int) -> Schedule:
 
 
 def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
-    """Euler's method to a level below the next one, and noise up to that.
+    """Make a schedule of Euler's method with ancestral sampling.
 
-    The levels are such that the step has the variance of the DDPM posterior (Ho et al. 2020,
-    equation 7); named and written so in https://github.com/crowsonkb/k-diffusion.
+    Each step goes to a noise level below the next one, then adds noise up to the next level. The
+    lower level is such that the step has the variance of the DDPM posterior (Ho et al. 2020,
+    equation 7). Name and form are from https://github.com/crowsonkb/k-diffusion.
     """
     timesteps, sigmas = euler_levels(config, steps)
     now, after = sigmas[:-1], sigmas[1:]
@@ -144,7 +156,10 @@ def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
 
 
 def ddim(config: SchedulerConfig, steps: int) -> Schedule:
-    """Song et al. 2021, "Denoising diffusion implicit models", equation 12 with no noise."""
+    """Make a schedule of DDIM without added noise.
+
+    Song et al. 2021, "Denoising diffusion implicit models", equation 12.
+    """
     timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
     now, after = _mixtures(config, timesteps, timesteps - _stride(config, steps))
     latents, values = _transfer(now, after)
@@ -159,8 +174,9 @@ def ddim(config: SchedulerConfig, steps: int) -> Schedule:
     return Schedule(table, 1.0, steps, _expected_picture(config, now, table))
 
 
-# Of the latest predictions, latest first, at the first evaluations of a run and at all that follow
-# (Adams-Bashforth). The second evaluation repeats the first step and is not looked back at.
+# Weights of the predictions, latest first, at each of the first evaluations of a run; the last row
+# is for all later evaluations (Adams-Bashforth). The second evaluation repeats the first step, so
+# later evaluations give its prediction no weight.
 PNDM_WEIGHTS = np.array(
     [
         [1, 0, 0, 0, 0],
@@ -174,10 +190,11 @@ PNDM_WEIGHTS = np.array(
 
 
 def pndm(config: SchedulerConfig, steps: int) -> Schedule:
-    """Liu et al. 2022, "Pseudo numerical methods for diffusion models on manifolds".
+    """Make a schedule of PNDM.
 
-    Equations 9 and 12, started by the improved Euler method and not by Runge-Kutta: the first of
-    several steps takes two evaluations, the second of them where that step ends.
+    Liu et al. 2022, "Pseudo numerical methods for diffusion models on manifolds", equations 9 and
+    12. The improved Euler method starts the run instead of Runge-Kutta: if there is more than one
+    step, the first step takes two evaluations, the second of them at the step's end.
     """
     timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
     if steps > 1:
@@ -187,13 +204,13 @@ def pndm(config: SchedulerConfig, steps: int) -> Schedule:
     ends[1:2] = timesteps[1:2]
     now, after = _mixtures(config, starts, ends)
     latents, values = _transfer(now, after)
-    # The combined prediction becomes the noise at the latents that the step starts from.
+    # The combined prediction is converted to noise with the latents at the start of the step.
     noise_latents, noise_prediction = _noise_part(config, now)
     latents = latents + values * noise_latents
     rows = np.minimum(np.arange(len(timesteps)), len(PNDM_WEIGHTS) - 1)
     weights = (values * noise_prediction)[:, None] * PNDM_WEIGHTS[rows]
     if steps > 1:
-        # The second evaluation starts again from the first latents: (x' - values * v) / latents.
+        # The second evaluation restarts from the first latents, (x' - values * v) / latents.
         latents[1] /= latents[0]
         weights[1, 1] -= latents[1] * weights[0, 0]
     table = _table(
@@ -204,16 +221,16 @@ def pndm(config: SchedulerConfig, steps: int) -> Schedule:
 
 
 def dpm_solver_multistep(config: SchedulerConfig, steps: int) -> Schedule:
-    """DPM-Solver++ (2M): Lu et al. 2022, "DPM-Solver++", algorithm 2.
+    """Make a schedule of DPM-Solver++ (2M): Lu et al. 2022, "DPM-Solver++", algorithm 2.
 
-    The first step and the last, which ends at no noise, are of the first order.
+    The first step is of first order, and so is the last step, because it ends without noise.
     """
     timesteps, sigmas = dpm_solver_levels(config, steps)
     now, after = _variance_preserving(sigmas[:-1]), _variance_preserving(sigmas[1:])
     latents = after.noise / now.noise
     denoised = after.picture - latents * now.picture
     half = np.zeros(steps)  # 1 / (2 r)
-    lengths = np.log(sigmas[:-2] / sigmas[1:-1])  # h, of all steps but the last
+    lengths = np.log(sigmas[:-2] / sigmas[1:-1])  # h of all steps but the last
     half[1:-1] = lengths[1:] / (2 * lengths[:-1])
     value_latents, value_prediction = _picture_part(config, now)
     table = _table(
@@ -236,7 +253,10 @@ METHODS: dict[str, Callable[[SchedulerConfig, int], Schedule]] = {
 
 
 def euler_levels(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Timesteps `[steps]` and sigmas `[steps + 1]`, the last of them 0, of both Euler methods."""
+    """Return timesteps `[steps]` and sigmas `[steps + 1]` of both Euler methods.
+
+    The last sigma is 0.
+    """
     levels = train_sigmas(config)
     timesteps = spaced_timesteps(config, steps).astype(np.float32)
     sigmas = np.interp(timesteps, np.arange(len(levels)), levels)
@@ -247,14 +267,17 @@ def euler_levels(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.nd
 
 
 def dpm_solver_levels(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Timesteps `[steps]`, all whole, and sigmas `[steps + 1]`, the last of them 0."""
+    """Return timesteps `[steps]` and sigmas `[steps + 1]` of DPM-Solver++.
+
+    All timesteps are whole numbers. The last sigma is 0.
+    """
     levels = train_sigmas(config)
     if config.use_karras_sigmas:
         sigmas = karras_sigmas(float(levels[-1]), float(levels[0]), steps)
         return np.round(timesteps_of(sigmas, config)), np.append(sigmas, 0.0)
     if config.timestep_spacing == "trailing":
         timesteps = spaced_timesteps(config, steps)
-    else:  # the end of the last step counts as one more
+    else:  # the end of the last step is spaced too, then left out
         timesteps = spaced_timesteps(config, steps + 1)[:-1]
     timesteps = np.round(timesteps).astype(int)
     return timesteps, np.append(levels[timesteps].astype(np.float64), 0.0)
@@ -275,7 +298,7 @@ def _variance_preserving(sigmas: np.ndarray) -> Mixture:
 def _mixtures(
     config: SchedulerConfig, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[Mixture, Mixture]:
-    """At whole timesteps; an end before the first one is the end of the run."""
+    """Return the mixtures at whole timesteps; an end below 0 is the end of the run."""
     levels = alphas_cumprod(config).astype(np.float64)
     last = 1.0 if config.set_alpha_to_one else levels[0]
     shares = levels[starts], np.where(ends >= 0, levels[ends], last)
@@ -288,15 +311,18 @@ def _stride(config: SchedulerConfig, steps: int) -> int:
 
 
 def _transfer(now: Mixture, after: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of the latents and of their noise, to mix the same picture and noise anew."""
+    """Return the coefficients of the latents and of their noise for a change of the mixture.
+
+    The weighted sum contains the same picture and noise, in the shares `after`.
+    """
     latents = after.picture / now.picture
     return latents, after.noise - latents * now.noise
 
 
 def _noise_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of latents and prediction that give the noise.
+    """Return the coefficients of latents and prediction that give the noise.
 
-    v = picture * noise - noise * picture is Salimans and Ho 2022's, in these shares.
+    For v (Salimans and Ho 2022): v = now.picture * (the noise) - now.noise * (the picture).
     """
     if config.prediction_type == "epsilon":
         return np.zeros_like(now.noise), np.ones_like(now.noise)
@@ -304,7 +330,7 @@ def _noise_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.n
 
 
 def _picture_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of latents and prediction that give the picture."""
+    """Return the coefficients of latents and prediction that give the picture."""
     if config.prediction_type == "epsilon":
         return 1 / now.picture, -now.noise / now.picture
     return now.picture, -now.noise
@@ -313,7 +339,7 @@ def _picture_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np
 def _expected_picture(
     config: SchedulerConfig, now: Mixture, table: Table[np.ndarray]
 ) -> np.ndarray:
-    """`Schedule.picture`, of evaluations at these mixtures."""
+    """Return `Schedule.picture` for evaluations at the mixtures `now`."""
     of_latents, of_prediction = _picture_part(config, now)
     of_value = of_prediction / table.value_prediction
     of_latents = of_latents * table.input_scale - of_value * table.value_latents
@@ -327,7 +353,11 @@ def _euler_table(
     after: np.ndarray,
     noise: np.ndarray | float = 0,
 ) -> Table[np.ndarray]:
-    """From sigma `now` to `after`, along the noise; latents are the picture plus sigma * noise."""
+    """Make the table of Euler steps from the sigmas `now` to `after`.
+
+    Latents are the picture plus sigma * noise. `noise` is the standard deviation of the noise that
+    each step adds at its end.
+    """
     mixture = _variance_preserving(now)
     value_latents, value_prediction = _noise_part(config, mixture)
     return _table(
@@ -356,7 +386,10 @@ def _table(
     input_scale: np.ndarray | float = 1,
     noise: np.ndarray | float = 0,
 ) -> Table[np.ndarray]:
-    """Columns, or one number for all rows; `values` are columns, as many as there are."""
+    """Make a table from columns; one number stands for all rows.
+
+    `values` are at most `1 + REMEMBERED` columns, the latest value's first; the rest is 0.
+    """
     count = len(timesteps)
     looking_back = np.zeros((count, 1 + REMEMBERED))
     looking_back[:, : len(values)] = np.transpose(values)

@@ -1,7 +1,7 @@
-"""How much noise there is at which timestep: in training, and at the steps of a run. On the host.
+"""Noise levels at the timesteps of training and at the steps of a run, computed on the host.
 
 Training mixes picture and noise as sqrt(alphas_cumprod) * picture + sqrt(1 - alphas_cumprod) *
-noise (Ho et al. 2020); `sigma` is the noise beside a picture of full strength.
+noise (Ho et al. 2020). `sigma` is the factor of the noise when the picture's factor is 1.
 """
 
 import numpy as np
@@ -12,10 +12,11 @@ KARRAS_RHO = 7.0
 
 
 def alphas_cumprod(config: SchedulerConfig) -> np.ndarray:
-    """Share of the picture's variance at every training timestep, `[T]` float32, falling.
+    """Return the picture's share of the variance at every training timestep.
 
-    Rounded to float32 where diffusers rounds: the levels near 0 come from 1 - alpha, which keeps
-    only a few of its digits, and networks are trained and run with those.
+    The result is `[T]` float32, falling. It is rounded to float32 where diffusers rounds it: the
+    lowest noise levels come from 1 - alpha, which keeps only a few digits, and networks are trained
+    and run with these rounded levels.
     """
     start, end, count = config.beta_start, config.beta_end, config.num_train_timesteps
     if config.beta_schedule == "linear":
@@ -26,13 +27,13 @@ def alphas_cumprod(config: SchedulerConfig) -> np.ndarray:
 
 
 def train_sigmas(config: SchedulerConfig) -> np.ndarray:
-    """Noise level at every training timestep, `[T]` float32, rising."""
+    """Return the noise level at every training timestep, `[T]` float32, rising."""
     alphas = alphas_cumprod(config)
     return np.sqrt((1 - alphas) / alphas)
 
 
 def spaced_timesteps(config: SchedulerConfig, steps: int) -> np.ndarray:
-    """Timesteps of a run `[steps]`, falling, before any rounding of "linspace".
+    """Return the timesteps of a run, `[steps]`, falling; those of "linspace" are not rounded.
 
     Table 2 of Lin et al. 2023, "Common diffusion noise schedules ... are flawed".
     """
@@ -46,13 +47,13 @@ def spaced_timesteps(config: SchedulerConfig, steps: int) -> np.ndarray:
 
 
 def karras_sigmas(high: float, low: float, steps: int) -> np.ndarray:
-    """Noise levels `[steps]` from `high` to `low`: equation 5 of Karras et al. 2022."""
+    """Return noise levels `[steps]` from `high` to `low`: equation 5 of Karras et al. 2022."""
     ramp = np.linspace(0, 1, steps)
     first, last = high ** (1 / KARRAS_RHO), low ** (1 / KARRAS_RHO)
     return (first + ramp * (last - first)) ** KARRAS_RHO
 
 
 def timesteps_of(sigmas: np.ndarray, config: SchedulerConfig) -> np.ndarray:
-    """The training timesteps with these noise levels, interpolated between whole ones."""
+    """Return the timesteps that have these noise levels, interpolated between whole timesteps."""
     levels = train_sigmas(config)
     return np.interp(np.log(sigmas), np.log(levels), np.arange(len(levels), dtype=np.float64))

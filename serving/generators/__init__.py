@@ -1,1 +1,1 @@
-"""The two generators: one draws here, one sends requests to other instances."""
+"""The two generators: `local` draws in this process, `remote` sends requests to instances."""

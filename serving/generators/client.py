@@ -1,4 +1,4 @@
-"""Another instance of this program, asked over HTTP and heard within bounds; needs no JAX."""
+"""HTTP client for other instances of this program, with limits on time and size; needs no JAX."""
 
 import asyncio
 import dataclasses
@@ -16,15 +16,15 @@ from serving.generator import Done, Error, ErrorKind, Event, Length, Load, Model
 from serving.http import schemas
 from serving.http.events import HOP_HEADER
 
-LENGTH_WITHIN_S = 2.0  # after which a visitor who types has typed on
-ANSWER_S = 5.0  # until an instance must have said what it draws with, or why it refuses
-# A stream says something at least every 15 seconds, if only that it lives.
+LENGTH_WITHIN_S = 2.0  # a visitor who types has typed on by then
+ANSWER_S = 5.0  # for an instance to describe its model, or to say why it refuses a request
+# A stream sends at least a comment every 15 seconds.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
-# Above these it is nonsense: an event has at most one picture, twice, or previews.
+# A larger answer is not valid: an event has at most one picture, blurred and not, or previews.
 _MAX_ANSWER_BYTES, _MAX_LINE_BYTES = 2**20, 2**26
-# As many bytes as were counted: what is small must not become large by being unpacked.
+# No compression: a small answer must not exceed the limits when it is unpacked.
 _HEADERS = {HOP_HEADER: "1", "Accept-Encoding": "identity"}
-# Endings that another instance may well spare the request.
+# Errors of one instance after which a request may succeed on another.
 ELSEWHERE = {
     ErrorKind.STOPPING,
     ErrorKind.UNAVAILABLE,
@@ -38,16 +38,16 @@ ELSEWHERE = {
 
 
 def http_url(host: str, port: int) -> str:
-    """Return the URL of an instance at a host, which may be an address of IPv6, and a port."""
+    """Return the URL of an instance; `host` may be a name, an IPv4 or an IPv6 address."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class BackendError(Exception):
-    """An instance that cannot be used, or could not see a request through.
+    """Error of an instance that cannot be used, or that did not finish a request.
 
     Attributes:
-        reason: one of few words, for the metrics.
-        retry_after_s: when asking again makes sense, if it said so.
+        reason: a label for the metrics.
+        retry_after_s: seconds after which to ask again, or None.
     """
 
     def __init__(self, message: str, reason: str, retry_after_s: float | None = None) -> None:
@@ -57,16 +57,16 @@ class BackendError(Exception):
 
 
 class LoopError(Exception):
-    """The instance asked passes requests on itself."""
+    """Error of an instance that passes requests on itself."""
 
 
 class Client(httpx.AsyncClient):
-    """For a `serving.generators.remote.RemoteGenerator`; sends these headers with everything."""
+    """HTTP client of a `serving.generators.remote.RemoteGenerator`; sends `headers` each time."""
 
     def __init__(self, headers: dict[str, str] | None = None) -> None:
-        # httpx counts some connections for ever that were given up before they were made: how many
-        # there are at a time is limited by how many instances can draw. None is used twice: one
-        # closed from the other side just as it is used again looks like an instance that is lost.
+        # No limit: httpx counts some connections for ever that were given up before they were made.
+        # The number of instances limits the connections anyway. No keep-alive: a connection that
+        # the instance closes just as it is used again would look like a lost instance.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         super().__init__(headers=headers, limits=limits)
 
@@ -75,13 +75,13 @@ class Client(httpx.AsyncClient):
         try:
             return await super().send(request, **options)
         except AttributeError as error:
-            # From anyio, where a connection is reset in the moment in which it is made.
+            # anyio raises this if a connection is reset while it is made.
             raise httpx.ConnectError(str(error), request=request) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer(Model):
-    """What an instance says about itself."""
+    """Answer of an instance to `GET /v1/model`."""
 
     load: Load
 
@@ -90,12 +90,12 @@ _ANSWER, _LENGTH = TypeAdapter(_Answer), TypeAdapter(Length)
 
 
 async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
-    """The model that an instance draws with, and how busy it is.
+    """Return the model that an instance draws with, and its load.
 
     Raises:
-        BackendError: it cannot be reached, is not ready, is stuck or shutting down, or answers
-            nonsense.
-        LoopError: it passes requests on itself.
+        BackendError: if the instance cannot be reached, is not ready, is stuck or shutting down,
+            or sends an invalid answer.
+        LoopError: if the instance passes requests on itself.
     """
     try:
         status, content = await _ask(client, "GET", f"{url}/v1/model", ANSWER_S)
@@ -110,7 +110,7 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     except ValidationError as error:
         said = f"does not say what it draws with: {_about(error)}"
         raise BackendError(said, "nonsense") from error
-    if found.load.stuck:  # what it draws is to be begun elsewhere, as if it were gone
+    if found.load.stuck:  # its requests begin again elsewhere, as after a loss
         raise BackendError("has devices that say nothing any more", "lost")
     if not found.load.accepting:
         raise BackendError("takes in nothing at the moment", "stopping")
@@ -119,13 +119,13 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
 
 
 def _about(error: ValidationError) -> str:
-    """What is missing or wrong, in a line; an older instance does not have every field."""
+    """Describe in one line what is missing or wrong; older instances do not send every field."""
     wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     return ", ".join(wrong)[:200]
 
 
 async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:
-    """How long a prompt is for the model of an instance, if it answers."""
+    """Return the length of a prompt for an instance's model; None if the instance cannot tell."""
     body = {"prompt": prompt}
     try:
         status, content = await _ask(client, "POST", f"{url}/v1/length", LENGTH_WITHIN_S, body)
@@ -137,12 +137,12 @@ async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Leng
 async def _ask(
     client: httpx.AsyncClient, method: str, url: str, within_s: float, body: object = None
 ) -> tuple[int, bytes]:
-    """The status and the content of a plain answer; the time is that for all of it.
+    """Return the status and the content of an answer that is not a stream.
 
     Raises:
-        TimeoutError: it takes longer, though it may have begun.
-        httpx.HTTPError, httpx.InvalidURL: it cannot be had.
-        BackendError: it is too large.
+        TimeoutError: if the complete answer takes longer than `within_s` seconds.
+        httpx.HTTPError, httpx.InvalidURL: if there is no answer.
+        BackendError: if the answer is too large.
     """
     async with (
         asyncio.timeout(within_s),
@@ -176,11 +176,11 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
 async def stream(
     client: httpx.AsyncClient, url: str, body: dict[str, object]
 ) -> AsyncGenerator[Event]:
-    """The events of a request that is sent to an instance, up to its ending.
+    """Send a request to an instance, and yield its events up to its ending.
 
     Raises:
-        BackendError: it is lost, refuses, or answers nonsense.
-        TimeoutError: it takes long to say why it refuses.
+        BackendError: if the instance is lost, refuses the request, or sends an invalid answer.
+        TimeoutError: if a refusal takes longer than `ANSWER_S` seconds.
     """
     try:
         async with client.stream(
@@ -213,7 +213,7 @@ async def stream(
 
 
 def _refusal(status: int, content: bytes) -> Error:
-    """The error with which an instance refused a request."""
+    """Return the error with which an instance refused a request."""
     try:
         error = json.loads(content)["error"]
         return Error(ErrorKind(error["code"]), str(error["message"]))

@@ -1,4 +1,4 @@
-"""What another instance may say, and whether it draws what this one would."""
+"""Checks of the events that another instance sends."""
 
 import dataclasses
 import math
@@ -16,10 +16,10 @@ _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
 def check(event: Event, record: Record, model: Model) -> None:
-    """Passes what a request like this one can hear of.
+    """Check that an event is valid for this request and comes from this model.
 
     Raises:
-        BackendError: it is something else.
+        BackendError: if it is not; the message says why.
     """
     wanted = record.request.images or model.images_per_request
     steps = record.request.num_inference_steps
@@ -37,7 +37,7 @@ def check(event: Event, record: Record, model: Model) -> None:
 
 
 def _check_image(image: Image, record: Record, wanted: int, model: Model) -> None:
-    """Passes one of the pictures that this request is to have."""
+    """Check that a picture is one of this request's."""
     request = record.request
     seeds = picture_seeds(request.seed, wanted, request.variation_strength)
     if not (0 <= image.index < wanted and image.png.startswith(_PNG)):
@@ -46,20 +46,20 @@ def _check_image(image: Image, record: Record, wanted: int, model: Model) -> Non
         raise BackendError("sends a picture unblurred that is not to be", "nonsense")
     if image.seed != seeds[image.index] or not _are_settings(image.settings):
         raise BackendError("sends a picture of another seed, or without settings", "nonsense")
-    # An instance may be replaced between two looks at it.
+    # An instance may be replaced between two health checks.
     drawn_with = image.settings["model"], image.settings["revision"]
     if drawn_with != (model.name, model.revision):
         raise BackendError(f"sends a picture that {drawn_with[0]!r} drew", "other")
 
 
 def _may_be_unblurred(image: Image, record: Record) -> bool:
-    """Whether what came with a picture, if anything, is a picture that was asked for."""
+    """Return whether the unblurred original, if there is one, is a PNG file that was asked for."""
     unblurred = image.unblurred
     return unblurred is None or (record.request.unblurred and unblurred.startswith(_PNG))
 
 
 def _are_settings(found: dict[str, str | int | float | None]) -> bool:
-    """Whether these are of a picture, each of its kind; None is what an older instance left out."""
+    """Return whether these are valid settings of a picture; an older instance may omit some."""
     if any(isinstance(value, float) and not math.isfinite(value) for value in found.values()):
         return False
     try:
@@ -67,26 +67,3 @@ def _are_settings(found: dict[str, str | int | float | None]) -> bool:
     except ValidationError:
         return False
     return found.items() <= dataclasses.asdict(read).items()
-
-
-# What decides, beside the request, what the pictures are, to the bit.
-_DRAWN_WITH = (
-    "name",
-    "revision",
-    "scheduler",
-    "version",
-    "device",
-    "num_devices",
-    "height",
-    "width",
-    "images_per_request",
-    "max_inference_steps",
-    "safety_checker",
-    "screened",
-)
-
-
-def differences(one: Model, other: Model) -> str:
-    """Why an instance draws other pictures of the same request than another; "" if it does not."""
-    pairs = [(name, getattr(one, name), getattr(other, name)) for name in _DRAWN_WITH]
-    return ", ".join(f"{name} {own!r}, not {its!r}" for name, own, its in pairs if own != its)

@@ -1,4 +1,4 @@
-"""Requests drawn in this process, by the one thread that owns the devices."""
+"""Generator that draws in this process, on the one thread that owns the devices."""
 
 import asyncio
 import io
@@ -40,19 +40,19 @@ log = logging.getLogger(__name__)
 
 Publish = Callable[[Event], object]
 
-# Of the time that a request may be drawn for, what no single step of it should take.
+# Share of the time limit of a request that no single step takes, unless the devices are stuck.
 _STUCK = 1 / 5
 
 
 class LocalGenerator(Reception):
     """A `serving.generator.Generator` over a pipeline in this process.
 
-    A single thread does all the drawing, so requests never meet on the devices, even while one
-    that was stopped is still finishing its last step. Pictures become PNG files beside it, while
-    the next request is being drawn.
+    A single thread does all the drawing. So two requests never use the devices at the same time,
+    even while a stopped one finishes its last step. Other threads encode the PNG files while the
+    next request is being drawn.
 
-    `more_sizes`, width and height, are compiled one after the other once it is open. With `reveal`
-    a request can have the pictures themselves of those that the operator's screen had blurred.
+    `more_sizes`, each (width, height), are compiled one after the other once the generator is open.
+    With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class LocalGenerator(Reception):
         self._pipe = pipe
         self._reveal = reveal
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
-        # Beside the threads that asyncio has, and waits for when it ends.
+        # Not one of asyncio's own threads, which asyncio waits for when it ends.
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
         self._compiling = False
         self._stops: dict[str, threading.Event] = {}
         self._adding: asyncio.Task[None] | None = None
         self._stuck_s = _STUCK * limits.running_s
-        self._heard_at: float | None = None  # of the devices, while they are at work
+        self._heard_at: float | None = None  # last sign of the devices; None while idle
 
     @property
     def stuck(self) -> bool:
@@ -123,7 +123,10 @@ class LocalGenerator(Reception):
             self.model = replace(self.model, more_sizes=more, coming_sizes=coming)
 
     async def _add_size(self, width: int, height: int) -> bool:
-        """Compiles beside the drawing; runs for the first time in between. Says if it worked."""
+        """Compile one more size while drawing goes on, and warm it up between two requests.
+
+        Returns whether that worked.
+        """
         began = time.monotonic()
         loop = asyncio.get_running_loop()
 
@@ -141,7 +144,7 @@ class LocalGenerator(Reception):
         try:
             await loop.run_in_executor(self._compiler, compile_it)
             await loop.run_in_executor(self._thread, run)
-        except Exception as error:  # what there is can still be drawn
+        except Exception as error:  # the other sizes can still be drawn
             log.error("Pictures of %dx%d cannot be drawn", width, height, exc_info=error)
             return False
         log.info("Ready for %dx%d after %.1f s", width, height, time.monotonic() - began)
@@ -149,7 +152,7 @@ class LocalGenerator(Reception):
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
-        """While the devices are at work."""
+        """Mark the devices as at work inside a `with` block."""
         self._heard_at = time.monotonic()
         try:
             yield
@@ -173,12 +176,12 @@ class LocalGenerator(Reception):
         drawn = await loop.run_in_executor(self._thread, generate)
         del self._stops[request.id]
         if isinstance(drawn, Result):
-            self._speed.observe(request.num_inference_steps, time.monotonic() - began)
+            self._step_time.observe(request.num_inference_steps, time.monotonic() - began)
         self._free(record)
         self._desk.publish(record, await self._ending(record, drawn))
 
     async def _ending(self, record: Record, drawn: Result | Error) -> Done | Error:
-        """Publishes the pictures, if there are any, and says how that ends."""
+        """Publish the pictures, if there are any, and return the ending of the request."""
         if isinstance(drawn, Error):
             return drawn
         request = record.request
@@ -191,9 +194,9 @@ class LocalGenerator(Reception):
 def _generate(
     pipe: SDXLPipeline, request: Request, publish: Publish, stop: threading.Event
 ) -> Result | Error:
-    """Whatever happens on the devices' thread ends there, as a result or as an error."""
+    """Draw a request on the devices' thread; return every exception as an `Error`."""
     previews = Previews()
-    # Nothing is shown that has not been looked at.
+    # Previews are not screened, so there are none where pictures must be.
     shows_early = request.previews and not (pipe.safety_checker or pipe.screened)
 
     def on_step(done: int, total: int, _latents: object) -> None:
@@ -231,14 +234,14 @@ def _failed(request: Request, error: Exception) -> Error:
     log.error("A request failed", exc_info=error, extra=about(request))
     if isinstance(error, ScreenError):
         return Error(ErrorKind.FAILED, messages.UNSCREENED)
-    # What XLA says on every platform; its exception has no type of its own for it.
+    # XLA has no exception type for this; its message has this word on every platform.
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return Error(ErrorKind.OUT_OF_MEMORY, messages.OUT_OF_MEMORY)
     return Error(ErrorKind.FAILED, messages.FAILED)
 
 
 def _for_all(texts: str | tuple[str, ...], count: int) -> str | list[str]:
-    """One text for each picture the pipeline draws; those that nobody wants repeat the last."""
+    """Return one text for each picture that the pipeline draws; surplus ones repeat the last."""
     if isinstance(texts, str):
         return texts
     return [*texts, *[texts[-1]] * (count - len(texts))]

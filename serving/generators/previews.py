@@ -1,4 +1,4 @@
-"""Previews of pictures in the making, within a small share of the time that drawing takes."""
+"""Previews of unfinished pictures, within a small share of the time that drawing takes."""
 
 import io
 import time
@@ -7,23 +7,24 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image as Pillow
 
-# Previews take at most this share of the devices' time, and come no more often than eyes follow.
+# Previews take at most SHARE of the devices' time, and are at least PAUSE_S seconds apart.
 SHARE = 0.02
 PAUSE_S = 0.25
 QUALITY = 85
 
 
 class Previews:
-    """The previews of one request."""
+    """Previews of one request, limited in time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._due = clock()
 
     def make(self, look: Callable[[], np.ndarray]) -> tuple[bytes, ...]:
-        """JPEG files of the pictures `[images, h, w, 3]` uint8 that `look` gives; none if too soon.
+        """Return previews as JPEG files, or () if it is too soon after the last ones.
 
-        Without a call of `look` when it is too soon.
+        Args:
+            look: returns the pictures, `[images, h, w, 3]` uint8; not called if it is too soon.
         """
         began = self._clock()
         if began < self._due:

@@ -1,4 +1,4 @@
-"""Requests drawn by other instances of this program, over HTTP. Needs no model and no JAX."""
+"""Generator that sends requests to other instances over HTTP. Needs no model and no JAX."""
 
 import asyncio
 import logging
@@ -19,6 +19,7 @@ from serving.generator import (
     RequestError,
     Started,
     Step,
+    differences,
 )
 from serving.generators.client import (
     ELSEWHERE,
@@ -29,7 +30,7 @@ from serving.generators.client import (
     fetch_model,
     stream,
 )
-from serving.generators.compatibility import check, differences
+from serving.generators.compatibility import check
 from serving.http import schemas
 from serving.logs import about
 from serving.metrics import Observer
@@ -41,24 +42,25 @@ from serving.requests.registry import Limits
 
 log = logging.getLogger(__name__)
 
-# More than any request needs that is only unlucky, and an end for one that is what kills instances.
+# Attempts per request. Five survive bad luck; a request that crashes instances stops here.
 ATTEMPTS = 5
-HEALTH_S = 5.0  # between two looks at an instance
-# Looks in a row without an answer, until what an instance draws is begun again elsewhere, and its
-# model counts no more.
+HEALTH_S = 5.0  # seconds between two health checks of an instance
+# Health checks in a row without an answer after which the requests of an instance begin again
+# elsewhere, and its model no longer counts.
 _LOOKS = 2
-# The same, until an instance that was not there from the start is forgotten.
+# Health checks in a row without an answer after which an instance that was added later is removed.
 LAST_LOOKS = 24
-# How long an instance that refuses requests for the moment is spared, whatever it says.
+# Limits of the seconds in which an instance is sent nothing after it refused a request.
 _LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
 
 
 @dataclass(frozen=True)
 class _PutOff:
-    """A request that is to be begun again, and the instance that is to draw it, once there is one.
+    """A request that waits for an instance.
 
     Attributes:
-        tried: those that did not see it through.
+        tried: instances that did not finish it.
+        backend: resolves to the instance that will draw it.
     """
 
     record: Record
@@ -71,15 +73,15 @@ class Backend:
     """One other instance.
 
     Attributes:
-        others: what it had to do at the last look that it was not sent from here.
-        drawing: ids of what it is drawing, or is to draw next; one, if it comes from here.
-        streams: what ends waiting for what it says, by the id of a request.
-        resting: whether it has said that it takes in nothing more for a moment.
-        silent: looks in a row that it did not answer, with nothing heard of a request meanwhile.
-        stays: whether it is looked at for ever, however long it is silent.
-        healthy: whether it answers and takes in requests, whatever it draws with.
-        model: what it said that it draws with, at the last look; None before the first, and while
-            it refuses or is silent for `_LOOKS` looks.
+        others: number of its requests at the last health check that were not sent from here.
+        drawing: ids of the requests from here that it draws or will draw next; at most one.
+        streams: time limit of each open stream of events, by the id of its request.
+        resting: whether it is sent nothing for a moment, because it refused a request.
+        silent: unanswered health checks since it last answered or sent an event.
+        stays: whether it is kept however long it is silent.
+        healthy: whether it answers and accepts requests, whatever its model is.
+        model: its model at the last health check; None before the first one, while it refuses,
+            and after `_LOOKS` unanswered ones.
     """
 
     url: str
@@ -94,30 +96,30 @@ class Backend:
 
     @property
     def undecided(self) -> bool:
-        """Whether it is still to say for the first time what it draws with."""
+        """Whether it may be used although its model is not known yet."""
         return self.healthy and self.model is None
 
     def draws(self, size: tuple[int, int] | None, model: Model) -> bool:
-        """Return whether it would draw as `model` does now; the size None is the model's own."""
+        """Return whether it is free and draws as `model` does; size None is the model's default."""
         if not self.healthy or self.resting or self.drawing or not self.agrees(model):
             return False
         return size is None or (self.model is not None and size in self.model.sizes)
 
     def agrees(self, model: Model) -> bool:
-        """Return whether it draws the same pictures as `model`, as far as it said."""
+        """Return whether it is known to draw the same pictures as `model`."""
         return self.model is not None and not differences(self.model, model)
 
 
 class RemoteGenerator(Reception):
-    """A `serving.generator.Generator` that has other instances draw.
+    """A `serving.generator.Generator` that sends requests to other instances.
 
-    Requests wait here, in one queue that is fair to visitors, and each instance is sent the next
-    one when it has drawn the one before. A request whose instance is lost begins again on another,
+    Requests wait here, in one queue that is fair to visitors. An instance is sent the next request
+    when it has drawn the one before. A request whose instance is lost begins again on another one,
     with the same seed and so with the same pictures.
 
-    `model` is that of the instances, at first as one of them told it. When more than half of them
-    draw with another one, or none with this one any more, it becomes that one. A request that was
-    begun goes on with the model it was begun with for as long as there is an instance that has it.
+    `model` is the model of the instances, at first the one that the first instance reported. It
+    changes when more than half of the instances have another model, or when none has this one any
+    more. A request keeps the model it began with for as long as an instance has it.
     """
 
     def __init__(
@@ -149,10 +151,10 @@ class RemoteGenerator(Reception):
             self._look(backend)
 
     def add(self, url: str) -> None:
-        """Has one more instance draw, until it is silent for long; one known already is no news."""
+        """Add an instance, which is used until it is silent for long; ignore one already added."""
         if all(backend.url != url for backend in self._backends):
             log.info("%s has come", url)
-            backend = Backend(url, stays=False, healthy=False)  # until it was looked at
+            backend = Backend(url, stays=False, healthy=False)  # until its first check
             self._backends.append(backend)
             self._look(backend)
 
@@ -166,16 +168,16 @@ class RemoteGenerator(Reception):
     @property
     def _parallel(self) -> int:
         usable = [backend for backend in self._backends if self._takes_new(backend)]
-        # Requests that other instances finish, as those do that are being stopped, take no place.
+        # Instances that get no new requests may still finish one each: it takes no other's place.
         others = sum(bool(one.drawing) for one in self._backends if not self._takes_new(one))
         return len(usable) + others if usable else 0
 
     def _takes_new(self, backend: Backend) -> bool:
-        """Return whether requests that have not begun can be sent to an instance."""
+        """Return whether new requests can be sent to an instance."""
         return backend.undecided or (backend.healthy and backend.agrees(self.model))
 
     def _stop(self, record: Record) -> None:
-        # Breaking off the connection has the instance stop within one step.
+        # Closing the connection makes the instance stop within one step.
         if (task := self._tasks.get(record.request.id)) and task is not asyncio.current_task():
             task.cancel()
 
@@ -194,7 +196,7 @@ class RemoteGenerator(Reception):
                 return
             except BackendError as error:
                 log.warning("%s %s", backend.url, error, extra=about(record.request))
-                if record.ending:  # the pictures are all there: nobody waits for them again
+                if record.ending:  # it is over: do not begin it again
                     return
                 if error.reason in _PASSING:
                     self._rest(backend, error.retry_after_s)
@@ -203,10 +205,10 @@ class RemoteGenerator(Reception):
         self._desk.end(record, ErrorKind.UNAVAILABLE, messages.UNAVAILABLE)
 
     async def _backend_for(self, record: Record, tried: list[Backend]) -> Backend:
-        """The instance that is to draw a request; it has it among its `drawing`.
+        """Return the instance that is to draw a request; its `drawing` has the request's id.
 
-        Where none can, one may come back: the request's deadline is the end of the wait. Others
-        are begun meanwhile, where they can be.
+        If no instance can draw it now, wait for one until the request's deadline. Other requests
+        can begin meanwhile.
         """
         for backend in self._backends:
             if record.request.id in backend.drawing:
@@ -224,7 +226,7 @@ class RemoteGenerator(Reception):
         return sum(not waiting.backend.done() for waiting in self._again.values())
 
     def _begin_next(self) -> None:
-        # What was begun once comes before what still waits for its turn.
+        # Requests that begin again come before the queue.
         for request_id, waiting in self._again.items():
             if waiting.backend.done():
                 continue
@@ -236,10 +238,10 @@ class RemoteGenerator(Reception):
         super()._begin_next()
 
     def _goes_on(self, record: Record) -> bool:
-        """Return whether a request that was begun can be begun again; end it if it cannot.
+        """Return whether a request can begin again; end it if it cannot.
 
-        Where no instance has the model it was begun with, it is begun with the new one, unless
-        some of its pictures are there: the others must not come from another model.
+        If no instance has the model it began with, it begins again with the new model. It cannot
+        if some of its pictures are there: the others must not come from another model.
         """
         begun_with = self._begun_with[record.request.id]
         if not differences(begun_with, self.model):
@@ -254,7 +256,7 @@ class RemoteGenerator(Reception):
         return not record.ending
 
     def _end_if_impossible(self, record: Record) -> None:
-        """End a request that the model can neither draw now nor once all its sizes are there."""
+        """End a request that the model cannot draw, not even with the sizes that are to come."""
         model = self.model
         model = replace(model, more_sizes=(*model.more_sizes, *model.coming_sizes))
         try:
@@ -269,7 +271,7 @@ class RemoteGenerator(Reception):
         return True
 
     def _find(self, record: Record, tried: list[Backend], model: Model) -> Backend | None:
-        """Has a free instance draw a request next, rather not one that was tried before."""
+        """Reserve a free instance for a request, preferably one not tried; None if none is free."""
         request = record.request
         free = [backend for backend in self._backends if backend.draws(request.size, model)]
         best = min(free, key=lambda one: (tried.count(one), one.others), default=None)
@@ -278,13 +280,13 @@ class RemoteGenerator(Reception):
         return best
 
     def _over(self, record: Record) -> None:
-        for backend in self._backends:  # it may have ended before it was sent there
+        for backend in self._backends:  # it may have ended before it was sent
             backend.drawing.discard(record.request.id)
         del self._begun_with[record.request.id]
         super()._over(record)
 
     def _rest(self, backend: Backend, retry_after_s: float | None) -> None:
-        """Sends an instance nothing for as long as it wishes."""
+        """Send an instance nothing for the time that it asked for, within limits."""
 
         def over() -> None:
             backend.resting = False
@@ -297,7 +299,8 @@ class RemoteGenerator(Reception):
     async def _draw_at(self, backend: Backend, record: Record, attempt: int) -> None:
         request = record.request
         began = time.monotonic()
-        # No instance has drawn under this id before, not even for a front-end that was restarted.
+        # A new id for each attempt: an instance refuses an id that it knows, and it may know ids
+        # from before a restart of this process.
         own_id = f"{request.id[:48]}-{attempt}-{secrets.token_hex(4)}"
         body = schemas.from_request(request) | {"id": own_id, "keep": False}
         try:
@@ -308,13 +311,13 @@ class RemoteGenerator(Reception):
                 async for event in events:
                     backend.silent = 0
                     if isinstance(event, Queued | Started):
-                        continue  # it is this instance that says so
+                        continue  # this generator publishes its own
                     if isinstance(event, Error) and event.kind in ELSEWHERE:
                         raise BackendError(event.message, str(event.kind))
                     check(event, record, self._begun_with[request.id])
                     self._desk.publish(record, event)
                     if isinstance(event, Step) and event.done == event.total:
-                        self._speed.observe(request.num_inference_steps, time.monotonic() - began)
+                        self._step_time.observe(request.num_inference_steps, time.monotonic() - began)
                         backend.drawing.discard(request.id)
                         self._free(record)
         except TimeoutError as error:
@@ -336,7 +339,7 @@ class RemoteGenerator(Reception):
         while backend.stays or backend.silent < LAST_LOOKS:
             try:
                 await self._look_at(backend)
-            except Exception as error:  # an instance that is never looked at again would stay lost
+            except Exception as error:  # the checks must go on
                 log.error("%s cannot be looked at", backend.url, exc_info=error)
                 backend.healthy, backend.model = False, None
             self._follow_most()
@@ -369,16 +372,16 @@ class RemoteGenerator(Reception):
             log.info("%s is used again", backend.url)
 
     def _follow_most(self) -> None:
-        """Take over the model of more than half of the instances, if it is another.
+        """Take over the model of more than half of the instances, if it is another one.
 
-        Where no instance has the current one any more, take over the one that most have. An
-        instance that is silent for the first time counts only for the current one.
+        If no instance has the current model any more, take over the most frequent one. An instance
+        that is silent for the first time counts only for the current model.
         """
         own = _without_sizes(self.model)
         told = [(each, _without_sizes(each.model)) for each in self._backends if each.model]
         counts = Counter(model for each, model in told if each.healthy or model == own)
         undecided = sum(each.undecided for each in self._backends)
-        # Between equals: one that draws the same pictures, then the one that was added first.
+        # A tie goes to a model that draws the same pictures, then to the one that comes first.
         rank = {model: (count, not differences(model, own)) for model, count in counts.items()}
         most = max(counts, key=lambda model: rank[model], default=own)
         gone = own not in counts and not undecided
@@ -387,7 +390,7 @@ class RemoteGenerator(Reception):
         self.model = replace(self.model, **self._sizes())
 
     def _take_over(self, model: Model) -> None:
-        """Draw with another model from now on; end what waits and cannot be drawn with it."""
+        """Draw with another model from now on; end waiting requests that it cannot draw."""
         replaced, self.model = self.model, model
         self.model = replace(model, **self._sizes())
         others = differences(model, replaced) or "with other defaults"
@@ -397,7 +400,7 @@ class RemoteGenerator(Reception):
             self._end_if_impossible(record)
 
     def _sizes(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Those that any instance draws, or will, that can be asked now; none to change if none."""
+        """Return the model's fields of sizes, over all usable instances; {} if there are none."""
         used = [each for each in self._backends if self._takes_new(each)]
         models = [each.model for each in used if each.model]
         if not models:
@@ -415,13 +418,13 @@ def _without_sizes(model: Model) -> Model:
 
 
 def _give_up(backend: Backend) -> None:
-    """Has what an instance draws begun again elsewhere: it may be stopped, or cut off."""
+    """Make the requests of an instance begin again elsewhere: it may be stopped, or cut off."""
     for until in backend.streams.values():
         if not until.expired():
             until.reschedule(asyncio.get_running_loop().time())
 
 
-# Reasons that do not speak against an instance for other requests.
+# Reasons after which an instance is still healthy.
 _PASSING = {"full", "too_many", "abandoned"}
-# Those of them for which it did not even begin: asking again costs nothing but time.
+# Reasons for which the request did not begin: they do not count as an attempt.
 _NOT_BEGUN = {"full", "too_many"}

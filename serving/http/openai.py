@@ -36,9 +36,9 @@ from serving.generator import (
     Preview,
     Request,
     RequestError,
+    differences,
     new_id,
 )
-from serving.generators.compatibility import differences
 from serving.http import schemas
 from serving.http.errors import as_refusal, error_body
 from serving.http.middleware import Keys, address_of

@@ -1,4 +1,4 @@
-"""Whether a model can draw what is asked for; the same answer wherever the request came from."""
+"""Check of a request before it is queued, the same for the page and every API."""
 
 import math
 
@@ -15,10 +15,10 @@ from serving.requests.blocked_words import BlockedWords
 
 
 def check(request: Request, model: Model, blocked: BlockedWords) -> None:
-    """Passes what `model` can draw, and what may be drawn.
+    """Check that `model` can draw a request, and that its prompt has no blocked words.
 
     Raises:
-        RequestError: for the first field that cannot be used; it says what would be right.
+        RequestError: for the first field that cannot be used; the message says what would be right.
     """
     images = model.images_per_request if request.images is None else request.images
     _check_range("images", images, 1, model.images_per_request)

@@ -7,14 +7,17 @@ from pathlib import Path
 
 
 class BlockedWords:
-    """What no prompt may contain; letters are compared without case, accents and invisible marks.
+    """Words and patterns that no prompt may contain.
+
+    Letters are compared without case, accents and invisible marks.
 
     Args:
-        lines: each a word or several, found only where they stand alone, or a regular expression
-            between slashes. Blank lines and those that begin with # are skipped.
+        lines: one entry each: a word or several words, which match only where they stand alone, or
+            a regular expression between slashes. Blank lines and lines that begin with # are
+            skipped.
 
     Raises:
-        ValueError: a line is no regular expression; the message says which.
+        ValueError: if a line has no word or an invalid regular expression; the message says which.
     """
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
@@ -25,17 +28,17 @@ class BlockedWords:
         ]
 
     def find(self, text: str) -> str:
-        """The first that is in a text, as it is compared, or ""."""
+        """Return the part of a text that an entry matches, as it is compared, or ""."""
         plain = _plain(text)
         found = (pattern.search(plain) for pattern in self._patterns)
         return next((match[0] for match in found if match), "")
 
 
 def read(file: Path) -> BlockedWords:
-    """Those in a file, one a line.
+    """Read the blocked words in a file, one entry per line.
 
     Raises:
-        ValueError: it cannot be read, or a line is wrong; the message says where.
+        ValueError: if the file cannot be read or a line is wrong; the message says where.
     """
     try:
         return BlockedWords(file.read_text(encoding="utf-8").splitlines())
@@ -57,11 +60,14 @@ def _pattern(line: str, number: int) -> re.Pattern[str]:
 
 
 def _edge(letter: str, boundary: str) -> str:
-    """Scripts without capitals may be written without spaces: there words need not stand alone."""
+    """Return the boundary that a word needs next to `letter`, a regular expression or "".
+
+    Scripts without capitals may be written without spaces, so their words need not stand alone.
+    """
     return boundary if letter.lower() != letter.upper() or letter.isdigit() else ""
 
 
 def _plain(text: str) -> str:
-    """A text as it is compared."""
+    """Return a text as it is compared: without case, accents and invisible marks."""
     apart = unicodedata.normalize("NFKD", text.casefold())
     return "".join(c for c in apart if unicodedata.category(c) not in ("Mn", "Cf"))

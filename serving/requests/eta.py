@@ -1,21 +1,42 @@
-"""How long requests take, judged by the recent ones."""
+"""Estimates of how long requests take: one to come, and one under way."""
+
+import time
+from collections.abc import Callable
 
 # The weight of the newest request in the average.
 _NEWEST = 0.3
+# Steps that must have been seen before the time left is estimated.
+_SEEN = 2
 
 
-class Speed:
+class StepTime:
     """A moving average of the seconds that a step of a request takes, all else included."""
 
     def __init__(self) -> None:
         self._step_s: float | None = None
 
     def observe(self, steps: int, seconds: float) -> None:
-        """Counts in a request that was drawn to the end."""
+        """Add a request that was drawn to the end."""
         step_s = seconds / steps
         old = step_s if self._step_s is None else self._step_s
         self._step_s = old + _NEWEST * (step_s - old)
 
     def expect(self, steps: int) -> float | None:
-        """Seconds for so many steps; None before anything was drawn."""
+        """Return the seconds that a number of steps takes; None before anything was drawn."""
         return None if self._step_s is None else self._step_s * steps
+
+
+class TimeLeft:
+    """The time left of one request, judged by the steps seen since somebody began to watch."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[int, float] | None = None
+
+    def after(self, done: int, total: int) -> float | None:
+        """Return the seconds until the last step, now that `done` are done; None while unknown."""
+        now = self._clock()
+        if self._first is None or done < self._first[0]:
+            self._first = done, now
+        first, then = self._first
+        return None if done - first < _SEEN else (now - then) / (done - first) * (total - done)

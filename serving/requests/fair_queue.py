@@ -1,4 +1,4 @@
-"""The queue of requests: addresses take turns, and the visitors behind each of them."""
+"""The queue of requests: addresses take turns, and so do the visitors behind each address."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,14 +9,14 @@ L = TypeVar("L")
 
 
 class FairQueue(Generic[T]):
-    """A round robin over addresses, and over the visitors behind each of them.
+    """A round robin over addresses, and over the visitors behind each address.
 
-    One visitor's ten requests do not delay another's one, and an address that makes up visitors
-    gets no more turns than any other.
+    Ten requests of one visitor do not delay the single request of another. An address that makes
+    up visitors gets no more turns than any other address.
     """
 
     def __init__(self) -> None:
-        # Both dictionaries are in the order of turns. None of them is ever empty.
+        # Both levels are in the order of turns. An inner dictionary or a deque is never empty.
         self._lines: dict[str, dict[str, deque[T]]] = {}
         self._served = ""  # the address that had the last turn
         self._visitors_served: dict[str, str] = {}  # the visitor that had the last turn, by address
@@ -31,7 +31,7 @@ class FairQueue(Generic[T]):
         _with_line(visitors, visitor, deque(), served).append(item)
 
     def pop(self, ready: Callable[[T], bool] = lambda _: True) -> T | None:
-        """Take out the first item in order that is ready; return None if there is none."""
+        """Remove and return the first item in order that is ready; return None if none is."""
         for address, visitor, item in self._in_turn():
             if ready(item):
                 self.remove(address, visitor, item)
@@ -44,7 +44,7 @@ class FairQueue(Generic[T]):
         return None
 
     def remove(self, address: str, visitor: str, item: T) -> None:
-        """Take out an item, wherever it is; one that is not there is no error."""
+        """Remove an item, wherever it is; do nothing if it is not there."""
         visitors = self._lines.get(address, {})
         line = visitors.get(visitor, deque())
         if item not in line:
@@ -57,7 +57,7 @@ class FairQueue(Generic[T]):
             self._visitors_served.pop(address, None)
 
     def count(self, address: str, visitor: str | None = None) -> int:
-        """Return how many items of an address there are, or of one visitor behind it."""
+        """Return the number of items of an address, or of one visitor behind it."""
         visitors = self._lines.get(address, {})
         if visitor is not None:
             return len(visitors.get(visitor, ()))
@@ -67,7 +67,7 @@ class FairQueue(Generic[T]):
         return sum(map(self.count, self._lines))
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over the items in order, as it is while nothing more is added."""
+        """Iterate over the items in the order in which `pop` takes them if none is added."""
         return (item for _, _, item in self._in_turn())
 
     def _in_turn(self) -> Iterator[tuple[str, str, T]]:

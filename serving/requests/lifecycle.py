@@ -1,4 +1,4 @@
-"""Everything about a request but its drawing: admission, the queue, places, endings, closing."""
+"""Life of a request apart from its drawing: admission, queue, endings, and closing."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from serving.generator import (
 from serving.logs import about
 from serving.metrics import Observer
 from serving.requests.admission import check
-from serving.requests.eta import Speed
+from serving.requests.eta import StepTime
 from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
@@ -28,19 +28,19 @@ from serving.requests.registry import Desk, Limits
 
 log = logging.getLogger(__name__)
 
-# Requests whose drawing is done but not their pictures' files; they hold memory.
+# Requests that are drawn but whose files are still being encoded; they hold memory.
 _MAX_FINISHING = 2
-# Until what was stopped must have stopped; a step takes as long.
+# Seconds in which stopped requests must end; a step may take as long.
 STOPS_WITHIN_S = 5.0
-# A quarter of the places is kept for addresses with nothing in the queue, and another quarter for
-# visitors with nothing in it: neither one address nor one visitor can take all places.
+# A quarter of the queue is kept for addresses that have nothing in it, and another quarter for
+# visitors that have nothing in it. So neither one address nor one visitor can fill the queue.
 _KEPT_FREE = 4
 
 
 class Reception(ABC):
-    """A `serving.generator.Generator`, but for how requests are drawn.
+    """Base class of a `serving.generator.Generator`; a subclass adds the drawing.
 
-    All of it happens on the event loop it is used from.
+    All methods run on one event loop.
     """
 
     def __init__(self, model: Model, limits: Limits, rates: RateLimits, observer: Observer) -> None:
@@ -51,26 +51,26 @@ class Reception(ABC):
         self._observer = observer
         self._desk = Desk(limits, self._ended)
         self._queue: FairQueue[Record] = FairQueue()
-        self._speed = Speed()
-        self._drawing: set[str] = set()  # ids of those that occupy devices
+        self._step_time = StepTime()
+        self._drawing: set[str] = set()  # ids of requests that occupy devices
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closing = False
         observer.watch(model, lambda: self.load)
 
-    # --- what drawing here means ---
+    # --- for the subclass to define ---
 
     @property
     @abstractmethod
     def _parallel(self) -> int:
-        """How many requests can be drawn at a time."""
+        """Number of requests that can be drawn at a time."""
 
     def _place(self, record: Record) -> bool:
-        """Finds a place in which a request can be drawn at once; False where there is none."""
+        """Reserve what a request needs to be drawn at once; return False if nothing is free."""
         return True
 
     @property
     def _put_off(self) -> int:
-        """How many requests that were begun wait until they can be drawn again."""
+        """Number of requests that were begun and now wait to begin again."""
         return 0
 
     @abstractmethod
@@ -79,13 +79,13 @@ class Reception(ABC):
 
     @abstractmethod
     async def _draw(self, record: Record) -> None:
-        """Publishes the events of a request up to its ending; `_free` once the next may begin."""
+        """Publish the events of a request up to its ending; call `_free` once the next may begin."""
 
     @abstractmethod
     def _stop(self, record: Record) -> None:
-        """Stops `_draw` soon, if it is at work: the request has ended, for whatever reason."""
+        """Make `_draw` stop soon, if it runs: the request has ended, for whatever reason."""
 
-    # --- what everybody asks ---
+    # --- public interface ---
 
     @property
     def load(self) -> Load:
@@ -140,7 +140,7 @@ class Reception(ABC):
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
-        for record in list(self._queue):  # which tells nobody of places any more
+        for record in list(self._queue):  # once closing, no positions are published
             self._desk.end(record, ErrorKind.STOPPING, messages.STOPPING)
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
@@ -149,10 +149,10 @@ class Reception(ABC):
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
 
-    # --- from one request to the next ---
+    # --- queue and tasks ---
 
     def _admit(self, request: Request) -> None:
-        if request.id in self._tasks:  # one of this id still stops, or is drawn
+        if request.id in self._tasks:  # a request with this id is still drawn
             raise RequestError(messages.DUPLICATE, ErrorKind.DUPLICATE, field="id")
         if self._closing:
             raise RequestError(messages.STOPPING, ErrorKind.STOPPING)
@@ -166,10 +166,10 @@ class Reception(ABC):
         self._rates.admit(request)
 
     def _places_for(self, request: Request) -> int:
-        """Return up to how many requests may wait for this one to be taken in."""
+        """Return the length of the queue from which on this request is refused."""
         address, visitor = request.address, request.visitor
         counts = [self._queue.count(address)]
-        if visitor != address:  # a program without a key has no other name
+        if visitor != address:  # an API client without a key has only its address
             counts.append(self._queue.count(address, visitor))
         kept_free = self._max_waiting // _KEPT_FREE
         return self._max_waiting - kept_free * sum(count > 0 for count in counts)
@@ -180,7 +180,7 @@ class Reception(ABC):
             self._drawing.add(request_id)
             self._desk.publish(record, Started(1))
             task = self._tasks[request_id] = asyncio.create_task(self._run(record))
-            # Not at the end of `_run`: a task that is cancelled before it begins never runs.
+            # A callback, not the end of `_run`: a task cancelled before it begins never runs.
             task.add_done_callback(lambda _, record=record: self._over(record))
         self._tell_places()
 
@@ -198,12 +198,12 @@ class Reception(ABC):
             self._desk.end(record, ErrorKind.FAILED, messages.FAILED)
 
     def _over(self, record: Record) -> None:
-        """Nothing more is done for a request."""
+        """Remove the task of a request that is over, and free its devices."""
         del self._tasks[record.request.id]
         self._free(record)
 
     def _free(self, record: Record) -> None:
-        """A request needs the devices no more."""
+        """Mark a request as no longer using the devices, and begin the next one."""
         self._drawing.discard(record.request.id)
         self._begin_next()
 
@@ -219,13 +219,13 @@ class Reception(ABC):
         wait_s = self._until_free_s()
         for position, record in enumerate(self._queue, start=1):
             self._desk.publish(record, Queued(position, wait_s))
-            takes_s = self._speed.expect(record.request.num_inference_steps)
+            takes_s = self._step_time.expect(record.request.num_inference_steps)
             if wait_s is not None and takes_s is not None:
                 wait_s += takes_s / max(1, self._parallel)
 
     def _until_free_s(self) -> float | None:
-        """Until the request that is next can begin; None while nothing was ever drawn."""
+        """Return the seconds until the next request can begin; None before anything was drawn."""
         drawn = [record for record in self._desk.under_way() if record.is_being_drawn]
         if len(drawn) < self._parallel:
-            return self._speed.expect(0)
-        return self._speed.expect(min((record.steps_left for record in drawn), default=0))
+            return self._step_time.expect(0)
+        return self._step_time.expect(min((record.steps_left for record in drawn), default=0))

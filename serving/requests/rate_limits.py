@@ -1,4 +1,4 @@
-"""How often one visitor may ask: a token bucket for each address and each session.
+"""Rate limits: a token bucket for each address and each session.
 
 Token bucket: https://en.wikipedia.org/wiki/Token_bucket
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from serving import messages
 from serving.generator import ErrorKind, Request, RequestError
 
-# The visitors remembered; beyond, the one who has not asked for longest starts afresh.
+# Keys remembered. Beyond that, the key unused for longest is dropped: its bucket is full again.
 _REMEMBERED = 10_000
 
 
@@ -20,14 +20,14 @@ class Buckets:
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._size = float(per_minute)
         self._clock = clock
-        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and the time
 
     def wait_s(self, key: str) -> float:
-        """Seconds until there is a token; 0 if there is one now."""
+        """Return the seconds until there is a token; 0 if there is one now."""
         return max(0.0, (1 - self._level(key)) * 60 / self._size)
 
     def take(self, key: str) -> None:
-        """Takes a token out."""
+        """Take a token out of the bucket of `key`."""
         self._levels[key] = self._level(key) - 1, self._clock()
         self._levels.move_to_end(key)
         if len(self._levels) > _REMEMBERED:
@@ -39,17 +39,17 @@ class Buckets:
 
 
 class RateLimits:
-    """What an address and a session may ask for in a minute; None for as much as they like."""
+    """Limits of requests per minute, for each address and each session; None means no limit."""
 
     def __init__(self, per_address: int | None, per_session: int | None) -> None:
         self._addresses = Buckets(per_address) if per_address else None
         self._sessions = Buckets(per_session) if per_session else None
 
     def admit(self, request: Request) -> None:
-        """Counts a request in.
+        """Count a request.
 
         Raises:
-            RequestError: it is one too many; it is then not counted.
+            RequestError: if the request exceeds a limit; it is then not counted.
         """
         both = (self._addresses, request.address), (self._sessions, request.visitor)
         concerned = [(buckets, key) for buckets, key in both if buckets and key]

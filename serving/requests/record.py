@@ -1,4 +1,4 @@
-"""One request and everything that is to be known about it, from its arrival on."""
+"""State of one request, from its arrival on."""
 
 import asyncio
 import time
@@ -16,22 +16,22 @@ from serving.generator import (
     Step,
 )
 
-# What an event replaces is what has the same key.
+# An event replaces the earlier event with the same key.
 _Key = type[Event] | int
 
 
 class Record:
-    """The state of one request, for any number of followers. Belongs to one event loop.
+    """State of one request, for any number of followers. Belongs to one event loop.
 
-    It holds the newest event of each kind and every picture, never more: a follower who is slow
-    misses what is out of date, and one who comes late begins with what still holds.
+    It holds every picture, and the newest event of each other kind. So a slow follower misses
+    outdated events, and a late one begins with the current state.
 
     Attributes:
-        ending: how it ended, None while it has not.
-        followers: how many iterate over `events` now.
-        followed: whether anybody ever has.
-        accepted_at, started_at, drawn_at, ended_at: `time.monotonic()` of the stages reached:
-            taken in, first begun, last step done, ended.
+        ending: the last event, None before.
+        followers: number of iterators over `events` at present.
+        followed: whether there was ever a follower.
+        accepted_at, started_at, drawn_at, ended_at: `time.monotonic()` when the request was taken
+            in, first begun, had its last step done, and ended; None for stages not reached.
     """
 
     def __init__(self, request: Request) -> None:
@@ -50,12 +50,12 @@ class Record:
 
     @property
     def images(self) -> int:
-        """How many pictures there are so far."""
+        """Number of pictures so far."""
         return sum(isinstance(event, Image) for _, event in self._state.values())
 
     @property
     def abandoned(self) -> bool:
-        """Whether it ended because nobody waited for it."""
+        """Whether it ended because it had no followers."""
         return isinstance(self.ending, Error) and self.ending.kind is ErrorKind.ABANDONED
 
     @property
@@ -65,13 +65,13 @@ class Record:
 
     @property
     def steps_left(self) -> int:
-        """Denoising steps that are still to be done."""
+        """Number of denoising steps still to be done."""
         newest = self._state.get(Step)
         done = newest[1].done if newest and isinstance(newest[1], Step) else 0
         return self.request.num_inference_steps - done
 
     def publish(self, event: Event) -> None:
-        """Tells the followers. Nothing follows an ending, and no picture comes twice."""
+        """Send an event to the followers; ignore it after an ending, or if its picture was sent."""
         key = event.index if isinstance(event, Image) else type(event)
         if self.ending or (isinstance(event, Image) and key in self._state):
             return
@@ -90,11 +90,11 @@ class Record:
         self.attempts = event.attempt
         self.started_at = self.started_at or time.monotonic()
         self.drawn_at = None
-        # What was said about waiting, or by an earlier attempt, no longer holds.
+        # Queue positions, and steps and previews of an earlier attempt, no longer hold.
         self._state = {key: kept for key, kept in self._state.items() if isinstance(key, int)}
 
     async def events(self, left: Callable[[], None]) -> AsyncGenerator[Event]:
-        """Yields what holds and then what follows; calls `left` when this follower goes."""
+        """Yield the current state, then further events; call `left` when this follower leaves."""
         seen = 0
         self.followers += 1
         self.followed = True

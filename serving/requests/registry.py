@@ -1,4 +1,4 @@
-"""Where requests are taken in, kept and found again; the same for every generator."""
+"""Registry of requests, which every generator uses: it keeps them and finds them again by id."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -10,19 +10,19 @@ from serving.requests.blocked_words import BlockedWords
 from serving.requests.record import Record
 from serving.requests.shares import first_to_go
 
-# A request just taken in has so long until its first follower begins.
+# Seconds in which a new request needs its first follower.
 _FIRST_FOLLOWER_S = 10.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many, how long, and what not."""
+    """Limits of the queue and of the times of a request, and the blocked words."""
 
     max_waiting: int = 32
-    waiting_s: float = 600.0  # until a request must have begun
-    running_s: float = 300.0  # and from then on, until it must have ended
-    grace_s: float = 30.0  # that a request to be kept goes on with nobody following it
-    kept: int = 32  # results that can be found again
+    waiting_s: float = 600.0  # from its arrival until a request must have begun
+    running_s: float = 300.0  # from its beginning until it must have ended
+    grace_s: float = 30.0  # for a request with `keep` that has lost its followers
+    kept: int = 32  # results that can be found again, each for `kept_s` seconds
     kept_s: float = 600.0
     blocked: BlockedWords = field(default_factory=BlockedWords)  # in prompts
 
@@ -30,22 +30,22 @@ class Limits:
 class Desk:
     """All requests that are under way, and the recent ones that have ended.
 
-    A request ends here once, whatever the reason, and `ended` is then called with its record.
-    Belongs to one event loop, like the records.
+    A request ends exactly once, whatever the reason. `ended` is then called with its record.
+    The registry belongs to one event loop, like the records.
     """
 
     def __init__(self, limits: Limits, ended: Callable[[Record], None]) -> None:
         self._limits = limits
         self._ended = ended
         self._records: dict[str, Record] = {}
-        self._results: list[Record] = []  # those that have ended, oldest first
+        self._results: list[Record] = []  # records that have ended, oldest first
         self._timers: dict[str, dict[str, asyncio.TimerHandle]] = {}
 
     def take_in(self, request: Request) -> Record:
-        """Opens the record of a new request, or of one that nobody had waited for any more.
+        """Create the record of a new request, or of one that is submitted again after it was abandoned.
 
         Raises:
-            RequestError: there is another one of this id.
+            RequestError: if there is another request with this id.
         """
         if known := self._records.get(request.id):
             if not known.abandoned:
@@ -53,21 +53,21 @@ class Desk:
             self._forget(known)
         record = self._records[request.id] = Record(request)
         self._limit(record, self._limits.waiting_s)
-        self._left(record)  # nobody follows it yet
+        self._left(record)  # it has no follower yet
         return record
 
     def find(self, request_id: str) -> Record:
-        """The record of this id.
+        """Return the record with this id.
 
         Raises:
-            RequestError: there is none, or no longer.
+            RequestError: if there is none any more.
         """
         if record := self._records.get(request_id):
             return record
         raise RequestError(messages.UNKNOWN, ErrorKind.UNKNOWN)
 
     def under_way(self) -> list[Record]:
-        """The requests that have not ended."""
+        """Return the records of the requests that have not ended."""
         return [record for record in self._records.values() if not record.ending]
 
     def events(self, request_id: str) -> AsyncGenerator[Event]:
@@ -76,7 +76,7 @@ class Desk:
         return record.events(lambda: self._left(record))
 
     def publish(self, record: Record, event: Event) -> None:
-        """Tells the followers of a request; ignored once it has ended."""
+        """Send an event to the followers of a request; do nothing if the request has ended."""
         if record.ending:
             return
         if isinstance(event, Started) and not record.started_at:
@@ -87,7 +87,7 @@ class Desk:
             self._ended(record)
 
     def end(self, record: Record, kind: ErrorKind, message: str) -> None:
-        """Ends a request without its pictures."""
+        """End a request with an error."""
         self.publish(record, Error(kind, message))
 
     def _limit(self, record: Record, seconds: float) -> None:
@@ -98,7 +98,7 @@ class Desk:
         self.end(record, ErrorKind.DEADLINE, message)
 
     def _left(self, record: Record) -> None:
-        """Whoever followed may have been the last: the request has so long until one follows."""
+        """Start the time in which a request needs a follower: the last one may have left."""
         if not record.followed:
             grace_s = _FIRST_FOLLOWER_S
         else:
@@ -110,7 +110,7 @@ class Desk:
             self.end(record, ErrorKind.ABANDONED, messages.ABANDONED)
 
     def _later(self, what: str, seconds: float, record: Record, then: Callable[[], None]) -> None:
-        """Sets a timer of a request that is under way, in place of an earlier one of its kind."""
+        """Set a timer of a request that is under way, in place of its earlier timer named `what`."""
         if record.ending:
             return
         timers = self._timers.setdefault(record.request.id, {})

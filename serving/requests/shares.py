@@ -1,4 +1,4 @@
-"""What is in use and what is kept, limited in all and for each address."""
+"""Limits on amounts in use or kept, in all and for each address."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ K = TypeVar("K")
 
 
 def first_to_go(kept: Iterable[tuple[K, str, int]]) -> K:
-    """Return what makes room first: the oldest of the address that takes up most.
+    """Return the key of the entry to drop first: the oldest of the address that takes up most.
 
     So an address that fills a store loses its own entries and not those of others.
 
@@ -44,7 +44,7 @@ class Shares:
         return self.has_room(amount) and self._used[address] + amount <= self.most_each
 
     def take(self, address: str, amount: int = 1) -> bool:
-        """Count `amount` in for `address`; return False, and count nothing, without room."""
+        """Count `amount` for `address`; return False, and count nothing, if there is no room."""
         if not self.has_room_for(address, amount):
             return False
         self._used[address] += amount
@@ -52,7 +52,7 @@ class Shares:
         return True
 
     def give_back(self, address: str, amount: int = 1) -> None:
-        """Count out what `take` counted in."""
+        """Subtract an amount that `take` counted."""
         self._total -= amount
         self._used[address] -= amount
         if not self._used[address]:

@@ -25,9 +25,9 @@ def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
         (Visit("cancelled", changed_at="queued", stopped_s=0.01), []),
         (Visit("done", changed_at="queued", stopped_s=0.01), ["3 of 3"]),
         (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.05), ["3 of 3"]),
-        (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.5), []),  # the answer came late
-        (Visit("done", changed_at="step", drawn=0.9, stopped_s=0.05), []),  # what was heard did
-        (Visit("done", changed_at="started"), []),  # nobody said that it is stopped
+        (Visit("done", changed_at="step", drawn=0.1, stopped_s=0.5), []),  # answered too late
+        (Visit("done", changed_at="step", drawn=0.9, stopped_s=0.05), []),  # stopped too late
+        (Visit("done", changed_at="started"), []),  # the stop was never confirmed
     ],
 )
 def test_what_was_stopped_in_time_is_not_done(made: Visit, wrong: list[str]):

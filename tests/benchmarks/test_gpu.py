@@ -1,4 +1,4 @@
-"""What is made of measurements on GPUs; the measurements need one."""
+"""Evaluation of GPU measurements; only the measurements themselves need a GPU."""
 
 import pytest
 

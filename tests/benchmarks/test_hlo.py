@@ -1,4 +1,4 @@
-"""What is read out of compiled programs, on a program small enough to count by hand."""
+"""Cost analysis of compiled programs, on a program small enough to count by hand."""
 
 import pytest
 
@@ -58,7 +58,7 @@ condition=%condition, body=%body
   ROOT %out = bf16[1,8,8,128]{3,2,1,0:T(8,128)(2,1)} get-tuple-element(%loop), index=1
 }
 """
-CONV_FLOPS = 2 * 128 * 128 * 22 * 22  # along each side 8 outputs meet 3 taps, less 2 at the edges
+CONV_FLOPS = 2 * 128 * 128 * 22 * 22  # per axis: 8 outputs times 3 taps, less 2 at the edges
 CONV_BYTES = 2 * 8 * 8 * 128 * 2
 
 
@@ -69,7 +69,7 @@ def costs(computation: str) -> dict[str, Cost]:
 def test_matrix_product_with_padded_lanes() -> None:
     matmul = costs("main")["matmul"]
     assert matmul.flops == 2 * 2 * 1024 * 640 * 64
-    # The second operand is on the chip already; 64 lanes of the result take 128.
+    # The second operand is already on the chip. The 64 lanes of the result are padded to 128.
     assert matmul.bytes == 2 * 1024 * 640 * 2 + 2 * 1024 * 128 * 2
 
 
@@ -119,7 +119,7 @@ def test_convolution_without_its_padding() -> None:
 
 
 def test_a_batched_product_written_as_a_convolution() -> None:
-    """The batch of 8 x 3 as dilated axes: each output meets one tap."""
+    """With the batch of 8 x 3 written as dilated axes, each output meets only one tap."""
     old = "window={size=1}, dim_labels=0bf_io0->0bf"
     new = "window={size=8x3 stride=7x2 lhs_dilate=8x3}, dim_labels=0b1f_0o1i->01bf"
     shapes = (

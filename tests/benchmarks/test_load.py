@@ -1,4 +1,4 @@
-"""What the load measurement compares with, and its quick form."""
+"""The ideal server that the load measurement compares with, and a quick load measurement."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The quick form of `make soak`: too short for what grows slowly."""
+"""The quick form of `make soak`; it is too short to detect slow growth."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks import soak
 
 
 def test_a_quarter_of_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # so that what the run sets there ends with it
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # undo what the run sets
     found = asyncio.run(soak.run(15, 6, tmp_path))
     assert [said for said in found["wrong"] if " grew, " not in said] == []
     assert (found["lost"], found["duplicated"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""What Ray is told in deploy/, in Ray's own words."""
+"""The Ray configuration in deploy/, checked by Ray's own code."""
 
 import asyncio
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_ray_reads_from_the_cluster_what_its_hosts_have():
         "metadata": {"name": "sdxl", "namespace": "default"},
         "spec": service["spec"]["rayClusterConfig"],
     }
-    # Private, but it is what runs in the head's pod, and ends with a schema check of Ray's own.
+    # This function is private, but it runs in the head's pod and ends with Ray's schema check.
     read = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)
     hosts = read["available_node_types"]["v5e-4"]
     assert (hosts["min_workers"], hosts["max_workers"]) == (1, 4)
@@ -79,7 +79,7 @@ def test_a_painter_is_found_where_it_says(host: str, monkeypatch: pytest.MonkeyP
             await painter.check_health()
         finally:
             await painter.__del__()
-            monkeypatch.delattr(Painter, "__del__")  # which Ray awaits, and Python does not
+            monkeypatch.delattr(Painter, "__del__")  # Ray awaits it, Python does not
 
     asyncio.run(check())
     [url] = told

@@ -1,4 +1,4 @@
-"""Real Ray processes on this machine: one front-end and two painters of the miniature."""
+"""Real Ray processes on this machine: one front-end and two replicas of the miniature."""
 
 import asyncio
 import os
@@ -23,13 +23,13 @@ BODIES = [
     {"prompt": "a yellow moon", "seed": 7, "num_inference_steps": 5},
     {"prompt": "a red star on a blue background", "seed": 2**32 - 2, "num_inference_steps": 40},
 ]
-# Of Ray's dashboard.
+# Readable paths of Ray's dashboard.
 READABLE = ("/api/jobs/", "/api/serve/applications/", "/api/cluster_status", "/nodes?view=summary")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Visit]:
-    """What a lone process draws; its compiled programs are the painters', too."""
+    """Return the pictures of a single process, which shares its compiled programs with replicas."""
     folder = tmp_path_factory.mktemp("alone")
     instance = Instance(["app.py", *MODEL, *cache(folder)], folder / "log")
     instance.start()
@@ -87,13 +87,13 @@ def test_a_request_is_stopped(cluster: RayCluster):
 def test_too_many_are_refused_and_not_kept(cluster: RayCluster):
     made = asyncio.run(ask_at_once(cluster.url, BODIES[1:] * 7))
     outcomes = [one.outcome for one in made]
-    # Two are drawn at once, and two wait.
+    # Two requests are drawn at once, and two wait.
     assert sorted(outcomes) == ["done"] * 4 + ["refused: full"] * 3
 
 
 @pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"])
 def test_clients_that_only_hold_a_connection_are_hung_up_on(cluster: RayCluster, head: bytes):
-    """As `app.py` does, which test_http shows in full."""
+    """The front-end closes idle connections as `app.py` does; http/test_app.py tests it in full."""
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", int(cluster.url.rpartition(":")[2]))) as slow:
         slow.sendall(head)
@@ -103,7 +103,7 @@ def test_clients_that_only_hold_a_connection_are_hung_up_on(cluster: RayCluster,
 
 
 def test_ray_tells_and_does_nothing_without_its_token(cluster: RayCluster):
-    """CVE-2023-48022: whoever could reach its dashboard could run a command on the hosts."""
+    """Without the token Ray refuses everything; in CVE-2023-48022 anyone could run commands."""
     job = {"entrypoint": "true"}
     right = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
     for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -134,7 +134,7 @@ def test_a_painter_that_is_killed_loses_nothing(cluster: RayCluster, alone: list
     assert [one.outcome for one in made] == ["done"] * 4
     assert all(one.pictures == alone[1].pictures and not one.duplicates for one in made)
     assert sum(len(one.recovery_s) for one in made) == 1
-    # Ray has another one in its place.
+    # Ray replaces the killed replica.
     deadline = time.monotonic() + 300
     while len(cluster.painters()) < 2:
         assert time.monotonic() < deadline

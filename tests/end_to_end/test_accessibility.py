@@ -1,4 +1,4 @@
-"""The page in each of its states, as axe-core judges it: of no severity is there any violation."""
+"""The page has no axe-core violation of any severity in any of its states."""
 
 from collections.abc import Iterator
 from pathlib import Path

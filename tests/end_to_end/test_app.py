@@ -194,7 +194,7 @@ def test_more_files_can_be_open_than_there_are_connections():
 
 @contextmanager
 def pointed(port: int, at: int) -> Iterator[subprocess.Popen[str]]:
-    """The program at one port, told that what draws is at the other."""
+    """Run the program at one port, with a backend URL that points at the other port."""
     own = {"PORT": str(port), "BACKEND_URL": f"http://127.0.0.1:{at}"}
     with subprocess.Popen(
         [sys.executable, "app.py"], cwd=ROOT, env=os.environ | own, stderr=PIPE, text=True
@@ -206,7 +206,7 @@ def pointed(port: int, at: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_pointed_at_each_other():
-    """The first waits for the second and says how it is; the second finds out, and says why."""
+    """The first program waits and answers probes; the second detects the loop and reports it."""
     ports = free_port(), free_port()
     loop = "app.py: --backend-urls: This instance passes requests on itself"
     here = f"http://127.0.0.1:{ports[0]}"
@@ -222,7 +222,7 @@ def test_pointed_at_each_other():
             assert second.wait(300) == 2
             assert second.stderr is not None
             assert second.stderr.read().startswith(loop)
-        # If it asked in just the moment that the second one listened, it has found out, too.
+        # If the first program asked while the second one listened, it found the loop, too.
         stopped = first.poll() is None and answers(f"{here}/healthz")
         if stopped:
             first.terminate()
@@ -264,12 +264,12 @@ def test_no_checkpoint(model: str):
 
 @contextmanager
 def drawing(program: list[str], log: Path) -> Iterator[Instance]:
-    """An instance in the midst of a request."""
+    """Run an instance, and yield it while it draws a request."""
     instance = Instance(program, log)
     instance.start()
     try:
         instance.wait_until_ready()
-        body = {"prompt": "a red star", "keep": True}  # as the page's are
+        body = {"prompt": "a red star", "keep": True}  # the page sends "keep", too
         with httpx.stream("POST", f"{instance.url}/v1/generate", json=body, timeout=30) as sent:
             assert "started" in next(sent.iter_lines())
             yield instance
@@ -289,7 +289,7 @@ def test_a_second_ctrl_c_waits_for_no_drawing(tmp_path: Path):
         instance.signal(signal.SIGINT)
         wait_until(lambda: httpx.get(f"{instance.url}/readyz").status_code == 503)
         instance.signal(signal.SIGINT)
-        # Ended by the signal, as Python does it: a minute would be waited for the drawing.
+        # The signal ends the program at once; waiting for the drawing would take a minute.
         assert instance.process.wait(45) in (130, -signal.SIGINT)
 
 

@@ -1,4 +1,4 @@
-"""The real program with a real model, in a real browser, as a visitor meets it."""
+"""The real program with a real model, as a visitor uses it in a real browser."""
 
 import re
 import urllib.request
@@ -125,7 +125,7 @@ def test_copied_settings_restore(page: Page):
     expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
 
 
-# As AUTOMATIC1111 writes it.
+# Text in the format that AUTOMATIC1111 writes.
 A1111 = """a (red:1.2) star, 8k
 Negative prompt: blurry
 Steps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7, Seed: 965400086, \
@@ -133,7 +133,7 @@ Size: 512x512, Model hash: 6ce0161689, Model: v1-5-pruned-emaonly, Version: v1.1
 
 
 def a1111_files() -> Iterator[tuple[str, bytes]]:
-    """Its PNG has the text in a chunk, its JPEG in the Exif comment."""
+    """Yield AUTOMATIC1111's files: a PNG with the text in a chunk, a JPEG with it in Exif."""
     chunk, exif = PngInfo(), Image.Exif()
     chunk.add_text("parameters", A1111)
     comment = b"UNICODE\0" + A1111.encode("utf-16-be")
@@ -181,7 +181,7 @@ def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
 
 
 def drop(page: Page, where: str, name: str, content: bytes) -> None:
-    """Lets a file fall."""
+    """Drop a file on the element that the selector `where` finds."""
     files = page.evaluate_handle(
         """([name, text]) => {
           const files = new DataTransfer();
@@ -196,7 +196,7 @@ def drop(page: Page, where: str, name: str, content: bytes) -> None:
               new DragEvent(event, { dataTransfer, bubbles: true, cancelable: true }))""",
             [event, files],
         )
-        assert refused  # what the browser itself would do with it
+        assert refused  # the browser's own handling of the file is prevented
 
 
 def test_a_picture_can_be_dropped_anywhere(page: Page):
@@ -206,7 +206,7 @@ def test_a_picture_can_be_dropped_anywhere(page: Page):
     png = BytesIO()
     metadata.save_png(picture, png)
     found = page.locator("#restored")
-    drop(page, "#gallery", "made.png", png.getvalue())  # and Restore is closed
+    drop(page, "#gallery", "made.png", png.getvalue())  # while Restore is closed
     expect(found.locator("dd").first).to_have_text(made.prompt)
     drop(page, "#prompt textarea", "notes.txt", b"a red star")
     expect(found).to_have_text(i18n.UNREADABLE_PICTURE)
@@ -238,7 +238,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
 def test_nothing_is_lost_where_nothing_was_asked_for(browser: Browser, address: str):
     page = browser.new_page()
     page.set_default_timeout(SHOWN_WITHIN_MS)
-    page.route("**/app_id", lambda route: route.fulfill(status=502))  # until it was seen
+    page.route("**/app_id", lambda route: route.fulfill(status=502))  # offline at first
     page.route(
         "**/queue/data*",
         lambda route: route.fulfill(status=200, content_type="text/event-stream", body=""),
@@ -248,7 +248,7 @@ def test_nothing_is_lost_where_nothing_was_asked_for(browser: Browser, address: 
     expect(page.locator("#network")).to_have_text(i18n.AWAY)
     page.unroute("**/app_id")
     expect(page.locator("#network")).to_have_text("")
-    page.wait_for_timeout(1000)  # which is when it was said
+    page.wait_for_timeout(1000)  # a message would have appeared by now
     expect(page.locator("#status")).to_have_text("")
     page.close()
 
@@ -291,7 +291,7 @@ def test_keys_run_and_stop(slow_page: Page):
     expect(page.locator("#status")).to_have_text(CANCELLED)
 
 
-# The page waits two seconds for Stop, which is little for a busy machine.
+# The page waits two seconds for Stop, which is too short on a busy machine.
 PATIENT = """() => {
     const later = window.setTimeout;
     window.setTimeout = (then, ms, ...more) => later(then, ms === 2000 ? 60_000 : ms, ...more);
@@ -299,7 +299,7 @@ PATIENT = """() => {
 
 
 def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Browser):
-    with opened(browser, slow_address) as other:  # which has to wait
+    with opened(browser, slow_address) as other:  # this one waits in the queue
         for page in (slow_page, other):
             page.evaluate(PATIENT)
             open_advanced(page)
@@ -416,7 +416,7 @@ def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
     page.locator("#prompt textarea").fill(PROMPT)
-    expect(page.locator("#length p")).to_have_count(1)  # above the button
+    expect(page.locator("#length p")).to_have_count(1)  # it moves the button down
     page.locator("#generate").scroll_into_view_if_needed()
     generate = page.locator("#generate").bounding_box()
     assert generate is not None
@@ -425,7 +425,7 @@ def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     expect(page.locator("#history li")).to_have_count(1)
     page.wait_for_timeout(500)
-    page.mouse.dblclick(*at)  # and this is not meant for Generate
+    page.mouse.dblclick(*at)  # its second click must not hit Generate
     expect(page.locator("#status")).to_have_text(CANCELLED)
     page.wait_for_timeout(500)
     expect(page.locator("#status")).to_have_text(CANCELLED)
@@ -433,7 +433,7 @@ def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
 
 
 def draw_again_for_long(page: Page) -> None:
-    """Older pictures, and something that is being drawn: its first step is to be seen."""
+    """Draw pictures, then start a long drawing and wait until its first step is shown."""
     open_advanced(page)
     for steps in ("1", "50"):
         page.locator("#steps input[type=number]").fill(steps)
@@ -527,7 +527,7 @@ def test_a_spoilt_entry_of_the_history_costs_no_other(page: Page):
         page.reload()
     page.locator("#history summary").click()
     expect(page.locator("#history li span")).to_have_text([PROMPT, "%"])
-    # New ones are kept beside them.
+    # New entries are kept beside the old ones.
     ask(page, "a yellow moon")
     wait_for_pictures(page)
     expect(page.locator("#history li")).to_have_count(3)
@@ -570,10 +570,10 @@ def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, bro
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("5")
     ask(page, PROMPT)
-    wait_for_pictures(page)  # and from now on it is known how long pictures take
+    wait_for_pictures(page)  # now the server knows how long pictures take
     page.get_by_role("button", name=i18n.ADVANCED).click()
     with opened(browser, page.url) as second, opened(browser, page.url) as third:
-        for busy in (page, second):  # two, so that the third has time to wait in
+        for busy in (page, second):  # two, so that the third waits long enough
             open_advanced(busy)
             busy.locator("#steps input[type=number]").fill("50")
             ask(busy, PROMPT)
@@ -583,7 +583,7 @@ def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, bro
         expect(third.locator("#prompt textarea")).to_have_value("a yellow moon")
         third.reload()
         for busy in (page, second):
-            busy.keyboard.press("Escape")  # which does nothing where it is drawn already
+            busy.keyboard.press("Escape")  # no effect if already drawn
         pictures = third.locator("#gallery .thumbnail-lg img")
         expect(pictures).to_have_count(4, timeout=DRAWN_WITHIN_MS)
         expect(third.locator("#gallery .caption-label").first).to_contain_text("a yellow moon")

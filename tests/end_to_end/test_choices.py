@@ -1,4 +1,4 @@
-"""Sizes and variations, as a visitor meets them."""
+"""Sizes and variations, as a visitor uses them in a browser."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -20,7 +20,7 @@ WIDE = (24, 16)
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """Open from before the second size is ready; of a model that compiles within seconds."""
+    """Open the page before the second size is ready; the model compiles within seconds."""
     program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,24x16"]
     log = tmp_path_factory.mktemp("app") / "log"
     with (
@@ -33,7 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def shown(page: Page, name: str) -> str:
-    """What the settings of the open picture say."""
+    """Return the value of a setting of the open picture."""
     term = page.locator("#picked-settings dt", has_text=name).first
     return term.locator("xpath=following-sibling::dd[1]").inner_text()
 
@@ -85,5 +85,5 @@ def test_variations_of_the_open_picture(page: Page):
     page.locator("#gallery .thumbnail-lg").first.click()
     expect(page.locator("#picked-settings")).to_contain_text(i18n.VARIATION_SEED)
     assert shown(page, i18n.VARIATION_SEED) == variation
-    # Where it is among the four may decide how a number is rounded.
+    # The picture's index among the four may change how a number is rounded.
     assert np.abs(pixels_of_the_open_picture(page) - drawn).max() <= 1

@@ -1,4 +1,4 @@
-"""The README's examples for programs, run by the real clients against the whole program."""
+"""The README's API examples, run with the real clients against the whole program."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ PNG = b"\x89PNG"
 
 
 def example(language: str, word: str, address: str) -> str:
-    """The one block of the README in this language that has this word, about this address."""
+    """Return the README's only `language` block that contains `word`, with this address."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (found,) = [block for block in blocks if word in block]
@@ -39,7 +39,7 @@ def output(*command: str, folder: Path) -> str:
 
 def test_python(address: str, tmp_path: Path):
     program = example("python", "gradio_client", address)
-    # Each picture as Python shows it: a path between quotes.
+    # Python prints each picture's path between quotes.
     said = output(sys.executable, "-c", program, folder=tmp_path)
     pictures = [Path(path) for path in re.findall(r"'([^']+\.png)'", said)]
     assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 4
@@ -54,7 +54,7 @@ def test_openai(address: str, tmp_path: Path):
 
 
 def test_openai_with_every_extra(address: str):
-    """The real model's pictures: as many as OpenAI allows, as files of another format."""
+    """The real model draws as many pictures as asked for, in another file format."""
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
     answer = client.images.generate(
         prompt="a yellow moon",
@@ -86,7 +86,7 @@ def test_javascript(address: str):
 
 
 def test_assistants(address: str):
-    """The address is right; all else that is said there test_mcp.py knows."""
+    """The address in the README is right; test_mcp.py tests everything else."""
     url = json.loads(example("json", "mcpServers", address))["mcpServers"]["sdxl"]["url"]
 
     async def draw() -> CallToolResult:

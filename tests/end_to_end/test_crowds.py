@@ -1,4 +1,4 @@
-"""One address cannot keep others out: calls, connections, and what comes before a body is read."""
+"""One address cannot keep others out, by calls, by connections or by slow request heads."""
 
 import socket
 from contextlib import ExitStack
@@ -36,7 +36,7 @@ def test_calls_of_one_address_are_limited():
 def test_connections_of_one_address_are_limited(
     monkeypatch: pytest.MonkeyPatch, behind_proxy: bool
 ):
-    """Those of a proxy are not: they are everybody's."""
+    """Connections of one address are limited, but not those of a proxy, which serves everybody."""
     monkeypatch.setattr(server, "MAX_CONNECTIONS_EACH", 3)
     with serve(behind_proxy=behind_proxy) as site, ExitStack() as opened:
         port = int(site.url.rpartition(":")[2])

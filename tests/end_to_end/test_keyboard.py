@@ -1,4 +1,4 @@
-"""The page without a mouse: every part can be reached, and is seen to be."""
+"""The page without a mouse: every part can be reached, and the focus is always visible."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,7 @@ def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
 
 
 def go(page: Page, selector: str, key: str = "Tab") -> None:
-    """Presses a key until the focus is there; on its way, too, it must be seen."""
+    """Press a key until the element has the focus, which must stay visible on the way."""
     for _ in range(MOST_TABS):
         if page.evaluate(IS_THERE, selector):
             return
@@ -66,7 +66,7 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     first = int(seeds.inner_text())
     press("ArrowRight")
     expect(seeds).to_have_text(str((first + 1) % 2**32))
-    go(page, "#picked button")  # past what lies behind the picture, which is out of reach
+    go(page, "#picked button")  # elements behind the open picture are skipped
     expect(large.first).to_be_hidden()
     go(page, "#gallery .thumbnail-small", "Shift+Tab")
     press("Escape")
@@ -95,7 +95,7 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     press("ControlOrMeta+Enter")
     expect(page.locator("#history li")).to_have_count(2, timeout=DRAWN_WITHIN_MS)
     wait_for_pictures(page)
-    # After which the list stays as it is, and with it the focus.
+    # Once both entries have images, the list and the focus no longer change.
     expect(page.locator("#history li img")).to_have_count(2)
 
     go(page, "#history summary")
@@ -117,7 +117,7 @@ def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
     go(page, "#generate")
     page.keyboard.down("Enter")
     expect(page.locator("#stop")).to_be_focused()
-    page.keyboard.down("Enter")  # which is still held
+    page.keyboard.down("Enter")  # the key is still held down
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     expect(page.locator("#stop")).to_be_focused()
     page.keyboard.up("Enter")

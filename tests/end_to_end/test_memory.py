@@ -1,4 +1,4 @@
-"""What the page remembers and gives back, in a real browser, with the real model."""
+"""Settings, links and history that the page keeps, in a real browser with the real model."""
 
 import zipfile
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
     with opened(browser, link, 390, 844, color_scheme="dark") as other:
         expect(other.locator("#prompt textarea")).to_have_value("a <b>red</b> star & more")
         expect(other.locator("#linked")).to_have_text(i18n.TAKEN_OVER)
-        assert other.locator("#gallery img").count() == 0  # it does not draw by itself
+        assert other.locator("#gallery img").count() == 0  # a link alone draws nothing
         assert width_needed(other) == 390
         open_advanced(other)
         expect(other.locator("#seed input")).to_have_value(seed.inner_text())
@@ -90,7 +90,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
 
 def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
     open_advanced(page)
-    held: list[Route] = []  # so long nothing comes from the server
+    held: list[Route] = []  # holds back the server's answers
     page.route("**/gradio_api/**", lambda route: held.append(route))
     page.get_by_label(i18n.SEVERAL).check()
     page.locator("#prompt textarea").focus()
@@ -111,7 +111,7 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     drawn = page.locator("#gallery .caption-label").all_inner_texts()
     expect(history).to_be_visible()
     entries = history.locator("li button")
-    expect(entries.first).to_be_hidden()  # it is closed
+    expect(entries.first).to_be_hidden()  # the list is closed
     expect(entries.locator("img")).to_have_count(1)
     draw(page, "a star")
 
@@ -151,11 +151,11 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
         page.locator("#history summary").click()
         expect(page.locator("#history li")).to_have_count(30)
         assert width_needed(page) == 390
-        page.locator("#history li button").nth(1).click()  # its pictures are long forgotten
+        page.locator("#history li button").nth(1).click()  # its pictures are gone by now
         expect(page.locator("#prompt textarea")).to_have_value("w" * 300)
         expect(page.locator("#status")).to_have_text(i18n.TAKEN_OVER)
         expect(page.locator("#gallery .thumbnail-lg")).to_have_count(4)
-    with opened(browser, address) as other:  # somebody else's
+    with opened(browser, address) as other:  # another visitor's browser
         expect(other.locator("#history")).to_be_hidden()
 
 
@@ -255,7 +255,7 @@ def test_two_hundred_clicks_are_one_request(page: Page):
     wait_for_pictures(page)
     page.locator("#history summary").click()
     expect(page.locator("#history li")).to_have_count(1)
-    draw(page, "a moon")  # and it goes on
+    draw(page, "a moon")  # drawing still works
     expect(page.locator("#history li")).to_have_count(2)
 
 
@@ -275,7 +275,7 @@ def test_a_press_soon_after_the_pictures_counts(page: Page):
     expect(page.locator("#history li")).to_have_count(2)
 
 
-# --- what cannot be ---
+# --- invalid input ---
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_seed_that_cannot_be_is_a_message(page: Page, field: str, label: str, 
 
 
 def test_ten_million_characters_are_a_message(browser: Browser, address: str):
-    page = browser.new_page()  # whose console says that something was too large
+    page = browser.new_page()  # its console logs the refusal, which `opened` would report
     page.set_default_timeout(DRAWN_WITHIN_MS)
     page.goto(address)
     page.locator("#prompt textarea").evaluate(

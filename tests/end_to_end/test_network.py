@@ -1,4 +1,4 @@
-"""The page while the network goes away and comes back, and on one that is slow."""
+"""The page when the connection is lost and restored, and on a slow network."""
 
 import asyncio
 import re
@@ -23,13 +23,13 @@ from tools.page_states import PROMPT, launched, open_advanced
 from ui import i18n
 
 MEANWHILE = "a yellow moon"
-# How Chromium itself begins what it writes to the console about a network that is away.
+# Beginning of Chromium's own console messages about a lost connection.
 BROKEN = "Failed to load resource"
 SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
 
 
 class Line:
-    """The network between the browser and a server, which can be cut."""
+    """A network connection between the browser and a server, which a test can cut."""
 
     def __init__(self, server: Instance) -> None:
         self.server = server
@@ -62,14 +62,14 @@ def line_to(program: list[str], log: Path) -> Iterator[Line]:
 
 @pytest.fixture(scope="module")
 def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """To a server that takes seven seconds for 25 steps."""
+    """Yield a connection to a server that takes seven seconds for 25 steps."""
     with line_to(slowly.program(280), tmp_path_factory.mktemp("slow") / "log") as line:
         yield line
 
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """To the real program with a real model."""
+    """Yield a connection to the real program with a real model."""
     with line_to(PROGRAM, tmp_path_factory.mktemp("app") / "log") as line:
         yield line
 
@@ -90,7 +90,7 @@ def page(browser: Browser, line: Line) -> Iterator[Page]:
 def slow_page(browser: Browser, slow_line: Line) -> Iterator[Page]:
     with opened(browser, slow_line.url, unless=BROKEN) as found:
         open_advanced(found)
-        set_steps(found, 50)  # so that it is still drawn, however slow the machine is
+        set_steps(found, 50)  # enough to last, however slow the test machine is
         yield found
 
 
@@ -99,7 +99,7 @@ def set_steps(page: Page, steps: int) -> None:
 
 
 def drawn(line: Line) -> float:
-    """How many requests were drawn to their end."""
+    """Return how many requests were drawn to their end."""
     found = re.search(r'^sdxl_requests_total\{outcome="done"\} (.*)$', metrics(line), re.M)
     return float(found[1]) if found else 0
 
@@ -110,28 +110,28 @@ def metrics(line: Line) -> str:
 
 @contextmanager
 def kept_away(page: Page) -> Iterator[None]:
-    """What breaks off is not back before somebody has looked."""
+    """Keep the page offline inside this context, so that tests see the lost connection."""
     page.route("**/app_id", lambda route: route.fulfill(status=502))
     yield
     page.unroute("**/app_id")
 
 
 def draw(page: Page) -> None:
-    """Until some of it is done; then the visitor goes on typing."""
+    """Submit a prompt, wait until its first step is done, and type another prompt."""
     ask(page, PROMPT)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     page.locator("#prompt textarea").fill(MEANWHILE)
 
 
 def expect_away(page: Page) -> None:
-    """It is said in the strip's place, and nowhere else."""
+    """Expect the message about the lost connection in place of the status, and nowhere else."""
     expect(page.locator("#network")).to_have_text(i18n.AWAY)
     expect(page.locator("#status")).to_be_hidden()
     expect(page.get_by_test_id("toast-body")).to_have_count(0)
 
 
 def expect_ready(page: Page, strip: str) -> None:
-    """It says how that ended, and that is all that is left of it."""
+    """Expect the request's result in the status, and the page ready for the next request."""
     expect(page.locator("#status")).to_have_text(strip, timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#network")).to_have_text("")
     expect(page.locator("#looks img")).to_have_count(0)
@@ -232,7 +232,7 @@ def test_what_got_through_without_an_answer_is_not_drawn_twice(page: Page, line:
     expect(page.locator("#history li")).to_have_count(1)
 
 
-# Has the browser hear of the first stream's end only after it has joined something more.
+# Delays the end of the first event stream until the page has submitted another call.
 LATE_END = """
 const send = window.fetch;
 const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
@@ -279,13 +279,13 @@ def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
 
 
 def break_off_late(route: Route) -> None:
-    """So late that whoever else wants it waits for the same load."""
+    """Abort a request so late that other images with the same address wait for it, too."""
     time.sleep(1)
     route.abort("connectionreset")
 
 
 def test_it_is_fetched_again_wherever_it_is_shown(page: Page):
-    """One image fails, and another that shows it while the first waits for it once more."""
+    """Two images of one address are loaded again, the second added while the first one waits."""
     ask(page, PROMPT)
     wait_for_pictures(page)
     page.route(re.compile(r"\?again$"), break_off_late, times=2)
@@ -339,7 +339,7 @@ def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
 
 
 def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
-    """As on a phone that is locked: the request is given up, and drawn once its visitor is back."""
+    """A request abandoned while a phone was locked is drawn once its visitor is back."""
     with (
         line_to([*slowly.program(400), "--grace", "0"], tmp_path / "log") as line,
         opened(browser, line.url, unless=BROKEN) as page,
@@ -354,7 +354,7 @@ def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
 
 @contextmanager
 def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
-    """The page, opened over a network that is slow from the first byte."""
+    """Open the page over a network that is slow from the first byte."""
     context = browser.new_context()
     context.set_default_timeout(DRAWN_WITHIN_MS)
     page = context.new_page()
@@ -377,13 +377,13 @@ def test_a_slow_network(browser: Browser, slow_line: Line):
         wait_for_pictures(page)
         said = re.search(r"in ([\d.]+) s", page.locator("#status").inner_text())
         assert said is not None
-        assert time.monotonic() - began < float(said[1]) + 60  # and not minutes
+        assert time.monotonic() - began < float(said[1]) + 60  # not minutes
         pictures = page.locator("#gallery .thumbnail-lg img")
         assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
 
 
 def test_stop_on_a_slow_network(browser: Browser, tmp_path: Path):
-    """It is drawn for longer than a loaded machine's browser takes to press Stop."""
+    """Stop works on a slow network; the drawing outlasts a busy browser's press of Stop."""
     with (
         line_to(slowly.program(3000), tmp_path / "log") as line,
         on_a_slow_network(browser, line) as page,

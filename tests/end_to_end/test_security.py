@@ -1,6 +1,6 @@
 """Past advisories of Gradio, replayed over HTTP against the whole program; see docs/security.md.
 
-The model is a stand-in, the rest is what an operator runs: a process of its own, with its page.
+The model is a stand-in. The rest is as an operator runs it: a process of its own, with its page.
 """
 
 import ast
@@ -30,7 +30,7 @@ from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.web import raw_server, served
-from ui.gradio_compat.mount import mount
+from ui.mount import mount
 
 SECRET = "a secret that nobody may read"
 
@@ -54,7 +54,7 @@ def secret(folder: Path) -> Path:
 
 
 def ask(site: str, target: str, method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
-    """One request whose target is sent as it stands, which clients would tidy up."""
+    """Send one request with its target unchanged, which other clients would normalise."""
     connection = http.client.HTTPConnection(urlsplit(site).netloc, timeout=60)
     connection.putrequest(method, target, skip_host="Host" in headers)
     for name, value in headers.items():
@@ -67,7 +67,7 @@ def ask(site: str, target: str, method: str = "GET", **headers: str) -> tuple[in
 
 
 def draw(site: str, prompt: Any) -> tuple[str, Any]:
-    """What the page's own API says in the end: "complete" or "error", and its data."""
+    """Draw with the page's own API; return its last event, "complete" or "error", and its data."""
     values = {"prompt": prompt, "steps": 2, "seed": 7}
     call = httpx.post(f"{site}/gradio_api/call/v2/generate", json=values)
     assert call.status_code == 200, call.text
@@ -77,7 +77,7 @@ def draw(site: str, prompt: Any) -> tuple[str, Any]:
     return name, json.loads(data)
 
 
-# --- files by their path ---
+# --- files by path ---
 
 TRAVERSALS = [
     "/gradio_api/file={}",
@@ -113,7 +113,7 @@ def test_no_file_by_its_path(site: str, secret: Path, target: str):
 
 
 def test_own_files_are_read_by_their_address_and_others_not(site: str):
-    """What was drawn can be read by who knows the address; neighbours and folders cannot."""
+    """Only the file at the exact address is readable, not its neighbours or its folders."""
     name, (pictures, *_) = draw(site, "a red star")
     assert name == "complete"
     path = Path(pictures[0]["path"])
@@ -130,7 +130,7 @@ FILE_DATA = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
 
 
 def test_no_file_named_in_a_form(site: str, secret: Path):
-    """A path where a text is expected is neither copied nor shown."""
+    """A file path in place of a text is neither copied nor shown."""
     for path in (str(secret), "/etc/passwd", "../" * 12 + "etc/passwd"):
         values = {"prompt": FILE_DATA | {"path": path}}
         refused = httpx.post(f"{site}/gradio_api/call/v2/generate", json=values)
@@ -141,7 +141,7 @@ def test_no_file_named_in_a_form(site: str, secret: Path):
 
 
 def test_a_file_named_in_a_call_of_the_page_is_not_read(site: str, secret: Path):
-    """Every function is asked for it, as a browser would; a device would block the server."""
+    """No function of the page reads a path sent as input; reading a device would block the server."""
     functions = httpx.get(f"{site}/config").json()["dependencies"]
     for path in (str(secret), "/etc/passwd", "/dev/zero", "http://127.0.0.1:9/a.png"):
         for function in functions:
@@ -163,7 +163,7 @@ def test_a_file_named_in_a_call_of_the_page_is_not_read(site: str, secret: Path)
 
 @contextmanager
 def bystander() -> Iterator[tuple[str, list[bytes]]]:
-    """A server that must not be asked anything, and what it was asked."""
+    """Yield the address of a server that must not be called, and a list of calls it received."""
     heard: list[bytes] = []
 
     def answer(asked: bytes) -> bytes:
@@ -197,7 +197,7 @@ def test_no_request_to_elsewhere(site: str):
         refused = httpx.post(f"{site}/gradio_api/call/v2/generate", json=values)
         assert refused.status_code == 403
         assert heard == []
-        assert httpx.get(url).text == "hi"  # it would have been noticed
+        assert httpx.get(url).text == "hi"  # calls do reach it
         assert len(heard) == 1
 
 
@@ -227,7 +227,7 @@ def test_no_redirect_to_elsewhere(site: str, target: str):
 
 
 def test_what_one_visitor_claims_is_not_told_to_another(site: str):
-    """Once, a forwarded host that somebody made up was where the next visitor was sent."""
+    """A forged host header must not appear in another visitor's page, as it once did."""
     for name in ("X-Forwarded-Host", "X-Gradio-Server", "Host"):
         for target in ("/", "/config", "/gradio_api/info", "/gradio_api/info/", "/?view=api"):
             ask(site, target, **{name: "evil.test"})
@@ -251,7 +251,7 @@ def test_no_other_page_may_read_this_one(site: str, origin: str, host: str | Non
 
 @pytest.mark.parametrize("origin", ["https://evil.test", "null"])
 def test_no_other_page_may_send_anything(site: str, origin: str):
-    """Even what a browser sends without asking first: a form, or a text."""
+    """Cross-origin requests are refused, even forms and texts that need no preflight."""
     headers = {"Origin": origin}
     file = {"files": ("a.png", b"x")}
     assert httpx.post(f"{site}/gradio_api/upload", files=file, headers=headers).status_code == 403
@@ -261,7 +261,7 @@ def test_no_other_page_may_send_anything(site: str, origin: str):
 
 
 def test_nothing_is_kept_in_cookies(site: str):
-    """So that a page elsewhere which sends a form has nobody's rights but its own."""
+    """Without cookies, a form sent from another site carries no visitor's rights."""
     for target in ("/", "/config", "/v1/model", "/logout"):
         cookies = ask(site, target)[1].get_all("Set-Cookie") or []
         assert all('=""' in cookie or "Max-Age=0" in cookie for cookie in cookies)
@@ -292,7 +292,7 @@ def test_a_body_without_a_stated_length_is_bounded(site: str):
         try:
             refused = httpx.post(site + path, content=endless(), headers=headers, timeout=60)
         except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
-            continue  # it hung up before all was sent
+            continue  # the server hung up before all was sent
         assert 400 <= refused.status_code < 500
 
 
@@ -306,7 +306,7 @@ def test_compressed_bodies_are_not_unpacked(site: str):
 
 
 def test_odd_multipart_bodies_take_no_time(site: str):
-    """A boundary with a million characters behind it once kept a server busy for minutes."""
+    """Odd multipart bodies are quick; a long boundary line once took a server minutes."""
     began = time.monotonic()
     for boundary, body in (
         (b"x", b"--x" + b"-" * 900_000),
@@ -355,7 +355,7 @@ def test_an_uploaded_page_is_not_shown_as_one(site: str, name: str):
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-# --- what is not there at all ---
+# --- routes that are disabled ---
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_no_such_route(site: str, method: str, target: str):
     assert ask(site, target, method)[0] == 404
 
 
-# --- what everybody can read ---
+# --- routes that anybody can read ---
 
 OPEN_TO_ALL = {
     "/": b"<!doctype html>",
@@ -401,7 +401,7 @@ OPEN_TO_ALL = {
 
 
 def test_what_is_readable_without_a_session(site: str, folder: Path):
-    """All of it, and none of it says who asked for what, or where files are."""
+    """Routes readable without a session reveal neither prompts nor paths of files."""
     draw(site, "my private prompt")
     for target, known in OPEN_TO_ALL.items():
         status, _, content = ask(site, target)
@@ -413,7 +413,7 @@ def test_what_is_readable_without_a_session(site: str, folder: Path):
 
 
 def addresses(routes: Sequence[BaseRoute]) -> Iterator[str]:
-    """As they are declared, those of applications that are mounted included."""
+    """Yield the declared paths of all routes, including those of mounted applications."""
     for route in iter_route_contexts(routes):
         inner = route.original_route
         if isinstance(inner, Mount):
@@ -425,7 +425,7 @@ def addresses(routes: Sequence[BaseRoute]) -> Iterator[str]:
 
 
 def test_the_tables_name_every_address():
-    """One that comes with another version of Gradio has to be looked at: closed, or named."""
+    """Every open route is in the table, so a route that a new Gradio version adds is noticed."""
     pipe, observer = FakePipeline().as_pipeline(), Observer()
     generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
     app = http_app.build(generator, observer)
@@ -437,7 +437,7 @@ def test_the_tables_name_every_address():
 
 
 def test_a_request_is_found_by_its_id_alone(site: str):
-    """And ids cannot be guessed: 24 of 64 characters each."""
+    """A request is found by its id only, and 24 characters of 64 cannot be guessed."""
     answer = httpx.post(f"{site}/v1/generate", json={"prompt": "a", "keep": True})
     request_id = answer.headers["Content-Location"].removeprefix("/v1/requests/")
     assert len(request_id) == 24

@@ -1,6 +1,6 @@
-"""Who is shown the page, up to its end.
+"""Sites that may embed the page, and how the program stops.
 
-Told to stop while somebody waits for pictures, the program lets them have them.
+A program that is told to stop first finishes the pictures that visitors wait for.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tests.web import Site, folder_served, serve, start, wait_until
 from tools.page_states import launched
 
 STEP_MS = 240
-# More than the system buffers for a client that does not read.
+# Larger than the system's buffers for a client that does not read.
 LARGE = b"\x89PNG" + bytes(24 * 2**20)
 ALL_ARE_SHOWN = """() => {
   const shown = [...document.querySelectorAll("#gallery .thumbnail-lg img")]
@@ -52,7 +52,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Another site by two names, of which only the first may show the page; its pages are below."""
+    """Yield another site's two addresses; only the first one may embed the page."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "empty.html").write_text("<!doctype html><title>Elsewhere</title>")
     with folder_served(folder) as port:
@@ -63,7 +63,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 def instance(
     others: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Instance]:
-    """The program, which the last test that has it may stop."""
+    """Run the program; the last test that uses it may stop it."""
     log = tmp_path_factory.mktemp("app") / "log"
     instance = Instance([*slowly.program(STEP_MS), "--cors-origins", others[0]], log)
     try:
@@ -92,7 +92,7 @@ EMBED = """async (url) => {
 def test_a_page_elsewhere_shows_this_one_only_if_it_is_named(
     browser: Browser, instance: Instance, others: tuple[str, str], allowed: bool
 ):
-    """As an element and in a frame."""
+    """Another site can embed the page, as an element or a frame, only if it is allowed."""
     page = browser.new_page()
     page.set_default_timeout(SHOWN_WITHIN_MS)
     refused: list[str] = []
@@ -117,7 +117,7 @@ def test_a_page_elsewhere_shows_this_one_only_if_it_is_named(
 
 
 def not_yet(page: Page) -> bool:
-    """Has the browser's events come in."""
+    """Let the browser's events arrive, and return False."""
     page.wait_for_timeout(20)
     return False
 
@@ -140,7 +140,7 @@ def test_the_component_is_read_by_nobody_who_is_not_named(
 
 
 def test_the_page_shows_the_pictures_that_were_being_drawn(browser: Browser, instance: Instance):
-    """And then the program ends."""
+    """The program shows the pictures it was drawing, and then ends."""
     with opened(browser, instance.url) as page:
         ask(page, "a large red star")
         expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d"))
@@ -154,7 +154,7 @@ def test_the_page_shows_the_pictures_that_were_being_drawn(browser: Browser, ins
 
 
 class Painting(LocalGenerator):
-    """Draws one large picture, when it is let."""
+    """A generator that draws one large picture once `may_end` is set."""
 
     def __init__(self) -> None:
         super().__init__(FakePipeline().as_pipeline(), Limits(), RateLimits(None, None), Observer())
@@ -169,7 +169,7 @@ class Painting(LocalGenerator):
 
 @contextmanager
 def asked(site: Site, **more: object) -> Iterator[socket.socket]:
-    """A connection on which the OpenAI route was asked for a picture, and little is buffered."""
+    """Request a picture from the OpenAI route, on a connection with a small receive buffer."""
     body = json.dumps({"prompt": "a star", **more}).encode()
     head = "POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     with socket.socket() as client:
@@ -186,7 +186,7 @@ def readiness(site: Site) -> httpx.Response:
 
 
 def rest(client: socket.socket) -> bytes:
-    """All that comes until the server hangs up."""
+    """Return everything the server sends until it hangs up."""
     parts = iter(lambda: client.recv(2**20), b"")
     return b"".join(parts)
 
@@ -213,11 +213,11 @@ def test_who_reads_slowly_is_sent_everything():
 
 
 def test_questions_are_answered_for_a_while_after_the_last_drawing():
-    """Of which the end may have come just before the signal."""
+    """Requests are answered for a while, even if the last drawing ended just before the signal."""
     painting = Painting()
     with serve(generator=painting, answers_on_s=8) as site:
         with asked(site) as client:
-            wait_until(lambda: site.server._drew_at > 0)  # it has noticed
+            wait_until(lambda: site.server._drew_at > 0)  # the server has seen it draw
             painting.may_end.set()
             assert client.recv(100).startswith(b"HTTP/1.1 200")
         site.stop()

@@ -1,4 +1,4 @@
-"""Visitors of every kind meet the real program with the real model, in a browser each."""
+"""Different visitors use the real program with the real model, each in a browser."""
 
 import re
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: st
         one.locator("#stop").click()
         expect(one.locator("#status")).to_have_text(CANCELLED)
         expect(other.locator("#status")).to_contain_text(step)
-        # Not because the other one had come to its end.
+        # The first request was stopped; it had not come to its end.
         unfinished = re.compile(r"Unfinished: step [1-4]?\d of 50")
         expect(one.locator("#gallery .caption-label").first).to_contain_text(unfinished)
         other.locator("#stop").click()
@@ -97,7 +97,7 @@ def test_in_their_own_language(browser: Browser, address: str, language: ModuleT
         ask_after_a_refusal(page, "a gun")
         expect(page.get_by_role("alert")).to_have_text(re.compile(r"\Wgun\W"))
         ask_after_a_refusal(page, PROMPT)
-        # Its own word for pictures, and its own mark between seconds and their tenths.
+        # Each language has its own word for pictures and its own decimal mark.
         drawn = re.compile(r"\b4 (imágenes|images)\D* \d+,\d s")
         expect(page.locator("#status")).to_have_text(drawn, timeout=DRAWN_WITHIN_MS)
 
@@ -114,7 +114,7 @@ def test_what_is_blocked_is_said_and_nothing_is_drawn(browser: Browser, address:
 
 
 def test_how_programs_ask_is_described(browser: Browser, address: str):
-    # Gradio looks there for what not every server of its kind has.
+    # Gradio's API page requests files that not every Gradio server has.
     with opened(browser, address, unless="Failed to load resource") as page:
         page.get_by_role("button", name="Use via API").click()
         described = page.locator(".api-docs")
@@ -146,7 +146,7 @@ def test_how_programs_ask_is_described(browser: Browser, address: str):
     ids=lambda each: "".join(each) if isinstance(each, dict) else "",
 )
 def test_programs_are_told_which_value_cannot_be(address: str, values: dict[str, Any], said: str):
-    client: Any = Client(address, verbose=False)  # whose own arguments have other types
+    client: Any = Client(address, verbose=False)  # its own annotations are narrower
     with pytest.raises(AppError, match=said):
         client.predict(**{"prompt": PROMPT} | values, api_name="/generate")
 

@@ -1,6 +1,6 @@
 """Agreement with torch's diffusers, through the files that `tools/make_goldens.py` wrote.
 
-The bounds are the project's promise in float32; a figure above one is a defect to be found.
+The bounds are the project's promise in float32; a larger difference is a defect.
 """
 
 import json
@@ -37,7 +37,7 @@ LEVELS = {
 BY_NOISE_LEVELS = [
     name
     for name in NAMES
-    if read_config(GOLDEN / name / "checkpoint").scheduler.name in LEVELS  # the others by timesteps
+    if read_config(GOLDEN / name / "checkpoint").scheduler.name in LEVELS  # others: timesteps
 ]
 
 for_every_checkpoint = pytest.mark.parametrize("name", NAMES)
@@ -56,7 +56,7 @@ def networks(name: str) -> Networks:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
-    """Makes the whole pipeline on one device, for two pictures of the checkpoint's own size."""
+    """Return a function that makes a pipeline on one device, for two pictures of default size."""
     cache_dir = tmp_path_factory.mktemp("private") / "cache"
 
     @cache
@@ -153,7 +153,7 @@ def test_schedule(name: str, steps: int) -> None:
     theirs = golden(name)[f"schedule_{steps}_timesteps"]
     assert ours.timesteps.dtype == np.float32
     assert list(ours.stops)[-1] == len(ours.timesteps)
-    # Karras timesteps are interpolated, the others are whole numbers or nearly so.
+    # Karras timesteps are interpolated; the others are whole numbers or nearly so.
     np.testing.assert_allclose(ours.timesteps, theirs, rtol=1e-6, atol=1e-4)
     assert ours.init_noise_sigma == pytest.approx(
         golden(name)[f"schedule_{steps}_init_noise_sigma"], rel=COMPONENT_BOUND
@@ -174,7 +174,7 @@ def negative_prompts(name: str) -> list[str]:
 
 
 def check_sample(pipe: SDXLPipeline, name: str, case: str, **request: Any) -> None:
-    """25 steps from the golden file's noise: latents and pictures, drawn as the page has it."""
+    """Draw 25 steps from the golden file's noise, watched as by the page, and compare them."""
     watched: list[jax.Array] = []
     draw = partial(draw_sample, pipe, name, **request)
     images = draw(output_type="np", on_step=lambda _, __, latents: watched.append(latents))
@@ -184,7 +184,7 @@ def check_sample(pipe: SDXLPipeline, name: str, case: str, **request: Any) -> No
 
 
 def draw_sample(pipe: SDXLPipeline, name: str, **request: Any) -> Any:
-    """The `images` of the golden file's prompts, from its noise."""
+    """Return the `images` of the golden file's prompts, drawn from its noise."""
     theirs = golden(name)
     prompts = json.loads(str(theirs["sample_prompts"]))
     return pipe.generate(prompts, latents=theirs["sample_latents"], **request).images
@@ -203,7 +203,7 @@ def test_sample_with_negative_prompts(start: Callable[..., SDXLPipeline], name: 
 
 @pytest.mark.parametrize("name", DRAWN_IN_EVERY_WAY)
 def test_sample_of_every_type(start: Callable[..., SDXLPipeline], name: str) -> None:
-    """All steps at once, which nobody watches."""
+    """Latents and pictures agree when all steps run at once, without a callback."""
     request = {"negative_prompt": negative_prompts(name), "guidance_scale": 5.0}
     latents = draw_sample(start(name), name, output_type="latent", **request)
     assert relative_error(latents, golden(name)["sample_negative_latents"]) <= LATENTS_BOUND
@@ -223,7 +223,7 @@ def test_sample_without_guidance(start: Callable[..., SDXLPipeline], name: str) 
 def test_sample_by_every_scheduler(
     start: Callable[..., SDXLPipeline], name: str, scheduler: str
 ) -> None:
-    """In place of the checkpoint's own; nothing compiles for that."""
+    """Samples agree with every other scheduler, and none of them needs a compilation."""
     start(name)
     with CompilationCount() as count:
         other = start(name, scheduler)

@@ -1,4 +1,4 @@
-"""The command line: what it writes, says and returns."""
+"""The command line: its files, messages and exit statuses."""
 
 import logging
 import os
@@ -37,7 +37,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, list[str], str]]:
-    """Runs the program on the smallest checkpoint: exit status, lines printed, messages."""
+    """Return a function that runs the command line on the smallest checkpoint.
+
+    It returns the exit status, the printed lines and the messages on stderr.
+    """
 
     def run(*arguments: str, model: Path = SMALLEST) -> tuple[int, list[str], str]:
         folders = ["--out", str(tmp_path / "out"), "--cache-dir", str(cache)]
@@ -92,7 +95,7 @@ def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) ->
     with CompilationCount() as count:
         status, printed, messages = run("a star", "a ring", "a square", long)
     assert (status, len(printed)) == (0, 5)
-    assert count.value in (0, 5)  # 0 where a test before this one has stored the executables
+    assert count.value in (0, 5)  # 0 if an earlier test has stored the executables
     drawn, cut = messages.splitlines()
     assert drawn.startswith("one picture of each: 'a star' 'a ring' 'a square' 'star ")
     assert cut.startswith("cut off, too long: ")
@@ -179,7 +182,7 @@ def test_a_device_that_fails(
 def test_bad_requests_are_known_at_once(
     tmp_path: Path, run: Callable[..., tuple], arguments: list[str], message: str
 ) -> None:
-    """Before the checkpoint is looked at, and leaving nothing behind."""
+    """Bad requests are refused before the checkpoint is read, and leave no files behind."""
     status, printed, messages = run(*arguments, model=tmp_path / "nothing")
     assert (status, printed) == (2, [])
     assert messages.startswith(f"error: {message}")
@@ -240,7 +243,7 @@ def test_a_file_in_place_of_the_folder(tmp_path: Path, run: Callable[..., tuple]
 def test_a_folder_that_cannot_be_written(
     tmp_path: Path, run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Permissions do not stop root, so the system's answer stands in for them.
+    # Permissions do not stop root, so the system's answer is replaced.
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "out")
     status, printed, messages = run("a star", model=tmp_path / "nothing")
     assert (status, printed) == (1, [])
@@ -271,7 +274,7 @@ def test_grid(count: int, grid: tuple[int, int]) -> None:
 
 
 def test_help() -> None:
-    """As a program of its own."""
+    """The program prints its help and nothing on stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "pipeline", "--help"],
         cwd=Path(__file__).parents[2],

@@ -1,4 +1,4 @@
-"""Text in, pictures out: what a request may ask for, what it gets, and what it is refused."""
+"""The whole pipeline from text to pictures: options, results and refused requests."""
 
 import logging
 import subprocess
@@ -32,7 +32,7 @@ from tests.checkpoints import (
 
 PROMPTS = ["a red star", "a blue circle", "a large green square", "two yellow rings"]
 SIZE = 16
-CLOSE = 1e-4  # of pictures in 0..1, and of latents: what the order of additions may change
+CLOSE = 1e-4  # tolerance for pictures in 0..1 and latents; the order of additions may differ
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def pictures(pipe: SDXLPipeline, *args: Any, **options: Any) -> np.ndarray:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
-    """How often each executable has run since the test began."""
+    """Count how often each executable has run since the test began."""
     counted: Counter[Any] = Counter()
     run = jax.stages.Compiled.__call__
 
@@ -59,7 +59,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
 
 
 def by_name(runs: Counter[Any], sampler: CompiledSampler) -> dict[str, int]:
-    """Those of one sampler that ran at all."""
+    """Return the run counts of one sampler's executables by name, without zeros."""
     counts = {name: runs[executable] for name, executable in sampler.executables.items()}
     return {name: count for name, count in counts.items() if count}
 
@@ -139,7 +139,7 @@ def test_variations(devices: int) -> None:
         options = {"seed": 7, "variation_seed": own}
         alone = pictures(pipe, "a star", **options, variation_strength=0.25)[0]
         assert difference(alone, varied.images[i]) <= CLOSE
-        # The further, the less like the picture of the seed.
+        # A stronger variation is less like the picture of the seed.
         far = pictures(pipe, "a star", **options, variation_strength=0.75)[0]
         assert 0.01 < np.abs(alone - plain[0]).mean() < np.abs(far - plain[0]).mean()
     np.testing.assert_array_equal(pictures(pipe, "a star", seed=7, variation_seed=9), plain)
@@ -193,14 +193,14 @@ def test_force_zeros_decides_what_none_means(
 def test_a_blank_prompt_is_one_without_words(
     pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch, force_zeros: bool
 ) -> None:
-    """As in diffusers: encoded like any other, and never zeroed."""
+    """As in diffusers, a blank prompt is encoded like any other and never zeroed."""
     config = replace(pipe._config, force_zeros_for_empty_prompt=force_zeros)
     monkeypatch.setattr(pipe, "_config", config)
     drawn = pictures(pipe, "")
     for blank in (" ", "\n\t \u3000", ["", " ", "\t", ""]):
         np.testing.assert_array_equal(pictures(pipe, blank), drawn)
     assert difference(pictures(pipe, "a star"), drawn) > 0.001
-    # Guidance leads away from the blank negative prompt, which is the same one unless it is zeroed.
+    # Guidance leads away from the negative prompt, which equals the prompt unless it is zeroed.
     unguided = pictures(pipe, "", guidance_scale=1)
     assert (difference(drawn, unguided) > 0.001) == force_zeros
     assert force_zeros or difference(drawn, unguided) <= CLOSE
@@ -212,7 +212,7 @@ def test_a_blank_prompt_is_one_without_words(
 def test_without_guidance_only_the_prompt_is_followed(
     devices: int, program: str, runs: Counter[Any]
 ) -> None:
-    """Half the work, unless the halves of guidance have devices of their own."""
+    """Without guidance half the work is saved, unless its halves have separate devices."""
     pipe = shared_pipeline(devices)
     rest = {"encode": 1, "noise": 1, "decode": 1}
     for scale in (1, 0.5, 0):
@@ -250,7 +250,7 @@ def test_guidance_until(devices: int) -> None:
     begun = draw(guidance_until=0.25)
     assert min(difference(begun, guided), difference(begun, unguided)) > 0.001
     np.testing.assert_array_equal(draw(guidance_until=0.25, on_step=lambda *_: None), begun)
-    # Of 4 steps the first 1.2 are as many as 1.
+    # 0.3 of 4 steps are 1.2, which is rounded to 1 step.
     np.testing.assert_array_equal(draw(guidance_until=0.3), begun)
 
 
@@ -327,10 +327,10 @@ def test_previews(pipe: SDXLPipeline) -> None:
     np.testing.assert_array_equal(watched, expected)
     assert seen == [1, -1, 2, -1, 3, -1, 4, -1, 5]
     assert {(look.shape, look.dtype) for look in looks} == {((4, 8, 8, 3), np.dtype(np.uint8))}
-    # From evaluation to evaluation the expectation changes less and less.
+    # The expected picture changes less and less from one evaluation to the next.
     moves = [np.abs(np.subtract(*pair, dtype=int)).mean() for pair in pairwise(looks)]
     assert moves[0] > moves[-1]
-    # Pictures differ from each other as soon as they are looked at.
+    # The pictures differ from each other in the first preview already.
     assert np.abs(looks[0][0].astype(int) - looks[0][1]).max() > 0
 
 
@@ -441,7 +441,7 @@ def test_another_size_compiles_only_what_depends_on_it(tmp_path: Path) -> None:
     assert set(own.executables) == set(added.executables)
     assert set(added.seconds) == set(own.seconds) - {"encode"}
     assert added.executables["encode"] is own.executables["encode"]
-    # The first size's text encoders are in the cache for a start with another one, too.
+    # A start with another size finds the text encoders of the first size in the cache.
     with CompilationCount() as count:
         tall = start(height=24)
     assert count.value == 0
@@ -479,7 +479,7 @@ def test_sizes_may_be_read_while_one_is_added(
 ) -> None:
     monkeypatch.setattr(pipe, "_by_size", {(16, 16): pipe._compiled})
     monkeypatch.setattr(CompiledSampler, "resized", lambda self, *_: self)
-    # As an error message does, and as a request is looked up.
+    # Error messages and requests iterate over the sizes in this way.
     reading = iter(pipe._by_size)
     read = [next(reading)]
     threads = [Thread(target=pipe.add_size, args=(16, 16 + 4 * i)) for i in range(1, 9)]
@@ -498,7 +498,7 @@ def test_sizes_share_their_parameters(pipe: SDXLPipeline) -> None:
         assert a is b
 
 
-# --- settings inside
+# --- settings inside pictures
 
 
 def test_settings_inside_every_picture(pipe: SDXLPipeline, tmp_path: Path) -> None:
@@ -747,7 +747,7 @@ def test_open_cache_folder(tmp_path: Path) -> None:
 
 
 def test_interrupted_while_it_looks_through_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever stops a start does not wait until all is compiled."""
+    """An interrupt while the checkpoint is examined stops the start before anything is compiled."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -759,7 +759,7 @@ def test_interrupted_while_it_looks_through_a_checkpoint(monkeypatch: pytest.Mon
 
 
 def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Executables come from the cache, and damaged ones are replaced on the way."""
+    """A restart takes executables from the cache and replaces damaged ones."""
 
     def start(folder: Path = SMALLEST) -> tuple[int, np.ndarray]:
         with CompilationCount() as count:
@@ -794,7 +794,7 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     np.testing.assert_array_equal(third, first)
     assert sorted((tmp_path / "cache").iterdir()) == stored
 
-    # What takes long to import is only for what is not kept.
+    # Modules that are slow to import are needed only for things that are not cached.
     program = """if True:
         import sys
         import jax
@@ -821,8 +821,8 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 @pytest.fixture
 def mixed_dtypes() -> Iterator[None]:
-    """JAX's attention and Flax's norms mix bfloat16 and float32, on purpose."""
-    jax.config.update("jax_numpy_dtype_promotion", "standard")  # in the threads that compile too
+    """Allow mixed dtypes: JAX's attention and Flax's norms mix them on purpose."""
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # also in the threads that compile
     yield
     jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -832,7 +832,7 @@ def mixed_dtypes() -> Iterator[None]:
 def test_other_size_and_precision(
     dtype: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As it is asked for, and as it is chosen where the hardware is made for it."""
+    """bfloat16 works if asked for, and by default on hardware that is made for it."""
     monkeypatch.setattr("pipeline.pipeline.worth_bfloat16", lambda *_: True)
     with caplog.at_level(logging.INFO, logger="pipeline"):
         pipe = SDXLPipeline.from_pretrained(

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import pytest
 
-# The number of a drawn checkpoint in the name of a test about it.
+# Matches the number of a drawn checkpoint in the name of a test.
 DRAWN = re.compile(r"^.*test_reference\.py::\w+\[(\d+).*$")
 
 collect_ignore_glob = ["*"]
@@ -30,20 +30,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One seed for all processes, as the heading says."""
+    """Choose one seed for all processes; the report's header shows it."""
     given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
     config.option.seed = secrets.randbelow(2**32) if given is None else given
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """xdist asks what to tell a process that it starts."""
+    """Pass the seed to a worker process that xdist starts."""
     node.workerinput["seed"] = node.config.option.seed
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keeps in one process what is about one checkpoint; xdist 3.8 loses groups with pytest 9.2."""
+    """Run all tests of one checkpoint in one process; xdist 3.8 loses groups with pytest 9.2."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByCheckpoint(LoadScopeScheduling):

@@ -25,7 +25,7 @@ from tools.tiny_checkpoints import (
 )
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
-# Stable Diffusion 1, where time and prompt are all that conditions the UNet.
+# Stable Diffusion 1: only the timestep and the prompt condition the UNet.
 NOTHING_ADDED = {"addition_embed_type": None, "use_linear_projection": False}
 SCHEDULER_CLASSES = (
     EulerDiscreteScheduler,
@@ -34,8 +34,8 @@ SCHEDULER_CLASSES = (
     PNDMScheduler,
     DPMSolverMultistepScheduler,
 )
-# Letters of several scripts, signs, emoji with joiners and selectors, controls, spaces of all
-# kinds: first and last code point of each range.
+# First and last code point of each range: letters of several scripts, signs, emoji with joiners
+# and selectors, control characters, spaces of all kinds.
 UNICODE_RANGES = (
     (0x20, 0x7E),
     (0xA0, 0x17F),
@@ -64,7 +64,7 @@ NASTY_PROMPTS = (
 
 
 def draw_text(rng: np.random.Generator) -> str:
-    """Up to 120 characters from everywhere in Unicode, words and ranges mixed."""
+    """Return up to 11 random words; each takes its letters from one of the Unicode ranges."""
     words = []
     for _ in range(rng.integers(1, 12)):
         first, last = UNICODE_RANGES[rng.integers(len(UNICODE_RANGES))]
@@ -75,7 +75,7 @@ def draw_text(rng: np.random.Generator) -> str:
 
 
 def draw_checkpoint(rng: np.random.Generator) -> Tiny:
-    """A checkpoint of any family and shape that is supported, as small as it can be."""
+    """Draw a checkpoint of any supported family and shape, as small as possible."""
     xl = _flip(rng)
     latent_channels = _pick(rng, (4, 8, 16))
     scheduler_class = _pick(rng, SCHEDULER_CLASSES)
@@ -102,7 +102,7 @@ def draw_checkpoint(rng: np.random.Generator) -> Tiny:
 
 
 def draw_flax_checkpoint(rng: np.random.Generator, *, xl: bool) -> Tiny:
-    """One of the shapes that diffusers' Flax classes have too, 16x16 pixels."""
+    """Draw a checkpoint of a shape that diffusers' Flax classes support, for 16x16 pixels."""
     added = {"addition_time_embed_dim": _pick(rng, (4, 10))} if xl else NOTHING_ADDED
     levels, latent_channels = _pick(rng, (2, 3)), _pick(rng, (4, 16))
     return Tiny(
@@ -145,9 +145,9 @@ def draw_flax_checkpoint(rng: np.random.Generator, *, xl: bool) -> Tiny:
 
 
 def draw_safety_checker(rng: np.random.Generator) -> dict[str, Any]:
-    """The arguments of one, for pictures of up to 40 pixels a side."""
+    """Draw the arguments of a safety checker for pictures of up to 40 pixels a side."""
     heads, patch = _pick(rng, (1, 2, 3)), _pick(rng, (5, 7, 8))
-    # Patches need not fill a picture.
+    # The patches need not cover the whole picture.
     side = patch * int(rng.integers(2, 5)) + _pick(rng, (0, 0, 3))
     return safety_checker(
         heads * _pick(rng, (4, 8, 10)),
@@ -183,8 +183,8 @@ def _text_encoder(rng: np.random.Generator) -> dict[str, Any]:
 
 def _unet(rng: np.random.Generator, latent_channels: int, xl: bool) -> dict[str, Any]:
     levels = _pick(rng, (2, 3, 4))
-    # At least eight values to a group at the deepest level: the norm of two nearly equal ones
-    # magnifies rounding a thousandfold, in torch as well.
+    # Each group has at least eight values at the deepest level: the norm of two nearly equal
+    # values magnifies rounding a thousandfold, in torch as well.
     groups = _pick(rng, (2, 4))
     deepest = (2, _pick(rng, (2, 3, 4)))
     channels = [8 * int(rng.integers(1, 4)) for _ in range(levels)]
@@ -220,13 +220,13 @@ def _transformer_depths(rng: np.random.Generator, levels: int) -> dict[str, Any]
 
 def _vae(rng: np.random.Generator, latent_channels: int, xl: bool) -> dict[str, Any]:
     groups = _pick(rng, (2, 4, 8))
-    # diffusers can do it with SDXL and 4 channels only.
+    # diffusers normalises latents only for SDXL with 4 channels.
     normalised = xl and latent_channels == 4 and _flip(rng)
     statistics = {
         "latents_mean": rng.normal(0, 0.3, 4).tolist(),
         "latents_std": rng.uniform(0.5, 1.5, 4).tolist(),
     }
-    # diffusers takes pictures whose sides are multiples of 8.
+    # diffusers accepts only pictures whose sides are multiples of 8.
     return vae(
         [8 * int(rng.integers(1, 3)) for _ in range(_pick(rng, (4, 5)))],
         layers_per_block=_pick(rng, (1, 2)),

@@ -1,7 +1,7 @@
 """Live agreement with diffusers 0.39's own Flax pipelines, which run in their own environment.
 
-It has torch's constants where it would have its own (`tools.incumbent`); how far its own ones move
-a picture is in the golden files.
+diffusers runs with torch's constants in place of its own (`tools.incumbent`). The golden files show
+how far its own constants change a picture.
 """
 
 import os
@@ -26,7 +26,7 @@ PICTURE_BOUND = 2 / 255
 
 @pytest.fixture(autouse=True)
 def _compiled_quickly() -> Iterator[None]:
-    """Pictures agree to two levels without most of XLA's optimisations, too."""
+    """Disable most of XLA's optimisations; pictures still agree to two levels of 255."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

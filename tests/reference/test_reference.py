@@ -1,8 +1,8 @@
-"""Live agreement with torch's diffusers on checkpoints and prompts that nobody has seen before.
+"""Live agreement with torch's diffusers on random checkpoints and prompts.
 
 Each checkpoint is drawn from the session's `--seed` and its own number, so that it can be drawn
-again alone. The bounds are those of the golden files; past them, what torch itself makes of other
-last bits of the input says how much of a difference is rounding.
+again alone. The bounds are the same as for the golden files. A larger difference is allowed where
+rounding explains it: where torch's own output changes as much when the input's last bits change.
 """
 
 import dataclasses
@@ -40,13 +40,13 @@ from tools.tiny_checkpoints import (
 COMPONENT_BOUND = 2e-5
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
-NUDGES_BOUND = 10  # times what torch makes of values that are rounded otherwise
+NUDGES_BOUND = 10  # times torch's own change when the last bits of its input change
 IMAGES = 2
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """One random checkpoint, on both sides."""
+    """A random checkpoint, loaded by torch's diffusers and by this project."""
 
     tiny: Tiny
     folder: Path
@@ -114,15 +114,15 @@ def test_text(drawn: Drawn) -> None:
 
 
 def nudged(x: np.ndarray) -> list[np.ndarray]:
-    """The same values with other last bits."""
+    """Return copies of x whose last bits are rounded down, towards zero and up."""
     return [np.nextafter(x, np.float32(to)) for to in (-np.inf, 0, np.inf)]
 
 
 def check_component(ours: Any, theirs: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> None:
-    """`ours` is what `theirs` makes of `x`.
+    """Assert that `ours` is close to `theirs(x)`.
 
-    Some of the drawn networks magnify what is rounded, torch's as well: how much is seen in what
-    becomes of `x` with other last bits.
+    Some of the drawn networks magnify rounding errors, in torch as well. The bound is therefore
+    raised to a multiple of the change that other last bits of `x` make in `theirs(x)`.
     """
     right = theirs(x)
     error = bound = relative_error(np.asarray(ours), right)
@@ -178,7 +178,10 @@ def test_schedule(drawn: Drawn) -> None:
 def reference_sample(
     drawn: Drawn, prompts: list[str], negative: Sequence[str], latents: np.ndarray, scale: float
 ) -> torch_reference.Sample:
-    """diffusers takes a negative prompt for all pictures or for none: two runs, put together."""
+    """Sample with torch, with each picture's own negative prompt or none.
+
+    diffusers takes a negative prompt for all pictures or for none, so two runs are combined.
+    """
     without, given = (
         torch_reference.sample(drawn.theirs, prompts, texts, latents, scale)
         for texts in (None, negative)
@@ -191,7 +194,7 @@ def reference_sample(
 
 
 def apart(one: torch_reference.Sample, other: torch_reference.Sample) -> np.ndarray:
-    """Of each picture: its latents' relative error, and its pixels' largest difference."""
+    """Return each picture's relative error of latents and largest pixel difference, `[2, N]`."""
     latents = map(relative_error, one.latents, other.latents)
     return np.array([[*latents], [*np.abs(one.images - other.images).max(axis=(1, 2, 3))]])
 
@@ -208,7 +211,7 @@ def check_sample(
     errors = apart(torch_reference.Sample(latents, images), theirs)
     bounds = np.array([[LATENTS_BOUND], [PICTURE_BOUND]])
     if (errors > bounds).any():
-        # As in `check_component`; over 25 steps it is up to a millionfold.
+        # Networks magnify rounding as in `check_component`, over 25 steps up to a millionfold.
         moved = [
             apart(reference_sample(drawn, prompts, negative, each, scale), theirs)
             for each in nudged(noise)
@@ -227,18 +230,18 @@ def test_samples_of_drawn_prompts(drawn: Drawn, pipe: SDXLPipeline) -> None:
 def test_samples_of_nasty_prompts(
     drawn: Drawn, pipe: SDXLPipeline, request: pytest.FixtureRequest
 ) -> None:
-    """Draw each nasty text, blank ones included, as a prompt and as a negative prompt."""
+    """Each nasty text, blank ones included, agrees as a prompt and as a negative prompt."""
     number = request.node.callspec.params["drawn"]
     for turn in (2 * number, 2 * number + 1):
         prompts = [NASTY_PROMPTS[(2 * turn + i) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
-        # Not the prompt's own text, with which guidance would change nothing.
+        # The negative prompt differs from the prompt; otherwise guidance would change nothing.
         negative = [NASTY_PROMPTS[(2 * turn + i + 1) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
         check_sample(drawn, pipe, prompts, negative, 5.0)
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_safety_checker(number: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Embeddings of pictures of any size, and verdicts by thresholds that are close."""
+    """Embeddings agree for pictures of any size, and verdicts agree at close thresholds."""
     rng = np.random.default_rng([request.config.getoption("--seed"), 17, number])
     arguments = draw_safety_checker(rng)
     print(arguments)
@@ -265,7 +268,7 @@ def test_safety_checker(number: int, request: pytest.FixtureRequest, tmp_path: P
 
 
 def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Peak signal-to-noise ratio in dB of pictures in 0..1."""
+    """Return the peak signal-to-noise ratio in dB of pictures in 0..1."""
     return float(-10 * np.log10(np.mean((ours - theirs) ** 2)))
 
 

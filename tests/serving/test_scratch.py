@@ -1,4 +1,4 @@
-"""Folders for temporary files: whose process lives keeps its own, whose was killed loses it."""
+"""Folders for temporary files: they are kept while their process lives, and removed if it died."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ PROGRAM = "from serving import scratch; print(scratch.make_folder(), flush=True)
 
 
 class Process:
-    """One with a folder of its own, and a file in it."""
+    """A process with a temporary folder of its own, and a file in the folder."""
 
     def __init__(self, temporary: Path) -> None:
         self.popen = subprocess.Popen(
@@ -61,7 +61,7 @@ def test_the_next_start_removes_what_a_killed_process_left(start: Callable[[], P
 
 def test_what_is_not_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "sdxl-page-notes").mkdir()  # which others may read: none of ours
+    (tmp_path / "sdxl-page-notes").mkdir()  # readable by others, so not ours
     (tmp_path / "elsewhere").mkdir(0o700)
     (tmp_path / "sdxl-page-link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "sdxl-page-file").write_text("kept")

@@ -1,4 +1,4 @@
-"""An operator's own screening: what it is given, what becomes of its answers, and who sees what."""
+"""An operator's own screening: its input, the effect of its answers, and the visible pictures."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ from ui.model_kind import Kind
 
 
 class Screening:
-    """A screen that does what a test says, and keeps what it was given."""
+    """A screen with replaceable behaviour that records its input."""
 
     def __init__(self) -> None:
         self.by: Any = screens.every_second
@@ -126,7 +126,7 @@ def test_without_an_answer_for_each_there_are_no_pictures(
 
 @pytest.fixture(params=["here", "elsewhere"])
 def site(pipe: SDXLPipeline, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """An instance that draws, or one that has it draw."""
+    """Serve an instance that draws, or a front-end with that instance behind it."""
     none = RateLimits(None, None)
     generator = LocalGenerator(pipe, Limits(), none, Observer())
     with serve(generator=generator) as behind:

@@ -32,7 +32,8 @@ def test_the_model_is_near_a_simulation(load: float, replicas: int, variation: f
     waits = sorted(simulated_waits(poisson(asked.arrivals, count, rng), services, replicas))
     for part in (0.95, 0.99):
         waited = waits[int(part * count)]
-        # Where few wait it is too short by a tenth of a drawing time at most; else rather too long.
+        # Where few wait, the model is too short by at most a tenth of a drawing time.
+        # Elsewhere it is rather too long.
         at_least, at_most = waited - max(0.1, 0.05 * waited), 1.25 * waited
         assert at_least < asked.wait_s(part) < at_most
     waiting = sum(wait > 0 for wait in waits) / count

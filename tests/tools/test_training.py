@@ -29,7 +29,7 @@ TINY = Settings(
 
 @pytest.fixture(scope="module", autouse=True)
 def standard_promotion() -> Iterator[None]:
-    """Optax mixes dtypes on purpose."""
+    """Allow mixed dtypes, which Optax uses on purpose."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -40,14 +40,14 @@ def small_batches() -> Iterator[None]:
         patch.setattr(train_vae, "CROPS", 2)
         patch.setattr(reader, "BATCH", 2)
         patch.setattr(train_unet, "BATCH", 2)
-        # Muon, which `fit_line` shows, takes a minute to compile for a network.
+        # Muon takes a minute to compile for a network; `fit_line` covers it.
         patch.setattr(training, "optimiser", lambda *_, **__: optax.adam(1e-3))
         yield
 
 
 @pytest.fixture(scope="module")
 def trained(small_batches: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Work, Path]:
-    """A finished training and its checkpoint."""
+    """Return the work folder of a finished training and its checkpoint."""
     folder = tmp_path_factory.mktemp("training")
     checkpoint = copy_checkpoint(folder)
     work = Work(folder / "work", TINY)
@@ -60,7 +60,7 @@ def run(folder: Path) -> Run:
 
 
 def fit_line(folder: Path, steps: int, stop_at: int | None = None) -> Tree:
-    """Trains a single kernel; `stop_at` is the step at which somebody interrupts it."""
+    """Train a single kernel; `stop_at` is the step at which the training is interrupted."""
 
     def batch(i: int) -> tuple[np.ndarray]:
         if i == stop_at:

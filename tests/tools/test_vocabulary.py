@@ -27,7 +27,7 @@ def load(folder: Path, words: Sequence[str], pad_token: str = END) -> Tokenizer:
 
 
 def middle(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids between the start and the end token, of a tokenizer that pads with the latter."""
+    """Return the ids between start and end token; the tokenizer pads with the end token."""
     start, end = tokenizer.vocabulary_size - 2, tokenizer.vocabulary_size - 1
     ids = tokenizer.tokenize(prompt).input_ids.tolist()
     assert ids[0] == start

@@ -1,6 +1,5 @@
-"""The page's own functions, with a stand-in for what draws."""
+"""The page's own functions, with a stand-in for the generator."""
 
-import ast
 import asyncio
 import errno
 import os
@@ -77,7 +76,7 @@ def said_of(request: Request, seed: int) -> dict[str, str | int | float | None]:
 
 
 class StandIn:
-    """A generator that draws nothing, but notes what it was asked."""
+    """A generator that draws nothing, but records its requests."""
 
     model = MODEL
     load = Load(0, 0, 3, accepting=True)
@@ -165,7 +164,7 @@ def test_what_a_program_calls_its_session_is_not_kept_at_any_length():
 
 
 def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Shown]:
-    """Everything the page is told during one request."""
+    """Return all updates that the page receives during one request."""
 
     async def collect() -> list[Shown]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
@@ -175,7 +174,7 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
     return asyncio.run(collect())
 
 
-# --- what is sent becomes a request ---
+# --- from fields to a request ---
 
 
 def test_plain_request():
@@ -304,7 +303,7 @@ def test_surprises_are_many_and_short(kind: Kind):
     assert all(prompt.startswith("a") and len(prompt) <= 80 for prompt in found)
 
 
-# --- several prompts, and how long they are ---
+# --- several prompts, and their lengths ---
 
 
 def test_a_picture_for_each_line():
@@ -359,7 +358,7 @@ def test_the_cut_part_is_shown_as_you_type():
     assert "background" in styled
 
 
-# --- what a visitor is shown ---
+# --- updates of the page ---
 
 
 def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -384,7 +383,7 @@ def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: 
 
 @pytest.mark.parametrize("error", [None, Error(ErrorKind.CANCELLED, "Stopped.")])
 def test_the_history_is_told_of_a_request_at_its_end_as_well(error: Error | None):
-    # Gradio drops what it is told at first where another request ends at the same moment.
+    # Gradio drops the first update if another request ends at the same moment.
     updates = shown(StandIn(error=error), steps=3)
     entry = updates[0].history
     assert entry["link"]
@@ -568,7 +567,7 @@ def test_bar_says_how_far():
 
 def test_bar_moves_calmly(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generation, "BAR_SECONDS", 60.0)
-    # That it was sent, that it starts, how the pictures look, and how it ended.
+    # The updates are: sent, started, the preview, and the end.
     assert len(shown(StandIn(), steps=50)) == 4
 
 
@@ -585,7 +584,7 @@ def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPat
         updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
             SENDER, **VALUES, **OTHERS, randomise=False
         )
-        told = [await anext(updates) for _ in range(5)]  # sent, queued, and then pauses
+        told = [await anext(updates) for _ in range(5)]  # sent, queued, then pauses
         assert told[-1] == Shown()
         await asyncio.wait_for(updates.aclose(), 30)
 
@@ -730,7 +729,7 @@ def test_nobody_waits_for_a_file_that_is_written(monkeypatch: pytest.MonkeyPatch
     assert len(shown(stopped)[-1].gallery) == 2
     asyncio.run(Drawing(StandIn(), Kind.MINIATURE).for_programs(SENDER, "a red star"))
     assert len(threads) == 10
-    # That of the event loop has others to answer.
+    # The event loop's thread must stay free for other visitors.
     assert threading.main_thread() not in threads
 
 
@@ -770,17 +769,3 @@ assert not [file for file in opened if file.endswith(".pyi")]
 assert inspect.getfile(gradio) == gradio.__file__
 """
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("folder", "foreign"),
-    [("pipeline", {"gradio", "ui", "serving", "app"}), ("serving", {"gradio", "ui", "jax", "app"})],
-)
-def test_imports_run_one_way(folder: str, foreign: set[str]):
-    # What Ray Serve starts is a way in, as app.py is, and puts the rest together.
-    for path in set((ROOT / folder).rglob("*.py")) - {ROOT / "serving" / "ray_app.py"}:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module]
-            assert not {name.partition(".")[0] for name in names} & foreign, path

@@ -1,4 +1,4 @@
-"""What the list of a browser's requests is told, and what it may ask for."""
+"""Entries of a browser's list of requests, and the data that it may send back."""
 
 from pathlib import Path
 

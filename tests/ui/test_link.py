@@ -1,4 +1,4 @@
-"""Settings in the query of a link, as the page writes them and as others may."""
+"""Settings in the query of a link, as written by the page or by others."""
 
 from dataclasses import replace
 from typing import Any

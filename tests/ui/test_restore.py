@@ -1,4 +1,4 @@
-"""Settings from pictures and texts that a visitor brings."""
+"""Settings restored from a visitor's pictures and texts."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
 from tests.ui.test_generation import MODEL, StandIn
 from ui import i18n, restore, settings
-from ui.gradio_compat.mount import mount
+from ui.mount import mount
 from ui.restore import RestoreError
 
 MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 8, 8, "org/model", None, "Euler")
@@ -30,7 +30,7 @@ MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 8, 8, "org/model", None, "Eul
 
 @pytest.fixture
 def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Gradio's folder."""
+    """Make a folder for uploads and set it as Gradio's."""
     folder = tmp_path / "uploads"
     folder.mkdir()
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder))
@@ -39,7 +39,7 @@ def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def upload(uploads: Path) -> Path:
-    """Where an upload lies."""
+    """Return the path of an upload in Gradio's folder."""
     (uploads / "hash").mkdir()
     return uploads / "hash" / "x.png"
 
@@ -53,7 +53,7 @@ def picture(path: Path, text: str | None) -> Path:
 
 
 def huge_png(path: Path) -> Path:
-    """Says that it has a hundred million pixels."""
+    """Write a PNG whose header claims a hundred million pixels."""
     header = struct.pack(">IIBBBBB", 10_000, 10_000, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
     path.write_bytes(
@@ -135,7 +135,7 @@ def test_a_call_that_names_no_file(uploads: Path, upload: Path):
     assert upload.parent.exists()
 
 
-# --- what is deleted, and what is not ---
+# --- deletion of uploads ---
 
 
 def test_only_uploads_are_opened_and_deleted(
@@ -189,7 +189,7 @@ def test_a_folder_goes_with_the_last_picture_in_it(upload: Path):
 
 
 def restored(client: TestClient, content: bytes, **headers: str) -> list[Any]:
-    """What the page shows after a picture was dropped on it, as browsers do that."""
+    """Return the page's updates after a picture is dropped on it, sent as a browser would."""
     config = client.get("/config").json()
     place = next(
         each["id"]
@@ -229,7 +229,7 @@ def test_nothing_of_a_restored_picture_stays(uploads: Path):
         assert [*uploads.rglob("*")] == before
 
 
-# --- bounds ---
+# --- limits ---
 
 
 def test_few_pictures_are_read_at_a_time_and_the_page_goes_on(
@@ -261,7 +261,7 @@ def test_few_pictures_are_read_at_a_time_and_the_page_goes_on(
         return await restore._of_picture({"path": str(path)})
 
     monkeypatch.setattr(metadata, "read", read_slowly)
-    for _ in range(2):  # event loops
+    for _ in range(2):  # with two event loops
         upload.parent.mkdir(exist_ok=True)
         assert asyncio.run(drop_many()) > 10
     assert most == restore.MOST_READ == 2

@@ -1,4 +1,4 @@
-"""A picture's settings in the page: shown as text, and put into the fields."""
+"""A picture's settings in the page, shown as text and copied into the fields."""
 
 from dataclasses import replace
 
@@ -81,7 +81,7 @@ def test_shown_as_text_and_copied_whole():
     assert "<b>" not in shown
     assert "&lt;b&gt;model&lt;/b&gt;" in shown
     assert f"<dt>{i18n.SIZE}</dt><dd>256 × 256</dd>" in shown
-    assert "Negative prompt: dull" in shown  # in what is copied
+    assert "Negative prompt: dull" in shown  # in the text to copy
     assert metadata.from_text(metadata.to_text(hostile)) == hostile
 
 
@@ -89,7 +89,7 @@ def test_long_texts_are_not_shown_in_full():
     long = replace(MADE_HERE, prompt="<" * 900_000, model="\ud800" * 900_000)
     shown = settings.as_html(long)
     assert shown == settings.as_html(settings.bounded(long))
-    assert shown.count("&lt;") == 2 * (2000 + 1)  # shown and copied
+    assert shown.count("&lt;") == 2 * (2000 + 1)  # in the shown and the copied text
     shown.encode()
     assert settings.is_shortened(settings.bounded(long))
     assert settings.bounded(MADE_HERE) == MADE_HERE

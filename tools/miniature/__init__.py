@@ -1,1 +1,1 @@
-"""The bundled miniature: the pictures it learns from, its training and its judge."""
+"""The bundled miniature: its training pictures, its training and its judge."""

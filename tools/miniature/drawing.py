@@ -1,8 +1,7 @@
-"""Draws a scene as a picture, from signed distances.
+"""Drawings of scenes, made from signed distances.
 
-A signed distance says how far a pixel is from a shape's edge, negative inside. With
-it, smooth edges, outlines and soft edges are one line each, and nothing needs to be
-drawn larger and shrunk.
+A signed distance is the distance of a pixel from a shape's edge, negative inside. It makes smooth
+edges, outlines and soft edges one line each, without drawing at a larger size and shrinking.
 
 Source of the distance formulas: Inigo Quilez, https://iquilezles.org/articles/distfunctions2d/
 """
@@ -13,7 +12,7 @@ import numpy as np
 
 from tools.miniature.scenes import BACKGROUNDS, COLOURS, RGB, Scene, Thing
 
-# Width of a thing as a part of the picture's width, alone and as one of two.
+# Width of a thing as a fraction of the picture's width, alone and as one of two.
 _ALONE = {"small": 0.36, "medium": 0.52, "large": 0.72}
 _PAIRED = {"small": 0.28, "medium": 0.34, "large": 0.4}
 _CONTAINER, _CONTENT = 0.76, 0.27
@@ -22,11 +21,11 @@ _WHITE, _DARK = np.float32(250), np.float32(20)
 
 
 def draw(scene: Scene, rng: np.random.Generator, size: int = 256) -> np.ndarray:
-    """Draws a scene, with a little chance in places, sizes and angles.
+    """Draw a scene, with slightly random places, sizes and angles.
 
     Args:
         scene: what to draw.
-        rng: the only source of chance.
+        rng: the only source of randomness.
         size: picture height and width in pixels.
 
     Returns:
@@ -39,7 +38,7 @@ def draw(scene: Scene, rng: np.random.Generator, size: int = 256) -> np.ndarray:
 
 
 def signed_distance(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Distance from a shape's edge, negative inside.
+    """Return the distance from a shape's edge, negative inside.
 
     Args:
         shape: a word from `SHAPES`.
@@ -63,7 +62,7 @@ def signed_distance(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _background(colour: RGB, size: int) -> np.ndarray:
-    """float32 [size, size, 3]: the colour, gently lighter above and darker below."""
+    """Return float32 [size, size, 3]: a colour, slightly lighter above and darker below."""
     slope = np.linspace(0.07, -0.07, size, dtype=np.float32)[:, None]
     base = np.array(colour, np.float32)
     rows = base + np.abs(slope) * (np.where(slope > 0, _WHITE, _DARK) - base)
@@ -73,7 +72,7 @@ def _background(colour: RGB, size: int) -> np.ndarray:
 def _placed(
     scene: Scene, rng: np.random.Generator
 ) -> list[tuple[Thing, tuple[float, float], float]]:
-    """Each thing with its centre (x, y) and width, in parts of the picture's width."""
+    """Return each thing with its centre (x, y) and width, as fractions of the picture's width."""
     things = scene.things
     stretch = rng.uniform(0.95, 1.05, len(things))
     if len(things) == 1:
@@ -108,7 +107,7 @@ def _single_centre(position: str, width: float) -> tuple[float, float]:
 
 
 def _pair_centres(relation: str, first: float, second: float) -> list[tuple[float, float]]:
-    """Both centres, with the same gap before, between and after the two."""
+    """Return both centres, with the same gap before, between and after the two things."""
     gap = (1 - first - second) / 3
     if relation in ("above", "left of"):
         a, b = gap + first / 2, 1 - gap - second / 2
@@ -122,7 +121,7 @@ def _pair_centres(relation: str, first: float, second: float) -> list[tuple[floa
 def _paint(
     picture: np.ndarray, thing: Thing, style: str, x: float, y: float, width: float, degrees: float
 ) -> None:
-    """Paints one thing into float32 [size, size, 3], in place."""
+    """Paint one thing into float32 [size, size, 3], in place."""
     size = picture.shape[0]
     radius = width * size / 2
     reach = 1.15 * radius + 0.05 * size
@@ -144,7 +143,7 @@ def _paint(
 
 
 def _coverage(distance: np.ndarray, edge: float) -> np.ndarray:
-    """How much of a pixel is covered, 0 to 1, across an edge of that many pixels."""
+    """Return how much of each pixel is covered, 0 to 1, across an edge of `edge` pixels."""
     t = np.clip(0.5 - distance / np.float32(edge), 0, 1)
     return t if edge <= 1 else t * t * (3 - 2 * t)
 
@@ -154,14 +153,14 @@ def _blend(region: np.ndarray, colour: np.ndarray, coverage: np.ndarray) -> None
 
 
 def _outline_colour(colour: np.ndarray) -> np.ndarray:
-    """A darker shade of the thing's own colour; a lighter one for dark things."""
+    """Return a darker shade of a colour; a lighter one for dark colours."""
     if colour.mean() < 60:
         return colour + np.float32(0.55) * (_WHITE - colour)
     return colour * np.float32(0.5)
 
 
 def _shaded(colour: np.ndarray, style: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The colour of a thing's pixels: [3], or [h, w, 3] for a glossy one."""
+    """Return the colour of a thing's pixels: [3], or [h, w, 3] for a glossy one."""
     if style != "glossy":
         return colour
     light = np.exp(-((u + np.float32(0.35)) ** 2 + (v + np.float32(0.4)) ** 2) / np.float32(0.18))
@@ -181,7 +180,7 @@ def _heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _polygon(right_half: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Distance from a polygon that is its own mirror image, left to right.
+    """Return the distance from a polygon that is symmetric, left to right.
 
     Args:
         right_half: float32 [n, 2], its corners with x >= 0, from top to bottom.
@@ -202,7 +201,10 @@ def _polygon(right_half: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray
 
 
 def _regular(corners: int, radius: float, dent: float = 1.0) -> list[tuple[float, float]]:
-    """Right half of a regular polygon that points up; every other corner dented."""
+    """Return the right half of a regular polygon that points up.
+
+    The radius of every other corner is multiplied by `dent`.
+    """
     angles = np.pi * np.arange(corners // 2 + 1) / (corners / 2)
     radii = radius * np.where(np.arange(len(angles)) % 2, dent, 1)
     return [(r * np.sin(a), -r * np.cos(a)) for a, r in zip(angles, radii, strict=True)]

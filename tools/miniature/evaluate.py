@@ -1,7 +1,7 @@
-"""Judges a trained miniature: `python -m tools.miniature.evaluate --out report.json`.
+"""Judge a trained miniature: `python -m tools.miniature.evaluate --out report.json`.
 
-Every picture is drawn by the pipeline itself, at 25 steps and guidance 5, from prompts that state
-everything, a quarter of them with a colour and shape that training never showed together.
+The pipeline itself draws every picture, at 25 steps and guidance 5, from prompts that state
+everything. A quarter of the prompts has a colour and shape that training never showed together.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from tools.miniature.scenes import COLOURS, SHAPES, Scene, prompt, random_scene
 from tools.miniature.train_vae import draw_pool, psnr
 from tools.miniature.training import sheet
 
-HELD_OUT_EVERY = 4  # one scene in so many
-SEED = 1000  # far from those that training uses
+HELD_OUT_EVERY = 4  # one scene in this many
+SEED = 1000  # far from the seeds that training uses
 
 
 def main() -> None:
-    """Measures, prints, and writes the report and a sheet of samples."""
+    """Measure, print, and write the report and a sheet of samples."""
     parser = argparse.ArgumentParser(prog="python -m tools.miniature.evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=BUNDLED)
     parser.add_argument("--prompts", type=int, default=512, help="a multiple of --batch")
@@ -49,13 +49,13 @@ def main() -> None:
 
 
 def draw_scenes(count: int) -> list[Scene]:
-    """Scenes that training did not see, every fourth with a held-out pair."""
+    """Draw scenes that training did not see, every fourth with a held-out pair."""
     rng = np.random.default_rng(SEED)
     return [random_scene(rng, held_out=i % HELD_OUT_EVERY == 0) for i in range(count)]
 
 
 def score(scenes: Sequence[Scene], pictures: np.ndarray) -> dict[str, float]:
-    """Shares, in percent, of pictures `[n, H, W, 3]` uint8 that show what was asked for."""
+    """Return the percentages of pictures `[n, H, W, 3]` uint8 that show what was asked for."""
     pairs = zip(pictures, scenes, strict=True)
     both = [(scene, judge_scene(picture, scene)) for picture, scene in pairs]
     single = [(scene, verdict) for scene, verdict in both if len(scene.things) == 1]
@@ -73,8 +73,9 @@ def score(scenes: Sequence[Scene], pictures: np.ndarray) -> dict[str, float]:
 
 
 def negative_prompts(pipe: SDXLPipeline, count: int) -> dict[str, float]:
-    """How often a colour turns up where the prompt leaves it open, without and with a negative
-    prompt that names it; `count` pictures for every colour.
+    """Return how often a colour appears when the prompt leaves it open.
+
+    Compares no negative prompt with one that names the colour; `count` pictures for every colour.
     """
     without, named = [], []
     for i, colour in enumerate(COLOURS):

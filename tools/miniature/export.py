@@ -1,4 +1,4 @@
-"""Writes trained networks as a checkpoint in diffusers' layout."""
+"""The export of trained networks to a checkpoint in diffusers' layout."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ STEMS = {
 
 
 def write_weights(folder: Path, component: str, module: nnx.Module) -> None:
-    """Replaces a component's weights, in float16: one file, or shards with their index."""
+    """Replace a component's weights, in float16: one file, or shards with their index."""
     target = folder / component
     target.mkdir(parents=True, exist_ok=True)
     for old in target.glob("*.safetensors*"):
@@ -42,7 +42,7 @@ def write_weights(folder: Path, component: str, module: nnx.Module) -> None:
 
 def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
     save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(0o644)  # safetensors makes files that only their owner can read
+    file.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def _split(tensors: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:

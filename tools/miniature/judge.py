@@ -1,12 +1,12 @@
-"""Says what a picture of a scene shows, without knowing what was asked for.
+"""A judge that says what a picture of a scene shows, without knowing what was asked for.
 
-Plain image processing, nothing learned: the background is what the border shows;
-things are even regions that differ from it; colours are the nearest palette entry in
-CIE L*a*b*; shapes are the template with the best overlap.
+Plain image processing, nothing learned: the background is the border's colour; things are even
+regions that differ from it; colours are the nearest palette entry in CIE L*a*b*; shapes are the
+template with the best overlap.
 
     python -m tools.miniature.judge --renders 500
 
-measures the judge itself on pictures whose content is known.
+Measures the judge itself on pictures whose content is known.
 """
 
 import argparse
@@ -28,10 +28,10 @@ _BORDER = 3  # pixels at that width that show nothing but background
 # In L*a*b* units. The closest two colours of the palette are 30 apart.
 _UNLIKE_BACKGROUND = 13.0
 _SAME_COLOUR = 20.0
-# Per pixel: steeper than this is an edge between things, flatter is shading.
+# Slope per pixel: a steeper one is an edge between things, a flatter one is shading.
 _EDGE = 4.5
 
-_SMALLEST = 0.004  # of the picture's area; anything less is a speck
+_SMALLEST = 0.004  # as a fraction of the picture's area; anything less is a speck
 _THINNEST = 2.0  # pixels from a region's edge to its middle; anything less is an outline
 
 
@@ -41,8 +41,8 @@ class SeenThing:
 
     Attributes:
         colour, shape: words from `COLOURS` and `SHAPES`.
-        centre: (x, y) of its middle, in parts of the picture's width and height.
-        area: part of the picture that it covers.
+        centre: (x, y) of its middle, as fractions of the picture's width and height.
+        area: the fraction of the picture that it covers.
     """
 
     colour: str
@@ -53,7 +53,7 @@ class SeenThing:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a picture shows: a word from `BACKGROUNDS`, and things, largest first."""
+    """A picture's content: a word from `BACKGROUNDS`, and things, largest first."""
 
     background: str
     things: tuple[SeenThing, ...]
@@ -61,12 +61,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which parts of a scene a picture gets right.
+    """The parts of a scene that a picture gets right.
 
     Attributes:
-        background: its colour.
-        colour: that of the scene's only thing, or both colours of its two things.
-        shape: that of the scene's only thing, or both shapes of its two things.
+        background: whether its colour is right.
+        colour: whether the colours of all things are right.
+        shape: whether the shapes of all things are right.
     """
 
     background: bool
@@ -76,12 +76,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Region:
-    """Where one thing is in the reduced picture.
+    """One thing's place in the reduced picture.
 
     Attributes:
         colours: float32 [n, 3], L*a*b*, from its even middle.
-        mask: bool [_SIZE, _SIZE], the visible part of it.
-        whole: the same, with the things that lie inside it.
+        mask: bool [_SIZE, _SIZE], its visible part.
+        whole: the mask together with those of the things that lie inside it.
     """
 
     colours: np.ndarray
@@ -90,7 +90,7 @@ class Region:
 
 
 def look(picture: np.ndarray) -> Seen:
-    """Says what a picture shows.
+    """Return what a picture shows.
 
     Args:
         picture: uint8 [H, W, 3], sRGB, H = W.
@@ -98,15 +98,15 @@ def look(picture: np.ndarray) -> Seen:
     lab = _to_lab(_reduced(picture))
     background = _nearest(np.median(_border_of(lab), axis=0), BACKGROUNDS)
     things = [_describe(region) for region in _regions(lab, _foreground(lab))]
-    # The grammar has no thing in its background's colour: that is an uneven background.
+    # The grammar has no thing in its background's colour, so this is an uneven background.
     things = [thing for thing in things if thing.colour != background]
     return Seen(background, tuple(sorted(things, key=lambda thing: -thing.area)))
 
 
 def judge_scene(picture: np.ndarray, scene: Scene) -> Verdict:
-    """Compares a picture, uint8 [H, W, 3], with the scene that was asked for.
+    """Compare a picture, uint8 [H, W, 3], with the scene that was asked for.
 
-    With one thing asked for, the largest one that is seen counts.
+    If one thing was asked for, the largest one that is seen counts.
     """
     seen = look(picture)
     things = seen.things[: len(scene.things)]
@@ -118,10 +118,10 @@ def judge_scene(picture: np.ndarray, scene: Scene) -> Verdict:
 
 
 def has_colour(picture: np.ndarray, name: str) -> bool:
-    """Whether the background or any thing in a picture, uint8 [H, W, 3], is of a colour.
+    """Return whether the background or any thing in a picture, uint8 [H, W, 3], has a colour.
 
     Raises:
-        ValueError: the palette has no colour of that name.
+        ValueError: if the palette has no colour of that name.
     """
     if name not in COLOURS:
         raise ValueError(f"unknown colour {name!r}; known: {', '.join(COLOURS)}")
@@ -130,10 +130,10 @@ def has_colour(picture: np.ndarray, name: str) -> bool:
 
 
 def _reduced(picture: np.ndarray) -> np.ndarray:
-    """A picture as float32 [_SIZE, _SIZE, 3], 0 to 255.
+    """Reduce a picture to float32 [_SIZE, _SIZE, 3], 0 to 255.
 
     Raises:
-        ValueError: it is not a square RGB picture of bytes.
+        ValueError: if it is not a square RGB picture of bytes.
     """
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise ValueError(f"expected uint8 [H, W, 3], got {picture.dtype} {picture.shape}")
@@ -143,7 +143,7 @@ def _reduced(picture: np.ndarray) -> np.ndarray:
 
 
 def _to_lab(rgb: np.ndarray) -> np.ndarray:
-    """Converts sRGB 0 to 255 [..., 3] to CIE L*a*b* under D65 (IEC 61966-2-1, CIE 15)."""
+    """Convert sRGB 0 to 255 [..., 3] to CIE L*a*b* under D65 (IEC 61966-2-1, CIE 15)."""
     linear = np.where(rgb <= 10.31475, rgb / 3294.6, ((rgb / 255 + 0.055) / 1.055) ** 2.4)
     f = linear @ _XYZ_FROM_RGB.T
     f = np.where(f > 0.008856, np.cbrt(f), 7.787 * f + 16 / 116)
@@ -159,7 +159,7 @@ _XYZ_FROM_RGB = np.array(
 
 
 def _nearest(lab: np.ndarray, palette: dict[str, RGB]) -> str:
-    """The name of the palette entry nearest to a colour, float [3] in L*a*b*."""
+    """Return the name of the palette entry nearest to a colour, float [3] in L*a*b*."""
     entries = _to_lab(np.array(list(palette.values()), np.float32))
     return list(palette)[int(np.linalg.norm(entries - lab, axis=1).argmin())]
 
@@ -171,7 +171,10 @@ def _border_of(lab: np.ndarray) -> np.ndarray:
 
 
 def _foreground(lab: np.ndarray) -> np.ndarray:
-    """What differs from the background, which may fade downwards: bool [_SIZE, _SIZE]."""
+    """Return where a picture differs from its background: bool [_SIZE, _SIZE].
+
+    The background may fade downwards.
+    """
     sides = np.concatenate([lab[:, :_BORDER], lab[:, -_BORDER:]], axis=1)
     rows = ndimage.gaussian_filter1d(np.median(sides, axis=1), 4, axis=0, mode="nearest")
     smooth = ndimage.gaussian_filter(lab, (0.7, 0.7, 0))
@@ -180,11 +183,11 @@ def _foreground(lab: np.ndarray) -> np.ndarray:
 
 
 def _regions(lab: np.ndarray, foreground: np.ndarray) -> list[Region]:
-    """Finds the things in the foreground."""
+    """Find the things in the foreground."""
     cores = _cores(lab, foreground)
     if not cores:
         return []
-    # Edges and outlines belong to the nearest thing; specks apart from all belong to none.
+    # Edges and outlines belong to the nearest thing; isolated specks belong to none.
     numbered = np.zeros(foreground.shape, int)
     for i, core in enumerate(cores, 1):
         numbered[core] = i
@@ -201,7 +204,7 @@ def _regions(lab: np.ndarray, foreground: np.ndarray) -> list[Region]:
 
 
 def _cores(lab: np.ndarray, foreground: np.ndarray) -> list[np.ndarray]:
-    """The even middles of things, away from edges: bool [_SIZE, _SIZE] each."""
+    """Find the even middles of things, away from edges: bool [_SIZE, _SIZE] each."""
     smooth = ndimage.gaussian_filter(lab, (0.8, 0.8, 0))
     slope = np.sqrt(sum((np.gradient(smooth, axis=i) ** 2).sum(-1) for i in (0, 1)))
     pieces, piece_count = _label(foreground & (slope < _EDGE))
@@ -212,16 +215,16 @@ def _cores(lab: np.ndarray, foreground: np.ndarray) -> list[np.ndarray]:
             _add_core(merged[int(islands[core][0])], core, lab)
     for i, cores in merged.items():
         if not cores and (islands == i).mean() >= _SMALLEST:
-            # All edges, like an outlined ring: take what is farthest from the background.
+            # The island is all edge, like an outlined ring, so take the pixels deepest inside it.
             depth = _depth(islands == i)
             cores.append(depth > 0.7 * depth.max())
     return [core for cores in merged.values() for core in cores]
 
 
 def _add_core(cores: list[np.ndarray], core: np.ndarray, lab: np.ndarray) -> None:
-    """Adds a core to those of the same island, joining it to one of the same colour.
+    """Add a core to those of the same island, joining it to one of the same colour.
 
-    What is seen through a hole, or beyond something in front, is one thing.
+    A thing that shows through a hole, or on both sides of a thing in front of it, is one thing.
     """
     colour = np.median(lab[core], axis=0)
     for other in cores:
@@ -232,24 +235,28 @@ def _add_core(cores: list[np.ndarray], core: np.ndarray, lab: np.ndarray) -> Non
 
 
 def _label(mask: np.ndarray) -> tuple[np.ndarray, int]:
-    """Numbers the connected pieces of a mask from 1; also returns how many there are."""
+    """Label the connected pieces of a mask from 1; return the labels and their count."""
     labels = np.empty(mask.shape, np.int32)
     return labels, int(cast(int, ndimage.label(mask, output=labels)))
 
 
 def _depth(mask: np.ndarray) -> np.ndarray:
-    """Distance of each pixel of a mask from its edge, in pixels."""
+    """Return the distance of each pixel of a mask from its edge, in pixels."""
     return cast(np.ndarray, ndimage.distance_transform_edt(mask))
 
 
 def _nearest_marked(mask: np.ndarray) -> np.ndarray:
-    """Finds int [2, _SIZE, _SIZE]: row and column of the marked pixel nearest to each pixel."""
+    """Find the marked pixel nearest to each pixel.
+
+    Returns:
+        int [2, _SIZE, _SIZE]: its row and its column.
+    """
     found = ndimage.distance_transform_edt(~mask, return_distances=False, return_indices=True)
     return cast(np.ndarray, found)
 
 
 def _centre(mask: np.ndarray) -> np.ndarray:
-    """The mean row and column of a mask: float [2]."""
+    """Return the mean row and column of a mask: float [2]."""
     return np.argwhere(mask).mean(0)
 
 
@@ -274,7 +281,7 @@ _SPREAD = 2.4  # width of that grid in units of the square root of a mask's area
 
 
 def _normalised(mask: np.ndarray) -> np.ndarray:
-    """float32 [_GRID * _GRID]: a mask moved to the middle and scaled to a fixed area."""
+    """Move a mask to the middle and scale it to a fixed area: float32 [_GRID * _GRID]."""
     centre = _centre(mask)
     step = _SPREAD * np.sqrt(mask.sum()) / _GRID
     offsets = (np.arange(_GRID) - (_GRID - 1) / 2) * step
@@ -282,13 +289,13 @@ def _normalised(mask: np.ndarray) -> np.ndarray:
     return ndimage.map_coordinates(mask.astype(np.float32), (rows, columns), order=1).ravel()
 
 
-# Outlines and blur make things fatter and holes smaller; by this much of their radius.
+# Outlines and blur make things fatter and holes smaller, by this fraction of their radius.
 _GROWTH = (0.0, 0.12)
 
 
 @cache
 def _templates() -> tuple[list[str], np.ndarray]:
-    """Names, and float32 [n, _GRID * _GRID], of every shape, also turned and fattened."""
+    """Return names and float32 [n, _GRID * _GRID] of every shape, also rotated and fattened."""
     names, masks = [], []
     v, u = np.mgrid[-1.3:1.3:128j, -1.3:1.3:128j].astype(np.float32)
     for shape in SHAPES:
@@ -301,7 +308,7 @@ def _templates() -> tuple[list[str], np.ndarray]:
 
 
 def _best_shape(mask: np.ndarray) -> str:
-    """The shape whose template overlaps best with a mask: intersection over union."""
+    """Return the shape whose template overlaps best with a mask: intersection over union."""
     names, templates = _templates()
     normalised = _normalised(mask)
     both = np.minimum(templates, normalised).sum(1)
@@ -312,7 +319,7 @@ def _best_shape(mask: np.ndarray) -> str:
 def measure(
     renders: int, seed: int, spoil: Callable[[np.ndarray, np.random.Generator], np.ndarray]
 ) -> dict[str, float]:
-    """Judges pictures whose content is known, a tenth of it held out of training.
+    """Judge pictures whose content is known, a tenth of it held out of training.
 
     Args:
         renders: how many of each kind, with one thing and with two.
@@ -320,7 +327,7 @@ def measure(
         spoil: makes pictures, uint8 [H, W, 3], harder to judge.
 
     Returns:
-        Part of the pictures judged rightly, for each kind and question.
+        The share of pictures judged correctly, for each kind and question.
     """
     rng = np.random.default_rng(seed)
     right: dict[int, list[tuple[bool, bool, bool]]] = {1: [], 2: []}
@@ -338,19 +345,19 @@ def measure(
 
 
 def untouched(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The picture itself."""
+    """Return the picture itself."""
     return picture
 
 
 def blurred_and_noisy(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A picture after a Gaussian blur of 2 pixels, with noise of up to 8 levels of 255."""
+    """Blur a picture by a Gaussian of 2 pixels, and add noise of up to 8 levels of 255."""
     blurred = ndimage.gaussian_filter(picture.astype(np.float32), (2, 2, 0))
     noise = rng.uniform(-8, 8, picture.shape)
     return np.clip(blurred + noise + 0.5, 0, 255).astype(np.uint8)
 
 
 def main() -> None:
-    """Prints how often the judge is right about pictures whose content is known."""
+    """Print how often the judge is right about pictures whose content is known."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--renders", type=int, default=500, help="pictures of each kind")
     parser.add_argument("--seed", type=int, default=0)

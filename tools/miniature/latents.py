@@ -1,4 +1,4 @@
-"""The diffusion model's training set: scenes, drawn and encoded by the VAE once."""
+"""The diffusion model's training set: scenes that are drawn and encoded by the VAE once."""
 
 import hashlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tools.miniature.work import ENCODED_AT_ONCE, whole
 class Latents(NamedTuple):
     """A pool of scenes with their latents `[n, h, w, C]` float16, scaled to unit variance.
 
-    Latents are the means of the encoder's distributions, whose noise nothing could predict.
+    Latents are the means of the encoder's distributions, because their noise is not predictable.
     """
 
     scenes: list[Scene]
@@ -27,7 +27,10 @@ class Latents(NamedTuple):
 
 
 def make_encoder(vae: VAE) -> Callable[[np.ndarray], np.ndarray]:
-    """Pictures `[B, H, W, 3]` uint8 -> their scaled latents `[B, h, w, C]` float16."""
+    """Return a compiled encoder.
+
+    It encodes pictures `[B, H, W, 3]` uint8 to scaled latents `[B, h, w, C]` float16.
+    """
 
     @jax.jit
     def encode(images: jax.Array) -> jax.Array:
@@ -38,7 +41,7 @@ def make_encoder(vae: VAE) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def draw_latents(vae: VAE, folder: Path, count: int, seed: int, size: int) -> Latents:
-    """`count` scenes (a multiple of 16) of `size` pixels, none of them with a held-out pair.
+    """Draw and encode `count` scenes (a multiple of 16) of `size` pixels, without held-out pairs.
 
     Encoding takes minutes, so batches are kept in `folder`, under a name that changes with the VAE.
     """
@@ -51,7 +54,7 @@ def draw_latents(vae: VAE, folder: Path, count: int, seed: int, size: int) -> La
     scenes: list[Scene] = []
     parts: list[np.ndarray] = []
     for start in range(0, count, ENCODED_AT_ONCE):
-        # Seeded one by one, so that a larger set begins with the smaller one.
+        # Each scene has its own seed, so that a larger set begins with the smaller one.
         rngs = [np.random.default_rng((seed, start + i)) for i in range(ENCODED_AT_ONCE)]
         drawn = [random_scene(rng) for rng in rngs]
         scenes += drawn
@@ -68,12 +71,13 @@ def draw_latents(vae: VAE, folder: Path, count: int, seed: int, size: int) -> La
 
 
 def normalise(vae: VAE, pictures: np.ndarray) -> None:
-    """Rescales the VAE's latents, in place, so that times `scaling_factor` each channel has zero
-    mean and unit variance over `pictures` `[n, H, W, 3]` uint8. Reconstructions stay the same: the
-    1x1 convolutions on both sides of the latents take it up.
+    """Rescale the VAE's latents in place, to zero mean and unit variance in each channel.
 
-    The variance is that of the encoder's whole distribution, its own noise included: a channel that
-    the VAE hardly uses comes out as nearly constant, not as something for the UNet to learn.
+    That holds after multiplication by `scaling_factor`, over `pictures` `[n, H, W, 3]` uint8.
+    Reconstructions stay the same: the 1x1 convolutions on both sides of the latents absorb it.
+
+    The variance is that of the encoder's whole distribution, with its own noise. So a channel that
+    the VAE hardly uses becomes nearly constant, and the UNet has nothing to learn from it.
     """
     encode = jax.jit(lambda part: vae.encode(part.astype(jnp.float32) / 127.5 - 1))
     parts = [
@@ -84,7 +88,7 @@ def normalise(vae: VAE, pictures: np.ndarray) -> None:
     axes = (0, 1, 2)
     centre = mean.mean(axes)
     spread = np.sqrt(mean.var(axes) + np.exp(logvar).mean(axes)) * vae.config.scaling_factor
-    # mean' = (mean - centre) / spread, and the variance with it.
+    # mean' = (mean - centre) / spread; the variance is divided by spread**2.
     scale = jnp.asarray(np.concatenate([1 / spread, np.ones_like(spread)]), jnp.float32)
     shift = jnp.asarray(np.concatenate([centre / spread, 2 * np.log(spread)]), jnp.float32)
     into, out = vae.quant_conv, vae.post_quant_conv
@@ -92,7 +96,7 @@ def normalise(vae: VAE, pictures: np.ndarray) -> None:
     assert out.bias is not None
     into.kernel[...] = into.kernel[...] * scale
     into.bias[...] = into.bias[...] * scale - shift
-    # z = z' * spread + centre, taken into out's own kernel and bias.
+    # z = z' * spread + centre, merged into the kernel and bias of `out`.
     kernel = out.kernel[...]
     out.bias[...] = out.bias[...] + jnp.asarray(centre, jnp.float32) @ kernel[0, 0]
     out.kernel[...] = kernel * jnp.asarray(spread, jnp.float32)[:, None]

@@ -1,8 +1,8 @@
-"""Teaches the text encoders to read, before the UNet needs them.
+"""Training of the text encoders alone, before the UNet needs them.
 
-Linear heads on the two encoders' end-of-text states name everything a caption says: shapes,
-colours, sizes, layout, style, background. A minute of this spares the UNet the slow start in which
-prompts mean nothing yet. The heads are thrown away.
+Linear heads on the two encoders' end-of-text states predict everything that a caption states:
+shapes, colours, sizes, layout, style, background. A minute of it spares the UNet the slow start in
+which prompts have no meaning yet. The heads are discarded.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from tools.miniature.work import Run
 
 BATCH = 64
 NOTHING = "nothing"
-# "b below a" is "a above b": one of each pair of opposites is enough.
+# "b below a" means "a above b", so one of each pair of opposites is enough.
 TURNED = {"below": "above", "right of": "left of"}
 THING = (("shape", SHAPES), ("colour", tuple(COLOURS)), ("size", SIZES))
 ANSWERS: tuple[tuple[str, ...], ...] = (
@@ -44,7 +44,7 @@ ANSWERS: tuple[tuple[str, ...], ...] = (
 
 
 def answers(scene: Scene) -> list[int]:
-    """What each head should say of a scene, as indices into `ANSWERS`."""
+    """Return each head's label for a scene, as indices into `ANSWERS`."""
     layout, things = scene.layout, scene.things
     if layout in TURNED:
         layout, things = TURNED[layout], things[::-1]
@@ -75,7 +75,12 @@ class Reader(nnx.Module):
         self.state_head = linear(width, outputs, dtype=jnp.float32, rngs=rngs)
 
     def __call__(self, input_ids: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """input_ids `[B, 2, L]`, ends `[B]` (where each text ends) -> logits of both heads."""
+        """Return the logits of both heads.
+
+        Args:
+            input_ids: `[B, 2, L]`.
+            ends: `[B]`, where each text ends.
+        """
         first, _ = self.text_encoder(input_ids[:, 0])
         second, pooled = self.text_encoder_2(input_ids[:, 1])
         assert pooled is not None
@@ -84,7 +89,7 @@ class Reader(nnx.Module):
 
 
 def _loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean cross-entropy over the heads; labels `[B, heads]`."""
+    """Return the mean cross-entropy over the heads; labels are `[B, heads]`."""
     splits = np.cumsum([len(words) for words in ANSWERS])[:-1]
     parts = jnp.split(logits, splits, axis=-1)
     losses = [
@@ -102,7 +107,7 @@ def teach(
     steps: int,
     seed: int,
 ) -> TextEncoders:
-    """Trains both encoders, or goes on training them, on captions of the scenes."""
+    """Train both encoders, or resume their training, on captions of the scenes."""
     reader = Reader(*encoders, nnx.Rngs(seed))
 
     def objective(params: dict, ids: jax.Array, ends: jax.Array, labels: jax.Array) -> jax.Array:

@@ -1,8 +1,7 @@
-"""What a training picture shows, and how people might ask for it.
+"""The contents of training pictures, and the ways in which people ask for them.
 
-A scene is one or two simple things in plain colours on a plain background. The
-grammar is small and regular on purpose: a model of a few million parameters has to
-learn all of it.
+A scene is one or two simple things in plain colours on a plain background. The grammar is small and
+regular on purpose: a model of a few million parameters has to learn all of it.
 """
 
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ import numpy as np
 
 RGB = tuple[int, int, int]
 
-# No two of these are closer than 30 in CIE L*a*b*, so that their names stay
-# unambiguous in soft, shaded or slightly wrong pictures.
+# No two of these are closer than 30 in CIE L*a*b*, so that their names stay unambiguous in soft,
+# shaded or slightly wrong pictures.
 COLOURS: dict[str, RGB] = {
     "red": (222, 38, 48),
     "orange": (250, 138, 22),
@@ -34,7 +33,7 @@ def _softened(colour: RGB, amount: float = 0.12) -> RGB:
     return red, green, blue
 
 
-# The same names, a little lighter and calmer, so that things stand out.
+# The same names with slightly lighter and calmer colours, so that things stand out.
 BACKGROUNDS: dict[str, RGB] = {name: _softened(colour) for name, colour in COLOURS.items()}
 
 SHAPES = (
@@ -54,12 +53,12 @@ STYLES = ("flat", "outlined", "soft", "glossy")
 POSITIONS = ("centre", "left", "right", "top", "bottom")
 RELATIONS = ("above", "below", "left of", "right of", "inside")
 
-# Shapes roomy enough to have another thing inside them.
+# Shapes with enough room for another thing inside them.
 CONTAINERS = ("circle", "square", "heart", "diamond", "hexagon")
 
-# One pair per colour that training never shows: the model has to put them together
-# itself. Stepping by three spreads them evenly over the shapes; starting at the last
-# leaves the pairs that people think of first, such as a red heart, in training.
+# One pair for each colour that training never shows: the model has to combine them itself. Steps of
+# three spread the pairs evenly over the shapes. Starting at the last shape leaves the pairs that
+# people think of first, such as a red heart, in training.
 HELD_OUT = frozenset(
     (colour, SHAPES[(3 * i - 1) % len(SHAPES)]) for i, colour in enumerate(COLOURS)
 )
@@ -72,7 +71,7 @@ _OPPOSITE = {
     "right of": "left of",
 }
 
-# Every way to say a word of the grammar; the first is the plain one.
+# All wordings of a word of the grammar; the first is the plain one.
 _SAID = {
     "gray": ("gray", "grey"),
     "purple": ("purple", "violet"),
@@ -122,13 +121,13 @@ class Scene:
     Attributes:
         background: a word from `BACKGROUNDS`.
         things: one thing, or two of different colours.
-        layout: with one thing its place, from `POSITIONS`; with two the relation of
-            the first to the second, from `RELATIONS`.
-        style: a word from `STYLES`; holds for every thing in the picture.
+        layout: one thing's position, from `POSITIONS`, or the first thing's relation to the second,
+            from `RELATIONS`.
+        style: a word from `STYLES`, for every thing in the picture.
 
     Raises:
-        ValueError: for a word the grammar does not know, or a thing that would be
-            drawn in the colour of what lies behind it.
+        ValueError: if the grammar does not have a word, if two colours are the same, or if nothing
+            fits inside the second thing.
     """
 
     background: str
@@ -156,12 +155,11 @@ class Scene:
 
 
 def random_scene(rng: np.random.Generator, *, held_out: bool = False) -> Scene:
-    """Draws a scene: one thing in 60 % of cases, two in the others.
+    """Draw a random scene: one thing in 60 % of cases, two in the others.
 
     Args:
-        rng: the only source of chance.
-        held_out: draw a scene with at least one colour/shape pair from `HELD_OUT`;
-            otherwise none of its pairs is from there.
+        rng: the only source of randomness.
+        held_out: whether at least one colour/shape pair is from `HELD_OUT`; otherwise none is.
     """
     pairs = sorted(HELD_OUT if held_out else TRAINED)
     while True:
@@ -171,7 +169,7 @@ def random_scene(rng: np.random.Generator, *, held_out: bool = False) -> Scene:
 
 
 def prompt(scene: Scene) -> str:
-    """The plain wording that states everything but a medium size and a flat style.
+    """Return the plain wording, which states everything but a medium size and a flat style.
 
     For example "a large red star on a blue background".
     """
@@ -186,9 +184,9 @@ def prompt(scene: Scene) -> str:
 
 
 def caption(scene: Scene, rng: np.random.Generator) -> str:
-    """One of many wordings of a scene, some of which leave things unsaid.
+    """Return one of many wordings of a scene, some of which are incomplete.
 
-    Whatever a caption does say is true of the scene.
+    Everything that a caption states is true of the scene.
     """
     if len(scene.things) == 2:
         words = _pair_words(scene, rng)
@@ -208,7 +206,7 @@ def caption(scene: Scene, rng: np.random.Generator) -> str:
 
 
 def vocabulary() -> list[str]:
-    """Every word that `caption` and `prompt` can use, sorted."""
+    """Return every word that `caption` and `prompt` can use, sorted."""
     plain = (*COLOURS, *SHAPES, *SIZES, *STYLES, *_MEDIA, *_GLUE)
     phrases = (*plain, *(said for ways in _SAID.values() for said in ways))
     return sorted({word for phrase in phrases for word in phrase.split()})
@@ -224,7 +222,7 @@ def _pick(words: tuple[str, ...] | list[str], rng: np.random.Generator) -> str:
 
 
 def _scene_with(pair: tuple[str, str], rng: np.random.Generator) -> Scene:
-    """Draws a scene in which one thing has the given colour and shape."""
+    """Draw a random scene in which one thing has the given colour and shape."""
     first, shape = pair
     others = rng.permutation([colour for colour in COLOURS if colour != first])
     background, second = str(others[0]), str(others[1])
@@ -249,7 +247,7 @@ def _scene_with(pair: tuple[str, str], rng: np.random.Generator) -> Scene:
 
 
 def _said(word: str, rng: np.random.Generator) -> str:
-    """One way to say a word: half of the time the plain one."""
+    """Return a wording of a word: half of the time the plain one."""
     ways = _SAID.get(word, (word,))
     return ways[0] if rng.random() < 0.5 else _pick(ways, rng)
 
@@ -265,7 +263,10 @@ def _phrase(thing: Thing, style: str) -> str:
 
 
 def _random_phrase(thing: Thing, style: str, rng: np.random.Generator, colour_stated: float) -> str:
-    """A noun phrase; size, style (may be "") and colour are stated by chance."""
+    """Return a noun phrase that states size, style and colour by chance.
+
+    `style` may be "".
+    """
     words = []
     if rng.random() < (0.3 if thing.size == "medium" else 0.6):
         words.append(_said(thing.size, rng))
@@ -278,7 +279,7 @@ def _random_phrase(thing: Thing, style: str, rng: np.random.Generator, colour_st
 
 
 def _style_in_words(style: str, rng: np.random.Generator) -> tuple[str, str]:
-    """Where the style is said: before "picture of ...", and before the thing."""
+    """Return the words for a style: before "picture of ...", and before the thing."""
     stated = rng.random() < (0.3 if style == "flat" else 0.6)
     if rng.random() < 0.2:
         adjective = _said(style, rng) if stated else ""
@@ -311,7 +312,7 @@ def _pair_words(scene: Scene, rng: np.random.Generator) -> str:
 
 
 def _list_words(scene: Scene, rng: np.random.Generator) -> str:
-    """A list of keywords: "a red star, big, flat, blue background"."""
+    """Return a list of keywords: "a red star, big, flat, blue background"."""
     thing = scene.things[0]
     head = f"{_said(thing.colour, rng)} {_said(thing.shape, rng)}"
     items = [_article(head) if rng.random() < 0.5 else head]

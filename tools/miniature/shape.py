@@ -1,4 +1,4 @@
-"""The miniature's configuration: SDXL's own classes and keys, at a hundredth of its size."""
+"""The miniature's configuration: SDXL's classes and keys, at a hundredth of its size."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,8 @@ def _text_encoder(width: int, vocab_size: int, name: str, activation: str) -> di
         "hidden_act": activation,
         "layer_norm_eps": 1e-5,
         "attention_dropout": 0.0,
-        # The files are float16, to be small; transformers would compute in that too.
+        # The files are float16, to be small; without this key transformers would compute in
+        # float16.
         "dtype": "float32",
         "bos_token_id": vocab_size - 2,
         "eos_token_id": vocab_size - 1,
@@ -67,7 +68,8 @@ VAE: dict[str, object] = {
     "in_channels": 3,
     "latent_channels": LATENT_CHANNELS,
     "layers_per_block": 1,
-    # Attention sees the whole picture; without it, crops train the network that pictures meet.
+    # Attention depends on the size of the picture. Without it, training on crops fits whole
+    # pictures too.
     "mid_block_add_attention": False,
     "norm_num_groups": 4,
     "out_channels": 3,
@@ -108,7 +110,7 @@ MODEL_INDEX: dict[str, object] = {
 
 
 def write_configs(folder: Path, vocab_size: int) -> None:
-    """Writes every JSON file of the checkpoint but the tokenizers'."""
+    """Write every JSON file of the checkpoint except the tokenizers'."""
     first = _text_encoder(TEXT_WIDTHS[0], vocab_size, "CLIPTextModel", "quick_gelu")
     second = _text_encoder(TEXT_WIDTHS[1], vocab_size, "CLIPTextModelWithProjection", "gelu")
     for name, values in {

@@ -1,7 +1,7 @@
-"""Makes the bundled miniature from nothing: `python -m tools.miniature.train`.
+"""Train the bundled miniature from nothing: `python -m tools.miniature.train`.
 
 Draws its own training pictures, trains the VAE, then the text encoders, then the UNet, and writes a
-checkpoint in diffusers' layout. Seeded. Stopped and started again, it goes on where it was.
+checkpoint in diffusers' layout. All randomness is seeded. A training that was stopped resumes.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.checkpoints.default_model import BUNDLED
+from pipeline.default_model import BUNDLED
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.config import read_config
 from pipeline.text.tokenizer import Tokenizers
@@ -36,7 +36,7 @@ SAVE_EVERY = 250  # steps
 
 
 def main() -> None:
-    """Trains all three stages and replaces the checkpoint in `--out`."""
+    """Train all three stages and replace the checkpoint in `--out`."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.miniature.train",
         description=__doc__,
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def write_words(checkpoint: Path) -> None:
-    """Tokenizers for the grammar's words, and the configurations that follow from them."""
+    """Write tokenizers for the grammar's words, and the configurations that follow from them."""
     words = sorted({word for said in vocabulary() for word in re.findall("[a-z]+", said)})
     write_tokenizer(checkpoint / "tokenizer", words, END)
     write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2)
@@ -69,7 +69,7 @@ def write_words(checkpoint: Path) -> None:
 
 
 def train(work: Work, checkpoint: Path) -> None:
-    """Every stage: the weights of a checkpoint that has its tokenizers and configurations."""
+    """Train every stage; write the weights into a checkpoint that has all its other files."""
     settings, seed = work.settings, work.settings.seed
     in_vae, in_reader, in_unet = (Run(work.folder / x, SAVE_EVERY, work.tick) for x in STAGES)
     config = read_config(checkpoint)
@@ -89,11 +89,11 @@ def train(work: Work, checkpoint: Path) -> None:
 
 
 def publish(work: Work, checkpoint: Path, out: Path) -> None:
-    """Replaces every part of the checkpoint in `out`, with a record of how it was made."""
+    """Replace every part of the checkpoint in `out`, and record how it was made."""
     out.mkdir(parents=True, exist_ok=True)
     for part in checkpoint.iterdir():
         if part.is_dir():
-            # Removed first: weights in one file and in shards have different names.
+            # Remove the folder first: weights in one file and in shards have different names.
             shutil.rmtree(out / part.name, ignore_errors=True)
             shutil.copytree(part, out / part.name)
         else:

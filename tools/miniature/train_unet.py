@@ -1,4 +1,4 @@
-"""Trains the miniature's UNet on the latents of drawn scenes and what people might call them."""
+"""Training of the miniature's UNet, on the latents of drawn scenes with captions."""
 
 from functools import partial
 
@@ -20,12 +20,14 @@ from tools.miniature.work import Run, Settings
 BATCH = 48
 NO_PROMPT = 0.1  # share of pictures trained without a prompt, for guidance
 PAIRS = 0.85  # share of pictures with two things, which are learnt far more slowly than one
-FRAGMENT = 0.06  # share of captions that are a word or two, as negative prompts are
+FRAGMENT = 0.06  # share of captions of one or two words, like negative prompts
 
 
 def loss_weight(sigma: jax.Array) -> jax.Array:
-    """Less for steps with hardly any noise (Hang et al. 2023, min-SNR with gamma 5), more for those
-    with hardly any picture, where layout and colours are decided.
+    """Return the loss weight of each `sigma`.
+
+    Steps with hardly any noise count less (Hang et al. 2023, min-SNR with gamma 5). Steps with
+    hardly any picture count more, because they decide layout and colours.
     """
     snr = 1 / sigma**2
     return jnp.minimum(snr, 5.0) / snr * (1 + sigma**2) ** 0.75
@@ -41,17 +43,17 @@ def loss_fn(
     dropped: jax.Array,
     key: jax.Array,
 ) -> jax.Array:
-    """Weighted squared error of the predicted noise.
+    """Return the weighted squared error of the predicted noise.
 
     Args:
-        unet: with other parameters than `params`.
-        encoders: of the prompts; not trained here.
-        config: the schedule, and the pictures' size.
-        params: the UNet's.
+        unet: the network; `params` replace its parameters.
+        encoders: the prompts' text encoders, not trained here.
+        config: gives the schedule and the pictures' size.
+        params: the UNet's parameters.
         latents: `[B, h, w, C]`.
-        ids: `[B, 2, L]`, of the prompts.
+        ids: token ids `[B, 2, L]` of the prompts.
         dropped: `[B]`, which prompts are left out.
-        key: of the timesteps and the noise.
+        key: the random key for the timesteps and the noise.
     """
     model = with_parameters(unet, params)
     count = len(latents)
@@ -66,7 +68,8 @@ def loss_fn(
     context = model.condition(embeds, pooled, jnp.broadcast_to(time_ids, (count, 6)))
     time_key, noise_key = jax.random.split(key)
     sigmas = jnp.asarray(train_sigmas(config.scheduler), jnp.float32)
-    # One timestep from each of `count` equal stretches: less variance than independent ones.
+    # Draw one timestep from each of `count` equal intervals: the variance is lower than with
+    # independent ones.
     strata = (jnp.arange(count) + jax.random.uniform(time_key, (count,))) / count
     times = jnp.floor(strata * len(sigmas)).astype(jnp.int32)
     sigma = sigmas[times]
@@ -79,7 +82,7 @@ def loss_fn(
 
 
 def say(scene: Scene, rng: np.random.Generator) -> str:
-    """A caption, now and then only a word or two."""
+    """Return a caption of a scene, now and then of only one or two words."""
     if rng.random() >= FRAGMENT:
         return caption(scene, rng)
     thing = scene.things[rng.integers(len(scene.things))]
@@ -95,7 +98,7 @@ def train_unet(
     run: Run,
     settings: Settings,
 ) -> UNet:
-    """Trains, or goes on training, and returns the averaged UNet."""
+    """Train the UNet, or resume its training, and return the averaged UNet."""
     seed = settings.seed
     unet = UNet(config.unet, dtype=jnp.float32, rngs=nnx.Rngs(seed))
     start_as_identity(unet)

@@ -1,7 +1,7 @@
-"""Trains the miniature's VAE on drawn scenes.
+"""Training of the miniature's VAE on drawn scenes.
 
-Most of the time on small crops (the network is convolutional, and a crop costs a sixteenth of a
-picture), then on whole pictures, whose normalisation statistics are what it will meet in use.
+Most steps use small crops: the network is convolutional, and a crop costs a sixteenth of a picture.
+The last steps use whole pictures, whose normalisation statistics are those of actual use.
 """
 
 from functools import cache, partial
@@ -24,7 +24,7 @@ from tools.miniature.training import (
 )
 from tools.miniature.work import Run, Settings, Tree
 
-CROP = 4  # times smaller than a picture, along each side
+CROP = 4  # a crop is this many times smaller than a picture, along each side
 CROPS, WHOLES = 16, 2  # in a batch
 WHOLE_SHARE = 1 / 6  # of all steps, the last ones
 CHECKED = 32  # pictures that the PSNR is measured on
@@ -32,14 +32,17 @@ KL_WEIGHT = 2e-5
 
 
 def draw_pool(count: int, seed: int, size: int = 256) -> np.ndarray:
-    """Pictures `[count, size, size, 3]` uint8 of random scenes."""
+    """Draw pictures `[count, size, size, 3]` uint8 of random scenes."""
     rng = np.random.default_rng(seed)
     pictures = [draw(random_scene(rng), rng, size) for _ in range(count)]
     return np.array(pictures, np.uint8)
 
 
 def loss_fn(vae: VAE, params: dict, images: jax.Array, key: jax.Array) -> jax.Array:
-    """Squared error of the reconstruction, and a little of the KL divergence. images: -1..1."""
+    """Return the squared error of the reconstruction, plus a small KL divergence.
+
+    `images` are in -1..1.
+    """
     model = with_parameters(vae, params)
     mean, logvar = model.encode(images)
     noise = jax.random.normal(key, mean.shape)
@@ -49,7 +52,7 @@ def loss_fn(vae: VAE, params: dict, images: jax.Array, key: jax.Array) -> jax.Ar
 
 
 def crops(pool: np.ndarray, size: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Random crops `[count, size, size, 3]` in -1..1."""
+    """Return random crops `[count, size, size, 3]` in -1..1."""
     found = np.empty((count, size, size, 3), np.float32)
     for i in range(count):
         top, left = rng.integers(0, pool.shape[1] - size + 1, 2)
@@ -58,7 +61,7 @@ def crops(pool: np.ndarray, size: int, count: int, rng: np.random.Generator) -> 
 
 
 def psnr(vae: VAE, images: np.ndarray, batch: int = 8) -> tuple[float, np.ndarray]:
-    """Decibels over pictures `[n, H, W, 3]` uint8, and the reconstructions in 0..1."""
+    """Return the PSNR over pictures `[n, H, W, 3]` uint8, in dB, and reconstructions in 0..1."""
 
     @jax.jit
     def rebuild(part: jax.Array) -> jax.Array:
@@ -73,7 +76,7 @@ def psnr(vae: VAE, images: np.ndarray, batch: int = 8) -> tuple[float, np.ndarra
 
 
 def train_vae(config: VAEConfig, run: Run, settings: Settings, size: int) -> VAE:
-    """Trains, or goes on training, on pictures of `size` pixels; returns the averaged VAE."""
+    """Train the VAE, or resume, on pictures of `size` pixels; return the averaged VAE."""
     seed, steps = settings.seed, settings.vae_steps
     vae = VAE(config, dtype=jnp.float32, rngs=nnx.Rngs(seed))
     start_as_identity(vae)

@@ -1,4 +1,4 @@
-"""What the training of every network shares: the optimiser, the average, the loop."""
+"""The parts that the training of every network shares: optimiser, average, loop."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,20 +22,25 @@ M = TypeVar("M", bound=nnx.Module)
 
 
 def parameters(module: nnx.Module) -> Tree:
-    """A module's parameters as a nested dict of arrays."""
+    """Return a module's parameters as a nested dict of arrays."""
     return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
 
 def with_parameters(module: M, params: Tree) -> M:
-    """The module with other parameters; the one given is left as it is. May be traced."""
+    """Return a copy of a module with other parameters.
+
+    The given module is not changed. May be traced.
+    """
     graphdef, state = nnx.split(module)
     nnx.replace_by_pure_dict(state, params)
     return nnx.merge(graphdef, state)
 
 
 def start_as_identity(module: nnx.Module) -> None:
-    """Sets to zero, in place, what every ResNet block and transformer adds to its input: the
-    network starts nearly linear, and trains several times faster for it.
+    """Zero, in place, the output layer of every ResNet block and transformer.
+
+    Each block then adds nothing to its input. The network starts nearly linear, and trains several
+    times faster.
     """
     for _, part in nnx.iter_modules(module):
         if isinstance(part, ResnetBlock):
@@ -45,10 +50,10 @@ def start_as_identity(module: nnx.Module) -> None:
 
 
 def optimiser(steps: int, peak: float = 0.02, warmup: int = 100) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024) for the kernels of convolutions and linear layers, Adam for the
-    rest; warmed up, then a cosine down to a fiftieth.
+    """Return Muon for the kernels of convolutions and linear layers, and Adam for the rest.
 
-    On these networks Muon reaches in one hour of two CPU cores what Adam does in several.
+    The learning rate warms up, then follows a cosine down to a fiftieth. On these networks Muon
+    (Jordan et al. 2024) reaches in one hour of two CPU cores what Adam reaches in several.
     """
     matrices = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, peak / 50)
     others = optax.warmup_cosine_decay_schedule(0.0, peak / 10, warmup, steps, peak / 500)
@@ -69,7 +74,7 @@ def _matrix_axes(params: Tree) -> Tree:
 
 
 def averaged(average: Tree, params: Tree, step: jax.Array, decay: float = 0.998) -> Tree:
-    """One step of an exponential moving average that forgets its start."""
+    """Advance an exponential moving average that forgets its start by one step."""
     rate = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
     return jax.tree.map(lambda a, p: a * rate + p * (1 - rate), average, params)
 
@@ -84,19 +89,19 @@ def minimise(
     warmup: int = 100,
     check: Callable[[Tree], dict[str, float]] = lambda _: {},
 ) -> Tree:
-    """Trains, or goes on training.
+    """Train, or resume training.
 
     Args:
-        run: where the state and the curve are kept.
-        loss: of parameters and what `batch` gives; a scalar.
-        params: to begin with; left as they are.
-        batch: what step i is trained on, the same whether the training was stopped or not.
-        steps: at the end of the training.
+        run: keeps the state and the curve.
+        loss: a function of the parameters and of what `batch` returns; returns a scalar.
+        params: the initial parameters, which are not changed.
+        batch: returns the data of step i, the same whether or not the training was interrupted.
+        steps: the total number of steps.
         warmup: steps until the learning rate's peak, at most half of all.
-        check: more points for the curve, of averaged parameters about to be saved.
+        check: returns more values for the curve, from averaged parameters about to be saved.
 
     Returns:
-        The state: `params`, their `average`, the optimiser's `opt`, and how often it made a `step`.
+        The state: `params`, their `average`, the optimiser's `opt`, and the number of steps `step`.
     """
     optimise = optimiser(steps, warmup=min(warmup, steps // 2))
 
@@ -126,14 +131,14 @@ def minimise(
 
 
 def _first_state(optimise: optax.GradientTransformation, params: Tree) -> Tree:
-    # Copies, and not the same one twice: a step overwrites the state it is given.
+    # `params` and `average` are separate copies, because a step overwrites the state it is given.
     params, average = (jax.tree.map(jnp.copy, params) for _ in range(2))
     opt = optimise.init(params)
     return {"params": params, "average": average, "opt": opt, "step": jnp.zeros((), jnp.int32)}
 
 
 def sheet(rows: np.ndarray, file: Path) -> None:
-    """Writes pictures `[rows, columns, H, W, 3]` in 0..1 as one PNG."""
+    """Write pictures `[rows, columns, H, W, 3]` in 0..1 as one PNG."""
     from PIL import Image
 
     count, columns, height, width, _ = rows.shape

@@ -1,7 +1,7 @@
 """A small vocabulary in the format of CLIP's tokenizer, which transformers' `CLIPTokenizer` reads.
 
 Byte-pair encoding as in CLIP (https://github.com/openai/CLIP/blob/main/clip/simple_tokenizer.py):
-every byte is a symbol, so any Unicode text has a spelling; merges make the known words one token.
+every byte is a symbol, so any Unicode text has a spelling; merges make each known word one token.
 """
 
 import json
@@ -13,7 +13,7 @@ START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
 
 
 def byte_symbols() -> list[str]:
-    """The printable character that stands for each byte, in CLIP's order: "!" is the first.
+    """Return the printable character for each byte, in CLIP's order: "!" is the first.
 
     Bytes that print as themselves come first, then the others, as the characters from U+0100 on.
     """
@@ -29,16 +29,16 @@ def _symbol_of_byte() -> dict[int, str]:
 
 
 def word_merges(words: Iterable[str]) -> list[tuple[str, str]]:
-    """Merges, in order, after which every word is one token.
+    """Return merges, in order, after which every word is one token.
 
-    A word is first spelt with the merges so far and what is left of it is joined from the left
-    by new ones. New merges rank below all others, so they cannot break up an earlier word.
+    A word is first spelt with the merges so far; new ones join the remaining pieces from the left.
+    New merges rank below all others, so they cannot break up an earlier word.
 
     Args:
         words: lower-case words of letters only, which is what CLIP splits a prompt into.
 
     Raises:
-        ValueError: a word is not of that kind.
+        ValueError: if a word is not lower-case letters only.
     """
     ranks: dict[tuple[str, str], int] = {}
     for word in words:
@@ -52,7 +52,7 @@ def word_merges(words: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _spell(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Byte-pair encoding of one word: the merge of lowest rank first, wherever it applies."""
+    """Spell a word with byte-pair encoding: the merge of lowest rank first, wherever it applies."""
     symbols = _symbol_of_byte()
     pieces = [symbols[byte] for byte in word.encode()]
     pieces[-1] += WORD_END
@@ -72,19 +72,19 @@ def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 def write_tokenizer(folder: Path, words: Sequence[str], pad_token: str) -> None:
-    """Writes `vocab.json`, `merges.txt`, `tokenizer_config.json` and `special_tokens_map.json`.
+    """Write `vocab.json`, `merges.txt`, `tokenizer_config.json` and `special_tokens_map.json`.
 
-    Ids: 0-255 bytes ("!" is 0, as in CLIP), 256-511 bytes that end a word, then what the merges
-    make, in order, and last the start and the end token.
+    Ids 0-255 are bytes ("!" is 0, as in CLIP), 256-511 bytes that end a word; then come the tokens
+    of the merges, in order, and last the start and the end token.
 
     Args:
-        folder: where to; made if missing.
+        folder: the target; made if missing.
         words: each becomes one token (`word</w>`); lower-case, letters only.
-        pad_token: what fills a prompt up to 77 tokens: the end token in SDXL's first tokenizer,
-            "!" in its second.
+        pad_token: fills a prompt up to 77 tokens: the end token in SDXL's first tokenizer, "!" in
+            its second.
 
     Raises:
-        ValueError: a word is not lower-case letters only.
+        ValueError: if a word is not lower-case letters only.
     """
     symbols = byte_symbols()
     merges = word_merges(words)

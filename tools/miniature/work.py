@@ -1,4 +1,4 @@
-"""The folder in which training keeps what it needs to go on where it was stopped."""
+"""The folder in which training keeps the state that it resumes from."""
 
 import json
 import time
@@ -22,9 +22,10 @@ def _setting(default: int, meaning: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that the weights follow from, besides the code.
+    """The settings that, with the code, determine the weights.
 
-    Raises ValueError, naming the option, for a value that cannot be used.
+    Raises:
+        ValueError: if a value cannot be used; the message names the option.
     """
 
     vae_steps: int = _setting(3600, "of the VAE")
@@ -46,23 +47,27 @@ class Settings:
 
 
 def option(name: str) -> str:
-    """How a setting is called on the command line."""
+    """Return a setting's name on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
-    """A path to write to; it becomes `file` once everything is written, or never."""
+    """Yield a path to write to, which becomes `file` when the block ends.
+
+    If the block raises, `file` stays as it was.
+    """
     part = file.with_name(f"part-{file.name}")
     yield part
     part.replace(file)
 
 
 class Work:
-    """A training's folder: the settings it was begun with, and how long it has taken so far.
+    """A training's folder: its settings, and the time that it has taken so far.
 
-    Raises ValueError where the folder holds a training with other settings. More UNet steps are the
-    exception.
+    Raises:
+        ValueError: if the folder holds a training with other settings; only the number of UNet
+            steps may be higher.
     """
 
     def __init__(self, folder: Path, settings: Settings):
@@ -90,7 +95,7 @@ class Work:
             )
 
     def tick(self) -> None:
-        """Keeps the time taken until now."""
+        """Record the time taken until now."""
         now = time.monotonic()
         self.seconds += now - self._since
         self._since = now
@@ -101,7 +106,7 @@ class Work:
 
 @dataclass
 class Run:
-    """The state of one network's training, and its curve: a point for every so many steps."""
+    """The state of one network's training, and its curve: a point every few steps."""
 
     folder: Path
     save_every: int
@@ -109,15 +114,15 @@ class Run:
     curve: list[dict[str, float]] = field(default_factory=list)
 
     def save(self, state: Tree) -> None:
-        """Writes a tree of arrays, whole or not at all."""
+        """Write a tree of arrays, completely or not at all."""
         with whole(self._state_file) as part:
             np.savez(part, *[np.asarray(leaf) for leaf in jax.tree.leaves(state)])
         self.on_save()
 
     def restore(self, like: Tree) -> Tree:
-        """The saved state, in the structure of `like`, or `like` itself if nothing was saved.
+        """Return the saved state in the structure of `like`, or `like` if none was saved.
 
-        The state counts its steps as `step`; the curve is cut off there.
+        The curve is cut off at the state's `step`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._state_file.exists():
@@ -131,14 +136,14 @@ class Run:
         return state
 
     def log(self, **values: float) -> None:
-        """Adds a point to the curve, on disk and on the screen."""
+        """Add a point to the curve, on disk and on the screen."""
         self.curve.append(values)
         with whole(self._curve_file) as part:
             part.write_text("".join(json.dumps(point) + "\n" for point in self.curve))
         print("  ".join(f"{key} {value:.5g}" for key, value in values.items()), flush=True)
 
     def plot(self, titles: Mapping[str, str]) -> None:
-        """Draws the curve as curve.png, one panel for each logged name in `titles`."""
+        """Plot the curve as curve.png, with a panel for each logged name in `titles`."""
         import matplotlib
 
         matplotlib.use("Agg")

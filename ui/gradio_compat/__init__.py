@@ -1,1 +1,1 @@
-"""Everything that leans on Gradio's internals."""
+"""Code that depends on Gradio's internals."""

@@ -1,8 +1,8 @@
 """Checks of every call to Gradio's routes, made before Gradio sees the call.
 
-Gradio opens the files and fetches the URLs that a call names, remembers every session that is made
-up, and answers odd calls with a traceback in the log. What is let through here is a call that its
-page could have made.
+Gradio opens the files and fetches the URLs that a call names, remembers every session id that a
+client makes up, and logs a traceback for malformed calls. So only calls that its page could have
+made are passed on to it.
 """
 
 import json
@@ -31,14 +31,14 @@ _STREAM = re.compile(
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FIELDS = {"data", "event_data", "event_id", "fn_index", "session_hash", "trigger_id"}
 _FILE_ADDRESS = "/gradio_api/file="
-# No call of the page's has more lists and objects inside each other.
+# Most lists and objects inside each other; the page's own calls have fewer.
 _MOST_DEPTH = 32
 _SILENT = "Too many of your calls have not been answered yet. Please wait for their answers."
 _CROWDED = "Your address has too many pages open. Please close some and try again."
 
 
 class CheckedCalls:
-    """Lets through what the page could have sent: known functions, short ids, uploaded files."""
+    """Middleware that passes only calls with known functions, short ids and uploaded files."""
 
     def __init__(self, app: ASGIApp, page: gr.Blocks, sessions: Sessions, uploads: Uploads) -> None:
         self._app = app
@@ -57,7 +57,7 @@ class CheckedCalls:
         self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, or say what is wrong with it."""
+        """Pass a call on, or answer it with an error that says what is wrong."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -73,7 +73,7 @@ class CheckedCalls:
         if method == "POST" and (named := _CALL.fullmatch(path)):
             body = await _read(receive)
             fields = self._checked(named, body, address)
-            # A lone half of a surrogate pair is no text; the answer with it could not be sent.
+            # Replace lone surrogates: an answer that repeats one could not be encoded.
             checked = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
             inner = _with_body(scope, checked), _replayed(checked, receive)
             await self._app(*inner, self._noting(address, send))
@@ -89,7 +89,7 @@ class CheckedCalls:
             await self._app(scope, receive, send)
 
     def _checked(self, named: re.Match[str], body: Any, address: str) -> dict[str, Any]:
-        """Return what Gradio is to see of a body: what was checked, and nothing else."""
+        """Return the fields of a body that were checked; Gradio sees only these."""
         if not isinstance(body, dict):
             _refuse(400, "The body must be a JSON object.")
         if named["kind"] == "call/v2":
@@ -142,10 +142,10 @@ class CheckedCalls:
                 _refuse(422, f"{parameter!r} is missing.")
 
     def _check_files(self, data: Any) -> None:
-        """Pass files that this page's visitors uploaded, without their URLs, and no other path.
+        """Remove the URLs of files that were uploaded to this page, and refuse all other files.
 
-        What a browser tells about an event (`event_data`) names files as well. Gradio only hands
-        it to the page's functions, which never open them.
+        `event_data`, which describes an event of the browser, names files as well. It is not
+        checked: Gradio only hands it to the page's functions, which never open them.
         """
         for value in _objects(data):
             if not value.keys() & {"path", "url"}:
@@ -157,7 +157,7 @@ class CheckedCalls:
             value.pop("url", None)
 
     def _noting(self, address: str, send: Send) -> Send:
-        """Note the session of a call that named none."""
+        """Return a `send` that notes the session which Gradio makes up for a call without one."""
 
         async def send_noting(message: Message) -> None:
             content = message.get("body", b"")
@@ -183,7 +183,7 @@ def _check_ids(fields: dict[str, Any]) -> None:
 
 def _check_count(fields: dict[str, Any], function: BlockFunction) -> None:
     data, most = fields.get("data"), len(function.inputs)
-    # Programs may leave out what Gradio keeps for them.
+    # Programs may leave out the values that Gradio keeps for them.
     least = sum(not block.skip_api for block in function.inputs)
     if not isinstance(data, list) or len(data) not in (least, most):
         _refuse(422, f"data must be a list of {most} values.")
@@ -201,7 +201,7 @@ def _objects(value: Any, depth: int = 0) -> list[dict[str, Any]]:
 
 
 def _is_address_of(url: Any, path: str) -> bool:
-    """Return whether a URL is this server's own for an uploaded file, as its page names it."""
+    """Return whether a URL's path is the one under which this server serves an uploaded file."""
     return isinstance(url, str) and unquote(urlsplit(url).path) == f"{_FILE_ADDRESS}{path}"
 
 
@@ -230,7 +230,7 @@ def _with_body(scope: Scope, body: bytes) -> Scope:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives `body` once, and then what really follows."""
+    """Return a `receive` that gives `body` once, and then calls the given `receive`."""
     given = False
 
     async def receive_again() -> Message:

@@ -1,4 +1,4 @@
-"""How Gradio's part of the page reaches the browser: kept there, and nothing that is not used."""
+"""Delivery of Gradio's assets: cached by the browser, and without an unused video player."""
 
 import re
 from pathlib import Path
@@ -8,25 +8,25 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Names of these files change with their contents.
+# The names of these files change with their contents, so that they can be cached for good.
 _ASSETS = "/assets/"
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 _FOLDER = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
-# The gallery could play films, and brings a player: a quarter of all there would be to fetch.
+# The gallery loads a video player, which this page never uses: a quarter of all that is fetched.
 _PLAYER = "hls-*.js"
 _EXPORTS = re.compile(r"export\{([^}]*)\}")
 
 
 class Delivery:
-    """Has browsers keep what cannot change, and hands out an empty shell in the player's place."""
+    """Middleware that lets browsers cache the assets, and serves an empty module as the player."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._shells = {f"{_ASSETS}{file.name}": _shell(file) for file in _FOLDER.glob(_PLAYER)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on but the player."""
+        """Pass requests on, and answer one for the player with the empty module."""
         if scope["type"] != "http" or not scope["path"].startswith(_ASSETS):
             await self._app(scope, receive, send)
             return
@@ -42,7 +42,7 @@ class Delivery:
 
 
 def _shell(file: Path) -> str:
-    """A module that exports the same names, and nothing behind them."""
+    """Return the source of a module that exports the names of `file`, all undefined."""
     [names] = _EXPORTS.findall(file.read_text(encoding="utf-8")[-500:])
     exported = ", ".join(
         f"nothing as {each.split(' as ')[-1].strip()}" for each in names.split(",")

@@ -1,4 +1,4 @@
-"""Calls that a browser makes again, having had no answer: each counts once."""
+"""Idempotent calls: a call that a browser repeats, because no answer came, is made once."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.http.middleware import address_of
 from serving.requests.shares import first_to_go
 
-_JOIN = "/queue/join"  # by which Gradio's pages have anything done
+_JOIN = "/queue/join"  # the route for all queued events of Gradio's pages
 _MOST_KEYS = 1000
 _MOST_CHARACTERS = 64
 _MOST_BYTES = 4096
@@ -18,29 +18,29 @@ _Answer = asyncio.Task[list[Message]]
 
 
 class Once:
-    """Answers what comes again under the key of an earlier call with that call's answer.
+    """Middleware that answers a repeated call, known by its key, with the first call's answer.
 
-    Only answers of success are remembered, and only small ones: there is nothing to do twice where
-    a call was refused or broke off.
+    Only small answers of success are remembered: a call that was refused or broke off had no
+    effect, so it may be made again.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._answers: dict[str, tuple[str, _Answer]] = {}  # with the address; oldest first
+        self._answers: dict[str, tuple[str, _Answer]] = {}  # by key; oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, or send the answer of the call before it with the same key."""
+        """Pass a call on, or send the answer to an earlier call with the same key."""
         key = _key(scope)
         if key is None:
             await self._app(scope, receive, send)
             return
-        # A call counts once its body is there: it may break off, and a repeat must not wait for it.
+        # Read the body first: a call may break off before, and its repeat must not wait for it.
         receive = await _received(receive)
         _, answer = self._answers.get(key, ("", None))
         if answer is None:
             answer = asyncio.create_task(self._ask(scope, receive))
             self._remember(key, address_of(Request(scope)), answer)
-        # Who gives up waiting may come again.
+        # Shielded, so that a client that gives up can still get the answer by a repeat.
         for message in await asyncio.shield(answer):
             await send(message)
 
@@ -72,7 +72,7 @@ async def _received(receive: Receive) -> Receive:
     while True:
         message = await receive()
         messages.append(message)
-        if not message.get("more_body", False):  # nor has a disconnect
+        if not message.get("more_body", False):  # a disconnect has no such key
             break
     again = iter(messages)
 

@@ -1,30 +1,30 @@
-"""The page in every language: built once in each, and where they differ the browser chooses."""
+"""One page out of several, one for each language, among which the browser chooses."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import gradio as gr
 
-from ui import i18n as words
-
-# What of a component browsers translate.
+# The properties of a component that browsers translate.
 _SHOWN = ("label", "info", "placeholder", "value")
 
 
-def in_every_language(build: Callable[[], gr.Blocks]) -> tuple[gr.Blocks, gr.I18n]:
-    """The page in English, whose texts are names of what is said in the language of the browser."""
-    pages: list[gr.Blocks] = []
-    for language in words.LANGUAGES:
-        with words.speaking(language):
-            pages.append(build())
-    texts: dict[str, dict[str, str]] = {language: {} for language in words.LANGUAGES}
-    i18n = gr.I18n(**texts)
-    for number, blocks in enumerate(zip(*(page.blocks.values() for page in pages), strict=True)):
+def in_every_language(pages: Mapping[str, gr.Blocks]) -> tuple[gr.Blocks, gr.I18n]:
+    """Return the first page with its texts replaced by keys, and the translations of the keys.
+
+    Args:
+        pages: the same page, built once in each language, by the language's code.
+    """
+    translations: dict[str, dict[str, str]] = {language: {} for language in pages}
+    i18n = gr.I18n(**translations)
+    first, *_ = pages.values()
+    same = zip(*(page.blocks.values() for page in pages.values()), strict=True)
+    for number, blocks in enumerate(same):
         for shown in _SHOWN:
-            said = [getattr(block, shown, None) for block in blocks]
-            if not all(isinstance(text, str) for text in said) or len(set(said)) == 1:
+            texts = [getattr(block, shown, None) for block in blocks]
+            if not all(isinstance(text, str) for text in texts) or len(set(texts)) == 1:
                 continue
             key = f"{shown}-{number}"
-            for language, text in zip(words.LANGUAGES, said, strict=True):
-                texts[language][key] = str(text)
+            for language, text in zip(pages, texts, strict=True):
+                translations[language][key] = str(text)
             setattr(blocks[0], shown, i18n(key))
-    return pages[0], i18n
+    return first, i18n

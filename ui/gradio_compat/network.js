@@ -1,20 +1,20 @@
-// What happens when the network goes away: once it is back, calls that did not get through are made
-// again, pictures are fetched again, and a request whose events broke off is asked for again. Left to
-// itself, Gradio would load the page anew then, without what the visitor typed.
+// Recovery from a lost network. Once it is back, calls that did not get through are made again,
+// pictures are fetched again, and a request whose events broke off is followed again. Without this,
+// Gradio would reload the page and lose what the visitor typed.
 // Gradio runs this once, with `element` and `trigger` of the part of the page it belongs to.
 const TRY_EVERY_MS = 2000;
 const ANSWER_WITHIN_MS = 5000;
-const TIMES_AGAIN = 3; // for a picture that did not arrive
-const SILENT_MS = 20_000; // while something is drawn the server says something every 5 s
+const TIMES_AGAIN = 3; // retries of a picture that did not load
+const SILENT_MS = 20_000; // while a request is drawn the server sends something every 5 s
 
 const API = /^(.*\/gradio_api)\/(.+)$/;
-const GATEWAY_ALONE = [502, 504]; // there is something that answers, but no server behind it
+const GATEWAY_ALONE = [502, 504]; // a gateway answers, but no server behind it
 
 const own = new URL(element.closest("gradio-app")?.getAttribute("src") ?? "", location).origin;
 const send = window.fetch.bind(window);
-// The ids of the events whose end Gradio has not heard of, with the session that they belong to, of
-// which a page with several elements has several, and whether a visitor set them off: the opening of
-// the page does so, too, and what is asked for again may be either.
+// The events whose end Gradio has not been told, by id. Each has its session (a page with several
+// elements has several) and whether a visitor set it off. Opening the page sets off events, too;
+// an event that resumes a request counts as the one that broke off.
 const waitedFor = new Map();
 const waitedForIn = (session) => [...waitedFor].filter(([, event]) => event.session === session);
 
@@ -34,7 +34,7 @@ const answers = async (root) => {
 
 let returning = null;
 
-// Resolves when the server answers again. Only until then is it asked.
+// Resolves when the server answers again, and polls it until then.
 const back = (root) => returning ??= (async () => {
   say(true);
   do {
@@ -50,19 +50,19 @@ const persist = async (root, call) => {
       const answer = await call();
       if (!GATEWAY_ALONE.includes(answer.status)) return answer;
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error; // fetch says so of a broken connection
+      if (!(error instanceof TypeError)) throw error; // thrown by fetch for a broken connection
     }
     await back(root);
   }
 };
 
-// The answer when all of it is there.
+// Resolves to the answer when all of it has arrived.
 const whole = async (...call) => {
   const answer = await send(...call);
   return new Response(await answer.text(), answer);
 };
 
-// It may have got through although no answer came: its key tells the server that it comes again.
+// A call may have got through although no answer came: by its key the server knows a repeat.
 const join = async (root, address, init) => {
   const keyed = new URL(address, location);
   keyed.searchParams.set("once", crypto.getRandomValues(new Uint32Array(4)).join("-"));
@@ -79,8 +79,8 @@ const unlessSilent = (reading, since) => new Promise((resolve, reject) => {
   reading.then(resolve, reject).finally(() => clearTimeout(timer));
 });
 
-// Passes on whole messages until the server says that these are all; throws if it never does. Its
-// heartbeats say nothing: they come, too, where it takes this page for one that left.
+// Passes on whole messages until the server closes the stream; throws if it never does. Heartbeats
+// are no sign of life: the server also sends them to a page that it takes for gone.
 const pass = async (reader, on) => {
   let heard = Date.now();
   for (let rest = ""; ;) {
@@ -99,7 +99,7 @@ const pass = async (reader, on) => {
   }
 };
 
-// What Gradio is told in the end: of these events, that they are done and nothing has changed.
+// Returns the last messages for Gradio: these events are done, and nothing has changed.
 const endings = (events) => {
   const messages = events.map(([id]) => (
     { msg: "process_completed", event_id: id, success: true, output: { data: [] } }
@@ -122,13 +122,13 @@ const follow = async (root, ...call) => {
     };
     try {
       await listen(answer);
-      // What was joined as the server said that this was all came too late to be in it, and Gradio,
-      // which had not heard of the end, does not ask for it.
+      // An event that was joined just as the server closed the stream is not in it. Gradio, which
+      // has not been told of the end, does not open another stream for it.
       while (waitedForIn(session).length) await listen(await ask());
       endings([]).forEach(on);
     } catch (error) {
       reader.cancel().catch(() => {});
-      if (error.name === "AbortError") return stream.close(); // the page itself did that
+      if (error.name === "AbortError") return stream.close(); // the page itself aborted it
       await back(root);
       const events = waitedForIn(session);
       endings(events).forEach(on);
@@ -141,8 +141,8 @@ const follow = async (root, ...call) => {
   return new Response(body, answer);
 };
 
-// As the browser's own it throws nothing, but returns a promise that fails: a page of others that has
-// a part of this one in it calls it, too, and not only with addresses.
+// Like the browser's own, it does not throw but returns a promise that rejects: a page that embeds
+// this one calls it, too, and not only with addresses.
 window.fetch = async (input, init) => {
   const { origin, pathname } = new URL(input?.url ?? input, location);
   const [, path, call] = (origin === own && API.exec(pathname)) || [];
@@ -153,8 +153,8 @@ window.fetch = async (input, init) => {
   return send(input, init);
 };
 
-// How often each image was given its address again. Once is too few: the browser may answer it with
-// another image's load, which is about to fail. There may be pictures that are gone for good, too.
+// Retries of each image, by address. One is too few: the browser may answer it from another image's
+// load that is about to fail. The limit is for pictures that are gone for good.
 const timesAgain = new WeakMap();
 
 element.closest(".gradio-container").addEventListener("error", async ({ target: image }) => {

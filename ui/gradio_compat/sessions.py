@@ -1,4 +1,4 @@
-"""Gradio's memory of every page that is opened: small, bounded, and not kept for good."""
+"""Gradio's sessions, one for each open page: small, limited in number, and removed in time."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -12,19 +12,20 @@ import gradio as gr
 from gradio.routes import file_upload_statuses
 from gradio.state_holder import SessionState, StateHolder
 
-# Beyond these, the page that was used longest ago is forgotten. It starts afresh when it is used
-# again; what the browser shows stays.
+# Beyond these limits the session that was used longest ago is forgotten. If its page is used again,
+# it gets a new session; what the browser shows stays.
 MOST = 2000
-MOST_EACH = 200  # of one address
-# Calls that have not been answered, or whose answer nobody has fetched: of one page, and of all
-# pages of one address. Gradio answers so many at a time; each page that waits for pictures has one.
+MOST_EACH = 200  # per address
+# Limits of calls that have not been answered, or whose answer was not fetched: per page, and for
+# all pages of an address. Gradio works on `CALLS_AT_A_TIME` calls at once; each page that waits for
+# pictures takes one.
 MOST_CALLS, MOST_CALLS_EACH, CALLS_AT_A_TIME = 32, 128, 1024
 
 
 class _Session(SessionState):
-    """A session without the copy of every component's properties, most of what it takes.
+    """A session without the copy of every component's properties, which takes most of its memory.
 
-    Gradio keeps them, with the values of every call, for deep links, which are closed here.
+    Gradio keeps the copy, with the values of every call, for deep links, which are disabled here.
     """
 
     def __init__(self, blocks: gr.Blocks) -> None:
@@ -51,16 +52,16 @@ class _Session(SessionState):
 
 
 class Sessions(StateHolder):
-    """The sessions of one page of Gradio's, bounded for each address and in all."""
+    """The sessions of one Gradio page, limited in number for each address and in total."""
 
     def __init__(self, page: gr.Blocks) -> None:
         super().__init__()
         page.state_session_capacity = MOST
-        # One address could hold all of the 40 that Gradio has otherwise.
+        # With Gradio's default of 40, one address could occupy all of them.
         page._queue.max_thread_count = CALLS_AT_A_TIME
         self.set_blocks(page)
         self._queue = page._queue
-        self._of: dict[str, OrderedDict[str, None]] = {}  # an address's, last used last
+        self._of: dict[str, OrderedDict[str, None]] = {}  # sessions by address, last used last
         self._open: Counter[str] = Counter()
 
     def __getitem__(self, session_id: str) -> SessionState:
@@ -84,13 +85,13 @@ class Sessions(StateHolder):
         return True
 
     def _forget_idle(self, own: OrderedDict[str, None], new: str) -> bool:
-        """Forget the oldest idle session of an address, or else the new one; return False then."""
+        """Forget an address's oldest idle session; if there is none, forget `new`, return False."""
         idle = next((each for each in own if each != new and not self._in_use(each)), new)
         self._forget(idle)
         return idle != new
 
     def admit_event(self, event: str, address: str) -> None:
-        """Note the session that Gradio makes up for a call without one: the event's own id."""
+        """Note the session that Gradio makes up for a call without one; its id is the event's."""
         if event in self._queue.pending_event_ids_session:
             self.admit(event, address)
 
@@ -102,7 +103,7 @@ class Sessions(StateHolder):
 
     @contextmanager
     def held(self, session: str) -> Iterator[None]:
-        """Keep a session while one of its streams is open."""
+        """Keep a session from being forgotten while one of its streams is open."""
         self._open[session] += 1
         try:
             yield
@@ -112,7 +113,7 @@ class Sessions(StateHolder):
                 del self._open[session]
 
     def forget_unused(self, since: datetime) -> None:
-        """Forget the sessions that have not been used since then."""
+        """Forget the sessions that have not been used since `since`."""
         with self.lock:
             unused = [each for each, used in self.time_last_used.items() if used < since]
         known = {each for own in self._of.values() for each in own}
@@ -140,7 +141,7 @@ class Sessions(StateHolder):
 
 
 async def forget_unused(sessions: Sessions, unused_s: float, every_s: float) -> None:
-    """Forget, again and again, the sessions that have not been used for so long."""
+    """Forget, every `every_s` seconds, the sessions that have not been used for `unused_s`."""
     while True:
         await asyncio.sleep(every_s)
         sessions.forget_unused(datetime.now() - timedelta(seconds=unused_s))

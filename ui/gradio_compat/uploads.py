@@ -1,4 +1,4 @@
-"""Pictures that visitors upload, to have their settings read: few, small, and for a short time."""
+"""Uploads of pictures whose settings are to be read: few, small, and kept for a short time."""
 
 import asyncio
 import secrets
@@ -12,18 +12,18 @@ import anyio.to_thread
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from gradio.processing_utils import hash_file
-from gradio.utils import get_upload_folder
 from gradio_client.utils import strip_invalid_filename_characters
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
 from serving.http.middleware import MAX_UPLOAD_BYTES, UPLOAD_PATH, address_of
 from serving.requests.shares import Shares
+from ui.gradio_compat.context import upload_folder
 
 AT_A_TIME, AT_A_TIME_EACH = 8, 2
-# On disk, of files that have not been read yet.
+# Bytes on disk of files that have not been read yet.
 MOST_BYTES, MOST_BYTES_EACH = 32 * MAX_UPLOAD_BYTES, 4 * MAX_UPLOAD_BYTES
-# The page reads a picture at once; a file that nobody has had read by then is removed.
+# Seconds until an unread file is removed. The page has a picture read at once.
 KEPT_S = 300.0
 _CHUNK = 2**20
 
@@ -36,7 +36,7 @@ class _Upload:
 
 
 class Uploads:
-    """Takes files in, in place of Gradio's own route, and remembers which they are."""
+    """The uploaded files, and the routes that take them in place of Gradio's own."""
 
     def __init__(self) -> None:
         self._files: dict[Path, _Upload] = {}
@@ -44,7 +44,7 @@ class Uploads:
         self._under_way = Shares(AT_A_TIME, AT_A_TIME_EACH)
 
     def connect(self, app: FastAPI) -> None:
-        """Have an application answer the routes by which Gradio's page uploads."""
+        """Add the routes by which Gradio's page uploads files."""
         for path in (UPLOAD_PATH, f"{UPLOAD_PATH}/"):
             app.add_api_route(path, self._answer, methods=["POST"], include_in_schema=False)
         app.add_api_route(
@@ -52,23 +52,23 @@ class Uploads:
         )
 
     def owns(self, path: str) -> bool:
-        """Return whether this is the path, letter by letter, of an uploaded file still there."""
+        """Return whether this is exactly the path of an uploaded file that still exists."""
         file = Path(path)
         return str(file) == path and file in self._files and _is_file(file)
 
     def remove_unread(self, before: float) -> None:
-        """Remove files uploaded before then (`time.monotonic`), and forget those that are gone."""
+        """Remove files uploaded before a `time.monotonic`, and forget files that are gone."""
         for path, upload in list(self._files.items()):
             if upload.at < before:
                 path.unlink(missing_ok=True)
             if not _is_file(path):
                 del self._files[path]
                 self._disk.give_back(upload.address, upload.size)
-                with suppress(OSError):  # there are others in it
+                with suppress(OSError):  # other files are in it
                     path.parent.rmdir()
 
     async def keep_tidy(self) -> None:
-        """Remove, again and again, what nobody has had read in time."""
+        """Remove, again and again, the files that were not read in time."""
         while True:
             await asyncio.sleep(KEPT_S / 5)
             self.remove_unread(time.monotonic() - KEPT_S)
@@ -103,8 +103,8 @@ class Uploads:
 
 
 def _written(file: UploadFile) -> Path:
-    """Write an upload to where Gradio expects it, under the hash of what is in it."""
-    folder = Path(get_upload_folder())
+    """Write an upload where Gradio expects it: in a folder named after its content's hash."""
+    folder = upload_folder()
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f"upload-{secrets.token_urlsafe(16)}"
     try:
@@ -112,7 +112,7 @@ def _written(file: UploadFile) -> Path:
             while chunk := file.file.read(_CHUNK):
                 written.write(chunk)
         named = Path(strip_invalid_filename_characters(Path(file.filename or "file").name))
-        # Two visitors may upload the same picture: each has a file of their own.
+        # Two visitors may upload the same picture: each gets a file of their own.
         path = folder / hash_file(new) / f"{named.stem}-{secrets.token_hex(8)}{named.suffix}"
         path.parent.mkdir(exist_ok=True)
         return new.rename(path)
@@ -132,5 +132,5 @@ def _refusal(status: int, message: str) -> Response:
 
 
 async def _progress() -> Response:
-    """Tell Gradio's page that an upload is done; they are too small for more to be told."""
+    """Tell Gradio's page that an upload is done; files are too small for more progress."""
     return Response('data: {"msg":"done"}\n\n', media_type="text/event-stream")

@@ -1,8 +1,8 @@
-"""Every word the page says, in the language of the visitor whose event is being answered.
+"""The page's texts, in the language of the visitor whose event is being answered.
 
-Each language is a file, and all have the same names: `words.PROMPT`, `words.progress(...)`. Which
-one it is follows from the first language that the visitor's browser asks for, as Gradio does it for
-the words that it shows itself. Where there is none, or no visitor, it is English.
+Each language is a module, and all have the same names: `i18n.PROMPT`, `i18n.progress(...)`. The
+language is the first one that the visitor's browser asks for, which Gradio uses for its own texts as
+well. It is English if there is no module for that language, or no visitor.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,7 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gradio.context import LocalContext
-
+from ui.gradio_compat.context import current_request
 from ui.i18n import de, en, es, fr
 from ui.i18n.numbers import size as size
 
@@ -24,7 +23,7 @@ _speaking: ContextVar[str | None] = ContextVar("speaking", default=None)
 
 @contextmanager
 def speaking(language: str) -> Iterator[None]:
-    """Has everything said in one of `LANGUAGES`, whoever asks."""
+    """Use one of `LANGUAGES` for all texts, whatever the visitor's language."""
     token = _speaking.set(language)
     try:
         yield
@@ -33,14 +32,14 @@ def speaking(language: str) -> Iterator[None]:
 
 
 def language() -> str:
-    """Which of `LANGUAGES` is spoken now."""
-    visitor = LocalContext.request.get(None)
+    """Return the one of `LANGUAGES` that is in use now."""
+    visitor = current_request()
     headers = getattr(visitor, "headers", {})
     return _speaking.get() or preferred(headers.get("accept-language", ""))
 
 
 def preferred(accept_language: str) -> str:
-    """The one of `LANGUAGES` for what a browser asks for, such as "de-CH, fr;q=0.9"."""
+    """Return the one of `LANGUAGES` for a browser's header, such as "de-CH, fr;q=0.9"."""
     first = accept_language.partition(",")[0].partition(";")[0]
     asked = first.strip().partition("-")[0].lower()
     return asked if asked in LANGUAGES else _ENGLISH

@@ -31,7 +31,7 @@ EMBED = "Einstellungen in den Bilddateien"
 EMBED_INFO = "Von dort kann sie jeder wiederherstellen, der die Datei hat."
 GALLERY = "Bilder"
 LOOKS = "Wie die Bilder bis jetzt aussehen"
-# Gradio's own, in which # is a number.
+# Texts that Gradio itself shows; # stands for a number.
 CONTROLS = {
     "Close": "Schließen",
     "Download All": "Alle herunterladen",
@@ -158,92 +158,92 @@ _SAID = {
 
 
 def title(model: Model) -> str:
-    """The page's title."""
+    """Return the page's title."""
     return f"{model.family} auf JAX"
 
 
 def model_line(model: Model, kind: Kind) -> str:
-    """Which model draws, how large, and on what."""
+    """Return a line with the model, the size of its pictures and its hardware."""
     name = MINIATURE if kind is Kind.MINIATURE else model.name
     devices = hardware(model.device, model.num_devices)
     return f"{name} · {size(model.sizes[0])} Pixel · auf {devices}"
 
 
 def written(number: object) -> str:
-    """A number as it is written here; all else as it is."""
+    """Return a value as text, with numbers as this language writes them."""
     return with_comma(number)
 
 
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
-    """A picture's caption, which is also what a screen reader says."""
+    """Return a picture's caption, which screen readers read out as well."""
     remark = "" if variation is None else f", Abwandlung {variation}"
     remark += ", vom Filter unscharf gemacht" if blurred else ""
     return f"Startzahl {seed}{remark}: {prompt}"
 
 
 def unfinished(done: int, total: int) -> str:
-    """The caption of a picture that was stopped."""
+    """Return the caption of a picture whose drawing was stopped."""
     return f"Unfertig: Schritt {done} von {total}"
 
 
 def progress(done: int, total: int, left_s: float | None) -> str:
-    """How far the drawing is, and how much longer it takes if that is known."""
+    """Return the number of the step and, if known, the time left."""
     step = f"Schritt {done} von {total}"
     return f"{step}, noch etwa {duration(left_s)}" if left_s else step
 
 
 def waiting(position: int, wait_s: float | None) -> str:
-    """The place in the queue, and for how long, if that is known."""
+    """Return the place in the queue and, if known, the time until the drawing begins."""
     place = "Als Nächstes an der Reihe" if position == 1 else f"Platz {position} der Warteschlange"
     return place if wait_s is None else f"{place}, etwa {duration(wait_s)}"
 
 
 def starting(attempt: int = 1) -> str:
-    """The drawing begins, or has to begin again elsewhere."""
+    """Return the message that the drawing begins, or begins again on another replica."""
     return "Es geht los …" if attempt == 1 else f"Es geht von vorn los, Versuch {attempt} …"
 
 
 def finished(pictures: int, seconds: float | None) -> str:
-    """How it ended; without the time for pictures that are only shown again."""
+    """Return how many pictures were drawn and, unless they are only shown again, in what time."""
     noun = "Bild" if pictures == 1 else "Bilder"
     return f"{pictures} {noun}" + ("" if seconds is None else f" in {comma(f'{seconds:.1f}')} s")
 
 
 def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
-    """The settings of a request in one line; without a style if it has none."""
+    """Return a request's settings in one line; an empty style is left out."""
     guidance = comma(f"{guidance_scale:g}")
     numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
     return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:
-    """A setting that is not possible here."""
+    """Return the note that a setting is out of range here and is replaced by `used`."""
     return f"{field}: {_short(value)} ist hier nicht möglich; {comma(concise(used))} gilt."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
-    """A picture that was drawn in another size."""
+    """Return the note that a picture was drawn in a size that is not available here."""
     here = " oder ".join(map(size, model.sizes))
     return f"Jenes Bild hat {width} × {height} Pixel; hier sind es {here}."
 
 
 def other_model(name: str, model: Model) -> str:
-    """A picture that another model drew."""
+    """Return the note that another model drew a picture."""
     return f"Es wurde von {short(name)} gezeichnet; hier zeichnet {short(model.name)}."
 
 
 def shortened(limit: int) -> str:
-    """A prompt that is longer than the page takes."""
+    """Return the note that only the first `limit` characters of a prompt are used."""
     return f"Von seinen Worten gelten die ersten {limit} Zeichen."
 
 
 def length(tokens: int, limit: int) -> str:
-    """How long a prompt is, in what the model reads."""
+    """Return the number of tokens in a prompt, and the model's limit."""
     return f"{tokens} von {limit} Token"
 
 
 def too_many_lines(lines: int, limit: int) -> str:
-    """More prompts than pictures."""
+    """Return the error for more prompts than a request can have pictures."""
     return (
         f"{PROMPT}: {lines} Zeilen sind zu viele; "
         f"höchstens {limit} Bilder werden zugleich gezeichnet."
@@ -251,43 +251,43 @@ def too_many_lines(lines: int, limit: int) -> str:
 
 
 def truncated(left_out: str) -> str:
-    """What the model did not read."""
+    """Return the warning that quotes the end of the prompt, which the model does not read."""
     return f"Die Beschreibung ist länger, als das Modell lesen kann. Weggelassen: „{left_out}“"
 
 
 def too_long(field: str, length: int, limit: int) -> str:
-    """A text over its limit."""
+    """Return the error for a text over its limit."""
     return f"{field}: {length} Zeichen sind zu viele; höchstens {limit} sind möglich."
 
 
 def not_text(field: str) -> str:
-    """A text field that holds something else."""
+    """Return the error for a value that should be text and is not."""
     return f"{field}: Hier muss Text stehen."
 
 
 def out_of_range(field: str, value: object, low: float, high: float) -> str:
-    """A number outside its range, or no number at all."""
+    """Return the error for a value that is not a number or is out of range."""
     bounds = f"von {written(low)} bis {written(high)}"
     return f"{field}: {_short(value)} ist nicht möglich; es geht {bounds}."
 
 
 def not_whole(field: str, value: object, low: int, high: int) -> str:
-    """A whole number outside its range, or no whole number at all."""
+    """Return the error for a value that is not a whole number or is out of range."""
     return f"{field}: {_short(value)} ist nicht möglich; nur ganze Zahlen von {low} bis {high}."
 
 
 def not_a_number(field: str, value: str) -> str:
-    """A text where a number belongs."""
+    """Return the error for a text that cannot be read as a number."""
     return f"{field}: {_short(value)} ist keine brauchbare Zahl."
 
 
 def unknown(field: str, value: object, known: list[str]) -> str:
-    """One of several that is none of them."""
+    """Return the error for a value that is not one of the `known` ones."""
     return f"{field}: {_short(value)} ist unbekannt; es gibt {', '.join(known)}."
 
 
 def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
-    """What became of a request on its way, `message` being what `serving` says of it."""
+    """Return `serving`'s message about a request that was refused or ended early, translated."""
     if kind is ErrorKind.FULL:
         return f"Die Warteschlange ist voll. Bitte {_soon(retry_after_s)} noch einmal versuchen."
     if kind is ErrorKind.TOO_MANY:

@@ -31,7 +31,7 @@ EMBED = "Réglages dans les fichiers des images"
 EMBED_INFO = "Quiconque a le fichier peut les y retrouver."
 GALLERY = "Images"
 LOOKS = "Les images telles qu’elles sont pour l’instant"
-# Gradio's own, in which # is a number.
+# Texts that Gradio itself shows; # stands for a number.
 CONTROLS = {
     "Close": "Fermer",
     "Download All": "Tout télécharger",
@@ -158,136 +158,136 @@ _SAID = {
 
 
 def title(model: Model) -> str:
-    """The page's title."""
+    """Return the page's title."""
     return f"{model.family} sur JAX"
 
 
 def model_line(model: Model, kind: Kind) -> str:
-    """Which model draws, how large, and on what."""
+    """Return a line with the model, the size of its pictures and its hardware."""
     name = MINIATURE if kind is Kind.MINIATURE else model.name
     devices = hardware(model.device, model.num_devices)
     return f"{name} · {size(model.sizes[0])} pixels · sur {devices}"
 
 
 def written(number: object) -> str:
-    """A number as it is written here; all else as it is."""
+    """Return a value as text, with numbers as this language writes them."""
     return with_comma(number)
 
 
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
-    """A picture's caption, which is also what a screen reader says."""
+    """Return a picture's caption, which screen readers read out as well."""
     remark = "" if variation is None else f", variation {variation}"
     remark += ", floutée par le filtre" if blurred else ""
     return f"Graine {seed}{remark} : {prompt}"
 
 
 def unfinished(done: int, total: int) -> str:
-    """The caption of a picture that was stopped."""
+    """Return the caption of a picture whose drawing was stopped."""
     return f"Inachevée : étape {done} sur {total}"
 
 
 def progress(done: int, total: int, left_s: float | None) -> str:
-    """How far the drawing is, and how much longer it takes if that is known."""
+    """Return the number of the step and, if known, the time left."""
     step = f"Étape {done} sur {total}"
     return f"{step}, encore {duration(left_s)} environ" if left_s else step
 
 
 def waiting(position: int, wait_s: float | None) -> str:
-    """The place in the queue, and for how long, if that is known."""
+    """Return the place in the queue and, if known, the time until the drawing begins."""
     place = "Vous êtes le prochain" if position == 1 else f"Numéro {position} dans la file"
     return place if wait_s is None else f"{place}, {duration(wait_s)} environ"
 
 
 def starting(attempt: int = 1) -> str:
-    """The drawing begins, or has to begin again elsewhere."""
+    """Return the message that the drawing begins, or begins again on another replica."""
     return "C’est parti…" if attempt == 1 else f"On recommence, essai {attempt}…"
 
 
 def finished(pictures: int, seconds: float | None) -> str:
-    """How it ended; without the time for pictures that are only shown again."""
+    """Return how many pictures were drawn and, unless they are only shown again, in what time."""
     noun = "image" if pictures == 1 else "images"
     return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
 
 
 def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
-    """The settings of a request in one line; without a style if it has none."""
+    """Return a request's settings in one line; an empty style is left out."""
     guidance = comma(f"{guidance_scale:g}")
     numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
     return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:
-    """A setting that is not possible here."""
+    """Return the note that a setting is out of range here and is replaced by `used`."""
     return f"{field} : {_short(value)} n’est pas possible ici ; {comma(concise(used))} est utilisé."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
-    """A picture that was drawn in another size."""
+    """Return the note that a picture was drawn in a size that is not available here."""
     here = " ou ".join(map(size, model.sizes))
     return f"Cette image-là fait {width} × {height} pixels ; ici, c’est {here}."
 
 
 def other_model(name: str, model: Model) -> str:
-    """A picture that another model drew."""
+    """Return the note that another model drew a picture."""
     return f"Elle a été dessinée par {short(name)} ; ici, c’est {short(model.name)} qui dessine."
 
 
 def shortened(limit: int) -> str:
-    """A prompt that is longer than the page takes."""
+    """Return the note that only the first `limit` characters of a prompt are used."""
     return f"De ses mots, les {limit} premiers caractères sont utilisés."
 
 
 def length(tokens: int, limit: int) -> str:
-    """How long a prompt is, in what the model reads."""
+    """Return the number of tokens in a prompt, and the model's limit."""
     return f"{tokens} jetons sur {limit}"
 
 
 def too_many_lines(lines: int, limit: int) -> str:
-    """More prompts than pictures."""
+    """Return the error for more prompts than a request can have pictures."""
     return (
         f"{PROMPT} : {lines} lignes, c’est trop ; au plus {limit} images sont dessinées ensemble."
     )
 
 
 def truncated(left_out: str) -> str:
-    """What the model did not read."""
+    """Return the warning that quotes the end of the prompt, which the model does not read."""
     return f"La description est plus longue que ce que le modèle peut lire. Omis : « {left_out} »"
 
 
 def too_long(field: str, length: int, limit: int) -> str:
-    """A text over its limit."""
+    """Return the error for a text over its limit."""
     return f"{field} : {length} caractères, c’est trop ; au plus {limit} sont possibles."
 
 
 def not_text(field: str) -> str:
-    """A text field that holds something else."""
+    """Return the error for a value that should be text and is not."""
     return f"{field} : il faut du texte."
 
 
 def out_of_range(field: str, value: object, low: float, high: float) -> str:
-    """A number outside its range, or no number at all."""
+    """Return the error for a value that is not a number or is out of range."""
     bounds = f"de {written(low)} à {written(high)}"
     return f"{field} : {_short(value)} n’est pas possible ; cela va {bounds}."
 
 
 def not_whole(field: str, value: object, low: int, high: int) -> str:
-    """A whole number outside its range, or no whole number at all."""
+    """Return the error for a value that is not a whole number or is out of range."""
     bounds = f"de {low} à {high}"
     return f"{field} : {_short(value)} n’est pas possible ; des nombres entiers {bounds} le sont."
 
 
 def not_a_number(field: str, value: str) -> str:
-    """A text where a number belongs."""
+    """Return the error for a text that cannot be read as a number."""
     return f"{field} : {_short(value)} n’est pas un nombre utilisable."
 
 
 def unknown(field: str, value: object, known: list[str]) -> str:
-    """One of several that is none of them."""
+    """Return the error for a value that is not one of the `known` ones."""
     return f"{field} : {_short(value)} est inconnu ; il y a {', '.join(known)}."
 
 
 def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
-    """What became of a request on its way, `message` being what `serving` says of it."""
+    """Return `serving`'s message about a request that was refused or ended early, translated."""
     if kind is ErrorKind.FULL:
         return f"La file est pleine. Veuillez réessayer {_soon(retry_after_s)}."
     if kind is ErrorKind.TOO_MANY:

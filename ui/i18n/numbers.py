@@ -1,17 +1,17 @@
-"""Numbers and other values, as they stand in the sentences of all languages."""
+"""Formatting of numbers and other values, shared by all languages."""
 
 LONGEST = 40
-# From here on a whole number is never written with an exponent or with ".0".
+# Whole numbers from here on are written without an exponent and without ".0".
 _LARGE = 10**6
 
 
 def duration(seconds: float) -> str:
-    """Roughly how long."""
+    """Return a duration roughly, in seconds or minutes, such as "25 s"."""
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def comma(number: str) -> str:
-    """A number with a decimal comma."""
+    """Return a number with a decimal comma."""
     return number.replace(".", ",")
 
 
@@ -28,28 +28,28 @@ def concise(number: float) -> str:
 
 
 def with_comma(value: object) -> str:
-    """A value as text: numbers with a decimal comma, all else as it is."""
+    """Return a value as text; a float has a decimal comma."""
     return comma(plain(value)) if isinstance(value, float) else str(value)
 
 
 def size(size: tuple[int, int]) -> str:
-    """Width and height."""
+    """Return width and height as text, such as "1024 × 768"."""
     return "{} × {}".format(*size)
 
 
 def short(value: object) -> str:
-    """A value that somebody sent, cut where it is too long to be repeated."""
+    """Return a value as text, shortened to `LONGEST` characters so that a message can quote it."""
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def quoted(message: str) -> str:
-    """What stands between the first and the last quotation mark of a message."""
+    """Return the text between the first and the last quotation mark of a message."""
     return message.partition('"')[2].rpartition('"')[0]
 
 
 def hardware(device: str, count: int) -> str:
-    """What draws, such as "4 × TPU v5 lite"; of a CPU nobody counts the cores."""
+    """Return the number and name of the devices, such as "4 × TPU v5 lite"; a CPU has no number."""
     if device == "cpu":
         return "CPU"
     return device if count == 1 else f"{count} × {device}"

@@ -1,4 +1,4 @@
-"""Pictures as files of another kind, made when they are asked for."""
+"""Downloads of pictures as PNG, JPEG or WebP files, converted when they are requested."""
 
 import re
 from html import escape
@@ -9,22 +9,22 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
-from gradio.utils import get_upload_folder
 
 from pipeline.errors import MetadataError
 from pipeline.images import metadata
 from ui import i18n
+from ui.gradio_compat.context import upload_folder
 
 Kind: TypeAlias = Literal["PNG", "JPEG", "WEBP"]
 KINDS: dict[str, Kind] = {"png": "PNG", "jpg": "JPEG", "webp": "WEBP"}
 
-# As `ui.pictures.files` names them, so that no address leads anywhere else.
+# The names that `ui.pictures.files` gives; no other path is opened.
 _FOLDER = re.compile(r"[\w-]{22}", re.ASCII)
 _NAME = re.compile(r"([a-z0-9-]{1,90})\.(png|jpg|webp)")
 
 
 def links(picture: Path) -> str:
-    """Links to a picture, one for each kind of file, as HTML."""
+    """Return HTML with links to a picture, one for each kind of file."""
     address = f"pictures/{picture.parent.name}/{picture.stem}"
     kinds = " ".join(
         f'<a href="{address}.{suffix}" download>{escape(i18n.KINDS[suffix])}</a>'
@@ -34,15 +34,15 @@ def links(picture: Path) -> str:
 
 
 def connect(app: FastAPI) -> None:
-    """Has the application answer these links."""
-    one_at_a_time = CapacityLimiter(1)  # the processors are there for drawing
+    """Add the route that these links lead to."""
+    one_at_a_time = CapacityLimiter(1)  # leaves the processors to the drawing
 
     @app.get("/pictures/{folder}/{name}", include_in_schema=False)
     async def picture(folder: str, name: str, sender: Request) -> Response:
         named = _NAME.fullmatch(name)
         if not _FOLDER.fullmatch(folder) or not named:
             raise HTTPException(404)
-        path = Path(get_upload_folder()) / folder / f"{named[1]}.png"
+        path = upload_folder() / folder / f"{named[1]}.png"
         with i18n.speaking(i18n.preferred(sender.headers.get("Accept-Language", ""))):
             content = await anyio.to_thread.run_sync(
                 _content, path, KINDS[named[2]], limiter=one_at_a_time

@@ -1,4 +1,4 @@
-"""Whether settings are inside the pictures' files: a choice that the visitor's browser keeps."""
+"""The choice whether the pictures' files contain their settings, kept in the visitor's browser."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +16,20 @@ STORAGE_KEY = "sdxl-embed"
 
 @dataclass(frozen=True)
 class Embedding:
-    """The choice as it is shown, and as it is kept."""
+    """The components that show and that keep the choice."""
 
     shown: gr.Checkbox
     kept: gr.BrowserState
 
 
 def layout() -> gr.Checkbox:
-    """A box that is ticked unless the visitor has it otherwise."""
+    """Return a checkbox that is ticked unless the visitor chose otherwise."""
     return gr.Checkbox(True, label=i18n.EMBED, info=i18n.EMBED_INFO, elem_id="embed")
 
 
 def kept() -> gr.BrowserState:
-    """Where the choice is kept; not to be laid out in a part of the page that may stay closed."""
-    # The secret is none, so that what was kept outlives the process.
+    """Return the state that keeps the choice; do not lay it out in a part that may stay closed."""
+    # The secret is a constant, so that the choice outlives this process.
     return gr.BrowserState(saved.WITH_SETTINGS, storage_key=STORAGE_KEY, secret=STORAGE_KEY)
 
 
@@ -40,7 +40,7 @@ def connect(
     shown: gr.State,
     panel: gr.Column,
 ) -> None:
-    """Keeps the choice, and has the pictures that are shown already follow it."""
+    """Keep the choice in the browser, and apply changes of it to the pictures in the gallery."""
     show = f"(kept) => kept !== '{saved.BARE}'"
     keep = f"(inside) => inside ? '{saved.WITH_SETTINGS}' : '{saved.BARE}'"
     page.load(None, embedding.kept, embedding.shown, js=show, **AT_ONCE)
@@ -51,7 +51,7 @@ def connect(
 def _follow(embed: bool, shown: list[Picture]) -> tuple[Any, ...]:
     try:
         changed = saved.again(shown, embed) if shown else []
-    except (OSError, RequestError):  # those files are gone, or there is no room for others
+    except (OSError, RequestError):  # files are gone, or there is no room for more
         changed = []
     if not changed:
         return (gr.skip(),) * 3

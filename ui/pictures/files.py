@@ -1,4 +1,4 @@
-"""Finished pictures as files that Gradio can hand out."""
+"""Finished pictures, as files that Gradio serves."""
 
 import asyncio
 import logging
@@ -13,20 +13,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gradio.context import LocalContext
-from gradio.utils import get_upload_folder
-
 from serving.generator import ErrorKind, RequestError
 from ui import i18n
+from ui.gradio_compat.context import current_request, upload_folder
 
 log = logging.getLogger(__name__)
 
-# On disk. Beyond these the oldest files go, of the address that has too many or has most.
+# Bytes on disk, of all addresses and of one. Beyond these limits the oldest files are removed: of
+# the address over its own limit, or of the one that has most.
 MOST_BYTES, MOST_BYTES_EACH = 2**33, 2**31
 
 
 class _Disk:
-    """The folders that were saved, oldest first, by the address that they were drawn for."""
+    """The saved folders, oldest first, with the address that each was drawn for and its size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +43,7 @@ class _Disk:
                 self._remove_oldest(self._used.most_common(1)[0][0])
 
     def forget_missing(self) -> None:
-        """Count out the folders that are gone."""
+        """Stop counting the folders that are gone."""
         with self._lock:
             for folder in [each for each in self._folders if not each.is_dir()]:
                 self._forget(folder)
@@ -65,14 +64,14 @@ _disk = _Disk()
 
 
 def save(pictures: Mapping[str, bytes]) -> list[Path]:
-    """Writes files, by name, where Gradio serves them, until they are old.
+    """Write files, by name, into a new folder that Gradio serves, until `remove_old` removes it.
 
-    The folder's name cannot be guessed: whoever knows a file's address can read it.
+    The folder's name cannot be guessed, because anybody who knows a file's address can read it.
 
     Raises:
-        RequestError: they cannot be written, and then none is there.
+        RequestError: if a file cannot be written; then none is kept.
     """
-    folder = Path(get_upload_folder()) / secrets.token_urlsafe(16)
+    folder = upload_folder() / secrets.token_urlsafe(16)
     paths = [folder / name for name in pictures]
     try:
         folder.mkdir(parents=True)
@@ -87,14 +86,15 @@ def save(pictures: Mapping[str, bytes]) -> list[Path]:
 
 
 def _address() -> str:
-    """Return where the call comes from that Gradio is answering; "" outside of any."""
-    request = LocalContext.request.get(None)
+    """Return the client's address of the call that Gradio is answering, or "" without a call."""
+    request = current_request()
     return request.client.host if request is not None and request.client else ""
 
 
 async def remove_old(kept_s: float, every_s: float) -> None:
-    """Removes, again and again, what was saved or uploaded so long ago. Gradio itself would leave
-    what programs were given.
+    """Remove, every `every_s` seconds, the folders saved or uploaded more than `kept_s` ago.
+
+    Gradio itself would leave the files of pictures that programs asked for.
     """
     while True:
         await asyncio.sleep(every_s)
@@ -102,7 +102,7 @@ async def remove_old(kept_s: float, every_s: float) -> None:
 
 
 def _remove_older(before: float) -> None:
-    for folder in Path(get_upload_folder()).glob("*/"):
+    for folder in upload_folder().glob("*/"):
         with suppress(OSError):
             if folder.stat().st_mtime < before:
                 shutil.rmtree(folder)
@@ -110,7 +110,7 @@ def _remove_older(before: float) -> None:
 
 
 def name(prompt: str, seed: int, variation: int | None = None) -> str:
-    """A harmless name that tells pictures apart, and variations of one."""
+    """Return a safe file name that differs between pictures, and between variations of one."""
     return f"{_slug(prompt)}-{seed}{'' if variation is None else f'-{variation}'}.png"
 
 

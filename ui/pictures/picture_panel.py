@@ -1,4 +1,4 @@
-"""The picture that is open: its settings, and what can be done with them."""
+"""The panel under an opened picture: its settings, and buttons that use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from ui.pictures.saved import Picture
 
 @dataclass(frozen=True)
 class Panel:
-    """What lies under the picture that is open."""
+    """The components of the panel under the opened picture."""
 
     column: gr.Column
     text: gr.HTML
@@ -33,12 +33,12 @@ class Panel:
 
     @property
     def shown(self) -> list[Block]:
-        """What changes with the picture that is open."""
+        """Return the components that change with the opened picture."""
         return [self.column, self.text, self.varying, self.reveal, self.picture, self.index]
 
 
 def layout() -> Panel:
-    """The panel, which shows itself once a picture is open."""
+    """Return the panel, which is hidden until a picture is opened."""
     with gr.Column(visible=False, elem_id="picked") as column:
         revealing = reveal.layout()
         text = gr.HTML(elem_id="picked-settings", padding=False)
@@ -73,7 +73,7 @@ def connect(
     strip: gr.HTML,
     generator: Generator,
 ) -> Any:
-    """Has the panel follow the gallery; returns the event after which to draw with a new seed."""
+    """Connect the panel to the gallery; return the event after which to draw with a new seed."""
 
     def follow(shown: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
         return _open(shown, event.index, generator.model)
@@ -101,7 +101,7 @@ def connect(
 
 
 def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
-    """New values of the page's fields and of its strip."""
+    """Return new values for the page's fields and its strip."""
     if chosen is None:
         return (gr.skip(),) * (len(settings.Fields._fields) + 1)
     values, notes = settings.as_fields(chosen, model)
@@ -109,12 +109,12 @@ def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
 
 
 def _open(shown: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
-    if not 0 <= index < len(shown):  # what was stopped has no settings
+    if not 0 <= index < len(shown):  # unfinished pictures have no settings
         return _close()
     chosen = shown[index].settings
     fields, _ = settings.as_fields(chosen, model)
     text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(shown[index].path)
-    # Of a variation there can be no further ones: its settings have room for one step.
+    # A variation cannot be varied again: settings can describe only one variation of a seed.
     varying = gr.Row(visible=chosen.variation_seed is None)
     return gr.Column(visible=True), text, varying, reveal.offered(shown[index]), chosen, index
 

@@ -13,18 +13,18 @@ from serving.generator import Image
 from ui import i18n, settings
 from ui.pictures import files
 
-# What the browser keeps of the choice: text, because `gr.BrowserState` does not store False.
+# The choice as the browser keeps it: text, because `gr.BrowserState` does not store False.
 WITH_SETTINGS, BARE = "with settings", "bare"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One of them, in a file that the page hands out.
+    """A finished picture, in a file that the page serves.
 
     Attributes:
-        prompt: what its caption says.
-        other: the PNG file that can be shown in its place: of a blurred picture the picture
-            itself, and of that the blurred one again.
+        prompt: the prompt in its caption.
+        other: the PNG file to show in its place on request: the original if this picture is
+            blurred, the blurred version if this is the original; None for all other pictures.
     """
 
     path: Path
@@ -34,21 +34,21 @@ class Picture:
 
     @property
     def blurred(self) -> bool:
-        """Whether this is not the picture itself."""
+        """Return whether this is a blurred version, and not the original."""
         return self.settings.safety_checker is not None
 
     @property
     def caption(self) -> str:
-        """Its caption, in the visitor's language."""
+        """Return the caption, in the visitor's language."""
         said = self.settings
         return i18n.caption(self.prompt, said.seed or 0, said.variation_seed, self.blurred)
 
 
 def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
-    """Keeps pictures as files; without a `caption` they have their own prompts.
+    """Save pictures as files; if `caption` is empty, each is captioned with its own prompt.
 
     Raises:
-        RequestError: they cannot be written.
+        RequestError: if the files cannot be written.
     """
     said = [settings.of_image(image) for image in images]
     prompts = [caption or each.prompt for each in said]
@@ -65,11 +65,11 @@ def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
 
 
 def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:
-    """The same in new files, with their settings inside or without.
+    """Save pictures again in new files, with or without their settings inside.
 
     Raises:
-        OSError: their files are gone.
-        RequestError: they cannot be written.
+        OSError: if the old files are gone.
+        RequestError: if the new files cannot be written.
     """
     contents = {
         each.path.name: metadata.rewritten(each.path.read_bytes(), each.settings if embed else None)
@@ -80,12 +80,12 @@ def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:
 
 
 def exchanged(picture: Picture, embed: bool) -> Picture:
-    """The other one, of a picture that has one, in a file that there was not before.
+    """Save `picture.other` in a new file, and return it with the present picture as its `other`.
 
     Raises:
-        LookupError: there is no other one.
-        OSError: the picture's file is gone.
-        RequestError: the other one cannot be written.
+        LookupError: if `picture.other` is None.
+        OSError: if the picture's file is gone.
+        RequestError: if the new file cannot be written.
     """
     if picture.other is None:
         raise LookupError(picture.path.name)
@@ -98,5 +98,5 @@ def exchanged(picture: Picture, embed: bool) -> Picture:
 
 
 def for_gallery(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
-    """What a gallery shows of them."""
+    """Return the paths and captions of pictures, as a gallery takes them."""
     return [(str(each.path), each.caption) for each in pictures]

@@ -4,10 +4,10 @@ const KEY = "sdxl-history";
 const MOST = 30;
 const SIDE = 96; // of a thumbnail, in pixels
 
-const page = element.closest(".gradio-container"); // which may be a part of another's
-const entered = new Set(); // ids of requests, also of those that were cleared since
+const page = element.closest(".gradio-container"); // may be embedded in another page
+const entered = new Set(); // ids of requests, including entries that were cleared since
 
-// Anything may stand there: another version of this page wrote it, or another page of this address.
+// The storage may hold anything: other versions of this page, or pages of its origin, write it.
 const isEntry = (entry) => (
   ["id", "link", "said"].every((name) => typeof entry?.[name] === "string")
   && Number.isFinite(new Date(entry.at).getTime())
@@ -23,7 +23,7 @@ const read = () => {
   }
 };
 
-// The oldest go when there are too many, or no more room.
+// Drops the oldest entries if there are too many, or if the storage is full.
 const write = (entries) => {
   for (let kept = entries.slice(0, MOST); ; kept = kept.slice(0, -1)) {
     try {
@@ -38,7 +38,7 @@ const write = (entries) => {
 
 const add = (parent, tag, text = "") => {
   const child = parent.appendChild(document.createElement(tag));
-  child.textContent = text; // and so never as HTML
+  child.textContent = text; // never as HTML
   return child;
 };
 
@@ -53,7 +53,7 @@ const row = (entry) => {
   const when = new Date(entry.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
   add(button, "small", `${entry.said} · ${when}`);
   button.addEventListener("click", () => {
-    // While something is drawn, its pictures stay in view.
+    // While a request is drawn its pictures stay in view: without an id, only settings return.
     const busy = page.querySelector("#stop")?.offsetParent;
     trigger("select", { link: entry.link, id: busy ? "" : entry.id });
   });
@@ -66,14 +66,14 @@ const show = () => {
   element.querySelector("ol").replaceChildren(...entries.map(row));
 };
 
-// All pictures side by side, each cut to a square.
+// Returns one image of all pictures side by side, each cut to a square.
 const look = async (addresses) => {
   const canvas = document.createElement("canvas");
   canvas.width = SIDE * addresses.length;
   canvas.height = SIDE;
   for (const [i, address] of addresses.entries()) {
     const image = new Image();
-    image.crossOrigin = "anonymous"; // what comes from elsewhere is not to be read otherwise
+    image.crossOrigin = "anonymous"; // else a canvas with images of another origin cannot be read
     image.src = address;
     await image.decode();
     const { naturalWidth: width, naturalHeight: height } = image;
@@ -84,7 +84,7 @@ const look = async (addresses) => {
   return canvas.toDataURL("image/jpeg", 0.8);
 };
 
-// Where the gallery has these files from, once it shows them all.
+// Returns the addresses of these files, once the gallery shows them all.
 const shown = async (files) => {
   for (let tries = 0; tries < 100; tries++) {
     const addresses = [...page.querySelectorAll("#gallery img")].map((image) => image.src);
@@ -97,15 +97,15 @@ const shown = async (files) => {
 
 element.addEventListener("told", async ({ detail: told }) => {
   const known = (entries) => entries.find((entry) => entry.id === told?.id);
-  // What is told first may be lost when other requests end at that moment: so it is told again,
-  // and must not bring back an entry that was cleared since.
+  // The first message about a request may be lost if other requests end at that moment, so it is
+  // sent again. The second one must not bring back an entry that was cleared since.
   if (told?.link && !entered.has(told.id) && !known(read())) {
     entered.add(told.id);
     write([{ id: told.id, link: told.link, said: told.said, at: Date.now() }, ...read()]);
   }
   if (told?.drawn && known(read()) && !known(read()).look) {
     const found = await shown(told.drawn).then(look).catch(() => null);
-    const entries = read(); // which may have changed, in another window or because it was cleared
+    const entries = read(); // may have changed in another window, or been cleared
     if (found && known(entries)) {
       known(entries).look = found;
       write(entries);

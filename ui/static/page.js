@@ -1,20 +1,20 @@
 () => {
-  // What the page does in the browser alone: keys, the focus, copying, and names for screen readers.
+  // The page's own behaviour in the browser: keys, focus, copying, and names for screen readers.
   // Gradio calls this function once.
   const root = document.documentElement;
   if (root.dataset.sdxl) return;
   root.dataset.sdxl = "ready";
 
-  // All of the page is ours, unless we are an element of another's: then what is in the element is,
-  // and only there do we look for anything.
+  // The whole page is ours, unless it is embedded as an element of another page. Then only the
+  // content of the element is ours, and nothing else is searched or changed.
   const alone = document.querySelector("gradio-app:not([src], [space])");
   const around = (part) => part.closest?.("gradio-app") ?? alone;
 
-  // In a frame of another page, which has a heading and a foot of its own.
+  // In a frame of another page, which has its own header and footer, ours are hidden.
   const compact = alone && new URLSearchParams(location.search).get("embed") === "1";
   root.classList.toggle("sdxl-compact", Boolean(compact));
 
-  // Where the program is, of which a part is shown: on pages of others it is elsewhere.
+  // The address of the server that a part of the page is from; an embedding page has another one.
   const home = (part) => {
     const source = part.closest("gradio-app")?.getAttribute("src");
     return new URL(source ? source.replace(/\/?$/, "/") : location.pathname, location.href);
@@ -38,22 +38,22 @@
     event.stopPropagation();
   };
 
-  // With one line Enter sends, with more it begins the next, and Shift has it the other way round.
+  // With one line Enter sends; with several it begins a new line. Shift reverses this.
   const sends = ({ key, shiftKey, target }) => (
     key === "Enter" && target.matches?.("#prompt textarea") && shiftKey === target.rows > 1
   );
 
-  // Before the fields see it: in some of them Enter has a meaning of its own.
+  // Captured before the fields see it, because in some of them Enter has a meaning of its own.
   document.addEventListener("keydown", (event) => {
     const app = around(event.target);
     if (!app) return;
-    // Held down, a key presses once, and not what comes in the place of what it pressed.
+    // A key that is held down presses once, and not also the button that appears in its place.
     if (event.repeat && event.target.closest?.("#generate, #stop")) event.preventDefault();
     const runs = event.key === "Enter" && (event.ctrlKey || event.metaKey);
     if (runs && !event.repeat && press(app.querySelector("#generate"))) {
       swallow(event);
     }
-    // What is drawn may have been begun otherwise than by Enter, which Gradio would then let by.
+    // Gradio ignores Enter only while a request that Enter sent is drawn. Ignore it always.
     if (sends(event) && isSeen(app.querySelector("#stop"))) swallow(event);
   }, true);
   document.addEventListener("keydown", (event) => {
@@ -61,7 +61,7 @@
     if (!app || event.key !== "Escape" || event.defaultPrevented) return;
     const stop = () => press(app.querySelector("#stop"));
     if (stop() || closePicture(app)) return;
-    // What was sent just now has no Stop yet; unless something else is done, it is waited for.
+    // A request sent just now has no Stop yet: wait for it, for 2 s or until the next press.
     const again = setInterval(() => { if (stop()) clearInterval(again); }, 50);
     const enough = () => clearInterval(again);
     setTimeout(enough, 2000);
@@ -70,11 +70,10 @@
     }
   });
 
-  // What follows a press at once, as the system counts double clicks or nearly.
+  // Whether a click belongs to a double click, by the system's count or within 500 ms.
   const follows = (event, before) => event.detail > 1 || event.timeStamp - before < 500;
 
-  // Gradio notes a press a moment late: as soon as there is Stop. Of several till then the first
-  // counts.
+  // Gradio registers a press a moment late, when Stop appears. Until then only the first counts.
   let pressed = -Infinity;
   document.addEventListener("click", (event) => {
     if (!around(event.target) || !event.target.closest?.("#generate, #new-seed")) return;
@@ -82,9 +81,9 @@
     else pressed = event.timeStamp;
   }, true);
 
-  // Stop appears under the pointer that pressed Generate, and the other way round: presses that
-  // follow at once are the rest of a double click. Keys are pressed with care.
-  let aimed = null; // at one of them, and when it was pressed last
+  // Stop appears under the pointer that pressed Generate, and vice versa: a click that follows at
+  // once is the rest of a double click, and is ignored. Presses by key (`detail` 0) are not.
+  let aimed = null; // id of the button that was clicked last, and when
   document.addEventListener("click", (event) => {
     const id = event.target.closest?.("#generate, #stop")?.id;
     if (!id || !around(event.target) || !event.detail) return;
@@ -96,7 +95,7 @@
   const copy = async (text) => {
     try {
       await navigator.clipboard.writeText(text);
-    } catch {  // there is no clipboard on pages that come without encryption
+    } catch {  // pages without HTTPS have no clipboard
       const field = document.body.appendChild(document.createElement("textarea"));
       field.value = text;
       field.select();
@@ -116,8 +115,8 @@
     setTimeout(() => { button.textContent = said; }, 1500);
   });
 
-  // A picture can be dropped anywhere: beside its place the browser would open it, and leave the page.
-  // What is dragged from a page, unlike a file, brings its HTML along.
+  // A picture can be dropped anywhere: outside the drop zone the browser would otherwise leave the
+  // page and open it. Something dragged from a page, unlike a file, also has the type text/html.
   const given = ({ target, dataTransfer }) => {
     const types = dataTransfer?.types ?? [];
     const isFile = types.includes("Files") && !types.includes("text/html");
@@ -128,7 +127,7 @@
     for (let tries = 0; tries < 100; tries++) {
       const place = restore.querySelector("#restore-picture input[type=file]");
       if (place) return place;
-      await new Promise((wake) => setTimeout(wake, 50)); // it is only made once it is to be seen
+      await new Promise((wake) => setTimeout(wake, 50)); // created only when it is to be visible
     }
     return null;
   };
@@ -143,14 +142,14 @@
     first.items.add(event.dataTransfer.files[0]);
     const place = await placeIn(restore);
     if (!place) return;
-    // The place itself is told that nothing is dragged over it any more.
+    // Tell the drop zone that nothing is dragged over it any more.
     place.parentElement.dispatchEvent(new DragEvent("drop", { dataTransfer: new DataTransfer() }));
     place.files = first.files;
     place.dispatchEvent(new Event("change", { bubbles: true }));
     restore.scrollIntoView({ block: "nearest" });
   }, true);
 
-  // What cannot be read anyway is refused before it is sent, and in the page's own words.
+  // A file that cannot be read is refused before it is sent, with the page's own message.
   const isUnfit = ({ name, size }, place, most) => {
     const kinds = place.accept.split(",").map((kind) => kind.trim());
     if (!kinds.some((kind) => name.toLowerCase().endsWith(kind))) return "unreadable";
@@ -169,7 +168,7 @@
     said.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: why }));
   }, true);
 
-  // Gradio neither translates everything nor has it pictures for choices; the heading knows both.
+  // Adds what Gradio lacks: some translations, and pictures for choices. The heading has both.
   const dress = (app, { names, pictures }) => {
     for (const part of app.querySelectorAll("#style label span, #history [data-named]")) {
       part.dataset.named ||= part.textContent;
@@ -180,7 +179,7 @@
       for (const attribute of ["aria-label", "title"]) {
         const said = part.getAttribute(attribute) ?? "";
         const name = names[said.replace(/\d+/g, "#")];
-        if (!name) continue; // it is told already
+        if (!name) continue; // there is no translation, or it is in place
         part.dataset.named = said;
         const numbers = said.match(/\d+/g);
         const own = name.replace(/#/g, () => numbers.shift());
@@ -195,10 +194,10 @@
     }
   };
 
-  // When what has the focus disappears, the focus goes to what is there instead.
+  // When the focused element disappears, the focus moves to the element that takes its place.
   let focused = null;
-  let owner = null; // of what has the focus
-  let picture = 0; // the one that is open, or was
+  let owner = null; // the app that the focused element is in
+  let picture = 0; // index of the picture that is open, or was
   document.addEventListener("focusin", ({ target }) => {
     focused = target;
     owner = around(target);
@@ -215,16 +214,16 @@
     if (!focused.isConnected && document.activeElement === document.body) heir(app)?.focus();
   };
 
-  // Gradio names these otherwise than they read, or what is only decoration, or in English, as it does
-  // a slider's two parts, which are told apart anyway; and says captions twice.
-  // And the language is that of the heading.
+  // Corrects the names for screen readers. Gradio gives some parts names that differ from their
+  // text, names decoration, prefixes the names of a slider's two parts in English (their roles tell
+  // them apart), and repeats captions. The `lang` attribute becomes that of the heading.
   const mend = (app) => {
     const heading = app.querySelector("#header [data-page]");
-    if (!heading) return; // it is not there yet, or this is another program's
+    if (!heading) return; // it is not there yet, or this app is another program's
     (alone ? root : app).lang = heading.lang;
     const draws = Boolean(app.querySelector("#stop"));
     if (draws) pressed = -Infinity;
-    // One drawing at a time: each has the pictures' place.
+    // One request at a time, because all show their pictures in the same place.
     for (const more of app.querySelectorAll("#new-seed, #variations")) more.disabled = draws;
     const misnamed = "#gallery :is(.empty, .thumbnail-lg, .media-button), .upload-container, footer";
     for (const part of app.querySelectorAll(misnamed)) part.removeAttribute("aria-label");

@@ -1,4 +1,4 @@
-"""Which files of a checkpoint are needed."""
+"""Choice of the files that a checkpoint needs."""
 
 from itertools import chain
 from pathlib import Path

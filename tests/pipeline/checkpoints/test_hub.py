@@ -1,4 +1,4 @@
-"""Checkpoints from folders, and from the Hub by its real client and a server on this machine."""
+"""Checkpoints from folders and from the Hub: its real client with a server on this machine."""
 
 import json
 import os
@@ -65,7 +65,7 @@ NEEDED = {
     *(f"{folder}/{name}" for folder in ("tokenizer", "tokenizer_2") for name in TOKENIZER),
     *WEIGHTS,
 }
-# What published repositories carry beside that.
+# Other files in published repositories.
 OTHERS = [
     ".gitattributes",
     "README.md",
@@ -86,7 +86,7 @@ def content(name: str) -> bytes:
         return json.dumps(CONFIGS[name]).encode()
     if name in WEIGHTS or name in FP16:
         dtype = np.float16 if "fp16" in name else np.float32
-        values = np.arange(50_000) + len(name)  # so that no two files are the same
+        values = np.arange(50_000) + len(name)  # no two files are the same
         return save({name: values.astype(dtype)})
     return f"content of {name}".encode()
 
@@ -122,7 +122,7 @@ def fetch_apart(
     largest_file: int = resource.RLIM_INFINITY,
     **kwargs: Any,
 ) -> Checkpoint:
-    """Calls `fetch` in a program of its own: the client reads its environment when imported."""
+    """Call `fetch` in a process of its own: the client reads its environment when imported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     settings = {"HF_ENDPOINT": hub, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1,localhost"}
     done = subprocess.run(
@@ -148,7 +148,7 @@ def files_below(folder: Path) -> set[str]:
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.is_file()  # so a link must lead to a file
+        if path.is_file()  # a link must lead to a file
     }
 
 
@@ -166,7 +166,7 @@ def test_only_what_is_needed_is_downloaded(hub: HubServer, tmp_path: Path) -> No
 
 
 def test_half_precision_where_offered(hub: HubServer, tmp_path: Path) -> None:
-    hub.repos[MODEL].commits[SECOND].pop(FP16[-1])  # for all but the VAE
+    hub.repos[MODEL].commits[SECOND].pop(FP16[-1])  # fp16 for all but the VAE
     found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)
     weights = {name for name in files_below(found.folder) if name.endswith(".safetensors")}
     assert weights == {*FP16[:-1], WEIGHTS[-1]}
@@ -192,7 +192,7 @@ def test_warm_cache(hub: HubServer, tmp_path: Path) -> None:
     assert fetch_apart(hub.url, tmp_path, OFFLINE) == found
     assert fetch_apart(hub.url, tmp_path, OFFLINE, revision="main") == found
     assert hub.requests == []
-    assert fetch_apart(NOBODY, tmp_path) == found  # not told to be offline, but it is
+    assert fetch_apart(NOBODY, tmp_path) == found  # offline without OFFLINE being set
 
 
 def test_warm_cache_serves_the_other_precision(hub: HubServer, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_warm_cache_serves_the_other_precision(hub: HubServer, tmp_path: Path) -
 
 def test_warm_cache_without_its_listing(hub: HubServer, tmp_path: Path) -> None:
     found = fetch_apart(hub.url, tmp_path)
-    for listing in tmp_path.rglob("trees/*.json"):  # older clients did not keep one
+    for listing in tmp_path.rglob("trees/*.json"):  # older clients kept none
         listing.unlink()
     assert fetch_apart(hub.url, tmp_path, OFFLINE) == found
 
@@ -276,7 +276,7 @@ def test_download_that_keeps_breaking_off(hub: HubServer, tmp_path: Path) -> Non
     found = fetch_apart(hub.url, tmp_path)
     assert files_below(found.folder) == NEEDED
     assert WEIGHTS[2] in hub.downloaded()
-    assert "unet/config.json" not in hub.downloaded()  # what was whole is kept
+    assert "unet/config.json" not in hub.downloaded()  # complete files are kept
 
 
 def test_unknown_repo(hub: HubServer, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_no_network_and_nothing_cached(tmp_path: Path, environment: dict[str, st
 
 def test_cache_that_cannot_be_written(hub: HubServer, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cache.write_text("a file where a folder should be")  # stops root as well, unlike permissions
+    cache.write_text("a file where a folder should be")  # unlike permissions, this stops root, too
     with pytest.raises(CheckpointError, match=r"cache.*: Not a directory; the cache needs room"):
         fetch_apart(hub.url, cache)
 
@@ -371,7 +371,7 @@ def test_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("from_hub", [False, True])
 def test_a_network_by_itself_is_named(tmp_path: Path, from_hub: bool) -> None:
-    """As ControlNets are published."""
+    """A single network, as ControlNets are published, is refused with a message that names it."""
     config = json.dumps({"_class_name": "ControlNetModel"}).encode()
     named = "its config.json is that of a lone ControlNetModel; this is a ControlNet"
     if not from_hub:
@@ -403,7 +403,7 @@ def test_folder_with_a_file_missing(folder: Path) -> None:
 
 
 def test_stable_diffusion_1_has_one_text_encoder(tmp_path: Path) -> None:
-    """Nor is anything fetched that is there for another program."""
+    """A second text encoder and files for other programs are not fetched."""
     source = GOLDEN / "sd_1/checkpoint"
     needed = files_below(source)
     files = {name: (source / name).read_bytes() for name in needed}

@@ -1,4 +1,4 @@
-"""Weights on disk: which files are chosen, what is read, and how every kind of damage is named."""
+"""Weights on disk: choice of the files, reading, and messages for every kind of damage."""
 
 import json
 import os
@@ -44,7 +44,7 @@ ONE = np.ones(2, np.float32)
         ([*FP16_SHARDS, FP16_INDEX, *SHARDS, INDEX], True, [FP16_INDEX, *FP16_SHARDS]),
         # Full precision is not complete, so fp16 is taken.
         ([SHARDS[0], INDEX, f"{UNET}.fp16.safetensors"], False, [f"{UNET}.fp16.safetensors"]),
-        # Nothing is complete: opening it will name the shard that is missing.
+        # No set is complete; opening the file names the missing shard.
         ([SHARDS[0], INDEX], False, [INDEX, SHARDS[0]]),
         (
             ["sd_xl_base.safetensors", "unet_ema/model.safetensors", "unet/model.safetensors"],
@@ -145,7 +145,7 @@ def test_unreadable_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "open", refuse)  # root, who may run the tests, can read anything
+    monkeypatch.setattr(Path, "open", refuse)  # permissions would not stop root
     with pytest.raises(CheckpointError, match=r"model\.safetensors: .*Permission denied"):
         open_tensors(folder)
 
@@ -235,4 +235,4 @@ def test_memory_does_not_grow_with_the_file(folder: Path) -> None:
     )  # fmt: skip
     total, grown = done.stdout.split()
     assert float(total) == 24
-    assert int(grown) < 220 * 1024  # 384 MiB file: a 128 MiB window and the tensor at hand
+    assert int(grown) < 220 * 1024  # 384 MiB file: a 128 MiB window and one tensor

@@ -1,4 +1,4 @@
-"""Tensors pair up with parameters in every direction, or the load is refused by name."""
+"""Every tensor matches a parameter and vice versa, or loading fails with the tensor's name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -99,7 +99,7 @@ def test_cast_to_bfloat16_and_progress() -> None:
 
 
 def test_published_text_encoder_names(checkpoint: Path) -> None:
-    """A prefix, and a buffer that is not a weight."""
+    """Published text encoders load in spite of a name prefix and a buffer that is no weight."""
     module = load(checkpoint, "text_encoder")
 
     def old(tensors: Tensors) -> Tensors:
@@ -139,7 +139,7 @@ def test_old_vae_attention_names(checkpoint: Path) -> None:
 
 
 def test_tensors_that_the_config_rules_out_are_unknown(checkpoint: Path) -> None:
-    """The first text encoder has no projection."""
+    """A projection in the first text encoder, which has none, is an unknown tensor."""
     added = {"text_projection.weight": np.zeros((16, 16), np.float16)}
     change_tensors(checkpoint / "text_encoder", lambda tensors: {**tensors, **added})
     with pytest.raises(CheckpointError, match=r"unknown tensor text_projection\.weight"):
@@ -184,7 +184,7 @@ def test_wrong_shape(checkpoint: Path, name: str, right: list[int]) -> None:
 
 
 def test_axes_are_not_guessed(checkpoint: Path) -> None:
-    """A kernel with the right number of values in another order is refused too."""
+    """A kernel with the right number of values but swapped axes is refused."""
     name = "encoder.conv_in.weight"
     change_tensors(
         checkpoint / "vae",

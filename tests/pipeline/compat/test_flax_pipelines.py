@@ -1,7 +1,7 @@
-"""The calls of diffusers' Flax pipelines, against pictures that diffusers 0.39 itself drew.
+"""Compatibility with diffusers' Flax pipelines, against pictures drawn by diffusers 0.39.
 
-`tools/incumbent.py` made the golden files, one with that version as it is and one with the two
-constants of torch's networks that it has otherwise. Where a test asks for no model it is the SDXL.
+`tools/incumbent.py` made the golden files: one with that version unchanged, and one with two of its
+constants replaced by those of torch's networks. The default model of the tests is SDXL.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax.jax_utils import replicate
 
-from pipeline import CheckpointError, InputError, compat
+from pipeline import CheckpointError, InputError
 from pipeline.compat import (
     FlaxDiffusionPipeline,
     FlaxStableDiffusionPipeline,
@@ -26,7 +26,7 @@ XL = GOLDEN / "flax/checkpoint"
 SD = GOLDEN / "flax_sd/checkpoint"
 INCUMBENT_BOUND = 2 / 255
 SAME_CONSTANTS_BOUND = 0.05 / 255
-# By how many devices each is drawn here.
+# Device counts tested for each model.
 DEVICES = {"flax": (1, 8), "flax_sd": (4,)}
 NAMES = {
     model: ("defaults", "negative", *(f"devices_{count}" for count in counts))
@@ -111,9 +111,9 @@ def test_nothing_compiles_for_another_prompt_key_or_guidance_scale() -> None:
 
 
 def test_a_program_may_map_generate_itself() -> None:
-    """As the guide does, with what goes before the defaults alone; and as the demo of it did.
+    """`pmap` of `_generate` works as in the guide, with positional defaults, and as in its demo.
 
-    The pictures are those that calls of the pipeline gave, on one device.
+    The pictures equal those of calls of the pipeline, on one device.
     """
     (pipeline, params), drawn = loaded(), pictures("flax")
     [*on_device] = replicate((params, jax.random.PRNGKey(flax_calls.SEED)), jax.devices()[:1])
@@ -142,7 +142,7 @@ def test_parameters_are_a_plain_dict_in_the_dtype_they_are_given() -> None:
     assert rough.dtype == exact.dtype == jnp.float32
     assert 1e-4 < np.abs(rough - exact).max() < 0.2
 
-    # On CPUs only the parameters are rough: what is computed with them is not.
+    # On CPUs only the parameters are rounded to bfloat16; computations are in float32.
     upcast = jax.tree_util.tree_map(lambda x: x.astype(jnp.float32), params)
     np.testing.assert_allclose(rough, pipeline(ids, upcast, key, 1).images, atol=1e-6)
 
@@ -156,7 +156,7 @@ def test_a_blank_prompt_is_one_without_words() -> None:
     ids, key = pipeline.prepare_inputs(""), jax.random.PRNGKey(0)
     blank, words = (pipeline(each, params, key, 1).images for each in (ids, inputs()[0]))
     assert np.abs(blank - words).max() > 0.01
-    # Without guidance the negative prompt, which is zeroed where none is given, does not matter.
+    # Without guidance the negative prompt has no effect. Where none is given, it is zeroed.
     alone, negated = (
         pipeline(ids, params, key, 1, guidance_scale=1, neg_prompt_ids=each).images
         for each in (None, ids)
@@ -185,7 +185,7 @@ def test_branches_with_flax_weights_stand_for_the_main_branch(
         asked.append((model, revision, prefer_fp16))
         raise CheckpointError("far enough")
 
-    monkeypatch.setattr(compat, "fetch", fetch)
+    monkeypatch.setattr(flax_pipelines, "fetch", fetch)
     with pytest.raises(CheckpointError, match="far enough"):
         FlaxStableDiffusionXLPipeline.from_pretrained("a/b", revision=revision, dtype=jnp.bfloat16)
     assert asked == [("a/b", None, True)]

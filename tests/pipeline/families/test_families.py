@@ -14,14 +14,14 @@ from pipeline import Cancelled, SDXLPipeline, metadata
 from pipeline.schedulers.config import SCHEDULERS
 from tests.checkpoints import GOLDEN, SMALLEST, CompilationCount
 
-CLOSE = 1e-4  # of pictures in 0..1: what the order of additions may change
+CLOSE = 1e-4  # tolerance for pictures in 0..1; the order of additions may differ
 SD_1 = GOLDEN / "flax_sd/checkpoint"
 SAMPLER = {"pndm": "PLMS", "euler-ancestral": "Euler a", "dpmsolver++": "DPM++ 2M"}
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
-    """Makes a pipeline by scheduler, its executables kept for the others."""
+    """Return a function that makes pipelines, which share a cache of executables."""
     folder = tmp_path_factory.mktemp("private") / "cache"
 
     @cache
@@ -115,7 +115,7 @@ def test_guidance_of_1_and_below_is_none(start: Callable[..., SDXLPipeline]) -> 
 
 @pytest.mark.parametrize("model", [SMALLEST, SD_1], ids=["SDXL", "Stable Diffusion 1"])
 def test_eight_pictures_on_eight_devices(start: Callable[..., SDXLPipeline], model: Path) -> None:
-    """With the scheduler that draws noise on the way, too."""
+    """Pictures agree on eight devices, even with a scheduler that adds noise at each step."""
     pipe = start("euler-ancestral", model, images=8, devices=8)
     assert (pipe.num_devices, pipe.images_per_request) == (8, 8)
     drawn = pictures(pipe, "a star", seed=2**32 - 4)

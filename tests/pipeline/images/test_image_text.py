@@ -1,4 +1,4 @@
-"""Settings in files that lie: bounded memory and time, and only errors that are declared."""
+"""Settings in malformed files: bounded memory and time, and only documented errors."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def jpeg(*segments: tuple[int, bytes], size: tuple[int, int] = (8, 8)) -> bytes:
 
 
 def exif_segments(exif: bytes) -> list[tuple[int, bytes]]:
-    """As many as it needs; readers put them together."""
+    """Split Exif data into as many JPEG segments as it needs; readers join them."""
     return [(0xE1, b"Exif\0\0" + exif[i : i + 65_000]) for i in range(0, len(exif), 65_000)]
 
 
@@ -92,13 +92,13 @@ def directory(order: str, entries: list[Entry]) -> bytes:
 
 
 def tiff(order: str, main: list[Entry], inner: list[Entry], rest: bytes = b"") -> bytes:
-    """Two directories, one after the other, and what their entries point to."""
+    """Return a TIFF of two directories, followed by the data that their entries point to."""
     start = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", 8)
     return start + directory(order, main) + directory(order, inner) + rest
 
 
 def exif(comment: bytes, order: str = "<", others: int = 0, **lies: int) -> bytes:
-    """A user comment, and other entries that all point at the same bytes."""
+    """Return Exif data with a user comment and other entries that point at the same bytes."""
     aliases = [(0x1000 + i, UNDEFINED, len(comment), 0) for i in range(others)]
     inner_at = 8 + 2 + 12 * (others + 1) + 4
     rest_at = inner_at + 2 + 12 * (others + 1) + 4
@@ -228,7 +228,7 @@ def test_settings_beside_entries_that_point_at_the_same_bytes(tmp_path: Path, ki
     assert read(written(tmp_path, content)) == SETTINGS
 
 
-# --- lies ---
+# --- malformed files ---
 
 
 LIES: dict[str, tuple[bytes, type[MetadataError]]] = {
@@ -310,11 +310,11 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert said == ["pipe: not a picture that can be read: it is no file"]
 
 
-# --- all kinds of files that others write ---
+# --- files that other programs write ---
 
 
 def saved(kind: str, *modes: str, **options: Any) -> bytes:
-    """As Pillow writes it; several modes make several frames."""
+    """Return a picture file as Pillow writes it; each mode makes a frame."""
     file, block = io.BytesIO(), Image.Exif()
     block[ExifTags.Base.Make] = "a camera"
     block[ExifTags.IFD.GPSInfo] = {ExifTags.GPS.GPSLatitude: (1.0, 2.0, 3.0)}
@@ -408,7 +408,8 @@ NUMBERS = [
     2**32 - 12,
     2**32 - 1,
 ]
-# Where something is changed, at which length, and with which number; files begin with what matters.
+# Kind, position, length and number of a change. Most positions are small, because the parts that
+# matter are at the beginning of a file.
 Change = tuple[str, int, int, int]
 CHANGES = st.lists(
     st.tuples(
@@ -446,7 +447,7 @@ def changed(content: bytes, changes: list[Change]) -> bytes:
 
 
 def with_checksums(content: bytes) -> bytes:
-    """Put every PNG chunk's right: those that are wrong hide all else."""
+    """Correct the checksum of every PNG chunk; a wrong one would hide all other faults."""
     at, fixed = 8, bytearray(content)
     while at + 12 <= len(fixed):
         end = at + 8 + int.from_bytes(fixed[at : at + 4], "big")

@@ -1,4 +1,4 @@
-"""PNG files, which Pillow reads; what it writes itself, in its own way, is the measure of size."""
+"""PNG files: Pillow can read them, and they are compared in size with Pillow's own files."""
 
 import io
 import zlib
@@ -66,6 +66,6 @@ def test_chunks_come_before_the_pixels_and_sums_are_right() -> None:
     png = encode_png(PICTURES["slope"], [(b"tEXt", b"parameters\0a dog")])
     assert png.index(b"IHDR") < png.index(b"tEXt") < png.index(b"IDAT") < png.index(b"IEND")
     with Image.open(io.BytesIO(png)) as image:
-        image.verify()  # of the chunks' check sums
+        image.verify()  # checks the chunks' checksums
     with Image.open(io.BytesIO(png)) as image:
         assert image.info == {"parameters": "a dog"}

@@ -1,4 +1,4 @@
-"""Colours from latents: fitted to a decoder, and what is looked at of a run."""
+"""Colours from latents: the fit to a decoder, and the previews of a run."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ MATRIX = np.array([[0.1, 0, 0], [0, 0.05, 0.02], [0.03, 0, -0.1], [0, -0.06, 0]]
 
 
 def decoder(latents: np.ndarray) -> np.ndarray:
-    """Eight times as large, with detail that vanishes in the mean."""
+    """Decode latents to colours at eight times the size, with detail of mean zero."""
     colours = (latents @ MATRIX + 0.5).repeat(8, axis=1).repeat(8, axis=2)
     checks = 0.1 * (-1.0) ** np.indices(colours.shape[1:3]).sum(axis=0)
     return (colours + checks[..., None]).astype(np.float32)
@@ -50,11 +50,11 @@ def test_previews_of_the_miniature_look_like_its_pictures() -> None:
     small = np.array([_means(picture, looks[-1].shape[1:3]) for picture in result.images])
     off = np.abs(looks[-1] / 255 - small).mean()
     assert off < 0.1
-    assert np.abs(looks[0] / 255 - small).mean() > 2 * off  # of which there was little yet
+    assert np.abs(looks[0] / 255 - small).mean() > 2 * off  # the first one shows little yet
 
 
 def _means(picture: np.ndarray, sides: tuple[int, int]) -> np.ndarray:
-    """Of the squares that a picture `[H, W, 3]` has so many of."""
+    """Divide a picture `[H, W, 3]` into `sides` tiles; return their mean colours."""
     height, width = sides
     rows, columns = picture.shape[0] // height, picture.shape[1] // width
     return picture.reshape(height, rows, width, columns, 3).mean((1, 3))

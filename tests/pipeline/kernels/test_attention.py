@@ -26,7 +26,7 @@ def draw(*lengths: int) -> list[np.ndarray]:
 
 @pytest.fixture
 def mixed_dtypes() -> Iterator[None]:
-    """JAX's own attention mixes bfloat16 and float32, on purpose."""
+    """Allow mixed dtypes: JAX's own attention mixes bfloat16 and float32 on purpose."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -46,7 +46,7 @@ def test_to_a_context_of_another_length() -> None:
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_softmax_is_float32_where_the_network_is_bfloat16() -> None:
-    """A thousand equal keys: each weight's rounding would add up."""
+    """The softmax is in float32; with a thousand equal weights, bfloat16 errors would add up."""
     q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in draw(1, 1000, 1000))
     ours = attention(0 * q, k, v)
     assert ours.dtype == jnp.bfloat16
@@ -60,7 +60,7 @@ def parts(*widths: int) -> list[np.ndarray]:
 
 
 def heads_apart(x: np.ndarray) -> list[np.ndarray]:
-    """Queries, keys and values side by side -> each `[2, 6, 3, 8]`."""
+    """Split queries, keys and values that are side by side; return each as `[2, 6, 3, 8]`."""
     return [part.reshape(2, 6, 3, 8) for part in np.split(x, x.shape[-1] // 24, axis=-1)]
 
 
@@ -75,10 +75,10 @@ CUDNN = "jax._src.cudnn.fused_attention_stablehlo"
 def test_of_projections(
     score_bytes: int, cached_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All at once, two heads at a time, and of those a query at a time."""
+    """Attention is the same for all heads at once, two heads at a time, or one query at a time."""
     monkeypatch.setattr("pipeline.kernels.attention.SCORE_BYTES", score_bytes)
     monkeypatch.setattr("pipeline.kernels.attention.CACHED_BYTES", cached_bytes)
-    jax.clear_caches()  # they are not among what a trace is kept by
+    jax.clear_caches()  # the limits are not part of the trace's key
     joined, query, key_value = parts(72, 24, 48)
     right = by_definition(*heads_apart(joined), causal=False).reshape(2, 6, 24)
     run = jax.jit(lambda x: self_attention(x, 3))
@@ -98,7 +98,7 @@ def test_of_projections_in_bfloat16() -> None:
 
 
 def test_scores_are_never_in_memory_whole() -> None:
-    """As the VAE's at 1024x1024, where they would be a gigabyte a picture."""
+    """The VAE's scores at 1024x1024, a gigabyte a picture, are never in memory at once."""
     shape = jax.ShapeDtypeStruct((1, 16384, 3 * 512), jnp.float32)
     compiled = jax.jit(lambda x: self_attention(x, 1)).lower(shape).compile()
     memory = compiled.memory_analysis()
@@ -131,7 +131,7 @@ def test_a_tpu_gets_no_kernel_for_few_keys() -> None:
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_a_gpu_gets_cudnns_kernel_where_heads_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowered, not run: what JAX asks of a GPU's library as it traces is answered here."""
+    """cuDNN's kernel is used where heads fit; lowered without a GPU, its checks are replaced."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     for question in ("check_cudnn_version", "check_compute_capability"):
         monkeypatch.setattr(f"{CUDNN}.{question}", lambda *_: 91000)

@@ -16,7 +16,7 @@ def draw(*shape: int, dtype: Any = jnp.float32) -> jax.Array:
 
 
 def plain(heads: int, joined: jax.Array) -> np.ndarray:
-    """In float32."""
+    """Return XLA's attention of the joined projections, in float32."""
     arrays = jnp.split(joined.astype(jnp.float32), 3, axis=-1)
     q, k, v = (x.reshape(*x.shape[:2], heads, -1) for x in arrays)
     return np.asarray(jax.nn.dot_product_attention(q, k, v)).reshape(*joined.shape[:2], -1)
@@ -25,7 +25,7 @@ def plain(heads: int, joined: jax.Array) -> np.ndarray:
 @pytest.mark.parametrize("size", [32, 64, 128, 256])
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_heads_side_by_side(size: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four heads of 32 share a register's lanes, two of 64; one of 256 takes two registers."""
+    """A register's lanes hold four heads of 32 or two of 64; a head of 256 takes two registers."""
     heads = 256 // size
     joined = draw(2, 48, 3 * 256)
     monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", 48 // blocks)
@@ -45,7 +45,7 @@ def test_softmax_over_several_blocks(
     monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", columns)
     monkeypatch.setattr(flash_tpu, "WHOLE_BYTES", columns * 128 * 4)
     joined = draw(1, 96, 3 * 128)
-    # The largest score of a row is in a block of its own, early for one half and late for another.
+    # Rows have their largest scores in different blocks, some in an early and some in a late one.
     joined = joined.at[0, ::50, 128:256].multiply(8)
     assert flash_tpu.grid(2, joined) == (1, 1, 3, blocks)
     ours = flash_attention(2, joined, interpret=True)
@@ -71,7 +71,7 @@ def test_bfloat16_stays_close_to_float32(columns: int, monkeypatch: pytest.Monke
         (10, 640, 4096, jnp.float32, (2, 5, 8, 4)),
         (20, 1280, 1024, jnp.float32, (2, 10, 1, 1)),
         (10, 640, 9216, jnp.bfloat16, (2, 5, 18, 9)),  # at 1536x1536
-        (1, 512, 4096, jnp.bfloat16, (2, 1, 8, 4)),  # as wide as four others
+        (1, 512, 4096, jnp.bfloat16, (2, 1, 8, 4)),  # one head, four times as wide as others
     ],
 )
 def test_grid(
@@ -86,12 +86,12 @@ def test_grid(
     [
         (10, 640, 4096, True),  # SDXL at 1024x1024
         (20, 1280, 1024, True),
-        (1, 512, 16384, True),  # its VAE
+        (1, 512, 16384, True),  # SDXL's VAE
         (20, 1280, 1008, True),  # SDXL at 1152x896
         (10, 640, 4032, True),
-        (8, 320, 4096, False),  # 40 wide: Stable Diffusion 1
-        (1, 64, 256, False),  # half of a register's lanes
-        (10, 640, 4356, False),  # in no blocks that fill registers
+        (8, 320, 4096, False),  # Stable Diffusion 1: heads of 40
+        (1, 64, 256, False),  # fills half of a register's lanes
+        (10, 640, 4356, False),  # not divisible into blocks of whole registers
     ],
 )
 def test_what_fits(heads: int, width: int, length: int, right: bool) -> None:

@@ -1,4 +1,4 @@
-"""Products and convolutions in bfloat16 on a CPU against XLA's own of the same in float32."""
+"""Products and convolutions in bfloat16 on a CPU, against XLA's own in float32."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from jax import Array
 
 from pipeline.kernels.matmul_conv import LAYOUT, compiler_options, convolution, dot_general
 
-LAST_BIT = 2**-8  # of bfloat16, as a share
+LAST_BIT = 2**-8  # relative size of bfloat16's last bit
 CHANNELS = 64
 
 
@@ -20,7 +20,7 @@ def draw(*shape: int) -> Array:
 
 
 def agree(ours: Array, right: Array) -> None:
-    """But for the last bit, or for what a sum near zero loses."""
+    """Assert equality up to the last bit of bfloat16, or up to 1e-4 for sums near zero."""
     assert ours.dtype == jnp.bfloat16
     np.testing.assert_allclose(
         np.asarray(ours, np.float32), np.asarray(right), rtol=LAST_BIT, atol=1e-4
@@ -52,17 +52,17 @@ WINDOWS = {
 @pytest.mark.parametrize("pixels", [1024, 40, 5])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_convolution(window: str, pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pixels at once, some rows, and rows that are more than fit."""
+    """Convolution is right for all pixels at once, for some rows at a time, and for long rows."""
     monkeypatch.setattr("pipeline.kernels.matmul_conv.PIXELS", pixels)
     size, strides, padding = WINDOWS[window]
     x, kernel = draw(2, 12, 10, CHANNELS), draw(size, size, CHANNELS, 70)
     right = plain(x.astype(jnp.float32), kernel.astype(jnp.float32), strides, padding)
-    jax.clear_caches()  # PIXELS is not among what a trace is kept by
+    jax.clear_caches()  # PIXELS is not part of the trace's key
     agree(convolution(x, kernel, strides, padding), right)
 
 
 def test_derivative() -> None:
-    """The bits that pixels are moved as have none."""
+    """Gradients are right, although pixels are moved as integers, which have no derivative."""
     x, kernel = draw(1, 8, 8, CHANNELS), draw(3, 3, CHANNELS, CHANNELS)
     window = (1, 1), ((1, 1), (1, 1))
 
@@ -88,7 +88,7 @@ def lowered(make: Callable[..., Array], platform: str, *factors: Array) -> str:
 
 
 def test_only_a_cpu_has_products_with_a_result_in_float32() -> None:
-    """What XLA's CPU backend does not widen first."""
+    """Only on CPUs do products of bfloat16 return float32, as XLA widens all others there."""
     x, y = draw(8, 64), draw(64, 8)
     wide = "(tensor<8x64xbf16>, tensor<64x8xbf16>) -> tensor<8x8xf32>"
     assert wide in lowered(product, "cpu", x, y)

@@ -1,4 +1,4 @@
-"""What the text encoders' outputs depend on; their values are in test_golden."""
+"""Dependence of the text encoders' outputs on their inputs; test_golden checks the values."""
 
 from dataclasses import replace
 from functools import partial
@@ -44,7 +44,7 @@ def test_shapes() -> None:
 
 @pytest.mark.parametrize("eos", [END, 2], ids=["named", "where ids are largest"])
 def test_pooled_is_taken_at_the_end_token(eos: int) -> None:
-    """What follows the end token changes neither it nor what comes before."""
+    """Tokens after the end token change neither the pooled output nor earlier states."""
     module = random_module(lambda: encoder(replace(CONFIG, eos_token_id=eos)))
     encode = partial(nnx.jit(lambda module, ids: module(ids)), module)
     states, pooled = encode(IDS)

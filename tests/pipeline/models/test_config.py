@@ -1,4 +1,4 @@
-"""Published files are read, and whatever is not supported is refused by file, key and value."""
+"""Published files are read; unsupported ones are refused with the file, key and value named."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ PREPROCESSOR = "feature_extractor/preprocessor_config.json"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """SDXL base 1.0's configuration files."""
+    """Write SDXL base 1.0's configuration files, and return their folder."""
     return write(tmp_path, SDXL_BASE)
 
 
@@ -318,7 +318,7 @@ def test_keys_that_may_be_left_out(folder: Path) -> None:
 
 
 REFUSED: list[tuple[str, str, Any]] = [
-    # Another pipeline, other components
+    # Other pipelines and components
     (INDEX, "_class_name", "StableDiffusion3Pipeline"),
     (INDEX, "_class_name", "FluxPipeline"),
     (INDEX, "_class_name", "StableDiffusionXLInpaintPipeline"),
@@ -431,7 +431,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     (VAE, "patch_size", 2),
     # Scheduler
     (SCHEDULER, "_class_name", "UniPCMultistepScheduler"),
-    (SCHEDULER, "_class_name", "DDIMScheduler"),  # not what the index names
+    (SCHEDULER, "_class_name", "DDIMScheduler"),  # the index names another class
     (SCHEDULER, "_class_name", ...),
     (SCHEDULER, "beta_end", 1.2),
     (SCHEDULER, "beta_start", 0),
@@ -467,12 +467,12 @@ def test_refused_with_file_key_and_value(folder: Path, file: str, key: str, valu
     if value is ...:
         assert any(f"{key} {state}" in message for state in ("is missing", "= None", "= False"))
     else:
-        # Of a list, the one entry that is wrong will do.
+        # For a list, the message may show only the wrong entry.
         shown = [value, *value] if isinstance(value, list) else [value]
         assert any(f"{key} = {part!r}" in message for part in shown)
 
 
-# Sizes of one component that another one contradicts.
+# Sizes in one component that contradict another component.
 MISFITS: list[tuple[str, dict[str, Any], str]] = [
     (UNET, {"in_channels": 9, "out_channels": 9}, "in_channels = 9"),
     (VAE, {"latent_channels": 16}, "in_channels = 4"),

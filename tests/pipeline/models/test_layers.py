@@ -1,4 +1,4 @@
-"""Building blocks; what whole networks compute is in test_golden."""
+"""Building blocks of the networks; test_golden checks whole networks."""
 
 import math
 from functools import partial
@@ -47,7 +47,7 @@ def test_sinusoid(flip: bool) -> None:
 
 
 def test_sinusoid_of_late_timesteps_is_the_same_when_compiled() -> None:
-    """The compiler must not round the frequencies anew: at 999 that shows a thousandfold."""
+    """The compiler must not round the frequencies anew; timestep 999 magnifies such errors."""
     embed = partial(sinusoid, dim=320, flip_sin_to_cos=True, freq_shift=1.0)
     ours = np.asarray(jax.jit(embed)(jnp.array([999.0])))
     exponents = np.arange(160, dtype=np.float32) * np.float32(-math.log(10000)) / np.float32(159)
@@ -81,7 +81,7 @@ def test_convolutions_keep_or_halve_the_size() -> None:
 
 
 def test_group_norm_of_a_large_mean() -> None:
-    """Statistics in one pass would cancel here."""
+    """Group norm is accurate at a large mean, where one-pass statistics would cancel."""
     x = 1000 + normal(1, 16, 16, 4)
     ours = np.asarray(jax.jit(lambda x: GroupNorm(4, 2, 1e-6, dtype=jnp.float32)(x))(x))
     groups = ours.reshape(256, 2, 2)
@@ -124,7 +124,7 @@ def test_group_norm_by_definition(dtype: Any) -> None:
 @pytest.mark.parametrize("mean", [0, 100])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_layer_norm_by_definition(dtype: Any, mean: float) -> None:
-    """A large mean too: of bfloat16 that is all that is left of x beyond a few hundred."""
+    """Layer norm follows its definition, even at a large mean, where bfloat16 loses the detail."""
     norm = random_module(lambda: LayerNorm(512, 1e-5, dtype=jnp.float32))
     given = jnp.asarray(3 * normal(2, 4, 512) + mean, dtype)
     x = np.asarray(given, np.float64)

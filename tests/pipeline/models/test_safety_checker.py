@@ -1,4 +1,4 @@
-"""The safety checker: torch's own verdicts, and what the pipeline does about them."""
+"""The safety checker: agreement with torch's verdicts, and how the pipeline handles them."""
 
 import shutil
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def checker() -> SafetyChecker:
 
 
 def test_embeddings_are_torchs(checker: SafetyChecker, golden: dict[str, np.ndarray]) -> None:
-    """For pictures of the checker's own size, smaller and larger, upright and not."""
+    """Embeddings agree for pictures of the checker's own size, smaller, larger and not square."""
     embed = nnx.jit(SafetyChecker.embed)
     for i in range(3):
         ours = embed(checker, jnp.asarray(prepare(golden[f"images_{i}"], checker.config)))
@@ -51,7 +51,7 @@ def test_embeddings_are_torchs(checker: SafetyChecker, golden: dict[str, np.ndar
 
 
 def test_verdicts_are_torchs(checker: SafetyChecker, golden: dict[str, np.ndarray]) -> None:
-    """By thresholds so close that the hundredth which special care adds decides about some."""
+    """Verdicts agree at close thresholds; special care's extra 0.01 decides some of them."""
     prepared = [prepare(golden[f"images_{i}"], checker.config) for i in range(3)]
     pixels = jnp.asarray(np.concatenate(prepared))
     check = nnx.jit(SafetyChecker.__call__)  # compiled once for all thresholds
@@ -90,7 +90,7 @@ def test_of_a_blurred_picture_only_mean_colours_are_left() -> None:
     squares = rng.integers(0, 200, (6, 6, 3)).astype(np.uint8)
     plain = squares.repeat(16, axis=0).repeat(16, axis=1)
     figure = np.zeros((96, 96, 1), np.uint8)
-    figure[np.arange(96) % 16 < 8] = 40  # 20 in the mean of every square
+    figure[np.arange(96) % 16 < 8] = 40  # every square has the mean 20
     assert np.abs(blur(plain + figure).astype(int) - blur(plain + np.uint8(20))).max() <= 1
 
 
@@ -113,7 +113,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(model: Path, cache: Path, **options: Any) -> SDXLPipeline:
-    """A picture on each of two devices."""
+    """Return a pipeline that draws one picture on each of two devices."""
     return SDXLPipeline.from_pretrained(
         model,
         images_per_request=2,
@@ -133,13 +133,16 @@ def unchecked(cache: Path) -> SDXLPipeline:
 def one_flagged(
     unchecked: SDXLPipeline, checker: SafetyChecker, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The checkpoint that flags the second picture of "a star"."""
+    """Return a checkpoint that flags only the second picture of "a star"."""
     images = np.stack([np.asarray(image) for image in unchecked.generate("a star").images])
     return flag_the_second(images, checker, tmp_path_factory.mktemp("flagged"))
 
 
 def flag_the_second(images: np.ndarray, checker: SafetyChecker, scratch: Path) -> Path:
-    """A checkpoint with a threshold between what two pictures score, `[2, H, W, 3]` uint8."""
+    """Return a checkpoint that flags only the second of two pictures, `[2, H, W, 3]` uint8.
+
+    One concept's threshold is set between the scores of the two pictures.
+    """
     pixels = prepare(images, checker.config)
     embeds = np.asarray(nnx.jit(SafetyChecker.embed)(checker, jnp.asarray(pixels)))
     one, other = (
@@ -187,7 +190,7 @@ def test_what_it_flags_is_for_nobody_whatever_a_screen_says(one_flagged: Path, c
     pipe = start(one_flagged, cache, screen=lambda images: [True] * len(images))
     result = pipe.generate("a star")
     assert result.flagged == [True, True]
-    assert list(result.unblurred) == [0]  # the one that the screen alone flagged
+    assert list(result.unblurred) == [0]  # only the screen flagged this one
 
 
 @pytest.mark.parametrize("jit", [False, True])

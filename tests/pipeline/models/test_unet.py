@@ -1,4 +1,4 @@
-"""What the UNet's prediction depends on; its values are in test_golden."""
+"""Dependence of the UNet's prediction on its inputs; test_golden checks the values."""
 
 from functools import cache
 from typing import Any
@@ -65,6 +65,6 @@ def test_rows_are_told_apart_by_each_of_the_six_sizes() -> None:
 
 
 def test_timesteps_are_not_rounded() -> None:
-    """961 would be 960 in bfloat16."""
+    """Timesteps are not rounded to bfloat16, in which 961 would be 960."""
     near = predict(times=np.array([960, 1], np.float32))
     assert np.abs(near - predict()).max() > 1e-6

@@ -1,4 +1,4 @@
-"""Both halves of the VAE; their values are in test_golden."""
+"""Both halves of the VAE; test_golden checks their values."""
 
 from dataclasses import replace
 from functools import cache

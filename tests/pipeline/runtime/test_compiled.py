@@ -1,4 +1,4 @@
-"""Layouts, and the same pictures from every one of them, with nothing compiled after startup."""
+"""Layouts over devices: all give the same pictures, and nothing is compiled after startup."""
 
 import logging
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_every_number_of_devices_draws_the_same(devices: int, used: int) -> None
     )
     assert shared_pipeline(devices).num_devices == used
     assert np.abs(alone - several).max() <= BOUND
-    # The pictures differ among themselves, or the comparison would say nothing.
+    # The pictures must differ from each other; otherwise the comparison would prove nothing.
     assert all(np.abs(alone[i] - alone[i - 1]).max() > 10 * BOUND for i in range(4))
 
 
@@ -99,7 +99,7 @@ def test_halves_of_guidance_run_on_different_devices() -> None:
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
 def test_every_device_computes_only_its_share(devices: int) -> None:
-    """The programs of one device: no array in them holds more of the batch than its share."""
+    """No array in a device's programs holds more of the batch than the device's share."""
     run = shared_pipeline(devices)._compiled
     shapes = {"denoise": (8, "8,8,16"), "encode": (8, "77,64"), "decode": (4, "16,16,16")}
     for name, (batch, shape) in shapes.items():
@@ -132,7 +132,7 @@ def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: s
     run = shared_pipeline(devices)._compiled
     steps = 7
     config = read_config(SMALLEST, scheduler).scheduler
-    # So that the last step changes something with every one of them.
+    # With this setting, the last step of every scheduler changes the latents.
     schedule = make_schedule(replace(config, set_alpha_to_one=True), steps)
     seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
     ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Executables on disk: found again, never trusted when damaged, never in the way."""
+"""Executables on disk: they are found again, checked for damage, and optional."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from tests.checkpoints import CompilationCount
 def get(
     cache: ExecutableCache, about: object = "twice", factor: float = 2.0, device: int = 0
 ) -> tuple[bool, np.ndarray]:
-    """Whether it was found, and what it computes of 0, 1, 2, 3."""
+    """Get an executable; return whether it was cached, and its results for 0, 1, 2, 3."""
     place = jax.sharding.SingleDeviceSharding(jax.devices()[device])
     args = (jax.ShapeDtypeStruct((4,), jnp.float32, sharding=place),)
 
@@ -50,7 +50,7 @@ def test_found_again_without_compiling(cache: ExecutableCache) -> None:
     found, values = get(cache)
     assert not found
     with CompilationCount() as count:
-        found, again = get(ExecutableCache(cache.folder), factor=3.0)  # not built, so not 3
+        found, again = get(ExecutableCache(cache.folder), factor=3.0)  # cached, so not 3
     assert found
     assert count.value == 0
     assert again.tolist() == values.tolist() == [0, 2, 4, 6]
@@ -112,7 +112,7 @@ def test_what_was_not_used_for_longest_makes_room(cache: ExecutableCache) -> Non
         os.utime(file, (1, 1 if file == first else 2))
     other = cache.folder / "somebody's"
     other.write_bytes(bytes(small.max_bytes))
-    assert get(small, about="first")[0] is True  # so the second waits longer
+    assert get(small, about="first")[0] is True  # now "second" is the least recently used
     get(small, about="third")
     found = [get(small, about=name)[0] for name in ("first", "third", "second")]
     assert found == [True, True, False]
@@ -125,7 +125,7 @@ def damage_by_cutting(content: bytes) -> bytes:
 
 
 def damage_the_middle(content: bytes) -> bytes:
-    """Such a change crashes XLA if it gets to see it."""
+    """Flip a byte in the middle; XLA would crash if it loaded this."""
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
 
@@ -157,7 +157,7 @@ def test_damaged_file_is_replaced(
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """No file can grow beyond `size` bytes, as on a disk with so much room left."""
+    """Limit files to `size` bytes, as on a disk with only that much room left."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,4 @@
-"""What of a checkpoint is read, and what is kept of it for the next start."""
+"""Loading of a checkpoint's tokenizers and weights, and the cache for the next start."""
 
 import gc
 import subprocess
@@ -50,7 +50,7 @@ def test_kept_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
 
 def test_other_tokenizers_are_read(cache: ExecutableCache, tmp_path: Path) -> None:
     folder = copy_checkpoint(tmp_path)
-    (folder / "tokenizer/notes.old").mkdir()  # no file of theirs
+    (folder / "tokenizer/notes.old").mkdir()  # not a tokenizer's file
     config = read_config(folder)
     before = load_tokenizers(folder, config, cache)
     for name in ("tokenizer", "tokenizer_2"):
@@ -78,7 +78,7 @@ def test_networks_are_traced_once(cache: ExecutableCache, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("prefer_fp16", [False, True])
 def test_the_weight_files_that_were_chosen_are_read(tmp_path: Path, prefer_fp16: bool) -> None:
-    """Whatever else is in the folder, as in a cache that was filled twice."""
+    """The chosen files are read even if a cache holds both precisions."""
     folder = copy_checkpoint(tmp_path)
     for half in folder.rglob("*.fp16.safetensors"):
         twice = {name: 2 * value.astype(np.float32) for name, value in load_file(half).items()}

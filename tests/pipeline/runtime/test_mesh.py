@@ -1,4 +1,4 @@
-"""Devices that are used, and what is said of those that are not there."""
+"""Choice of the devices, and messages about devices that are missing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a program is kept as says all that decides what it is compiled for."""
+"""The cache key of a program contains everything that its compilation depends on."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -21,7 +21,7 @@ CHOICES = [
     (PLAIN, "float32", 1, SHAPES),
     (SMALLEST, "bfloat16", 1, SHAPES),
     (SMALLEST, "float32", 2, SHAPES),
-    (SMALLEST, "float32", 8, SHAPES),  # the halves of guidance apart
+    (SMALLEST, "float32", 8, SHAPES),  # guidance's two halves on separate devices
     (SMALLEST, "float32", 1, Shapes(images=2, height=16, width=16, tokens=77)),
     (SMALLEST, "float32", 1, Shapes(images=4, height=24, width=16, tokens=77)),
     (SMALLEST, "float32", 1, Shapes(images=4, height=16, width=24, tokens=77)),
@@ -34,7 +34,7 @@ CHOICES = [
 ]
 
 
-# JAX's attention and Flax's norms mix bfloat16 and float32, on purpose.
+# JAX's attention and Flax's norms mix bfloat16 and float32 on purpose.
 @jax.numpy_dtype_promotion("standard")
 def test_other_arguments_are_another_program() -> None:
     seen: dict[str, list[tuple[str, str]]] = {}
@@ -68,5 +68,5 @@ def test_text_and_safety_checker_are_the_same_for_every_size() -> None:
 
 
 def lowered(program: Program) -> str:
-    """What the compiler is given."""
+    """Return the lowered text of a program, as the compiler receives it."""
     return jax.jit(program.function, out_shardings=program.outputs).lower(*program.args).as_text()

@@ -43,7 +43,7 @@ def test_conditioning() -> None:
     assert given.add_time_ids is not None
     assert given.pooled_prompt_embeds.shape == (2, IMAGES, 5)
     assert given.add_time_ids.tolist() == [24, 32, 0, 0, 24, 32]
-    # Negative prompts, the prompts in reverse here, come first.
+    # Negative prompts come first; here they are the prompts in reverse order.
     for embeds in map(np.asarray, (given.prompt_embeds, given.pooled_prompt_embeds)):
         np.testing.assert_allclose(embeds[0], embeds[1, ::-1], atol=1e-6)
         assert np.abs(np.subtract(*embeds[1])).max() > 1e-3
@@ -83,8 +83,8 @@ def test_variations_lie_between_two_draws() -> None:
     np.testing.assert_allclose(draw(0), own, atol=1e-5)
     np.testing.assert_allclose(draw(1), whole, atol=1e-5)
     half = draw(0.5)
-    np.testing.assert_allclose(half[2], own[2], atol=1e-5)  # the same seed twice
-    # About as far from the one as from the other, and as long as they are.
+    np.testing.assert_allclose(half[2], own[2], atol=1e-5)  # both seeds are the same
+    # Half-way noise is equally far from both, and has the same length.
     for one in range(2):
         a, b, middle = (each[one].ravel() for each in (own, whole, half))
         np.testing.assert_allclose(middle @ a / (a @ a), middle @ b / (b @ b), rtol=0.1)

@@ -1,4 +1,4 @@
-"""Which scheduler a file asks for, with which settings, and what is refused or means nothing."""
+"""Scheduler and settings that a file asks for, and values that are refused or ignored."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipeline.errors import CheckpointError
 from pipeline.schedulers.config import SCHEDULERS, SchedulerConfig, read_scheduler
 from pipeline.schedulers.methods import make_schedule
 
-# What every class can do with the file of any other one.
+# Settings with which every class supports the file of any other class.
 PLAIN = {"beta_schedule": "scaled_linear", "clip_sample": False, "skip_prk_steps": True}
 
 
@@ -27,7 +27,7 @@ def read(
 def test_the_class_decides(tmp_path: Path, name: str) -> None:
     config = read(tmp_path, name)
     assert config.name == name
-    # Defaults are the class's own.
+    # Each class has its own defaults.
     assert config.timestep_spacing == ("leading" if name in ("ddim", "pndm") else "linspace")
     assert config.set_alpha_to_one == (name == "ddim")
 
@@ -78,7 +78,7 @@ def test_stable_diffusion_1_and_2_are_never_clipped(tmp_path: Path) -> None:
     assert read(tmp_path, "ddim", xl=False, clip_sample=True).name == "ddim"
     with pytest.raises(CheckpointError, match="clip_sample = True is not supported"):
         read(tmp_path, "ddim", clip_sample=True)
-    # It means nothing to the others.
+    # The other schedulers ignore it.
     assert read(tmp_path, "euler", clip_sample=True).name == "euler"
 
 
@@ -121,7 +121,7 @@ def test_an_offset_stays_within_the_training_timesteps(tmp_path: Path, name: str
         said = rf"scheduler_config\.json: steps_offset = {offset} is not supported; .* at most 19,"
         with pytest.raises(CheckpointError, match=said):
             read(tmp_path, name, timestep_spacing="leading", steps_offset=offset)
-        # As in diffusers nothing else reads it.
+        # As in diffusers, the other spacings ignore it.
         for spacing in ("linspace", "trailing"):
             read(tmp_path, name, timestep_spacing=spacing, steps_offset=offset)
 

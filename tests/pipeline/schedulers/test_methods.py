@@ -49,7 +49,7 @@ def test_every_step_count_gives_falling_noise(levels, spacing: str, karras: bool
         assert sigmas.shape == (steps + 1,)
         assert sigmas[-1] == 0
         assert (np.diff(sigmas) < 0).all()
-        # With Karras levels whole timesteps may come twice.
+        # With Karras sigmas, rounded timesteps may repeat.
         assert (np.diff(timesteps) <= -(not karras)).all()
         assert timesteps.min() >= 0
         assert timesteps.max() <= 999
@@ -69,7 +69,7 @@ def test_every_step_count_gives_a_table(name: str, spacing: str) -> None:
             assert column.dtype == np.float32
             assert np.isfinite(column).all()
         assert (schedule.timesteps >= 0).all()
-        # Nothing is looked back at that has not been.
+        # No step uses a prediction that has not been made yet.
         assert not any(row[i + 1 :].any() for i, row in enumerate(schedule.table.values))
         assert schedule.table.noise.any() == (name == "euler-ancestral" and steps > 1)
 
@@ -138,14 +138,14 @@ def test_scaled_input_has_unit_variance() -> None:
 
 
 def shares(config: SchedulerConfig, timestep: float) -> tuple[float, float]:
-    """Of picture and noise in what the network sees at a timestep, which may be a fraction."""
+    """Return the shares of picture and noise in the network's input at a fractional timestep."""
     levels = train_sigmas(config)
     sigma = np.interp(timestep, np.arange(len(levels)), levels)
     picture = (sigma**2 + 1) ** -0.5
     return picture, sigma * picture
 
 
-# PNDM's steps are between the timesteps that the network is told in this one case alone.
+# Only in this one case are PNDM's steps between the timesteps that the network receives.
 FOLLOWED = [
     case
     for case in product(SCHEDULERS, SPACINGS, ["epsilon", "v_prediction"])
@@ -158,7 +158,7 @@ FOLLOWED = [
 def test_a_perfect_network_gives_the_picture(
     name: str, spacing: str, prediction_type: str, steps: int
 ) -> None:
-    """One that knows the picture and takes everything else for noise; whatever noise is added."""
+    """A network that predicts everything but the picture as noise leads to the picture."""
     config = replace(SDXL, name=name, timestep_spacing=spacing, prediction_type=prediction_type)
     rng = np.random.default_rng(0)
     picture, start, *added = rng.normal(size=(2 + steps + 1, 1, 2, 2, 3)).astype(np.float32)
@@ -187,7 +187,7 @@ def test_the_last_step_may_keep_the_first_timesteps_noise(name: str) -> None:
 
 def test_weights_of_pndm_are_averages() -> None:
     np.testing.assert_allclose(PNDM_WEIGHTS.sum(axis=1), 1)
-    # The second evaluation is in no later one.
+    # Later steps do not use the second evaluation.
     assert [PNDM_WEIGHTS[i][i - 1] for i in range(2, 5)] == [0, 0, 0]
 
 

@@ -1,4 +1,4 @@
-"""Token ids against the calls that diffusers' SDXL pipeline makes, and what is refused."""
+"""Token ids, compared with the calls of diffusers' SDXL pipeline, and tokenizers refused."""
 
 import json
 import pickle
@@ -58,7 +58,11 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def diffusers_ids(clip: CLIPTokenizer, prompt: str) -> tuple[np.ndarray, str]:
-    """What `StableDiffusionXLPipeline.encode_prompt` does, with arrays of NumPy."""
+    """Tokenize as `StableDiffusionXLPipeline.encode_prompt` does, with NumPy arrays.
+
+    Returns:
+        The token ids, and the text that was cut off.
+    """
     ids = clip(
         prompt,
         padding="max_length",
@@ -118,7 +122,7 @@ def test_pair(folder: Path) -> None:
     assert (ids.shape, ids.dtype) == ((2, 2, 77), np.int32)
     assert truncated == ["", "red red red red red"]
     end = tokenizers.each[0].vocabulary_size - 1
-    assert ids[0, 0, 3:].tolist() == [end] * 74  # the first pads with the end token
+    assert ids[0, 0, 3:].tolist() == [end] * 74  # the first tokenizer pads with the end token
     assert ids[0, 1, 3:].tolist() == [end] + [0] * 73  # the second with "!"
     np.testing.assert_array_equal(ids[:, :, :3][:, 0], ids[:, :, :3][:, 1])
     assert tokenizers.tokenize([])[0].shape == (0, 2, 77)

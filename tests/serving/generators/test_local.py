@@ -1,4 +1,4 @@
-"""The life of a request in this process, with a pipeline whose steps the test controls."""
+"""Requests in the local generator, with a pipeline whose steps the tests control."""
 
 import asyncio
 import io
@@ -29,7 +29,7 @@ from serving.generator import (
 from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
 from serving.requests import lifecycle
-from serving.requests.eta import Speed
+from serving.requests.eta import StepTime
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
@@ -51,7 +51,7 @@ def run(
     held: bool = False,
     **limits: Any,
 ) -> T:
-    """Runs a test with a generator of its own, and closes it."""
+    """Run a test with a generator of its own, and close the generator."""
     pipe = FakePipeline(held=held)
 
     async def whole() -> T:
@@ -83,7 +83,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def skip(seconds: float) -> None:
-    """Has all that is to happen within so many seconds happen now."""
+    """Advance the event loop's clock by `seconds`, so that timers due until then fire now."""
     loop = asyncio.get_running_loop()
     now = loop.time
     loop.time = lambda: now() + seconds
@@ -216,7 +216,7 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
         said = "size is 16x8, not ready yet; here it can only be 8x8"
         with pytest.raises(RequestError, match=said):
             await generator.submit(request(size=(16, 8)))
-        await until(lambda: pipe.calls)  # its first run, on the devices' thread
+        await until(lambda: pipe.calls)  # the new size's first run, on the devices' thread
         assert generator.model.coming_sizes == more
         pipe.let_all()
         await until(lambda: not generator.model.coming_sizes)
@@ -261,7 +261,7 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
 def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    # A pipeline of its own: the shared one has to keep its single size.
+    # The test needs a pipeline of its own, as the shared one must keep its single size.
     pipe = SDXLPipeline.from_pretrained(SMALLEST, num_inference_steps=3, devices=jax.devices()[:1])
     limits, rates = Limits(), RateLimits(None, None)
     ran: list[tuple[object, str]] = []
@@ -374,7 +374,7 @@ def test_expected_wait_grows_with_the_place():
             event = await anext(generator.events(wanted.id))
             assert isinstance(event, Queued)
             waits.append(event.expected_wait_s)
-        # Four steps of what is being drawn; these and one; these and eleven.
+        # Waits in steps: 4 of the running request, then 4 + 1, then 4 + 1 + 10.
         step_s = waits[0] / 4
         assert waits == pytest.approx([4 * step_s, 5 * step_s, 15 * step_s])
         assert step_s > 0
@@ -383,13 +383,13 @@ def test_expected_wait_grows_with_the_place():
 
 
 def test_speed_follows_what_is_recent():
-    speed = Speed()
-    assert speed.expect(25) is None
-    speed.observe(10, 10.0)
-    assert speed.expect(25) == 25.0
+    step_time = StepTime()
+    assert step_time.expect(25) is None
+    step_time.observe(10, 10.0)
+    assert step_time.expect(25) == 25.0
     for _ in range(30):
-        speed.observe(25, 50.0)
-    assert speed.expect(25) == pytest.approx(50.0, rel=0.01)
+        step_time.observe(25, 50.0)
+    assert step_time.expect(25) == pytest.approx(50.0, rel=0.01)
 
 
 # --- endings before the end ---
@@ -402,7 +402,7 @@ def test_an_id_is_not_used_again_while_its_last_step_runs():
         await generator.submit(first)
         await until(lambda: pipe.calls)
         generator.cancel(first.id)
-        with pytest.raises(RequestError) as unknown:  # its result is not kept
+        with pytest.raises(RequestError) as unknown:  # its result was not kept
             generator.events(first.id)
         assert unknown.value.kind is ErrorKind.UNKNOWN
         with pytest.raises(RequestError) as refused:
@@ -422,7 +422,7 @@ def test_an_id_is_not_used_again_while_its_last_step_runs():
             while not await taken_in():
                 await asyncio.sleep(0.001)
         await until(lambda: len(pipe.calls) == 2)
-        # It is the new one that is stopped.
+        # The cancellation must stop the new request.
         generator.cancel(first.id)
         await until(lambda: not generator.load.running)
         assert ending(await draw(generator, request("refuse", keep=True))) == Error(
@@ -443,7 +443,7 @@ def test_cancelled_while_waiting_and_while_drawn():
             generator.cancel(wanted.id)
             said = ending(await follow(generator, wanted.id))
             assert said == Error(ErrorKind.CANCELLED, messages.CANCELLED)
-        generator.cancel(drawn.id)  # once more changes nothing
+        generator.cancel(drawn.id)  # cancelling again changes nothing
         pipe.let_all()
         assert ending(await draw(generator, request())) == Done("the end")
         assert len(pipe.calls) == 2
@@ -486,7 +486,7 @@ def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
         await generator.submit(wanted)
         events = generator.events(wanted.id)
         await anext(events)
-        await generator.take_up(wanted.id)  # it goes on
+        await generator.take_up(wanted.id)  # it is still under way
         await events.aclose()
         await until(lambda: generator.load.running + generator.load.waiting == 0)
         pipe.let_all()
@@ -494,7 +494,7 @@ def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
         said = await follow(generator, wanted.id)
         assert [event.seed for event in said if isinstance(event, Image)] == [7, 8]
         assert ending(said) == Done("the end")
-        await generator.take_up(wanted.id)  # it has its pictures
+        await generator.take_up(wanted.id)  # its pictures are kept
         assert generator.load.running + generator.load.waiting == 0
         with pytest.raises(RequestError, match=re.escape(messages.UNKNOWN)):
             await generator.take_up("of nobody")
@@ -529,7 +529,7 @@ def test_leaving_and_coming_back_begins_a_new_grace():
             events = generator.events(wanted.id)
             await anext(events)
             await events.aclose()
-            await skip(6)  # five times more than half the grace
+            await skip(6)  # more than half the grace period, five times
         assert generator.load.running == 1
 
     run(test, held=True, grace_s=10.0)

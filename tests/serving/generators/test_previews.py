@@ -1,4 +1,4 @@
-"""When previews are made, and what they cost."""
+"""Timing of the previews, and their cost."""
 
 import io
 
@@ -9,7 +9,7 @@ from serving.generators.previews import PAUSE_S, SHARE, Previews
 
 
 class Clock:
-    """Time that passes only when told."""
+    """Clock that a test sets."""
 
     now = 0.0
 
@@ -28,7 +28,7 @@ def test_one_jpeg_for_each_picture():
 
 
 def test_they_take_a_small_share_of_the_time():
-    """Whatever a look costs, and however quick the steps are."""
+    """Previews take a small share of the time, whatever one costs and however short the steps."""
     for cost_s in (0.0, 0.001, 0.1, 2.0):
         clock = Clock()
         looks: list[float] = []

@@ -1,4 +1,4 @@
-"""A front-end and the instances behind it, each a real server; and servers that are none."""
+"""A front-end and the instances behind it, each a real server, and servers that misbehave."""
 
 import asyncio
 import base64
@@ -20,13 +20,12 @@ import pytest
 
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
-from serving import messages
+from serving import messages, waiting
 from serving.generator import Done, ErrorKind, Image, Load, Model, Request, RequestError
 from serving.generators import client as generator_client
 from serving.generators import local, remote
 from serving.generators.local import LocalGenerator
 from serving.generators.remote import RemoteGenerator
-from serving.http import waiting
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
@@ -63,7 +62,7 @@ def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
         generator_client.Client(), urls, MODEL, Limits(**limits), rates, observer
     )
     with serve(generator=generator, observer=observer, passes_on=True) as site:
-        # So that of two that are free it is the first that is sent the first request.
+        # Once all instances are known, the first of two idle ones gets the first request.
         wait_until(lambda: all(each.model or not each.healthy for each in generator._backends))
         yield site
 
@@ -129,12 +128,12 @@ def test_the_instance_with_least_to_do_is_sent_a_request_first(
     with serve(held=True) as one, serve(held=True) as other, front_of(one.url, other.url) as front:
         busier, idle = (one, other) if busy == 0 else (other, one)
         not_from_here = Background(busier)
-        # With a look after the first that saw it, what that one saw is known.
+        # After a second poll, the front-end has surely stored the result of the first one.
         wait_until(lambda: running[busier.url][-2:] == [1, 1])
         request = Background(front)
         wait_until(lambda: len(one.pipe.calls) + len(other.pipe.calls) == 2)
         assert len(idle.pipe.calls) == 1
-        # Where there is no other, it is the busier one that is sent the next.
+        # With the idle instance taken, the busier one is sent the next request.
         next_one = Background(front)
         wait_until(lambda: metric(busier, "sdxl_queue_depth") == 1)
         busier.pipe.let_all()
@@ -151,7 +150,7 @@ def test_a_request_that_waits_too_long_leaves_its_place():
         assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
         assert fields["message"] == messages.too_late(False, 2.0)
         wait_until(lambda: metric(front, "sdxl_queue_depth") == 0)
-        waits = Background(front, seed=9)  # in the only place there is
+        waits = Background(front, seed=9)  # takes the only place in the queue
         site.pipe.let_all()
         assert [each.finished()[-1][0] for each in (drawn, waits)] == ["done", "done"]
         assert [call["seed"] for call in site.pipe.calls] == [7, 9]
@@ -191,7 +190,7 @@ def test_a_lost_instance_is_replaced_in_mid_request():
         assert [fields["index"] for name, fields in events if name == "image"] == [0, 1]
         assert left.pipe.calls[0]["seed"] == lost.pipe.calls[0]["seed"]
         assert metric(front, "sdxl_retries_total{") == 1
-        # And the one that is left goes on alone.
+        # The remaining instance goes on alone.
         assert generate(front)[-1][0] == "done"
 
 
@@ -229,7 +228,7 @@ def test_what_breaks_after_the_ending_is_not_drawn_again(monkeypatch: pytest.Mon
 
 
 class SecondTooMany(RateLimits):
-    """Takes in all requests but the second."""
+    """Rate limits that refuse only the second request."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
@@ -260,7 +259,7 @@ def wide_site(port: int) -> Iterator[Site]:
     limits, rates = Limits(), RateLimits(None, None)
     more = ((16, 8),)
     generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=more)
-    pipe.let_step()  # of the first run
+    pipe.let_step()  # for the first run
     with serve(generator=generator, port=port, stop_within_s=0) as site:
         site.pipe = pipe
         wait_until(lambda: not generator.model.coming_sizes)
@@ -278,7 +277,7 @@ def test_a_size_that_nobody_draws_any_more_keeps_nobody_else_waiting():
             wait_until(lambda: offered() == [[16, 8]])
             wanted = [Background(front, size="16x8") for _ in range(3)]
             wait_until(lambda: len(wide.pipe.calls) == 2)
-            # The one that draws other sizes has nothing to do with those that wait.
+            # Requests that wait for this size do not hold up the instance that draws another.
             assert generate(front)[-1][0] == "done"
             wide.stop()
             wide.thread.join(60)
@@ -313,7 +312,7 @@ def test_a_request_waits_for_an_instance_that_comes_back():
             wait_until(lambda: site.pipe.calls)
             site.stop()
             site.thread.join(60)
-        time.sleep(0.5)  # five looks find nobody
+        time.sleep(0.5)  # five polls find no instance
         assert metric(front, "sdxl_inflight") == 1
         with serve(port=port):
             assert request.finished()[-1][0] == "done"
@@ -329,7 +328,7 @@ def test_an_instance_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_stuck_devices_draw_is_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(local, "_STUCK", 0.01)  # so that it is noticed long before the deadline
+    monkeypatch.setattr(local, "_STUCK", 0.01)  # noticed long before the deadline
     limits = Limits(running_s=60.0)
     with serve(held=True, limits=limits) as stuck, serve() as site:
         stuck.pipe.stuck = True
@@ -338,7 +337,7 @@ def test_what_stuck_devices_draw_is_drawn_elsewhere(monkeypatch: pytest.MonkeyPa
             assert len(stuck.pipe.calls) == len(site.pipe.calls) == 1
             assert pictures(events) == pictures(generate(site))
             assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
-            # And nothing more is sent there.
+            # No further request is sent to the stuck instance.
             assert generate(front)[-1][0] == "done"
             assert len(stuck.pipe.calls) == 1
 
@@ -370,7 +369,7 @@ def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
         await generator.open()
         with pytest.raises(RequestError, match=re.escape(messages.UNAVAILABLE)):
             await generator.submit(wanted[0])
-        for _ in range(2):  # it says so again and again
+        for _ in range(2):  # an instance announces itself repeatedly
             generator.add(site.url)
         async with asyncio.timeout(60):
             while not generator.load.accepting:
@@ -396,7 +395,7 @@ def test_what_is_sent_under_one_id_again_is_not_taken_for_a_duplicate():
         assert [request.finished()[-1][0] for request in requests] == ["done", "done"]
         assert metric(front, "sdxl_retries_total{") == 0
     with serve() as site:
-        for _ in range(2):  # a front-end that knows no more what it asked for
+        for _ in range(2):  # the second front-end does not know the request
             with front_of(site.url) as front:
                 assert generate(front, id=alike[0])[-1][0] == "done"
                 assert metric(front, "sdxl_retries_total{") == 0
@@ -450,7 +449,7 @@ def test_no_request_goes_where_its_pictures_would_be_others(
             assert pipe.calls == []
             site.stop()
             site.thread.join(60)
-        # There is none like the first any more. Nothing of the request was to be seen yet.
+        # No instance like the first is left, and nothing of the request has been shown yet.
         events = request.finished()
         assert ("started", 2) in [(name, fields.get("attempt")) for name, fields in events]
         assert events[-1][0] == "done"
@@ -564,7 +563,7 @@ def test_a_picture_is_taken_as_it_is_said():
 
 @pytest.mark.parametrize("field", ["model", "revision"])
 def test_no_picture_is_taken_that_another_model_drew(field: str):
-    """An instance may have been replaced since it was looked at."""
+    """Pictures of another model are rejected; an instance may be replaced after it was polled."""
     named = {field: "another"}
     whole = image(**named) + image(index=1, seed=8, **named) + "event: done\ndata: {}\n\n"
     with nonsense_server(whole) as url, serve() as site, front_of(url, site.url) as front:
@@ -597,7 +596,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("kind", UNUSABLE)
 def test_what_cannot_be_an_instance(kind: str, monkeypatch: pytest.MonkeyPatch):
-    # Only of the one that never ends it matters.
+    # The limit matters only for the server whose answer never ends.
     within_s = 0.5 if kind == "dribble" else 30.0
     monkeypatch.setattr(generator_client, "ANSWER_S", within_s)
     monkeypatch.setattr(generator_client, "LENGTH_WITHIN_S", within_s)
@@ -644,13 +643,13 @@ READY = http_answer("application/json", ANSWER)
 
 
 def nonsense_server(stream: str) -> AbstractContextManager[str]:
-    """Says that it is ready, and then answers every request with the same bytes."""
+    """Serve readiness, and answer every request with the same bytes."""
     nonsense = http_answer("text/event-stream", stream)
     return raw_server(lambda asked: READY if asked.startswith(b"GET") else nonsense)
 
 
 def silent_server(before: Callable[[], None]) -> AbstractContextManager[str]:
-    """Says that it is ready, takes a request, and then says nothing: like a stopped process."""
+    """Serve readiness until the first request, then stay silent like a stopped process."""
     silent = False
 
     def answer(asked: bytes) -> bytes | None:
@@ -690,7 +689,7 @@ def test_a_rolling_upgrade_is_followed(caplog: pytest.LogCaptureFixture):
             wait_until(lambda expected=expected: told()["name"] == expected)
             pictures = 1 if expected == "newer" else 2
             assert drawn_with(generate(site)) == [expected] * pictures
-        # What is asked for is checked against it, and all three draw.
+        # Requests are checked against the newest model, and all three instances draw.
         assert told()["max_inference_steps"] == 30
         assert post(site, {"prompt": "a", "num_inference_steps": 31}).status_code == 400
         assert post(site, {"prompt": "a", "images": 2}).status_code == 400
@@ -733,7 +732,7 @@ def test_metrics_show_the_newer_model_alone():
 
 @contextmanager
 def turncoat(begun: str, then: str) -> Iterator[str]:
-    """Breaks off in its first request, and has another model from then on."""
+    """Serve an instance that breaks off its first request and has another model afterwards."""
     newer = json.dumps(json.loads(ANSWER) | {"name": "newer"})
     asked = 0
 
@@ -788,7 +787,7 @@ def test_what_was_begun_goes_on_with_its_model_where_there_is_one():
         wait_until(lambda: older[0].pipe.calls)
         upgraded.set()
         wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["name"] == "newer")
-        # It takes nobody's place, and what comes now is drawn with the newer one.
+        # The running request delays no other, and new requests use the newer model.
         assert drawn_with(generate(front)) == ["newer"] * 2
         older[0].stop()
         wait_until(lambda: older[1].pipe.calls)
@@ -822,7 +821,10 @@ def test_what_waits_and_cannot_be_drawn_any_more_is_told_so():
 
 
 def test_a_front_end_that_heard_of_an_older_model_first_meets_newer_instances():
-    """As under Ray, where painters come and go, and the front-end asks any of them at its start."""
+    """A front-end started with an older model's data accepts newer instances.
+
+    This happens under Ray, where replicas come and go and the front-end first asks any of them.
+    """
 
     async def life(url: str) -> list[object]:
         none = RateLimits(None, None)
@@ -858,7 +860,7 @@ def test_a_connection_reset_while_it_is_made(method: str, monkeypatch: pytest.Mo
 
     with serve() as site, front_of(site.url) as front:
         monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", stumble)
-        if method == "GET":  # the instance is looked at in vain, and then used again
+        if method == "GET":  # a poll fails, then the instance is used again
             wait_until(lambda: not left[0])
             wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
         assert generate(front)[-1][0] == "done"
@@ -942,7 +944,7 @@ def test_garbage_is_collected_while_it_waits(on: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(waiting, "fetch_model", ask)
     was_on = gc.isenabled()
     try:
-        # As `app` has it, before and after.
+        # `app` may have switched garbage collection either way; waiting must restore that.
         (gc.enable if on else gc.disable)()
         asyncio.run(wait_at(free_port(), "http://127.0.0.1:1"))
         assert gc.isenabled() == on
@@ -972,7 +974,7 @@ def test_told_to_stop_while_an_instance_dribbles(tmp_path: Path):
         wait_until(lambda: answers(f"{front.url}/healthz"), 300)
         began = time.monotonic()
         assert front.stop() == 0
-        # To look at both takes longer.
+        # Polling both instances to the end would take longer.
         assert time.monotonic() - began < 2 * generator_client.ANSWER_S
 
 
@@ -990,7 +992,7 @@ async def wait_at(port: int, url: str) -> Model:
 
 def test_a_front_end_needs_no_jax():
     program = (
-        "import sys, app, serving.generators.remote, serving.http.waiting;"
+        "import sys, app, serving.generators.remote, serving.waiting;"
         "import serving.http.app, ui.page;"
         "sys.exit(any(name in sys.modules for name in ('jax', 'pipeline.pipeline', 'flax')))"
     )

@@ -1,4 +1,4 @@
-"""HTTP as clients meet it: a real server, real connections, the real openai client."""
+"""The HTTP API as clients use it: a real server, real connections, the real openai client."""
 
 import asyncio
 import base64
@@ -42,7 +42,7 @@ def site() -> Iterator[Site]:
 
 
 def read(response: httpx.Response) -> Iterator[Event]:
-    """The events of a stream."""
+    """Yield the events of a stream."""
     name = ""
     for line in response.iter_lines():
         if line.startswith("event: "):
@@ -58,7 +58,7 @@ def generate(site: Site, **changes: Any) -> list[Event]:
 
 
 class Background:
-    """A request that is made beside the test."""
+    """A request made in a thread beside the test."""
 
     def __init__(self, site: Site, **changes: Any) -> None:
         self.events: list[Event] = []
@@ -144,7 +144,7 @@ def test_length_of_a_prompt(site: Site):
 
 
 class AtOnce(LocalGenerator):
-    """Has a request ended by the time that it is taken in."""
+    """A generator that cancels every request as soon as it is submitted."""
 
     async def submit(self, request: Request) -> None:
         await super().submit(request)
@@ -209,7 +209,7 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
         refused = post(site, BODY)
         assert refused.status_code == 429
-        assert refused.headers["retry-after"] == "5"  # nothing was drawn yet
+        assert refused.headers["retry-after"] == "5"  # the default, as nothing was drawn yet
         assert refused.json()["error"] == {
             "message": messages.full(1, None),
             "type": "rate_limit_error",
@@ -225,7 +225,10 @@ def test_full_queue_is_429_and_says_when_to_come_back():
 
 
 def test_a_crowd_is_told_to_come_back_and_health_is_answered_all_the_same():
-    """Every open page holds a call; a probe that failed for it would have everybody lose theirs."""
+    """With too many calls, new ones are refused, but probes are answered.
+
+    Every open page holds a call. If a probe failed for that, the restart would end all of them.
+    """
     with serve(held=True, max_calls=3) as site, ExitStack() as calls:
         url = f"{site.url}/v1/generate"
         sent = calls.enter_context(httpx.stream("POST", url, json=BODY, timeout=30))
@@ -251,21 +254,21 @@ def test_retry_after_is_when_a_place_is_free():
     pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
     observer = Observer()
     generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
-    generator._speed.observe(steps=10, seconds=35.0)
+    generator._step_time.observe(steps=10, seconds=35.0)
     with serve(generator=generator, observer=observer) as site:
         drawn = Background(site)
         wait_until(lambda: pipe.calls)
         waiting = Background(site)
         wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
-        assert post(site, BODY).headers["retry-after"] == "14"  # four steps
+        assert post(site, BODY).headers["retry-after"] == "14"  # four steps of 3.5 s
         pipe.let_step(3)
-        wait_until(lambda: post(site, BODY).headers.get("retry-after") == "4")  # one, of 3.5 s
+        wait_until(lambda: post(site, BODY).headers.get("retry-after") == "4")  # one step
         pipe.let_all()
         assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
 
 
 def test_devices_that_say_nothing_for_long_are_no_good_health(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(local, "_STUCK", 0.01)  # so that it is noticed long before the deadline
+    monkeypatch.setattr(local, "_STUCK", 0.01)  # noticed long before the deadline
     with serve(held=True, limits=Limits(running_s=60.0)) as site, ThreadPoolExecutor() as pool:
         health = f"{site.url}/healthz"
         assert httpx.get(health).status_code == 200
@@ -281,7 +284,7 @@ def test_devices_that_say_nothing_for_long_are_no_good_health(monkeypatch: pytes
         assert httpx.get(health).status_code == 200
 
 
-# --- what cannot be used ---
+# --- invalid requests ---
 
 
 @pytest.mark.parametrize(
@@ -348,7 +351,7 @@ def test_no_route_below_v1(site: Site, method: str, path: str):
 
 
 class Broken(LocalGenerator):
-    """Fails where nobody expects it."""
+    """A generator that fails unexpectedly."""
 
     async def submit(self, request: Request) -> None:
         raise KeyError("a secret")
@@ -389,7 +392,7 @@ def test_slow_headers(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_request_that_comes_early_has_as_much_time(monkeypatch: pytest.MonkeyPatch):
-    """Sent before the first one is answered, as HTTP/1.1 allows, it is drawn to its end."""
+    """A pipelined request, sent before the previous answer, is drawn to its end."""
     body = json.dumps(BODY).encode()
     first = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
     second = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
@@ -406,7 +409,7 @@ def test_a_request_that_comes_early_has_as_much_time(monkeypatch: pytest.MonkeyP
 
 
 def connected(site: Site) -> socket.socket:
-    """A connection of which the system buffers little."""
+    """Return a connection with a small receive buffer."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
     client.settimeout(60)
@@ -415,7 +418,7 @@ def connected(site: Site) -> socket.socket:
 
 
 class Large(LocalGenerator):
-    """Draws pictures larger than what the system buffers for a client."""
+    """A generator of pictures larger than the system's buffers for a client."""
 
     def __init__(self) -> None:
         super().__init__(FakePipeline().as_pipeline(), Limits(), RateLimits(None, None), Observer())
@@ -427,7 +430,7 @@ class Large(LocalGenerator):
 
 
 def taken_slowly(client: socket.socket) -> int:
-    """How many bytes of an answer there are for who pauses after every few."""
+    """Read slowly, with pauses, until the connection ends; return the number of bytes read."""
     taken, pauses = 0, 0
     with suppress(ConnectionError):
         while part := client.recv(2**20):
@@ -456,7 +459,7 @@ def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
                 if not takes:
                     wait_until(lambda: not connections)
                     return
-                # A machine that stands still for a moment takes nothing itself.
+                # The test itself may read nothing for a moment on a busy machine, hence the retry.
                 if taken_slowly(client) > 32 * 2**20:
                     return
             wait_until(lambda: not connections)
@@ -488,7 +491,7 @@ def test_only_of_those_who_left_nothing_is_made():
         asyncio.run(raising(ExceptionGroup("", [OSError()]))(nothing, nothing, nothing))
 
 
-# --- who asks ---
+# --- keys, addresses and origins ---
 
 
 def test_keys():
@@ -515,7 +518,7 @@ def test_rate_by_address_behind_one_trusted_proxy():
             return post(site, BODY, headers={"X-Forwarded-For": forwarded}).status_code
 
         assert [status("1.1.1.1") for _ in range(3)] == [200, 200, 429]
-        assert status("9.9.9.9, 1.1.1.1") == 429  # what a visitor invents does not count
+        assert status("9.9.9.9, 1.1.1.1") == 429  # an entry that a visitor invents does not count
         assert status("1.1.1.1, 2.2.2.2") == 200
 
 
@@ -630,7 +633,7 @@ def test_stop_has_a_limit():
         assert time.monotonic() - began < 30
 
 
-# --- what dashboards see ---
+# --- metrics and descriptions ---
 
 
 def test_metrics():
@@ -702,7 +705,7 @@ def test_openai_stream(client: openai.OpenAI):
 
 
 def test_openai_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch):
-    """And OpenAI's client takes no notice."""
+    """The stream sends pings while it waits, which OpenAI's client ignores."""
     monkeypatch.setattr(openai_api, "COMMENT_S", 0.1)
     body = {"prompt": "a star", "stream": True}
     with serve(held=True) as site, ThreadPoolExecutor() as pool:
@@ -719,14 +722,14 @@ def test_openai_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch):
 
 
 class WithPreviews(LocalGenerator):
-    """Shows three previews and then one picture."""
+    """A generator that publishes three previews and then one picture."""
 
     async def _draw(self, record: Record) -> None:
         while not record.followers:
             await asyncio.sleep(0.01)
         for done in (1, 2, 3):
             self._desk.publish(record, Preview((b"preview %d" % done,)))
-            for _ in range(100):  # in so many turns it is seen, however long each takes
+            for _ in range(100):  # enough turns of the loop for it to be sent
                 await asyncio.sleep(0)
         self._desk.publish(record, Image(0, b"picture", 7, {}))
         self._desk.publish(record, Done())

@@ -1,4 +1,4 @@
-"""The Model Context Protocol, spoken by the protocol's own client over real connections."""
+"""The Model Context Protocol, tested with its official client over real connections."""
 
 import asyncio
 import base64

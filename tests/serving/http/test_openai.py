@@ -1,4 +1,4 @@
-"""OpenAI's own client, with every parameter that it has and every value that it documents."""
+"""The OpenAI API, tested with OpenAI's client, all its parameters and all documented values."""
 
 import base64
 import inspect
@@ -35,7 +35,7 @@ from tests.web import Site, serve, wait_until
 PATH = "/v1/images/generations"
 LOGGER = "serving.http.openai"
 
-# Each parameter with the values that are sent once, beside the literals that openai documents.
+# Values to send for each parameter, in addition to the literals in openai's annotations.
 VALUES: dict[str, list[Any]] = {
     "prompt": ["a red star", "un perro \N{DOG FACE}"],
     "background": [None],
@@ -57,7 +57,7 @@ VALUES: dict[str, list[Any]] = {
     "svg": [None, {"model": "gpt-5"}, {"model": "gpt-5", "reasoning": {"effort": "low"}}],
     "user": ["", "somebody"],
 }
-# The values that cannot be honoured, and a part of the message that says so.
+# Unsupported values, and a part of the error message for each.
 REFUSED: dict[tuple[str, str], str] = {
     ("background", "transparent"): "transparent is not possible here",
     ("output_format", "gif"): "Input should be 'png', 'jpeg' or 'webp'",
@@ -69,7 +69,7 @@ REFUSED: dict[tuple[str, str], str] = {
         *("1536x1024", "1024x1792", "1792x1024"),
     )
 }
-# The parameters that change nothing, whatever they say, and are logged.
+# Parameters that have no effect with any value, and are logged.
 HINTS = {"complexity", "frame_count", "frame_duration_ms", "moderation", "quality"} | {
     "safety_identifier",
     "style",
@@ -99,7 +99,7 @@ def parameters() -> set[str]:
 
 
 def literals(annotation: Any) -> Iterator[str]:
-    """The values of every Literal in an annotation, however deep."""
+    """Yield the values of every Literal in an annotation, however deep."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     else:
@@ -114,7 +114,7 @@ def documented() -> list[tuple[str, Any]]:
 
 
 def generate(client: openai.OpenAI, **arguments: Any) -> Any:
-    """The call, with a prompt unless it is said, and parameters that the client lacks."""
+    """Call `images.generate` with a default prompt, also with parameters unknown to the client."""
     create: Any = client.images.generate
     return create(**{"prompt": "a red star"} | arguments)
 
@@ -130,7 +130,7 @@ def opened(content: bytes) -> Pillow.Image:
 
 
 def red_of(content: bytes) -> int:
-    """The stand-in draws the seed."""
+    """Return the red value of a picture, which is the seed in the stand-in's pictures."""
     pixel = opened(content).convert("RGB").getpixel((0, 0))
     assert isinstance(pixel, tuple)
     return int(pixel[0])
@@ -140,7 +140,7 @@ def red_of(content: bytes) -> int:
 
 
 def test_every_parameter_is_known_here():
-    """A new one, in a later version of openai, belongs into `VALUES`, and into `ImagesBody`."""
+    """Every parameter of the client is in `VALUES` and `ImagesBody`; add new ones there."""
     assert parameters() == set(VALUES)
     assert parameters() <= openai_api.ImagesBody.model_fields.keys()
     assert set(get_type_hints(ImageGenerateParamsBase)) <= set(VALUES)
@@ -225,7 +225,7 @@ def test_what_is_wrong_is_still_refused(client: openai.OpenAI):
 
 
 def noise(drawn: FakePipeline) -> Any:
-    """The stand-in's `_drawn`, but for pictures that compress well or badly."""
+    """Return a replacement of the stand-in's `_drawn` that draws noise, which compresses badly."""
     plain = drawn._drawn
 
     def noisy(*arguments: Any, **others: Any) -> Any:
@@ -322,7 +322,7 @@ def test_partial_images_of_many(client: openai.OpenAI):
     assert kinds.count("completed") == 5
     partial = kinds.count("partial_image")
     assert kinds == ["partial_image"] * partial + ["completed"] * 5
-    assert 1 <= partial <= 2  # a slow reader is spared one that is out of date
+    assert 1 <= partial <= 2  # outdated ones are skipped for slow readers
     for event in events[:partial]:
         assert opened(file_of(event)).format == "JPEG"
         assert event.output_format == "jpeg"
@@ -336,7 +336,7 @@ def test_stream_in_another_format(client: openai.OpenAI):
 
 
 class Counted(LocalGenerator):
-    """Notes how many requests are under way whenever one is submitted."""
+    """A generator that records how many requests are under way at each submission."""
 
     def __init__(self, refusals: int = 0) -> None:
         rates = RateLimits(None, None)

@@ -1,4 +1,4 @@
-"""Where a request is addressed, where it comes from, and how its body is framed."""
+"""Checks of a request's host, its origin and the framing of its body."""
 
 import pytest
 from starlette.testclient import TestClient
@@ -55,7 +55,7 @@ def test_a_path_has_no_control_characters(path: str):
 
 
 def test_a_body_framed_twice_is_refused():
-    """What one server takes for a body, another may take for the next request."""
+    """Ambiguous framing is refused; two servers could disagree on where the next request begins."""
     with serve() as site:
         head = "POST /v1/length HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         for framing in (
@@ -65,7 +65,7 @@ def test_a_body_framed_twice_is_refused():
             smuggled = 'f\r\n{"prompt": "a"}\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n'
             answer = raw_request(site.url, f"{head}{framing}\r\n{smuggled}")
             assert answer.startswith(b"HTTP/1.1 400")
-            assert answer.count(b"HTTP/1.1") == 1  # and the connection is closed
+            assert answer.count(b"HTTP/1.1") == 1  # the connection is closed
 
 
 @pytest.mark.parametrize(

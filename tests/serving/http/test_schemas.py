@@ -1,4 +1,4 @@
-"""How events are read from the wire."""
+"""Parsing of events received over HTTP."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""Words that are not drawn: which are found, and that nobody gets around them."""
+"""Blocked words: which prompts contain them, and that no route bypasses the check."""
 
 import asyncio
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_over_http_nothing_is_drawn():
             assert error["message"] == message
         assert site.pipe.calls == []
         assert metric(site, 'sdxl_requests_total{outcome="blocked"}') == 3
-        # What should not be in the picture may be named.
+        # A negative prompt may name blocked words.
         assert generate(site, negative_prompt="a gun")[-1][0] == "done"
 
 

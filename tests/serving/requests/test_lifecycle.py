@@ -1,4 +1,4 @@
-"""Any order of submitting, drawing, following, leaving and cancelling, found by Hypothesis."""
+"""Submitting, drawing, following, leaving and cancelling in any order, chosen by Hypothesis."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
@@ -18,12 +18,12 @@ from tests.fake_pipeline import FakePipeline
 
 T = TypeVar("T")
 MAX_WAITING = 4
-FOR_OTHERS = 1  # the last place, for who has nothing waiting
+FOR_OTHERS = 1  # the last place is for visitors without a waiting request
 STEPS = 3
 
 
 class Follower:
-    """Reads a request's events as they come, until told to go."""
+    """Reader of a request's events, until `go` is called."""
 
     def __init__(self, events: AsyncGenerator[Event]) -> None:
         self.heard: list[Event] = []
@@ -41,10 +41,10 @@ class Follower:
 
 
 class LifeOfRequests(RuleBasedStateMachine):
-    """What the generator promises, whatever happens and in whichever order.
+    """Properties of the generator that hold for actions in any order.
 
-    The model: per visitor the requests in the order they came, and of each how it may end. Followed
-    by one follower each.
+    The model keeps each visitor's requests in the order they came, and each request's possible
+    endings. Each request has one follower.
     """
 
     ids = Bundle("ids")
@@ -67,12 +67,12 @@ class LifeOfRequests(RuleBasedStateMachine):
         return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     async def settle(self) -> None:
-        """Until the thread waits for a permit, or for a request."""
+        """Wait until the devices' thread waits for a permit or a request."""
         for _ in range(3):
             await asyncio.sleep(0.003)
 
     def waiting(self) -> list[str]:
-        """The visitors of the requests that have neither begun nor ended."""
+        """Return the visitors of the requests that have neither begun nor ended."""
         under_way = self.generator._desk.under_way()
         return [one.request.visitor for one in under_way if one.started_at is None]
 
@@ -86,7 +86,7 @@ class LifeOfRequests(RuleBasedStateMachine):
                 f"{visitor} {len(self.followers)}", None, 5.0, STEPS, 7, visitor=visitor, keep=keep
             )
             waiting = self.waiting()
-            kept_free = bool(waiting) + (visitor in waiting)  # all have one address
+            kept_free = bool(waiting) + (visitor in waiting)  # all share one address
             places = MAX_WAITING - FOR_OTHERS * kept_free
             if len(waiting) >= places:
                 with pytest.raises(RequestError) as refused:
@@ -124,7 +124,7 @@ class LifeOfRequests(RuleBasedStateMachine):
         async def leave() -> None:
             if request_id:
                 if self.is_under_way(request_id) and request_id not in self.kept:
-                    # What is nearly there may be done before the one who leaves has left.
+                    # A request that is nearly done may end before its visitor has left.
                     self.endings[request_id] = {ErrorKind.ABANDONED, "done"}
                 await self.followers[request_id].go()
                 await self.settle()
@@ -135,7 +135,7 @@ class LifeOfRequests(RuleBasedStateMachine):
     def never_more_waiting_than_allowed(self) -> None:
         load = self.generator.load
         assert 0 <= load.waiting <= MAX_WAITING
-        # One on the devices; two may be about to become PNG files.
+        # One is on the devices, and two may be about to become PNG files.
         assert 0 <= load.running <= 3
 
     @invariant()
@@ -157,7 +157,7 @@ class LifeOfRequests(RuleBasedStateMachine):
         async def end() -> None:
             self.pipe.let_all()
             await self.all_over()
-            # Whatever has happened, there is a place for the next.
+            # Whatever has happened, another request is accepted.
             last = Request("the last", None, 5.0, STEPS, 7, visitor="d")
             await self.generator.submit(last)
             self.followers[last.id] = Follower(self.generator.events(last.id))
@@ -176,7 +176,7 @@ class LifeOfRequests(RuleBasedStateMachine):
             self.loop.close()
 
     async def all_over(self) -> None:
-        """Until nobody waits and nothing is drawn."""
+        """Wait until no request waits or is drawn."""
         async with asyncio.timeout(60):
             while self.generator.load.waiting or self.generator.load.running:
                 await asyncio.sleep(0.002)

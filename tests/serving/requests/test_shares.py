@@ -1,4 +1,4 @@
-"""Amounts in use are limited in all and for each address."""
+"""Limits on amounts in use, in total and for each address."""
 
 from serving.requests.shares import Shares, first_to_go
 

@@ -1,4 +1,4 @@
-"""What is let through to Gradio: calls that the page itself could have made, and no others."""
+"""Checks of calls to Gradio: only calls that the page itself could make get through."""
 
 import itertools
 import json
@@ -18,14 +18,14 @@ from starlette.testclient import TestClient
 
 from tests.ui.test_generation import StandIn
 from ui.gradio_compat import calls, sessions, uploads
-from ui.gradio_compat.mount import mount
+from ui.mount import mount
 
 FILE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
 SECRET = "nobody may read this"
 
 
 class Page:
-    """A page over a stand-in, and a client of it."""
+    """A page with a stand-in generator, and a client of the page."""
 
     def __init__(self, folder: Path, programs: bool = True) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Page:
         return self.client.post("/gradio_api/queue/join", json=body)
 
     def copies(self) -> set[str]:
-        """All that is in the folder from which files are served."""
+        """Return all paths in the folder from which files are served."""
         return {str(path) for path in self.folder.rglob("*")}
 
     def upload(self, content: bytes = b"a picture") -> str:
@@ -65,11 +65,11 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
 
 @pytest.fixture
 def hostile(tmp_path: Path, page: Page) -> list[dict[str, Any]]:
-    """Files that no visitor has uploaded, each as a call would name it."""
+    """Return files that no visitor has uploaded, each in the form that a call would use."""
     secret = tmp_path / "secret.png"
     secret.write_text(SECRET)
     uploaded = Path(page.upload())
-    beside = uploaded.with_name("beside.png")  # in the right folder, and not uploaded
+    beside = uploaded.with_name("beside.png")  # in the right folder, but not uploaded
     beside.write_text(SECRET)
     link = uploaded.with_name("link.png")
     link.symlink_to(secret)
@@ -95,7 +95,7 @@ def hostile(tmp_path: Path, page: Page) -> list[dict[str, Any]]:
 def test_no_function_of_the_page_takes_a_file_that_was_not_uploaded(
     page: Page, hostile: list[dict[str, Any]]
 ):
-    """Walk every function and every input: one that is added later is walked as well."""
+    """No input of any function takes such a file; inputs that are added later are covered, too."""
     before = page.copies()
     forms = itertools.cycle(
         [
@@ -142,13 +142,13 @@ def test_no_function_for_programs_takes_a_file(page: Page, hostile: list[dict[st
 def test_gradio_itself_refuses_such_files(
     page: Page, hostile: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
-    """The lock behind the lock: with our own checks off, nothing is copied or read either.
+    """With this project's checks off, Gradio's own checks refuse such files.
 
-    A version of Gradio that undoes this has to be looked at before it is used.
+    If a new version of Gradio fails here, review it before use.
     """
     monkeypatch.setattr(calls.CheckedCalls, "_check_files", lambda *_: None)
-    # Gradio trusts what is inside its own folder, and would fetch URLs: our checks alone prevent
-    # the use of either.
+    # Files inside Gradio's own folder and URLs are left out: Gradio would use them, and only our
+    # checks prevent that.
     named = [
         bad
         for bad in hostile
@@ -252,7 +252,7 @@ def test_odd_calls_are_refused_in_words(page: Page):
 
 
 def test_only_what_was_checked_reaches_gradio(page: Page):
-    """Of two fields of one name both sides read the same one; unknown fields are dropped."""
+    """Duplicate fields are read the same way on both sides, and unknown fields are dropped."""
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
     body = (
         '{"fn_index": 0, "session_hash": "s", "data": ["a"], "batched": true,'
@@ -276,7 +276,7 @@ def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.Mon
         body = {"fn_index": index, "data": data, "session_hash": "s"}
         assert client.post("/gradio_api/run/predict", json=body).status_code == 404
         [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
-        assert page.join(index, ["a", "(none)", False]).status_code == 200  # the page goes on
+        assert page.join(index, ["a", "(none)", False]).status_code == 200  # the page still works
     assert page.generator.asked == []
 
 
@@ -292,7 +292,7 @@ def test_an_address_has_a_bounded_number_of_sessions(page: Page, monkeypatch: py
             "/gradio_api/run/predict", json=body | {"session_hash": f"s{i}"}
         ).is_success
     assert set(page.sessions.session_data) == {"s7", "s8", "s9"}
-    with page.sessions.held("s7"):  # as an open page does
+    with page.sessions.held("s7"):  # as an open page holds it
         for i in range(10, 20):
             session = {"session_hash": f"s{i}"}
             assert page.client.post("/gradio_api/run/predict", json=body | session).is_success
@@ -327,7 +327,7 @@ def test_unanswered_calls_of_one_address_are_bounded(page: Page, monkeypatch: py
 
 
 def test_pages_that_wait_keep_no_other_from_being_answered(page: Page):
-    """Each page that follows a request has one of the calls that Gradio answers at a time."""
+    """Waiting pages leave room for others, although each takes one of Gradio's concurrent calls."""
     assert len(page.blocks._queue.active_jobs) == sessions.CALLS_AT_A_TIME
     assert sessions.CALLS_AT_A_TIME >= 8 * sessions.MOST_CALLS_EACH
 
@@ -346,7 +346,7 @@ def test_all_addresses_together_have_a_bounded_number_of_sessions(
 
 
 def test_a_session_takes_little_memory(page: Page):
-    """Without the copy of every component's properties it takes a tenth."""
+    """A session copies no component's properties, so it takes a tenth of the memory."""
     state = page.sessions["session"]
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
     page.join(index, ["x" * 100_000, "(none)", False], session_hash="session")
@@ -362,7 +362,7 @@ def test_uploads_of_one_address_are_bounded(page: Page, monkeypatch: pytest.Monk
     paths = [page.upload(b"x" * 40) for _ in range(2)]
     refused = page.client.post("/gradio_api/upload", files={"files": ("a.png", b"x" * 40)})
     assert refused.status_code == 429
-    Path(paths[0]).unlink()  # its settings were read
+    Path(paths[0]).unlink()  # as after its settings were read
     page.upload(b"x" * 40)
     assert len([path for path in page.folder.rglob("*") if path.is_file()]) == 2
 

@@ -1,4 +1,4 @@
-"""What browsers are sent of the page's own files."""
+"""Delivery of the page's own files to browsers."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
-from ui.gradio_compat.mount import mount
+from ui.mount import mount
 
 ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
 (PLAYER,) = ASSETS.glob("hls-*.js")

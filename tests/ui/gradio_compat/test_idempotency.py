@@ -1,4 +1,4 @@
-"""Calls that are made again: one at a time, side by side, after a failure, and far too many."""
+"""Repeated calls: one at a time, side by side, after a failure, and far too many."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ def anyio_backend() -> str:
 
 
 class Shop:
-    """Counts what it is asked for, and answers with the number."""
+    """An application that counts its calls and answers with the count."""
 
     def __init__(self) -> None:
         self.asked = 0

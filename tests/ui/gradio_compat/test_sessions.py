@@ -1,4 +1,4 @@
-"""What is kept of opened pages goes when nobody uses them."""
+"""Sessions of opened pages are forgotten when they are no longer used."""
 
 import asyncio
 import os
@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 
 from tests.ui.test_generation import StandIn
 from ui.gradio_compat import sessions
-from ui.gradio_compat.mount import mount
 from ui.gradio_compat.sessions import Sessions
+from ui.mount import mount
 from ui.pictures import files
 
 
@@ -39,7 +39,7 @@ def test_pages_that_nobody_uses_are_forgotten():
     asyncio.run(asyncio.wait_for(forget(), 60))
     assert list(holder.time_last_used) == ["used"]
     assert holder["used"][pictures._id] == ["used"]
-    assert holder["left"][pictures._id] == []  # it starts afresh
+    assert holder["left"][pictures._id] == []  # a new session
 
 
 async def often(tidy: Callable[..., Awaitable[None]], *given: Any) -> None:
@@ -51,7 +51,7 @@ def test_an_application_keeps_a_bounded_number_of_pages_and_nothing_for_good(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(sessions, "MOST", 3)
-    # What goes by its age is looked for a hundred times as often.
+    # Expired files and sessions are removed a hundred times as often as usual.
     for where, name in ((files, "remove_old"), (sessions, "forget_unused")):
         tidy = partial(often, getattr(where, name))
         monkeypatch.setattr(where, name, tidy)
@@ -68,7 +68,7 @@ def test_an_application_keeps_a_bounded_number_of_pages_and_nothing_for_good(
             event = call.json()["event_id"]
             assert "event: complete" in client.get(f"/gradio_api/call/v2/generate/{event}").text
         assert len(holder.session_data) == len(holder.time_last_used) == 3
-        assert len(list(tmp_path.iterdir())) == 5  # folders, with what programs were given
+        assert len(list(tmp_path.iterdir())) == 5  # folders with the pictures of each call
         for folder in tmp_path.iterdir():
             os.utime(folder, (0, 0))
         for session in list(holder.time_last_used):

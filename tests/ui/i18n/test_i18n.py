@@ -1,4 +1,4 @@
-"""Every language has every word, and says as much as the others."""
+"""Every language has every text, with the same values in it as the other languages."""
 
 import inspect
 from types import ModuleType, SimpleNamespace
@@ -20,7 +20,7 @@ MODEL = Model(
     "MODEL", None, False, "DEVICE", 6, 333, 444, 4, 25, 50, "FAMILY", True, "euler", "none"
 )
 OTHERS = [language for language in i18n.LANGUAGES if language != "en"]
-# What is the same in another language, or no word at all.
+# Texts that may be the same in another language, or are no text.
 ALIKE = {"RESTORE_HINT", "STYLE"}
 SAMPLES: dict[str, Any] = {
     "attempt": 12,
@@ -59,7 +59,7 @@ SAMPLES: dict[str, Any] = {
 
 
 def names(language: ModuleType) -> dict[str, Any]:
-    """The words themselves: no modules, and nothing that was imported."""
+    """Return the texts of a language module, without modules and imported names."""
     return {
         name: word
         for name, word in vars(language).items()
@@ -129,7 +129,7 @@ def test_numbers_are_written_as_there(language: str, finished: str):
         assert f"0{point}5" in i18n.out_of_range("FIELD", -1, 0.5, 1)
         for wrong in (i18n.out_of_range, i18n.not_whole):
             assert f"7{point}5" in wrong("FIELD", 7.5, 0, 1)
-            assert "7.5" in wrong("FIELD", "7.5", 0, 1)  # which is what was sent
+            assert "7.5" in wrong("FIELD", "7.5", 0, 1)  # a text is shown as it was sent
 
 
 @pytest.mark.parametrize("language", i18n.LANGUAGES)

@@ -1,4 +1,4 @@
-"""Pictures as files of other kinds, asked for by their addresses."""
+"""Pictures downloaded as files of other formats, by their addresses."""
 
 import asyncio
 import io

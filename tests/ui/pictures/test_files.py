@@ -1,4 +1,4 @@
-"""Files of drawn pictures: bounded for each address and in all."""
+"""Files of drawn pictures: limits for each address and in total."""
 
 from pathlib import Path
 

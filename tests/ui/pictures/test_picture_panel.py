@@ -1,4 +1,4 @@
-"""The picture that is open, and what its buttons do."""
+"""The open picture and its buttons."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A blurred picture, and the picture itself in its place: its functions, and in a browser."""
+"""Exchange of a blurred picture for the unblurred one: the functions, and in a browser."""
 
 import io
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def png(colour: str, settings: Settings) -> bytes:
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
-    """A picture that is as it was drawn, and a blurred one."""
+    """Return a picture that is not blurred and one that is."""
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     said = [said_of(to_request(), seed) for seed in (7, 8)]
     itself = Settings(**said[1])  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_who_wants_files_without_settings_gets_such(shown: list[Picture]):
 
 
 def test_what_is_gone_is_said(shown: list[Picture]):
-    for index in (0, 2):  # one that has no other, and none
+    for index in (0, 2):  # one without another version, and one that does not exist
         with pytest.raises(RequestError, match=i18n.GONE):
             reveal.exchange(shown, index, WITH_SETTINGS)
     shown[1].path.unlink()
@@ -102,7 +102,7 @@ def test_the_button_is_where_there_is_something_to_reveal(shown: list[Picture]):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """Where every second picture is blurred, from the first on."""
+    """Open a page whose server blurs every second picture, from the first one on."""
     program = [*PROGRAM, "--screen", "tests.screens:every_second"]
     log = tmp_path_factory.mktemp("app") / "log"
     with served(program, log) as address, launched() as browser, opened(browser, address) as found:
@@ -110,7 +110,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def downloaded(page: Page, before: str = "") -> tuple[str, str, bytes]:
-    """Where a file of the open picture is, once not as before; what it says, and its pixels."""
+    """Download the open picture once its address differs from `before`.
+
+    Returns:
+        The address, the settings in the file, and its pixels.
+    """
     link = page.locator("#picked .downloads a").first
     expect(link).not_to_have_attribute("href", before)
     address = link.get_attribute("href") or ""

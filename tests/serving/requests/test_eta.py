@@ -1,6 +1,6 @@
-"""How much longer a drawing is said to take."""
+"""Estimates of the time left for a drawing."""
 
-from ui.pace import Pace
+from serving.requests.eta import TimeLeft
 
 
 class Clock:
@@ -11,13 +11,13 @@ class Clock:
 
 
 def told(steps: list[tuple[int, float]], total: int = 10) -> list[float | None]:
-    """What is said at steps seen after so many seconds each."""
+    """Return the estimate in seconds after each `(steps done, time in seconds)` pair."""
     clock = Clock()
-    pace = Pace(clock)
+    time_left = TimeLeft(clock)
     said = []
     for done, seconds in steps:
         clock.now = 100.0 + seconds
-        said.append(pace.left_s(done, total))
+        said.append(time_left.after(done, total))
     return said
 
 

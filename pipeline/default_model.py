@@ -5,7 +5,7 @@ from pathlib import Path
 from pipeline.runtime.mesh import find_devices
 
 # A small trained checkpoint that comes with the package.
-BUNDLED = Path(__file__).parents[1] / "miniature"
+BUNDLED = Path(__file__).parent / "miniature"
 SDXL = "stabilityai/stable-diffusion-xl-base-1.0"
 SDXL_REVISION = "462165984030d82259a11f4367a4eed129e94a7b"
 

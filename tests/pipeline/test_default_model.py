@@ -1,11 +1,11 @@
-"""Which checkpoint runs where nobody named one."""
+"""Choice of the checkpoint where none is named."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from pipeline.checkpoints import default_model
-from pipeline.checkpoints.default_model import BUNDLED, SDXL, SDXL_REVISION, choose_model
+from pipeline import default_model
+from pipeline.default_model import BUNDLED, SDXL, SDXL_REVISION, choose_model
 
 
 @pytest.fixture

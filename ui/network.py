@@ -1,6 +1,6 @@
-"""While the network is away the page says so; afterwards it goes on with what it was about.
+"""A note while the network is away, and the resuming of the page's request once it is back.
 
-What the browser does for that is in `network.js`.
+The browser's part of this is in `network.js`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from gradio.components import Component
 from ui import i18n
 from ui.events import IN_THE_STRIP
 
-SCRIPT = Path(__file__).with_name("network.js")
+SCRIPT = Path(__file__).parent / "gradio_compat" / "network.js"
 
 
 def layout() -> gr.HTML:
-    """Where that is said: in the place of the strip, which it is to be laid out beside."""
+    """Return the place of the note. Lay it out beside the strip, whose place it takes."""
     return gr.HTML(
         f'<p class="note" role="status" data-away="{escape(i18n.AWAY)}"></p>',
         js_on_load=SCRIPT.read_text(encoding="utf-8"),
@@ -34,6 +34,6 @@ def connect(
     inputs: Sequence[Component],
     shown: Sequence[Component],
 ) -> Any:
-    """Has a request go on whose events broke off; returns the event."""
-    # However soon the network goes away again.
+    """Resume a request whose events broke off; return the event of that."""
+    # "multiple", because the network may go away again before the last event has ended.
     return network.select(resume, inputs, shown, trigger_mode="multiple", **IN_THE_STRIP)

@@ -1,0 +1,34 @@
+"""The middleware between the network and a page that Gradio has mounted."""
+
+from collections.abc import Callable
+
+import gradio as gr
+from fastapi import FastAPI
+from gradio.routes import App
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Mount
+
+from ui.gradio_compat.calls import CheckedCalls
+from ui.gradio_compat.delivery import Delivery
+from ui.gradio_compat.idempotency import Once
+from ui.gradio_compat.sessions import Sessions
+from ui.gradio_compat.uploads import Uploads
+
+
+def guard(app: FastAPI, page: gr.Blocks, uploads: Uploads) -> tuple[Sessions, Callable[[], None]]:
+    """Put the checks in front of the one page that is mounted in an application.
+
+    Returns:
+        The sessions of the page, and a function that ends the streams by which open pages stay in
+        touch.
+    """
+    [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
+    assert isinstance(mounted, App)
+    # Gradio checks which files a call may name only once it is told that the page is served.
+    page.has_launched = True
+    mounted.state_holder = sessions = Sessions(page)
+    mounted.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads)
+    mounted.add_middleware(Once)
+    mounted.add_middleware(Delivery)
+    mounted.add_middleware(GZipMiddleware, compresslevel=6)  # Gradio compresses only a part itself
+    return sessions, mounted.stop_event.set
