@@ -141,7 +141,7 @@ def test_no_file_named_in_a_form(site: str, secret: Path):
 
 
 def test_a_file_named_in_a_call_of_the_page_is_not_read(site: str, secret: Path):
-    """No function of the page reads a path sent as input; reading a device would block the server."""
+    """No function of the page reads a path sent as input; a device would block the server."""
     functions = httpx.get(f"{site}/config").json()["dependencies"]
     for path in (str(secret), "/etc/passwd", "/dev/zero", "http://127.0.0.1:9/a.png"):
         for function in functions:

@@ -1,8 +1,8 @@
 """The page's texts, in the language of the visitor whose event is being answered.
 
 Each language is a module, and all have the same names: `i18n.PROMPT`, `i18n.progress(...)`. The
-language is the first one that the visitor's browser asks for, which Gradio uses for its own texts as
-well. It is English if there is no module for that language, or no visitor.
+language is the first one that the visitor's browser asks for, which Gradio uses for its own texts
+as well. It is English if there is no module for that language, or no visitor.
 """
 
 from collections.abc import Iterator

@@ -18,6 +18,7 @@ from pipeline.compat import (
     FlaxDiffusionPipeline,
     FlaxStableDiffusionPipeline,
     FlaxStableDiffusionXLPipeline,
+    flax_pipelines,
 )
 from tests.checkpoints import GOLDEN, PLAIN, CompilationCount
 from tools import flax_calls
