@@ -1,4 +1,4 @@
-"""Checks of what a visitor or a program sent, and its conversion into a request.
+"""Validation of input from visitors and programs, and its conversion into a request.
 
 The page's own fields cannot leave their ranges, but a program can send anything.
 """

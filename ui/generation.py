@@ -1,4 +1,4 @@
-"""Drawing on request, from a press of Generate to the pictures, for the page and for programs."""
+"""Requests for pictures, from a press of Generate to their end, for the page and for programs."""
 
 import asyncio
 import logging
@@ -36,10 +36,10 @@ from ui.pictures import saved as saved_pictures
 from ui.settings import Fields
 from ui.styles import NONE, styles_for
 
-# Least time between two moves of the bar; with shorter ones the browser would lag behind a stop.
+# Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
 BAR_SECONDS = 0.1
 
-# Gradio notices that a visitor left only when it sends something: an empty update after a pause.
+# Gradio notices only by sending that a visitor has left: send an empty update after such a pause.
 PAUSE_SECONDS = 5.0
 
 _LEAVE = gr.skip()
@@ -209,7 +209,7 @@ class Drawing:
         return status.length(max(filter(None, found), key=lambda each: each.tokens, default=None))
 
     async def stop(self, request_id: str | None) -> None:
-        """Stop a request; everybody who follows it gets that as its end."""
+        """Stop a request, and tell everybody who follows it."""
         with suppress(RequestError):
             self._generator.cancel(request_id or "")
 
