@@ -1,4 +1,4 @@
-"""Which checkpoint runs where nobody named one."""
+"""The choice of a checkpoint where none is named."""
 
 from pathlib import Path
 
@@ -11,12 +11,14 @@ SDXL_REVISION = "462165984030d82259a11f4367a4eed129e94a7b"
 
 
 def choose_model(model: str | None, revision: str | None) -> tuple[str, str | None]:
-    """Model and revision to load.
+    """Return the model and revision to load.
 
-    Unnamed, the model is SDXL base 1.0 where there is an accelerator to run it on, and the bundled
-    miniature elsewhere. SDXL without a revision is the commit this code was written against.
+    The default model is SDXL base 1.0 where there is an accelerator to run it on, and the bundled
+    miniature elsewhere. The default revision of SDXL is the commit that this code was written
+    against.
 
-    Raises DeviceError where JAX finds no device.
+    Raises:
+        DeviceError: if JAX finds no device.
     """
     if model is None:
         model = str(BUNDLED) if find_devices()[0].platform == "cpu" else SDXL

@@ -97,8 +97,8 @@ class Length(NamedTuple):
 class SDXLPipeline:
     """A checkpoint that is compiled for a fixed number of pictures per request.
 
-    `from_pretrained` makes it for one size of pictures, and `add_size` adds others. It runs one
-    request at a time; callers with several threads need a lock of their own.
+    `from_pretrained` makes a pipeline for one size of pictures, and `add_size` adds others. Each
+    pipeline runs one request at a time; callers with several threads need a lock of their own.
 
     Attributes:
         model, revision: the checkpoint: a folder's name or a Hub id, and the commit on the Hub.

@@ -131,7 +131,8 @@ def image_size(config: Config, height: int | None, width: int | None) -> tuple[i
     """Return the pictures' height and width in pixels, by default the checkpoint's own.
 
     Raises:
-        InputError: if a side is not a multiple of the factor by which VAE and UNet shrink it.
+        InputError: if a side is too large, or not a multiple of the factor by which VAE and UNet
+            shrink it.
     """
     factor = config.vae.scale_factor
     multiple = factor * 2 ** (len(config.unet.block_out_channels) - 1)

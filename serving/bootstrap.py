@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Above `serving.http.server.MAX_CONNECTIONS`: pictures and the model need open files as well.
+# Above `serving.http.server.MAX_CONNECTIONS`: each is an open file, as are pictures and the model.
 _OPEN_FILES = 8192
 
 

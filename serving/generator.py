@@ -150,7 +150,7 @@ class Queued:
 
 @dataclass(frozen=True)
 class Started:
-    """Drawing has begun; an attempt above 1 replaces one that failed on another instance."""
+    """Drawing has begun; an attempt above 1 follows one that failed."""
 
     attempt: int = 1
 

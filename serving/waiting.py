@@ -1,4 +1,4 @@
-"""What an instance that has others draw does until the first of them is ready."""
+"""Startup of an instance that sends requests to others: it waits until one of them is ready."""
 
 import asyncio
 import gc
@@ -25,15 +25,15 @@ _SAY_S = 30.0
 
 
 class _Server(uvicorn.Server):
-    """Ends when it is told to, and leaves it to `wait_for_model` to end the program.
+    """Server that ends when it is told to; `wait_for_model` then ends the program.
 
-    `uvicorn` would raise the signal again, in the midst of the event loop.
+    uvicorn's own server would raise the signal again, inside the event loop.
     """
 
     status = 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by a signal."""
+        """Stop the server on a signal, and set the exit status of the program."""
         self.should_exit = True
         self.status = 130 if sig == signal.SIGINT else 0
 
@@ -41,11 +41,11 @@ class _Server(uvicorn.Server):
 async def wait_for_model(
     client: httpx.AsyncClient, urls: Sequence[str], at: uvicorn.Config
 ) -> Model:
-    """The model of the first instance that is ready; health is answered meanwhile.
+    """Return the model of the first instance that is ready; answer health checks meanwhile.
 
     Raises:
-        LoopError: an instance passes requests on itself, perhaps to this one.
-        SystemExit: told to stop meanwhile.
+        LoopError: if an instance passes requests on itself, perhaps to this one.
+        SystemExit: if the program is told to stop meanwhile.
     """
     waiting = _Server(at)
     with _collecting():
@@ -64,7 +64,7 @@ async def wait_for_model(
 
 @contextmanager
 def _collecting() -> Iterator[None]:
-    """Turn the garbage collector on, which `app` turns off: a wait may last for hours."""
+    """Enable the garbage collector, which `app` disables: a wait may last for hours."""
     was_on = gc.isenabled()
     gc.enable()
     try:
@@ -75,7 +75,7 @@ def _collecting() -> Iterator[None]:
 
 
 async def _look(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:
-    """See `wait_for_model`; looks until there is one."""
+    """Ask the instances in turn until one is ready, and return its model."""
     said: dict[str, float] = {}
     while True:
         for url in urls:
@@ -87,7 +87,7 @@ async def _look(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:
 
 
 def config(host: str, port: int) -> uvicorn.Config:
-    """The server of an instance that waits."""
+    """Return the settings of the server that answers during the wait."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
 
@@ -105,7 +105,7 @@ def config(host: str, port: int) -> uvicorn.Config:
 
 
 def _say(said: dict[str, float], message: str) -> None:
-    """Logs a message, but not again and again."""
+    """Log a message, at most every `_SAY_S` seconds."""
     now = asyncio.get_running_loop().time()
     if now - said.get(message, -_SAY_S) >= _SAY_S:
         said[message] = now

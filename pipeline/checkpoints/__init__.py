@@ -1,1 +1,1 @@
-"""Where checkpoints come from, and how their tensors become parameters."""
+"""Finding checkpoints, and loading their tensors as parameters."""

@@ -1,4 +1,4 @@
-"""What a checkpoint in diffusers' layout consists of, and whether all of it is there."""
+"""The files of a checkpoint in diffusers' layout, and the check that all of them are there."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ CONFIG_FILES = (
     "scheduler/scheduler_config.json",
     *(f"{component}/config.json" for component in TEXT_ENCODERS + OTHER_NETWORKS),
 )
-LONE_CONFIG = "config.json"  # of a network that is published by itself
+LONE_CONFIG = "config.json"  # the configuration of a network published by itself
 SAFETY_CHECKER_FILES = ("safety_checker/config.json", "feature_extractor/preprocessor_config.json")
 TOKENIZER_FILES = (
     "vocab.json",
@@ -36,11 +36,11 @@ class Checkpoint:
     """A complete checkpoint on this machine.
 
     Attributes:
-        folder: where it is.
-        model: its name: the Hub id, or a folder's own name.
-        revision: the commit on the Hub, None for a folder.
-        weights: by network, the names below the folder of the weight files that are read, which
-            `tensors.choose_weight_files` chose; other files in the folder are not looked at.
+        folder: the path of its folder.
+        model: its name: the Hub id, or the folder's own name.
+        revision: the commit on the Hub; None for a folder.
+        weights: for each network the weight files to read, as paths below `folder`, which
+            `tensors.choose_weight_files` chose. Other weight files are ignored.
     """
 
     folder: Path
@@ -53,8 +53,8 @@ class Needed(NamedTuple):
     """The files of a checkpoint that are needed to run it, as paths below its root.
 
     Attributes:
-        files: all of them.
-        weights: as in `Checkpoint`.
+        files: all needed files.
+        weights: the weight files of each network, as in `Checkpoint`.
     """
 
     files: list[str]
@@ -62,7 +62,7 @@ class Needed(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What to make of a checkpoint; see `pipeline.checkpoints.source.fetch`."""
+    """The options of `pipeline.checkpoints.source.fetch`, which describes them."""
 
     prefer_fp16: bool
     scheduler: str | None
@@ -75,10 +75,10 @@ def needed_files(
     text_encoders: Collection[str] = TEXT_ENCODERS,
     safety_checker: bool = False,
 ) -> Needed:
-    """Choose among all files of a checkpoint, given as paths below its root.
+    """Choose the needed files among all files of a checkpoint, given as paths below its root.
 
     Raises:
-        CheckpointError: a tokenizer or the weights of a network are missing.
+        CheckpointError: if a tokenizer or the weights of a network are missing.
     """
     absent = set(TEXT_ENCODERS) - set(text_encoders)
     needed = [file for file in CONFIG_FILES if file.split("/")[0] not in absent]
@@ -111,7 +111,12 @@ def _safety_checker_weights(names: Collection[str], prefer_fp16: bool) -> list[s
 
 
 def check(folder: Path, where: str, names: Collection[str], wanted: Wanted) -> Needed:
-    """The files that are needed, out of `names`; `folder` has the configuration already."""
+    """Return the needed files among `names`; `folder` must already have the configuration.
+
+    Raises:
+        CheckpointError: if the checkpoint is incomplete or not supported. The message names it
+            as `where`.
+    """
     if "model_index.json" not in names:
         raise CheckpointError(
             f"{where}: no checkpoint in diffusers' layout, which has a model_index.json; "
@@ -126,7 +131,7 @@ def check(folder: Path, where: str, names: Collection[str], wanted: Wanted) -> N
 
 
 def _what_else(folder: Path) -> str:
-    """What a folder without a checkpoint holds, as far as can be told."""
+    """Describe the contents of a folder that holds no checkpoint, for an error message."""
     try:
         name = Keys(folder / LONE_CONFIG).values["_class_name"]
     except (CheckpointError, KeyError):
@@ -135,7 +140,7 @@ def _what_else(folder: Path) -> str:
 
 
 def list_folder(folder: Path) -> list[str]:
-    """Files in a folder and in the folders directly below it."""
+    """Return the files in a folder and in the folders directly below it."""
     try:
         paths = [*folder.glob("*"), *folder.glob("*/*")]
         return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
@@ -144,10 +149,10 @@ def list_folder(folder: Path) -> list[str]:
 
 
 def count_parameters(checkpoint: Checkpoint) -> int:
-    """Return how many numbers the weight files hold, in whichever precision; reads headers alone.
+    """Return the number of parameters in the weight files; only their headers are read.
 
     Raises:
-        CheckpointError: a file is damaged or cannot be read.
+        CheckpointError: if a file is damaged or cannot be read.
     """
     total = 0
     for network, files in checkpoint.weights.items():

@@ -1,4 +1,4 @@
-"""Checkpoints from the Hub, by its own client and in its own cache."""
+"""Checkpoints from the Hub, downloaded by its own client into its own cache."""
 
 import re
 from pathlib import Path
@@ -40,7 +40,7 @@ def download(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
     """Download the files of a checkpoint that `pipeline.checkpoints.source.fetch` needs.
 
     Raises:
-        CheckpointError: as there.
+        CheckpointError: under the conditions that `fetch` lists.
     """
     try:
         return _from_hub(model, revision, wanted)
@@ -54,7 +54,7 @@ def download(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
 
 
 def _from_hub(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
-    if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit needs no answer
+    if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit is not looked up
         _check_that_it_answers(model, revision)
     resolved = resolve_revision(model, revision=revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
@@ -64,7 +64,7 @@ def _from_hub(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
         snapshot_download(model, revision=resolved, allow_patterns=[*SAFETY_CHECKER_FILES])
     try:
         names = [file.path for file in get_cached_repo_tree(model, revision=resolved)]
-    except CachedRepoTreeNotFoundError:  # in a cache that cannot be written to
+    except CachedRepoTreeNotFoundError:  # the cache cannot be written to
         tree = list_repo_tree(model, revision=resolved.resolved, recursive=True)
         names = [entry.path for entry in tree]
     needed = check(folder, model, names, wanted)
@@ -73,9 +73,12 @@ def _from_hub(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
 
 
 def _check_that_it_answers(model: str, revision: str | None) -> None:
-    """Asks the Hub with a time limit; `resolve_revision` would wait for an answer without end.
+    """Ask the Hub with a time limit; `resolve_revision` would wait for an answer without end.
 
-    Whatever else is wrong is left to that function, which knows the cache.
+    Other errors are left to that function, which knows the cache.
+
+    Raises:
+        RevisionResolutionError: if the Hub does not answer in time.
     """
     try:
         HfApi().repo_info(model, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
@@ -86,7 +89,11 @@ def _check_that_it_answers(model: str, revision: str | None) -> None:
 
 
 def _from_cache(model: str, revision: str | None, wanted: Wanted, reason: Exception) -> Checkpoint:
-    """What the cache holds, if that is enough to run, in whichever precision it is there."""
+    """Return the checkpoint from the cache, in whichever precision is there.
+
+    Raises:
+        CheckpointError: if the cache does not hold a complete checkpoint.
+    """
     try:
         # Without patterns the client would insist on every file of the repository.
         folder = snapshot_download(
@@ -103,7 +110,10 @@ def _from_cache(model: str, revision: str | None, wanted: Wanted, reason: Except
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the Hub has answered, or the disk has refused, so that the cache is no way out."""
+    """Return whether an error is final, so that the cache cannot help.
+
+    It is final if the Hub answered, if the disk refused, or if the id is not valid.
+    """
     answered = isinstance(error, HfHubHTTPError) and error.response.status_code < 500
     refused = isinstance(error, OSError) and error.errno is not None
     return answered or refused or isinstance(error, HFValidationError)

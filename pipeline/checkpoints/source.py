@@ -1,4 +1,4 @@
-"""A checkpoint named by folder or by Hub id, as a local folder that holds all that is needed."""
+"""Fetching of a checkpoint, from a folder or the Hub, as a local folder with all needed files."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,29 +14,28 @@ def fetch(
     scheduler: str | None = None,
     safety_checker: bool = True,
 ) -> Checkpoint:
-    """Finds a checkpoint in diffusers' layout, downloading from the Hub only what is needed.
+    """Find a checkpoint in diffusers' layout, and download only needed files from the Hub.
 
-    The configuration comes first: what cannot run is refused before its weights are fetched.
-    Files are kept in the Hub client's cache. What is in there is not asked for again, and where
-    the Hub cannot be reached the cache alone will do. `HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN` and
-    `HF_HUB_OFFLINE` have their usual meaning.
+    The configuration is downloaded first, so that a checkpoint that cannot run is refused before
+    its weights are downloaded. Files are stored in the Hub client's cache and not downloaded
+    again. If the Hub cannot be reached, the cache is used. `HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN`
+    and `HF_HUB_OFFLINE` have their usual meaning.
 
     Args:
         model: a folder, or an id on the Hub such as `stabilityai/stable-diffusion-xl-base-1.0`.
         revision: a branch, tag or commit on the Hub; None is the main branch.
-        prefer_fp16: use weights in half precision where they are offered: half the download,
-            and enough for networks that run in 16 bits. A folder with both precisions is read in
-            the same one that would be downloaded.
-        scheduler: takes the place of the checkpoint's own, as in `read_config`.
-        safety_checker: False does without the checkpoint's safety checker.
+        prefer_fp16: whether to prefer weights in half precision: half the download, and enough
+            for networks that run in 16 bits. The preference applies to a local folder as well.
+        scheduler: replaces the checkpoint's own scheduler, as in `read_config`.
+        safety_checker: False leaves out the checkpoint's safety checker.
 
     Raises:
-        CheckpointError: there is no such checkpoint or no access to it, it is not complete or
-            not supported, or it cannot be downloaded or stored.
+        CheckpointError: if there is no such checkpoint or no access to it, if it is incomplete or
+            not supported, or if it cannot be downloaded or stored.
     """
     wanted = Wanted(prefer_fp16, scheduler, safety_checker)
     folder = Path(model)
-    with suppress(RuntimeError):  # "~somebody" who does not exist
+    with suppress(RuntimeError):  # "~name" of an unknown user
         folder = folder.expanduser()
     if model and folder.is_dir():
         if revision is not None:
@@ -48,7 +47,7 @@ def fetch(
         return Checkpoint(folder, folder.resolve().name, None, needed.weights)
     if folder.is_file():
         raise CheckpointError(f"{model}: is a file; expected a folder in diffusers' layout")
-    # Here, because the Hub's client takes time to import, and a folder needs none.
+    # Imported here because the Hub's client takes time to import, and a folder does not need it.
     from pipeline.checkpoints.hub import download
 
     return download(model, revision, wanted)

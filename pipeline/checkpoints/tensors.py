@@ -1,4 +1,4 @@
-"""Reading the weights of one component: which files, which tensors, one tensor at a time."""
+"""Reading the weights of one component: choosing its files, and reading tensor by tensor."""
 
 import contextlib
 import json
@@ -32,20 +32,20 @@ MAPPED_BYTES = 128 * 2**20
 def choose_weight_files(
     names: Collection[str], component: str, prefer_fp16: bool = False
 ) -> list[str]:
-    """The files that hold a component's weights.
+    """Return the files that hold a component's weights.
 
     Args:
         names: every file of the checkpoint, as paths below its root (`unet/config.json`): a
             listing of a local folder or of a Hub repository.
         component: the component's folder, such as `unet`.
-        prefer_fp16: which variant to take where both are complete.
+        prefer_fp16: whether to choose the fp16 variant where both are complete.
 
     Returns:
-        One `.safetensors` file, or an index followed by its shards. A set of shards that is not
-        complete is returned only where nothing complete is there.
+        One `.safetensors` file, or an index followed by its shards. An incomplete set of shards
+        is returned only if there are no complete weights.
 
     Raises:
-        CheckpointError: there are no safetensors weights.
+        CheckpointError: if there are no safetensors weights.
     """
     variants = (".fp16", "") if prefer_fp16 else ("", ".fp16")
     incomplete: list[str] = []
@@ -66,7 +66,10 @@ def choose_weight_files(
 def _sharded_files(
     names: Collection[str], component: str, stem: str, variant: str
 ) -> tuple[list[str], bool]:
-    """Index and shards of one variant, and whether all shards that their names count are there."""
+    """Return the index and the shards of one variant, and whether all shards are there.
+
+    The shards' names give their number.
+    """
     index = f"{component}/{stem}.safetensors.index{variant}.json"
     if index not in names:
         return [], False
@@ -95,7 +98,7 @@ def _no_weights(names: Collection[str], component: str) -> str:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor in a file, not read yet."""
+    """A tensor in a file, not read yet."""
 
     name: str
     shape: tuple[int, ...]
@@ -104,14 +107,14 @@ class Tensor:
 
     @property
     def file(self) -> Path:
-        """The file it is in, for messages."""
+        """Path of the tensor's file, for messages."""
         return self._shard.path
 
     def read(self) -> np.ndarray:
-        """A copy of the values, in the file's own shape and dtype.
+        """Return a copy of the values, in the file's own shape and dtype.
 
         Raises:
-            CheckpointError: the file cannot be read.
+            CheckpointError: if the file cannot be read.
         """
         return self._shard.read(self.name)
 
@@ -144,23 +147,23 @@ class TensorFiles(Mapping[str, Tensor]):
         self.close()
 
     def close(self) -> None:
-        """Gives the files back; tensors can no longer be read."""
+        """Close the files; tensors can no longer be read."""
         self._resources.close()
 
 
 def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFiles:
-    """Opens the weights in a component's folder.
+    """Open the weights in a component's folder.
 
     Only headers are read here. Format: https://huggingface.co/docs/safetensors
 
     Args:
-        folder: the component's.
-        names: what `choose_weight_files` returned for the component; where None it chooses among
-            the folder's files, full precision where it and fp16 are complete.
+        folder: the component's folder.
+        names: the result of `choose_weight_files` for the component. None chooses among the
+            folder's files, full precision where it and fp16 are complete.
 
     Raises:
-        CheckpointError: no weights, weights that are not safetensors, a damaged or unreadable
-            file, an unsupported dtype, or an index and shards that do not say the same.
+        CheckpointError: if there are no weights or none in safetensors, if a file is damaged or
+            cannot be read, if a dtype is not supported, or if an index disagrees with its shards.
     """
     files = choose_weight_files(_list_folder(folder), folder.name) if names is None else names
     with contextlib.ExitStack() as resources:
@@ -185,7 +188,7 @@ def _open_shard(path: Path, resources: contextlib.ExitStack) -> dict[str, Tensor
 
 
 def _open_sharded(index: Path, resources: contextlib.ExitStack) -> dict[str, Tensor]:
-    """Opens every shard of an index, which must name each tensor of each shard exactly once."""
+    """Open every shard of an index, which must name each tensor of each shard exactly once."""
     weight_map = _read_index(index)
     tensors: dict[str, Tensor] = {}
     for file in sorted(set(weight_map.values())):
@@ -209,7 +212,7 @@ def _open_sharded(index: Path, resources: contextlib.ExitStack) -> dict[str, Ten
 
 
 def _read_index(index: Path) -> dict[str, str]:
-    """`weight_map` of a shard index: tensor name -> shard file beside the index."""
+    """Return the `weight_map` of a shard index: tensor name -> shard file beside the index."""
     try:
         content = json.loads(index.read_bytes())
     except OSError as error:
@@ -220,7 +223,7 @@ def _read_index(index: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: 'weight_map' must name the shard of every tensor")
     for name, file in weight_map.items():
-        # A file name alone: an index must not lead out of its folder.
+        # Only a file name is allowed: an index must not lead out of its folder.
         if (
             not isinstance(file, str)
             or Path(file).name != file
@@ -234,7 +237,7 @@ def _read_index(index: Path) -> dict[str, str]:
 
 
 class _Shard:
-    """One memory-mapped safetensors file whose pages are given back as reading goes on."""
+    """A memory-mapped safetensors file that is reopened to free the pages read so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

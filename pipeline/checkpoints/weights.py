@@ -1,8 +1,8 @@
-"""A checkpoint's tensors into NNX modules, strictly: every name and shape must match.
+"""Strict loading of a checkpoint's tensors into NNX modules: every name and shape must match.
 
-The only file that knows diffusers' and transformers' key names. `checkpoint_names` is the contract:
-it gives every parameter the names its tensors have in a checkpoint of today; `modern_name` turns
-the spellings that older files have into them.
+This is the only file that knows diffusers' and transformers' key names. `checkpoint_names` returns
+the names that a parameter's tensors have in current checkpoints. `modern_name` converts the names
+in older files to current ones.
 """
 
 import re
@@ -19,14 +19,14 @@ from pipeline.checkpoints.tensors import TensorFiles, open_tensors
 from pipeline.errors import CheckpointError
 from pipeline.kernels.matmul_conv import summed_taps
 
-# Where a module here is called otherwise than in the checkpoint.
+# Patterns in the names of modules here, and their replacements in a checkpoint.
 NAMES = (
     (r"\.to_out\.", ".to_out.0."),
     (r"\.ff\.proj_in\.", ".ff.net.0.proj."),
     (r"\.ff\.proj_out\.", ".ff.net.2."),
     (r"\.downsample\.", ".downsamplers.0.conv."),
     (r"\.upsample\.", ".upsamplers.0.conv."),
-    # The VAE's attention keeps its norm among its projections.
+    # In a checkpoint the norm of the VAE's attention is beside the projections.
     (r"(mid_block\.attentions\.0)\.attention\.", r"\1."),
     (
         r"^(vision_model\.)?((token|position|patch|class)_embedding)\b",
@@ -35,7 +35,8 @@ NAMES = (
     (r"^(vision_model\.)?layers\.", r"\1encoder.layers."),
     (r"\.pre_layernorm\.", ".pre_layrnorm."),
 )
-# Projections that are one here, side by side along the output axis, and several there.
+# Projections that are one parameter here, side by side along the output axis, and several tensors
+# in a checkpoint.
 JOINED = {"to_qkv": ("to_q", "to_k", "to_v"), "to_kv": ("to_k", "to_v")}
 LEAVES = {"kernel": "weight", "taps": "weight", "scale": "weight", "embedding": "weight"}
 
@@ -49,7 +50,7 @@ OLD_NAMES = (
     (r"(mid_block\.attentions\.0)\.value\.", r"\1.to_v."),
     (r"(mid_block\.attentions\.0)\.proj_attn\.", r"\1.to_out.0."),
 )
-# Buffers that CLIP's encoders saved once: 0, 1, 2, ...
+# Buffers 0, 1, 2, ... that older versions of CLIP's encoders saved.
 IGNORED = re.compile(r"^((text|vision)_model\.)*embeddings\.position_ids$")
 
 Place = Callable[[np.ndarray], jax.Array]
@@ -57,9 +58,10 @@ M = TypeVar("M", bound=nnx.Module)
 
 
 def checkpoint_names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """A parameter's path in its module -> the names in the checkpoint of the tensors it is made of.
+    """Return the names in a checkpoint of the tensors that make up a parameter.
 
-    Nearly always one; of several, each is an equal share of the output axis.
+    `path` is the parameter's path in its module. There is nearly always one tensor; if there are
+    several, each is an equal share of the output axis.
     """
     *layers, leaf = path
     leaf = LEAVES.get(leaf, leaf)
@@ -77,14 +79,14 @@ def _checkpoint_name(path: tuple[Any, ...]) -> str:
 
 
 def modern_name(name: str) -> str:
-    """A tensor's name in any supported file -> its name in a checkpoint of today."""
+    """Convert a tensor's name in any supported file to its name in a current checkpoint."""
     for pattern, replacement in OLD_NAMES:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that a parameter of `shape` has in the checkpoint, where axes run otherwise."""
+    """Return a parameter's shape in the checkpoint, where the axes are in another order."""
     if path[-1] == "taps":
         return shape[-1], shape[-2], 3, 3
     if path[-1] != "kernel":
@@ -95,7 +97,10 @@ def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int
 
 
 def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
-    """A checkpoint's tensor as the module has it: a view, or for folded upsampling sums."""
+    """Convert a checkpoint's tensor to the module's layout.
+
+    The result is a view, except for the `taps` of folded upsampling, which are sums.
+    """
     if path[-1] not in ("kernel", "taps"):
         return tensor
     kernel = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
@@ -103,7 +108,7 @@ def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
 
 
 def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
-    """All parameters of a module that is not folded, under their checkpoint's names."""
+    """Return all parameters of a module that is not folded, by their names in a checkpoint."""
     tensors = {}
     for path, param in nnx.to_flat_state(nnx.state(module, nnx.Param)):
         names = checkpoint_names(path)
@@ -116,27 +121,27 @@ def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
 
 
 class _NoKeys:
-    """The part of nnx.Rngs that layers use; without a key they draw nothing."""
+    """A stand-in for nnx.Rngs in layers; it has no key, so that nothing is drawn."""
 
     def params(self) -> None:
         return None
 
 
 def shape_rngs() -> nnx.Rngs:
-    """For a module made for its shapes alone.
+    """Return the `rngs` for a module that is made for its shapes alone.
 
-    Nothing is drawn: nnx.Rngs counts its draws inside the trace, each slower than the one before,
-    a minute of computing for SDXL's UNet.
+    They draw nothing. nnx.Rngs counts its draws inside the trace, each slower than the one before,
+    which takes a minute for SDXL's UNet.
     """
     return cast(nnx.Rngs, _NoKeys())
 
 
 @dataclass(frozen=True)
 class Stored(Generic[M]):
-    """A module whose parameters are in the files of a component's folder, still to be read.
+    """A module whose parameters are still to be read from the files of a component's folder.
 
     Attributes:
-        module: shapes and dtypes in place of its parameters.
+        module: the module, with shapes and dtypes in place of its parameters.
     """
 
     module: M
@@ -145,13 +150,14 @@ class Stored(Generic[M]):
     _sources: dict[Any, list[str]]
 
     def load(self, place: Place, progress: Callable[[int], object] = lambda _: None) -> M:
-        """The module with its parameters; one tensor at a time is read, cast and placed.
+        """Return the module with its parameters; one tensor at a time is read, cast and placed.
 
         Args:
-            place: puts a host array on the device or devices.
-            progress: told the number of bytes placed after each tensor.
+            place: copies a host array to the device or devices.
+            progress: called after each tensor with the number of bytes placed.
 
-        Raises CheckpointError, naming the file, for one that cannot be read.
+        Raises:
+            CheckpointError: if a file cannot be read; the message names it.
         """
         graphdef, state = nnx.split(self.module)
         flat = dict(nnx.to_flat_state(state))
@@ -166,15 +172,16 @@ class Stored(Generic[M]):
 
 
 def find(module: M, folder: Path, names: Sequence[str] | None = None) -> Stored[M]:
-    """Finds a module's parameters in the safetensors files of a component's folder.
+    """Find a module's parameters in the safetensors files of a component's folder.
 
     Args:
-        module: with shapes and dtypes in place of its parameters.
-        folder: holds the component's weights, for instance `.../unet`.
+        module: the module, with shapes and dtypes in place of its parameters.
+        folder: the folder with the component's weights, for instance `.../unet`.
         names: the weight files to read, as in `open_tensors`.
 
-    Raises CheckpointError, naming file and tensor, for an unknown, missing, duplicate or wrongly
-    shaped tensor, and for a file that cannot be read.
+    Raises:
+        CheckpointError: if a tensor is unknown, missing, duplicate or of the wrong shape, or if a
+            file cannot be read; the message names file and tensor.
     """
     with open_tensors(folder, names) as files:
         params = dict(nnx.to_flat_state(nnx.state(module)))
@@ -182,7 +189,7 @@ def find(module: M, folder: Path, names: Sequence[str] | None = None) -> Stored[
 
 
 def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
-    """For every parameter the names of its tensors; refuses anything that does not pair up."""
+    """Return the names of every parameter's tensors; each tensor must belong to a parameter."""
     found: dict[str, str] = {}
     for name in _named(files):
         modern = modern_name(name)

@@ -1,8 +1,8 @@
 """The calls of diffusers' Flax pipelines, which its version 0.40 removed, on this sampler.
 
-    from pipeline.compat import FlaxStableDiffusionPipeline, FlaxStableDiffusionXLPipeline
+A program only has to replace its import from diffusers:
 
-in place of the import from diffusers is all that changes in a program.
+    from pipeline.compat import FlaxStableDiffusionPipeline, FlaxStableDiffusionXLPipeline
 """
 
 from pipeline.compat.flax_pipelines import (

@@ -1,10 +1,11 @@
 """The calls of diffusers' Flax pipelines, which its version 0.40 removed, on this sampler.
 
+A program only has to replace its import from diffusers:
+
     from pipeline.compat import FlaxStableDiffusionPipeline, FlaxStableDiffusionXLPipeline
 
-in place of the import from diffusers is all that changes in a program: the same keys give the same
-pictures. The interface is that of diffusers 0.39, https://github.com/huggingface/diffusers; the
-programs in examples/ use it.
+The same keys give the same pictures. The interface is that of diffusers 0.39,
+https://github.com/huggingface/diffusers; the programs in examples/ use it.
 """
 
 import logging
@@ -43,7 +44,7 @@ from pipeline.text.tokenizer import Tokenizers
 
 # Branches with the main branch's weights in Flax's own format, which is not read here.
 FLAX_BRANCHES = ("flax", "bf16")
-# The arguments of `_generate`, counted from 0, that are not arrays.
+# Positions, counted from 0, of the arguments of `_generate` that are not arrays.
 STATIC = (3, 4, 5, 9)
 
 Params = Mapping[str, Any]
@@ -52,10 +53,13 @@ log = logging.getLogger(__name__)
 
 
 class Output(NamedTuple):
-    """What a call gives: `images` `[batch, H, W, 3]` float32 in 0..1, or the latents asked for.
+    """The result of a call.
 
-    With `jit` there is an axis of devices in front. `nsfw_content_detected` says of each picture,
-    those of all devices in a row, whether the safety checker flagged it; None where none looks.
+    Attributes:
+        images: `[batch, H, W, 3]` float32 in 0..1, or latents if the call asked for them. With
+            `jit` there is an axis of devices in front.
+        nsfw_content_detected: whether the safety checker flagged each picture, with the pictures
+            of all devices in a row; None without a safety checker.
     """
 
     images: Array | np.ndarray
@@ -63,9 +67,10 @@ class Output(NamedTuple):
 
 
 class FlaxDiffusionPipeline:
-    """What the pipelines share. Made by `from_pretrained`, which returns the checkpoint's own kind.
+    """The base class of the pipelines.
 
-    It holds no parameters but the safety checker's: every call is given them.
+    `from_pretrained` returns a pipeline of the class that fits the checkpoint. A pipeline holds
+    only the safety checker's parameters; all others are an argument of every call.
     """
 
     def __init__(self, config: Config, tokenizers: Tokenizers, checker: SafetyChecker | None):
@@ -91,30 +96,30 @@ class FlaxDiffusionPipeline:
         use_memory_efficient_attention: bool = False,
         safety_checker: EllipsisType | None = ...,
     ) -> tuple[Self, dict[str, Any]]:
-        """Loads a checkpoint; nothing is compiled yet.
+        """Load a checkpoint; nothing is compiled yet.
 
         Args:
             model: a folder in diffusers' layout, or an id on the Hub.
             revision: a branch, tag or commit on the Hub. "flax" and "bf16", which have weights
                 in Flax's own format, mean the main branch.
-            dtype: of the parameters; float32 where None.
-            variant: without effect, as are the next three: safetensors in float32 are read, or
-                in float16 where 16 bits are asked for and they are there, and attention is done
-                in the way that suits the device.
-            from_pt: without effect.
-            split_head_dim: without effect.
-            use_memory_efficient_attention: without effect.
-            safety_checker: None does without the checkpoint's own.
+            dtype: dtype of the parameters; float32 where None.
+            variant: ignored. Weights are read from safetensors files in float32, or in float16
+                if a dtype of 16 bits is asked for and the checkpoint has them.
+            from_pt: ignored, as `variant`.
+            split_head_dim: ignored. Attention is computed in the way that suits the device.
+            use_memory_efficient_attention: ignored, as `split_head_dim`.
+            safety_checker: None leaves out the checkpoint's safety checker.
 
         Returns:
-            The pipeline, and its parameters: a nested dict of NumPy arrays, for each network
-            under its folder's name. What is drawn is computed in their dtype, on CPUs always in
-            float32. "scheduler" is there, and empty: a schedule follows from the checkpoint and
-            the number of steps.
+            The pipeline, and its parameters: a nested dict of NumPy arrays, with each network
+            under its folder's name. Pictures are computed in the parameters' dtype, on CPUs
+            always in float32. The entry "scheduler" is an empty dict, because a schedule follows
+            from the checkpoint and the number of steps.
 
         Raises:
-            CheckpointError: the checkpoint is missing, damaged, not supported or of another kind.
-            InputError: dtype or safety_checker is not supported.
+            CheckpointError: if the checkpoint is missing, damaged, not supported, or for another
+                class than this one.
+            InputError: if dtype or safety_checker is not supported.
         """
         if safety_checker not in (None, ...):
             raise InputError("safety_checker is given; expected None, or nothing")
@@ -138,11 +143,11 @@ class FlaxDiffusionPipeline:
         return kind(config, tokenizers, loaded.safety_checker), {**params, "scheduler": {}}
 
     def __call__(self, *arguments: Any, **options: Any) -> Output:
-        """Draws a picture for each prompt; the arguments are those of the checkpoint's kind."""
+        """Draw a picture for each prompt; the subclasses define the arguments."""
         raise NotImplementedError
 
     def prepare_inputs(self, prompt: str | list[str]) -> Array:
-        """The prompts' `input_ids`: `[B, L]` int32, or `[B, 2, L]` for both encoders of SDXL."""
+        """Return the prompts' ids, int32: `[B, L]`, or `[B, 2, L]` for the two encoders of SDXL."""
         if not isinstance(prompt, str | list):
             raise InputError(f"prompt is {type(prompt).__name__}; expected a str or a list of str")
         ids, _ = self._tokenizers.tokenize([prompt] if isinstance(prompt, str) else prompt)
@@ -150,7 +155,7 @@ class FlaxDiffusionPipeline:
 
     @staticmethod
     def numpy_to_pil(images: ArrayLike) -> list[Image.Image]:
-        """Pictures `[n, H, W, 3]` or one `[H, W, 3]`, in 0..1."""
+        """Convert pictures `[n, H, W, 3]`, or one `[H, W, 3]`, in 0..1 to PIL pictures."""
         return pil_utils.numpy_to_pil(np.asarray(images))
 
     def _draw(
@@ -167,7 +172,7 @@ class FlaxDiffusionPipeline:
         neg_prompt_ids: ArrayLike | None,
         return_latents: bool = False,
     ) -> Array:
-        """`_generate`, compiled, on one device or with `jit` on each."""
+        """Run `_generate`, compiled, on one device, or with `jit` on each device."""
         networks = {name: params[name] for name in self._blueprints if name in params}
         guidance = np.asarray(guidance_scale, np.float32)
         if jit and guidance.ndim == 0:
@@ -207,10 +212,10 @@ class FlaxDiffusionPipeline:
         neg_prompt_ids: ArrayLike | None = None,
         return_latents: bool = False,
     ) -> Array:
-        """What one device draws: pictures `[B, H, W, 3]`, or latents `[B, C, h, w]`.
+        """Draw on one device: return pictures `[B, H, W, 3]`, or latents `[B, C, h, w]`.
 
-        Programs map this themselves (`jax.pmap(pipeline._generate, ...)`), so the order of the
-        arguments is part of the interface.
+        Some programs map this method themselves (`jax.pmap(pipeline._generate, ...)`), so the
+        order of its arguments is part of the interface.
         """
         networks = self._networks(params)
         size = image_size(self._config, height, width)
@@ -234,8 +239,8 @@ class FlaxDiffusionPipeline:
             jax.tree.map(jnp.asarray, schedule.table),
             _scalar("guidance_scale", guidance_scale),
             jnp.int32(0),
-            # As many evaluations as steps: with PNDM, whose first step takes two, 0.39 leaves out
-            # the last.
+            # As many evaluations as steps. PNDM's first step takes two, and diffusers 0.39 leaves
+            # out its last one.
             jnp.int32(num_inference_steps),
         ).latents
         if return_latents:
@@ -244,11 +249,11 @@ class FlaxDiffusionPipeline:
         return images
 
     def _checked(self, images: Array) -> Output:
-        """Pictures `[..., H, W, 3]`; those that a safety checker flags are blurred."""
+        """Blur the pictures `[..., H, W, 3]` that the safety checker flags."""
         config = self._config.safety_checker
         if self._check is None or config is None:
             return Output(images)
-        checked = np.array(images).reshape(-1, *images.shape[-3:])  # a copy, to write to
+        checked = np.array(images).reshape(-1, *images.shape[-3:])  # a writable copy
         levels = np.rint(checked * 255).astype(np.uint8)
         flagged = np.asarray(self._check(moderation.prepare(levels, config)))
         for i in np.flatnonzero(flagged):
@@ -265,7 +270,7 @@ class FlaxDiffusionPipeline:
         }
 
     def _checked_ids(self, name: str, given: ArrayLike, batch: int | None = None) -> Array:
-        """As `[B, E, L]` int32, for E text encoders."""
+        """Return ids as `[B, E, L]` int32, for E text encoders."""
         ids = jnp.asarray(given)
         length = self._tokenizers.length
         row = (2, length) if self._xl else (length,)
@@ -278,10 +283,10 @@ class FlaxDiffusionPipeline:
         return ids.reshape(len(ids), -1, length).astype(jnp.int32)
 
     def _negative(self, batch: int, given: ArrayLike | None) -> tuple[Array, bool]:
-        """Negative ids `[B, E, L]`, and whether their embeddings count as zero.
+        """Return negative ids `[B, E, L]`, and whether to replace their embeddings with zeros.
 
-        Without a negative prompt they do with SDXL, whatever its files say; otherwise the prompt
-        is blank.
+        Without a negative prompt the ids are those of a blank prompt. With SDXL the embeddings are
+        then zeros, whatever the checkpoint's files say.
         """
         if given is not None:
             return self._checked_ids("neg_prompt_ids", given, batch), False
@@ -291,9 +296,10 @@ class FlaxDiffusionPipeline:
     def _noise(
         self, batch: int, size: tuple[int, int], key: Any, latents: ArrayLike | None
     ) -> Array:
-        """Standard normal noise `[B, h, w, C]` float32, in the old order `[B, C, h, w]` till here.
+        """Return standard normal noise `[B, h, w, C]` float32, or the given latents in that order.
 
-        One key for the whole batch.
+        Latents are given in diffusers' order, `[B, C, h, w]`. Noise is drawn in the same order,
+        with one key for the whole batch.
         """
         factor = self._config.vae.scale_factor
         channels = self._config.unet.in_channels
@@ -309,7 +315,7 @@ class FlaxDiffusionPipeline:
 
 
 class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
-    """Stable Diffusion 1 and 2."""
+    """The pipeline of Stable Diffusion 1 and 2."""
 
     def __call__(
         self,
@@ -325,10 +331,11 @@ class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
         *,
         jit: bool = False,
     ) -> Output:
-        """As FlaxStableDiffusionXLPipeline's, but for the order of the arguments.
+        """Draw a picture for each prompt; a new shape or number of steps compiles.
 
-        Ids are `[B, L]`. Without `neg_prompt_ids` the negative prompt is blank. A picture that the
-        safety checker flags is blurred.
+        The arguments are those of FlaxStableDiffusionXLPipeline in another order, without
+        `output_type`. Ids are `[B, L]`. Without `neg_prompt_ids` the negative prompt is blank. A
+        picture that the safety checker flags is blurred.
         """
         return self._checked(
             self._draw(
@@ -347,7 +354,7 @@ class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
 
 
 class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
-    """Stable Diffusion XL."""
+    """The pipeline of Stable Diffusion XL."""
 
     def __call__(
         self,
@@ -364,27 +371,29 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
         output_type: str | None = None,
         jit: bool = False,
     ) -> Output:
-        """Draws a picture for each prompt. A new shape or number of steps compiles.
+        """Draw a picture for each prompt; a new shape or number of steps compiles.
 
-        With `jit` every array, those of `params` too, has an axis of D devices in front (flax's
-        `replicate` and `shard` make it), and every device draws its part.
+        With `jit` every array, those in `params` included, has an axis of D devices in front,
+        which flax's `replicate` and `shard` add. Every device draws its part.
 
         Args:
             prompt_ids: `[B, 2, L]`, from `prepare_inputs`.
-            params: from `from_pretrained`.
+            params: the parameters from `from_pretrained`.
             prng_seed: a key; with `jit` one for each device.
-            num_inference_steps: steps of the schedule.
+            num_inference_steps: the number of steps in the schedule.
             guidance_scale: 1 and below means no guidance. A number, or with `jit` an array `[D]`
                 or `[D, 1]`.
             height: in pixels; the checkpoint's own where None.
-            width: the same.
-            latents: `[B, C, h, w]` float32 standard normal noise, instead of the key's.
-            neg_prompt_ids: `[B, 2, L]`; without them the embeddings are zero.
+            width: in pixels; the checkpoint's own where None.
+            latents: `[B, C, h, w]` float32 standard normal noise to start from, instead of noise
+                drawn from the key.
+            neg_prompt_ids: `[B, 2, L]`; where None the negative embeddings are zeros.
             output_type: "latent" for latents `[B, C, h, w]` float32 instead of pictures.
-            jit: draw on several devices. On one device the program is compiled as well.
+            jit: whether to draw on several devices. Without it the program is compiled as well,
+                for one device.
 
         Raises:
-            InputError: an argument cannot be used; the message names it.
+            InputError: if an argument cannot be used; the message names it.
         """
         return Output(
             self._draw(
@@ -404,22 +413,25 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
 
 
 def _keep(array: np.ndarray) -> Any:
-    """Leaves parameters on the host, where they take no room that `replicate` will need."""
+    """Leave parameters on the host, so that they take no memory that `replicate` needs."""
     return array
 
 
 def _suited(params: Params) -> Params:
-    """In float32 on CPUs, most of which are slower in bfloat16; otherwise as they are."""
+    """Convert parameters to float32 on CPUs, most of which are slower in bfloat16."""
     if jax.default_backend() != "cpu":
         return params
     exact = jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf, params
     )
-    return jax.lax.optimization_barrier(exact)  # or XLA does it in every step
+    return jax.lax.optimization_barrier(exact)  # otherwise XLA converts in every step
 
 
 def _on_first_device(checker: SafetyChecker) -> Callable[[np.ndarray], Array]:
-    """The checker, compiled for each number of pictures that comes: `[B, S, S, 3]` to `[B]`."""
+    """Return the safety checker as a function of pictures `[B, S, S, 3]`, which returns `[B]`.
+
+    It compiles for each new number of pictures.
+    """
     graphdef, state = nnx.split(checker)
     weights = jax.device_put(state, jax.local_devices()[0])
     run = jax.jit(lambda weights, pixels: nnx.merge(graphdef, weights)(pixels))
@@ -434,7 +446,7 @@ def _scalar(name: str, value: ArrayLike) -> Array:
 
 
 def _check_devices(**arguments: Any) -> None:
-    """Every array must have an axis in front, of as many devices as the prompts have."""
+    """Raise InputError unless every array has the same leading axis of devices as the prompts."""
     devices = np.shape(arguments["prompt_ids"])[0]
     if devices > jax.local_device_count():
         present = jax.local_device_count()

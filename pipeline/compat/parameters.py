@@ -1,4 +1,4 @@
-"""A network's parameters as a plain nested dict, and back."""
+"""Conversion of a network's parameters to a plain nested dict, and back."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 
 
 def to_dict(network: nnx.Module) -> dict[str, Any]:
-    """Parameters by the names of the modules that they are in, list indices being names too."""
+    """Return the parameters in nested dicts by module names; list indices are names too."""
     flat = nnx.to_flat_state(nnx.state(network, nnx.Param))
     return unflatten_dict({_names(path): param.get_value() for path, param in flat})
 
@@ -20,14 +20,16 @@ def to_dict(network: nnx.Module) -> dict[str, Any]:
 def fill(
     name: str, make: Callable[[DTypeLike], nnx.Module], params: Mapping[str, Any]
 ) -> nnx.Module:
-    """The network with these parameters, computing in their dtype.
+    """Return a network with the given parameters, which computes in their dtype.
 
     Args:
-        name: of the network, for messages.
-        make: makes it in a dtype, for its shapes alone.
-        params: as `to_dict` gives them.
+        name: the network's name, for messages.
+        make: makes the network in a dtype; only its shapes are used.
+        params: the parameters in the form that `to_dict` returns.
 
-    Raises InputError, naming the parameter, for one that is unknown, missing or wrongly shaped.
+    Raises:
+        InputError: if a parameter is unknown, missing or of the wrong shape or dtype; the message
+            names it.
     """
     given: dict[tuple[str, ...], Any] = dict(flatten_dict(params))
     dtypes = {jnp.dtype(leaf.dtype) for leaf in given.values()}

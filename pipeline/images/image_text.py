@@ -1,7 +1,7 @@
-"""The text that programs keep in PNG, JPEG and WebP files, read in bounded memory and time.
+"""Reading the text in PNG, JPEG and WebP files, in bounded memory and time.
 
-A file's chunks or segments are walked without their contents; only the one that has the text is
-read. Every offset and length is checked against the file, and against a limit, before anything is
+A file's chunks or segments are skipped without reading their contents, except the one with the
+text. Every offset and length is checked against the file, and against a limit, before anything is
 read, so a file costs the same few megabytes whatever it claims. Pixels are never decoded.
 
 Sources:
@@ -30,7 +30,7 @@ MAX_ENTRIES = 1000  # of a directory in EXIF; cameras write fewer than 100
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _JPEG = b"\xff\xd8\xff"
-# Markers that start a frame. Among them, three start tables instead: DHT, JPG and DAC.
+# Markers that start a frame. Three in their range start tables instead: DHT, JPG and DAC.
 _SOF = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length: TEM and RST
 _EOI, _SOS, _APP1, _FILL = 0xD9, 0xDA, 0xE1, 0xFF
@@ -43,17 +43,17 @@ _ASCII = b"ASCII\0\0\0"
 
 @dataclass(frozen=True)
 class _Span:
-    """A range of a file's bytes, of which nothing is read unless asked for."""
+    """A range of a file's bytes, which are read only on request."""
 
     file: BinaryIO
     start: int
     size: int
 
     def part(self, at: int, size: int) -> "_Span":
-        """Return the range of `size` bytes at an offset; refuse one that is not all inside.
+        """Return the range of `size` bytes at an offset.
 
         Raises:
-            PictureError: it is not.
+            PictureError: if it is not all inside this range.
         """
         if at < 0 or size < 0 or at + size > self.size:
             raise PictureError("it is cut off, or a length in it is wrong")
@@ -63,7 +63,7 @@ class _Span:
         """Read `size` bytes at an offset.
 
         Raises:
-            PictureError: they are not all inside.
+            PictureError: if they are not all inside this range.
         """
         part = self.part(at, size)
         self.file.seek(part.start)
@@ -74,15 +74,15 @@ class _Span:
 
 
 def read_text(file: BinaryIO, keyword: str) -> str | None:
-    """Read the text that a picture's settings are kept in, None where there is none.
+    """Return the text with a picture's settings, or None where there is none.
 
-    In a PNG file that is the last text chunk with this keyword before the pixels, in JPEG and WebP
-    files the user comment of the first EXIF block.
+    In a PNG file it is the last text chunk with this keyword before the pixels. In JPEG and WebP
+    files it is the user comment of the first EXIF block.
 
     Raises:
-        PictureError: not a picture, or a damaged one.
-        TooLargeError: the file, the picture or the text is over a limit.
-        OSError: the file cannot be read.
+        PictureError: if the file is not a picture, or is damaged.
+        TooLargeError: if the file, the picture or the text is over a limit.
+        OSError: if the file cannot be read.
     """
     size = file.seek(0, io.SEEK_END)
     if size > MAX_FILE_BYTES:
@@ -115,7 +115,7 @@ def _too_many() -> TooLargeError:
 
 
 def _png_text(whole: _Span, start: bytes) -> str | None:
-    """Find the last text chunk that starts like this, and read only that one."""
+    """Return the text of the last text chunk that begins with `start`; read no other text."""
     at, found = len(_PNG), None
     for number in range(MAX_PARTS):
         length, kind = struct.unpack(">I4s", whole.read(at, 8))
@@ -140,7 +140,11 @@ def _png_text(whole: _Span, start: bytes) -> str | None:
 
 
 def _checked(whole: _Span, at: int, length: int) -> bytes:
-    """Read a chunk's data and compare its checksum."""
+    """Return a chunk's data.
+
+    Raises:
+        PictureError: if its checksum is wrong.
+    """
     data = whole.read(at + 8, length)
     kind = whole.read(at + 4, 4)
     if zlib.crc32(data, zlib.crc32(kind)) != int.from_bytes(whole.read(at + 8 + length, 4), "big"):
@@ -149,7 +153,7 @@ def _checked(whole: _Span, at: int, length: int) -> bytes:
 
 
 def _chunk_text(kind: bytes, data: bytes) -> str:
-    """Decode a text chunk, of which the keyword has been cut off."""
+    """Decode the data of a text chunk, without its keyword."""
     if kind == b"tEXt":
         return data.decode("latin-1")
     if kind == b"zTXt":
@@ -188,7 +192,7 @@ def _long_text() -> TooLargeError:
 
 
 def _jpeg_exif(whole: _Span) -> _Span | None:
-    """Find the first EXIF block, and check the size of the picture; neither is after the scan."""
+    """Find the first EXIF block, and check the size of the picture; both precede the scan."""
     at, exif, sized = 2, None, False
     for _ in range(MAX_PARTS):
         start, marker = whole.read(at, 2)
@@ -261,7 +265,7 @@ def _without_mark(data: _Span) -> _Span | None:
 
 
 def _user_comment(exif: _Span) -> str | None:
-    """Read the user comment; other entries, and other directories, are passed over."""
+    """Read the user comment; other entries and other directories are ignored."""
     if not exif.size:
         return None
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif.read(0, 4))
@@ -286,7 +290,7 @@ def _user_comment(exif: _Span) -> str | None:
 def _entry(exif: _Span, at: int, order: str, tag: int) -> tuple[int, int, bytes]:
     """Return the type, the count and the 4 bytes of a directory's last entry with this tag.
 
-    The type is 0 where there is none. The 4 bytes are the value itself or its offset.
+    The type is 0 if there is no such entry. The 4 bytes are the value itself or its offset.
     """
     (count,) = struct.unpack(f"{order}H", exif.read(at, 2))
     if count > MAX_ENTRIES:
@@ -303,4 +307,4 @@ def _comment_text(comment: bytes) -> str | None:
         text = comment.removeprefix(_UNICODE).decode("utf-16-be", "replace")
     else:
         text = comment.removeprefix(_ASCII).decode("utf-8", "replace")
-    return text.strip("\0 ") or None  # cameras leave room for a comment that nobody wrote
+    return text.strip("\0 ") or None  # cameras write blank comments

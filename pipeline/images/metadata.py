@@ -1,15 +1,15 @@
 """A picture's settings, in the text that AUTOMATIC1111's web UI writes into its PNG files.
 
-The prompt, then `Negative prompt: ...`, then one line such as
+The text has the prompt, then `Negative prompt: ...`, then one line such as
 `Steps: 25, Sampler: Euler, CFG scale: 5.0, Seed: 7, Size: 1024x1024, Model: ...`, in which values
 that hold separators are JSON strings. Format:
 https://github.com/AUTOMATIC1111/stable-diffusion-webui/wiki/Features#png-info
 
-That text does not keep every prompt apart from what follows it, nor its outer spaces. Where it
-would be read back otherwise, the last line also has the prompts as JSON strings, under `Prompt`
-and `Negative prompt`.
+The format does not separate every prompt from the text after it, and loses a prompt's outer
+spaces. If reading would return another prompt than was written, the last line also has the prompts
+as JSON strings, under `Prompt` and `Negative prompt`.
 
-In JPEG and WebP files the text is EXIF's user comment, as that program has it, too.
+In JPEG and WebP files the text is EXIF's user comment, as in AUTOMATIC1111's files.
 """
 
 import io
@@ -34,7 +34,7 @@ from pipeline.images.png import encode_png
 
 Number = TypeVar("Number", int, float)
 
-# Schedulers as that program calls them.
+# AUTOMATIC1111's names of the schedulers.
 SAMPLERS = {
     "euler": "Euler",
     "euler-ancestral": "Euler a",
@@ -42,16 +42,16 @@ SAMPLERS = {
     "pndm": "PLMS",
     "dpmsolver++": "DPM++ 2M",
 }
-BLURRED = "blurred"  # what was done to a picture that was flagged
+BLURRED = "blurred"  # the value of `safety_checker` for a flagged picture
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
 PROGRAM = "sdxl-flax"
-QUALITY = 95  # of pictures that are not kept as they are
+QUALITY = 95  # of JPEG and WebP files, which lose detail
 
 NEGATIVE = "Negative prompt:"
-_UNICODE = b"UNICODE\0"  # how EXIF begins a comment in UTF-16; here it is big-endian
+_UNICODE = b"UNICODE\0"  # starts an EXIF comment in UTF-16, big-endian here
 _HEADER_BYTES = 33  # of a PNG: the signature and the first chunk
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
-# Possessive and of limited length, so that no text takes more than linear time.
+# The quantifiers are possessive or bounded, so that no text takes more than linear time.
 _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _MAX_FIELDS = 1000  # read from a line; programs write fewer than 100
 _MAX_LINE = 2**18  # characters; matching takes up to 100 bytes for each
@@ -60,19 +60,21 @@ _PLAIN_VALUE = re.compile(r"\w[\w .\-+/]*(?<! )")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a picture was made with; None where a picture's text does not say.
+    """The settings that a picture was made with; None where a picture's text does not say.
 
     Attributes:
-        negative_prompt: "" for none.
-        seed: this picture's own.
-        width: in pixels, as `height`.
+        negative_prompt: the negative prompt, "" for none.
+        seed: this picture's own seed.
+        width: in pixels.
+        height: in pixels.
         model: a Hub id, or a folder's name.
         revision: the commit on the Hub.
-        sampler: the scheduler's name in `SAMPLERS`, and " Karras" after it for those noise levels.
-        safety_checker: `BLURRED` where a safety checker, or an operator's screen, flagged it.
-        guidance_until: the share of the steps after which guidance ended, None where it did not.
-        variation_seed: this picture's own, where it is a variation of the one of `seed`.
-        variation_strength: how far that seed's noise is turned towards the variation seed's, 0..1.
+        sampler: the scheduler's name in `SAMPLERS`, followed by " Karras" for Karras's sigmas.
+        safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
+        guidance_until: the share of the steps after which guidance ended; None if it did not end.
+        variation_seed: this picture's own variation seed; None if it is not a variation.
+        variation_strength: how far the noise of `seed` is turned towards that of `variation_seed`,
+            0..1.
     """
 
     prompt: str
@@ -92,7 +94,7 @@ class Settings:
 
 
 def to_text(settings: Settings) -> str:
-    """The settings as text, from which `from_text` reads exactly the same."""
+    """Return the settings as text, from which `from_text` reads equal settings."""
     s = settings
     fields = {
         "Steps": s.num_inference_steps,
@@ -125,10 +127,10 @@ def to_text(settings: Settings) -> str:
 
 
 def from_text(text: str) -> Settings:
-    """The settings in a text that `to_text` or AUTOMATIC1111 wrote; other keys are passed over.
+    """Parse the settings in a text that `to_text` or AUTOMATIC1111 wrote; ignore other keys.
 
     Raises:
-        MetadataError: there is no line of settings, or a value in it is not of its kind.
+        MetadataError: if there is no line of settings, or a value in it has the wrong type.
     """
     before, newline, last = text.strip().rpartition("\n")
     found = islice(_FIELD.finditer(last[:_MAX_LINE]), _MAX_FIELDS)
@@ -158,17 +160,17 @@ def from_text(text: str) -> Settings:
 
 
 def attach(image: Image.Image, settings: Settings) -> None:
-    """Puts the settings into `image.info`, from where `save_png` takes them."""
+    """Put the settings into `image.info`, from where `save_png` takes them."""
     image.info[KEY] = to_text(settings)
 
 
 def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
-    """Writes a PNG in RGB with the settings that are attached to the picture, if any.
+    """Write a PNG in RGB with the settings that are attached to the picture, if any.
 
-    A file appears under its name only when it is whole.
+    A file appears under its name only when it is complete.
 
     Raises:
-        OSError: it cannot be written; the message names the file.
+        OSError: if the file cannot be written; the message names it.
     """
     png = encode_png(np.asarray(image.convert("RGB")), _chunks(image.info.get(KEY)))
     if not isinstance(target, str | Path):
@@ -188,15 +190,15 @@ def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
 
 
 def converted(png: bytes, kind: Literal["JPEG", "WEBP"], quality: int = QUALITY) -> bytes:
-    """Return a PNG file of this program as another kind, with the same settings inside, if any.
+    """Convert a PNG file of this program to another format, with the same settings inside, if any.
 
     Args:
         png: the file.
-        kind: what it becomes.
+        kind: the format of the result.
         quality: from 0, the smallest file, to 100, the best picture.
 
     Raises:
-        MetadataError: a JPEG file, whose EXIF data end at 64 KiB, has no room for them.
+        MetadataError: if the settings do not fit into a JPEG file, whose EXIF data end at 64 KiB.
     """
     file, exif = io.BytesIO(), Image.Exif()
     with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
@@ -211,7 +213,7 @@ def converted(png: bytes, kind: Literal["JPEG", "WEBP"], quality: int = QUALITY)
 
 
 def rewritten(png: bytes, settings: Settings | None) -> bytes:
-    """A PNG file of this program with these settings, or none; the pixels stay as they are."""
+    """Return a PNG file of this program with other settings, or none, and the same pixels."""
     chunks, at = io.BytesIO(), _HEADER_BYTES
     for kind, data in _chunks(None if settings is None else to_text(settings)):
         putchunk(chunks, kind, data)
@@ -224,7 +226,7 @@ def rewritten(png: bytes, settings: Settings | None) -> bytes:
 
 
 def _chunks(text: str | None) -> list[tuple[bytes, bytes]]:
-    """Of a PNG: iTXt where Latin-1 does not suffice."""
+    """Return the PNG chunks of a text: iTXt where Latin-1 does not suffice."""
     info = PngInfo()
     if text is not None:
         info.add_text(KEY, text)
@@ -232,18 +234,18 @@ def _chunks(text: str | None) -> list[tuple[bytes, bytes]]:
 
 
 def read(path: Path | str) -> Settings | None:
-    """Read the settings in a picture, None if it has none.
+    """Return the settings in a picture, or None if it has none.
 
     Pixels are not decoded, and memory is bounded whatever the file says.
 
     Raises:
-        PictureError: not a picture, or a damaged one.
-        TooLargeError: it, or its text, is larger than any that this program writes.
-        MetadataError: what it says cannot be read.
-        OSError: the file cannot be read.
+        PictureError: if the file is not a picture, or is damaged.
+        TooLargeError: if the picture or its text is larger than any that this program writes.
+        MetadataError: if the text cannot be parsed.
+        OSError: if the file cannot be read.
     """
     path = Path(path)
-    if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its other end
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
         raise PictureError(f"{path.name}: not a picture that can be read: it is no file")
     try:
         with path.open("rb") as file:
@@ -260,10 +262,11 @@ def read(path: Path | str) -> Settings | None:
 
 
 def _split_prompts(text: str) -> tuple[str, str]:
-    """Return prompt and negative prompt: the lines before the first `Negative prompt:`, the others.
+    """Split a text into prompt and negative prompt.
 
-    Lines lose their outer spaces. They are taken one by one: a list of them may be 20 times as
-    large as the text.
+    The negative prompt begins at the first line that starts with `Negative prompt:`. Lines lose
+    their outer spaces. They are read one by one, because a list of them may be 20 times as large as
+    the text.
     """
     prompt, negative = io.StringIO(), io.StringIO()
     target = prompt
@@ -312,7 +315,7 @@ def _size(value: str | None) -> tuple[int | None, int | None]:
 
 
 def _printable(text: str) -> str:
-    """Without what PNG text cannot hold: control characters and lone surrogates."""
+    """Replace the characters that PNG text cannot hold: control characters and lone surrogates."""
     return "".join(
         "\N{REPLACEMENT CHARACTER}"
         if unicodedata.category(char) in ("Cc", "Cs") and char not in "\t\n\r"

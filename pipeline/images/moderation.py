@@ -1,16 +1,16 @@
-"""What the safety checker is given of a picture, and what is shown of one that it flags."""
+"""The safety checker's input, and the blurring of pictures that it flags."""
 
 import numpy as np
 from PIL import Image
 
 from pipeline.models.clip_config import SafetyCheckerConfig
 
-# Of a flagged picture, only the mean colours of so many squares along its longer side are left.
+# Squares along a flagged picture's longer side; only their mean colours are left of the picture.
 SQUARES = 6
 
 
 def prepare(images: np.ndarray, config: SafetyCheckerConfig) -> np.ndarray:
-    """Pictures `[B, H, W, 3]` uint8 -> `[B, S, S, 3]` uint8, as CLIP saw them in training.
+    """Convert pictures `[B, H, W, 3]` uint8 to `[B, S, S, 3]` uint8, as in CLIP's training.
 
     The shorter side is scaled by Pillow's bicubic filter, as CLIPImageProcessor in torch's
     diffusers does, and the middle is cut out.
@@ -28,9 +28,9 @@ def prepare(images: np.ndarray, config: SafetyCheckerConfig) -> np.ndarray:
 
 
 def blur(image: np.ndarray) -> np.ndarray:
-    """A picture `[H, W, 3]` uint8 of which nothing can be recognised, in its own size and colours.
+    """Blur a picture `[H, W, 3]` uint8 beyond recognition, in its own size and colours.
 
-    The result depends on the mean colours of a few squares alone, so nothing can bring back more.
+    The result depends only on the mean colours of a few squares, so it cannot be undone.
     """
     height, width = image.shape[:2]
     columns, rows = (max(1, round(SQUARES * n / max(height, width))) for n in (width, height))

@@ -1,8 +1,9 @@
-"""PNG files in RGB: those of photographs in half of the time Pillow takes at best, and no larger.
+"""An encoder of PNG files in RGB.
 
-As in Pillow, every row has the filter that leaves the smallest differences; but all rows of a strip
-are looked at together, and strips are low enough to stay in the processor's caches. What is left
-of photographs has no repetitions worth looking for, only runs.
+It encodes photographs in half of Pillow's best time, and the files are no larger. As in Pillow,
+every row gets the filter that leaves the smallest differences. But all rows of a strip are filtered
+together, and strips are low enough to stay in the processor's caches. Filtered photographs have no
+repetitions worth a search, so the compression only looks for runs.
 
 Source: https://www.w3.org/TR/png-3/, sections 5 (chunks), 9 (filters) and 10 (compression).
 """
@@ -17,16 +18,16 @@ from zlib_ng import zlib_ng
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = 3
-_EIGHT_BITS, _RGB = 8, 2  # what the header calls them
+_EIGHT_BITS, _RGB = 8, 2  # bit depth and colour type in the header
 _STRIP = 64  # rows
 
 
 def encode_png(pixels: np.ndarray, chunks: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """A PNG file.
+    """Return a PNG file.
 
     Args:
         pixels: (height, width, 3), uint8.
-        chunks: kinds and contents of those that come before the pixels.
+        chunks: kinds and contents of the chunks to write before the pixels.
     """
     height, width, _ = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, _EIGHT_BITS, _RGB, 0, 0, 0)
@@ -40,7 +41,7 @@ def encode_png(pixels: np.ndarray, chunks: Iterable[tuple[bytes, bytes]] = ()) -
 
 
 def filtered(pixels: np.ndarray) -> np.ndarray:
-    """Every row's filter, and what it leaves of the row: (height, 1 + 3 * width), uint8."""
+    """Return every row's filter type and residuals, (height, 1 + 3 * width), uint8."""
     height, width, _ = pixels.shape
     framed = np.zeros((height + 1, _CHANNELS * (width + 1)), np.uint8)  # black above and before
     framed[1:, _CHANNELS:] = pixels.reshape(height, -1)
@@ -53,8 +54,8 @@ def filtered(pixels: np.ndarray) -> np.ndarray:
 def _filter(framed: np.ndarray, rows: np.ndarray) -> None:
     here, left = framed[1:, _CHANNELS:], framed[1:, :-_CHANNELS]
     above, corner = framed[:-1, _CHANNELS:], framed[:-1, :-_CHANNELS]
-    mean = (left & above) + ((left ^ above) >> 1)  # the sum itself has nine bits
-    # Filters 1 to 4; 0, which predicts nothing, suits no photograph.
+    mean = (left & above) + ((left ^ above) >> 1)  # the sum would need nine bits
+    # Filters 1 to 4. Filter 0 predicts nothing, which suits no photograph.
     predictions = (left, above, mean, _paeth(left, above, corner))
     residuals = np.stack([here - prediction for prediction in predictions])
     size = np.minimum(residuals, 0 - residuals).sum(axis=2, dtype=np.int64)
@@ -64,14 +65,14 @@ def _filter(framed: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _paeth(left: np.ndarray, above: np.ndarray, corner: np.ndarray) -> np.ndarray:
-    """Which of the three is the nearest to `left + above - corner`, the first if several are.
+    """Return the nearest of left, above, corner to `left + above - corner`; ties in that order.
 
-    In bytes: the corner can be that only where it lies between the others.
+    The computation stays in bytes: the corner can be nearest only where it lies between the others.
     """
     to_left, to_above = _distance(above, corner), _distance(left, corner)
     nearer, farther = np.minimum(to_left, to_above), np.maximum(to_left, to_above)
     between = (np.minimum(left, above) < corner) & (corner < np.maximum(left, above))
-    to_corner = farther - nearer  # where it does
+    to_corner = farther - nearer  # valid where the corner lies between them
     side = _where(to_left <= to_above, left, above)
     return _where(between & (to_corner < nearer), corner, side)
 
@@ -81,5 +82,5 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _where(chosen: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
-    """`np.where` of bytes, in a fraction of its time."""
+    """Select bytes as `np.where` does, in a fraction of its time."""
     return no ^ ((no ^ yes) & (0 - chosen.view(np.uint8)))

@@ -1,8 +1,8 @@
-"""How the pictures of a run look so far: small ones, by a linear map from latents to colours.
+"""Previews of a run: small pictures, by a linear map from latents to colours.
 
-To a good approximation a latent pixel tells the average colour of its part of the picture, so a
-matrix and an offset per checkpoint do what the VAE's decoder does, but for detail. They are fitted
-to that decoder at startup.
+A latent pixel determines the average colour of its part of the picture to a good approximation. A
+matrix and an offset per checkpoint therefore replace the VAE's decoder, without detail. They are
+fitted to that decoder at startup.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# The fit is best on patches of so many latent pixels; pictures are not made of single ones.
+# Side of the random patches, in latent pixels. The fit is best with patches of this side, because
+# pictures are not made of single latent pixels.
 _PATCH = 2
 
 
 @dataclass(frozen=True)
 class Colours:
-    """The colour that latents `[C]` stand for: `latents @ matrix + offset`, in 0..1.
+    """The linear map from latents `[C]` to colours in 0..1: `latents @ matrix + offset`.
 
     Attributes:
         matrix: `[C, 3]` float32.
@@ -27,17 +28,17 @@ class Colours:
     offset: np.ndarray
 
     def of(self, latents: np.ndarray) -> np.ndarray:
-        """Latents `[..., C]` as they are without noise, to colours `[..., 3]` uint8."""
+        """Convert latents `[..., C]` without noise to colours `[..., 3]` uint8."""
         levels = np.clip(latents @ self.matrix + self.offset, 0, 1)
         return np.round(levels * 255).astype(np.uint8)
 
 
 def fit(decode: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int, int, int]) -> Colours:
-    """The colours that come closest to what `decode` makes of random patches.
+    """Fit the map to the pictures that `decode` returns for random patches.
 
     Args:
-        decode: from latents `[B, h, w, C]` float32 to pictures `[B, H, W, 3]` float32 in 0..1.
-        shape: `(B, h, w, C)`.
+        decode: decodes latents `[B, h, w, C]` float32 to pictures `[B, H, W, 3]` float32 in 0..1.
+        shape: the shape of the latents, `(B, h, w, C)`.
     """
     latents = _patches(shape)
     pictures = _shrunk(decode(latents), latents.shape[1:3])
@@ -49,7 +50,7 @@ def fit(decode: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int, int, 
 
 
 def _patches(shape: tuple[int, int, int, int]) -> np.ndarray:
-    """Normally distributed like the latents of pictures, but for what the pictures show."""
+    """Return random latents with the distribution of pictures' latents, but without content."""
     count, height, width, channels = shape
     rows, columns = (-(-side // _PATCH) for side in (height, width))
     drawn = np.random.default_rng(0).normal(size=(count, rows, columns, channels))
@@ -58,7 +59,7 @@ def _patches(shape: tuple[int, int, int, int]) -> np.ndarray:
 
 
 def _shrunk(pictures: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """`[B, H, W, 3] -> [B, h, w, 3]`, the mean of each part."""
+    """Shrink pictures `[B, H, W, 3]` to `[B, h, w, 3]`, the mean of each part."""
     (height, width), count = size, len(pictures)
     parts = pictures.reshape(count, height, -1, width, pictures.shape[2] // width, 3)
     return parts.mean(axis=(2, 4))

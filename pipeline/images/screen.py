@@ -1,4 +1,4 @@
-"""An operator's own look at finished pictures."""
+"""The operator's own check of finished pictures."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
@@ -8,19 +8,19 @@ from PIL import Image
 
 from pipeline.errors import ScreenError
 
-# Given finished pictures, says of each whether it is to be blurred.
+# A function that takes finished pictures and returns for each whether to blur it.
 Screen: TypeAlias = Callable[[list[Image.Image]], Iterable[bool]]
 
 
 def verdicts(screen: Screen, images: np.ndarray) -> list[bool]:
-    """What it says of pictures `[B, H, W, 3]` uint8.
+    """Return the screen's verdict on each of the pictures `[B, H, W, 3]` uint8.
 
     Raises:
-        ScreenError: it fails, or does not say one thing of each picture.
+        ScreenError: if the screen fails, or does not return one verdict per picture.
     """
     try:
         found = list(map(bool, screen([Image.fromarray(image) for image in images])))
-    except Exception as error:  # whatever it raises, nothing passes
+    except Exception as error:  # after any error no picture may pass
         raise ScreenError("the pictures could not be screened") from error
     if len(found) != len(images):
         raise ScreenError(f"the screening of {len(images)} pictures gave {len(found)} answers")

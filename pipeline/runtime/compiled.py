@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def choose_layout(devices: int, images: int) -> tuple[int, int]:
-    """Return how many ways to split the pictures, and the guidance halves (1 or 2).
+    """Return how many devices share the pictures, and how many the guidance halves (1 or 2).
 
     The layout gives each device an equal share of the pictures and uses as many devices as
     possible. Among such layouts it is the one that splits the pictures most.

@@ -66,7 +66,7 @@ class ExecutableCache:
     def load(
         self, name: str, about: object, devices: Sequence[jax.Device]
     ) -> jax.stages.Compiled | None:
-        """Return the executable stored for `about` on `devices`; None if there is none that loads."""
+        """Return the executable stored for `about` on `devices`, or None if none can be loaded."""
 
         def read(content: bytes) -> jax.stages.Compiled:
             parts = pickle.loads(content)

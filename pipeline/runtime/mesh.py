@@ -35,8 +35,8 @@ def cores_as_devices(images: int) -> None:
 def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:
     """Return the devices that a checkpoint of so many parameters should be copied to.
 
-    These are all devices. The devices of a CPU share one memory, so a large checkpoint is copied
-    only to the first of them.
+    These are all of `devices`. On a CPU, whose devices share one memory, a large checkpoint is
+    copied only to the first.
     """
     large = parameters > LARGE_PARAMETERS
     return devices[:1] if devices[0].platform == "cpu" and large else devices

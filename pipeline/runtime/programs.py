@@ -86,7 +86,7 @@ class Program:
 
 
 def names(config: Config, mesh: Mesh) -> list[str]:
-    """Return the names of the programs, those first that take longest to compile."""
+    """Return the names of the programs, the slowest to compile first."""
     # Guidance halves on different devices run at the same time, so a program without guidance
     # would save nothing there.
     unguided = ["unguided"] if mesh.shape["guidance"] == 1 else []

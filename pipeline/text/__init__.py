@@ -1,1 +1,1 @@
-"""Tokenizers."""
+"""Tokenizers of the text encoders."""

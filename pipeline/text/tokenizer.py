@@ -1,4 +1,4 @@
-"""Prompts to token ids, for each of a checkpoint's text encoders."""
+"""Conversion of prompts to token ids, for each of a checkpoint's text encoders."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pipeline.strict_json import Keys
 if TYPE_CHECKING:
     from transformers import CLIPTokenizer
 
-POSITIONS = 77  # what CLIP's text encoders were trained with
+POSITIONS = 77  # tokens per prompt in the training of CLIP's text encoders
 NAMES = ("tokenizer", "tokenizer_2")
 
 
@@ -27,7 +27,8 @@ class Tokens:
     Attributes:
         input_ids: `[L]` int32: start token, the prompt, end token, padding.
         truncated: the end of the prompt that did not fit, or "".
-        count: of the prompt's tokens, start and end tokens included, those that did not fit too.
+        count: the number of the prompt's tokens, including the start and end tokens and the tokens
+            that did not fit.
     """
 
     input_ids: np.ndarray
@@ -36,14 +37,15 @@ class Tokens:
 
 
 class Tokenizer:
-    """One CLIP tokenizer, giving the ids that diffusers' pipelines give their text encoder.
+    """A CLIP tokenizer that returns the ids that diffusers' pipelines pass to their text encoder.
 
     Attributes:
         length: L, the number of ids that every prompt becomes.
     """
 
     def __init__(self, clip: "CLIPTokenizer") -> None:
-        # What does the work, which can be kept on disk: to import transformers takes a second.
+        # The backend does the work and can be pickled. A start from the cache thus avoids importing
+        # transformers, which takes a second.
         self._backend = clip.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -53,20 +55,20 @@ class Tokenizer:
         self.length = clip.model_max_length
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """As it was when it was pickled; one of the backend's settings does not go with it."""
+        """Restore a pickled tokenizer, and the setting that the backend does not pickle."""
         self.__dict__ |= state
         self._backend.encode_special_tokens = self._split_special_tokens
 
     @classmethod
     def load(cls, folder: Path, max_position_embeddings: int = POSITIONS) -> "Tokenizer":
-        """Reads `vocab.json` and `merges.txt`, or `tokenizer.json`, with their configuration.
+        """Read `vocab.json` and `merges.txt`, or `tokenizer.json`, with their configuration.
 
         Args:
             folder: the tokenizer's folder in a checkpoint.
             max_position_embeddings: how many tokens the text encoder takes, from its config.
 
         Raises:
-            CheckpointError: files are missing, damaged, or ask for what is not supported.
+            CheckpointError: if files are missing or damaged, or a setting is not supported.
         """
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         if not ({"vocab.json", "merges.txt"} <= names or "tokenizer.json" in names):
@@ -76,8 +78,8 @@ class Tokenizer:
             )
         try:
             clip = _clip_tokenizer_class().from_pretrained(folder, local_files_only=True)
-        # A damaged file surfaces as any of KeyError, OSError, TypeError, ValueError, or as the
-        # bare Exception that the tokenizers library raises.
+        # A damaged file raises KeyError, OSError, TypeError, ValueError, or the bare Exception of
+        # the tokenizers library.
         except Exception as error:
             raise CheckpointError(f"{folder}: the tokenizer cannot be read: {error}") from error
         _check(clip, folder, max_position_embeddings)
@@ -85,12 +87,12 @@ class Tokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """One more than the largest id; the text encoder must have as many embeddings."""
+        """The largest id plus one; the text encoder must have at least as many embeddings."""
         return max(self._backend.get_vocab().values()) + 1
 
     def tokenize(self, prompt: str) -> Tokens:
-        """The ids of any text, cut and padded to `length`. Threads may share a tokenizer."""
-        # Without truncation and padding what is cut off is known without a second pass.
+        """Return the ids of any text, cut and padded to `length`; threads may share a tokenizer."""
+        # The backend does not truncate, so the text that is cut off is known without a second pass.
         ids = self._backend.encode(_valid_unicode(prompt)).ids
         padded = np.full(self.length, self._pad_token_id, np.int32)
         if len(ids) <= self.length:
@@ -98,7 +100,7 @@ class Tokenizer:
             return Tokens(padded, truncated="", count=len(ids))
         padded[:] = [*ids[: self.length - 1], ids[-1]]
         cut = self._backend.decode(ids[self.length - 1 : -1], skip_special_tokens=False)
-        # transformers has a method of its own do this, which is not kept on disk.
+        # transformers does this in a method of its own class, which is not pickled.
         cut = cut.replace(self._end_of_word, " ").strip()
         return Tokens(padded, truncated=cut, count=len(ids))
 
@@ -113,14 +115,15 @@ class Tokenizers:
     def load(
         cls, folder: Path, max_position_embeddings: Sequence[int] = (POSITIONS, POSITIONS)
     ) -> "Tokenizers":
-        """Reads `tokenizer/` of a checkpoint, and `tokenizer_2/` for a second text encoder.
+        """Read `tokenizer/` of a checkpoint, and `tokenizer_2/` for a second text encoder.
 
         Args:
-            folder: the checkpoint.
-            max_position_embeddings: of each text encoder.
+            folder: the checkpoint's folder.
+            max_position_embeddings: how many tokens each text encoder takes.
 
         Raises:
-            CheckpointError: as `Tokenizer.load`, or the two give different numbers of tokens.
+            CheckpointError: if a tokenizer cannot be loaded, as in `Tokenizer.load`, or if the two
+                return different numbers of ids.
         """
         each = tuple(
             Tokenizer.load(folder / name, positions)
@@ -139,11 +142,11 @@ class Tokenizers:
         return self.each[0].length
 
     def tokenize(self, prompts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-        """Every encoder's ids of several prompts.
+        """Return the ids of several prompts for every text encoder.
 
         Returns:
-            `input_ids` `[n, E, L]` int32 for E encoders, and per prompt the end that did not fit,
-            or "". Where tokenizers cut at different places it is the longer end.
+            `input_ids` `[n, E, L]` int32 for E encoders, and for each prompt the end that did not
+            fit, or "". If tokenizers cut at different places, it is the longer end.
         """
         rows = [[tokenizer.tokenize(text) for tokenizer in self.each] for text in prompts]
         ids = np.array([[tokens.input_ids for tokens in row] for row in rows], np.int32)
@@ -152,18 +155,20 @@ class Tokenizers:
 
 
 def read_length(folder: Path) -> int:
-    """What `Tokenizers.load` will find as `length`, by a checkpoint's configuration alone.
+    """Return the `length` of a checkpoint's tokenizers, from the configuration alone.
 
-    Raises CheckpointError where there is none.
+    Raises:
+        CheckpointError: if the configuration is missing, or has no length.
     """
     keys = Keys(folder / NAMES[0] / "tokenizer_config.json")
     return keys.take("model_max_length", int, keys.values.get("max_len", ...))  # its former name
 
 
 def identity(folder: Path) -> object:
-    """What decides what `Tokenizers.load` makes of a checkpoint: its files and who reads them.
+    """Return a key for the result of `Tokenizers.load`: digests of the files, library versions.
 
-    Raises CheckpointError for a file that cannot be read.
+    Raises:
+        CheckpointError: if a file cannot be read.
     """
     digests = []
     for file in sorted(file for name in NAMES for file in (folder / name).glob("*.*")):
@@ -176,14 +181,14 @@ def identity(folder: Path) -> object:
 
 
 def longest(tokens: Sequence[Tokens]) -> Tokens:
-    """Of one prompt, where its tokenizers do not agree."""
+    """Return the longest of one prompt's tokenisations by different tokenizers."""
     return max(tokens, key=lambda each: (each.count, len(each.truncated)))
 
 
 def _clip_tokenizer_class() -> "type[CLIPTokenizer]":
-    """The class of transformers, imported when first needed because that takes a second."""
-    # Without torch transformers advises on every import that models are not available. They are
-    # not wanted here.
+    """Return the class of transformers, imported here because the import takes a second."""
+    # Without torch, transformers logs on import that models are not available. Models are not
+    # needed here.
     logger = logging.getLogger("transformers")
     logger.addFilter(_not_advice_on_torch)
     try:
@@ -199,7 +204,7 @@ def _not_advice_on_torch(record: logging.LogRecord) -> bool:
 
 def _check(clip: "CLIPTokenizer", folder: Path, max_position_embeddings: int) -> None:
     config = f"{folder}/tokenizer_config.json"
-    # Three leaves room for the start token, one of the prompt's and the end token.
+    # At least 3: the start token, one token of the prompt and the end token.
     if not 3 <= clip.model_max_length <= max_position_embeddings:
         raise CheckpointError(
             f"{config}: model_max_length is {clip.model_max_length}; the text encoder takes 3 to "
@@ -215,5 +220,5 @@ def _check(clip: "CLIPTokenizer", folder: Path, max_position_embeddings: int) ->
 
 
 def _valid_unicode(text: str) -> str:
-    """Joins surrogate pairs and replaces lone surrogates, which have no UTF-8 form."""
+    """Join surrogate pairs and replace lone surrogates, which have no UTF-8 form."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,1 +1,1 @@
-"""The two generators: `local` draws in this process, `remote` sends requests to instances."""
+"""Two generators: `local` draws in this process, `remote` sends requests to other instances."""

@@ -61,7 +61,7 @@ class LoopError(Exception):
 
 
 class Client(httpx.AsyncClient):
-    """HTTP client of a `serving.generators.remote.RemoteGenerator`; sends `headers` each time."""
+    """HTTP client of a `RemoteGenerator`; sends `headers` with every request."""
 
     def __init__(self, headers: dict[str, str] | None = None) -> None:
         # No limit: httpx counts some connections for ever that were given up before they were made.

@@ -19,7 +19,7 @@ def check(event: Event, record: Record, model: Model) -> None:
     """Check that an event is valid for this request and comes from this model.
 
     Raises:
-        BackendError: if it is not; the message says why.
+        BackendError: if the event is not valid; the message says why.
     """
     wanted = record.request.images or model.images_per_request
     steps = record.request.num_inference_steps

@@ -168,7 +168,7 @@ class RemoteGenerator(Reception):
     @property
     def _parallel(self) -> int:
         usable = [backend for backend in self._backends if self._takes_new(backend)]
-        # Instances that get no new requests may still finish one each: it takes no other's place.
+        # Instances that get no new requests may still finish one each; count these requests too.
         others = sum(bool(one.drawing) for one in self._backends if not self._takes_new(one))
         return len(usable) + others if usable else 0
 
@@ -317,7 +317,9 @@ class RemoteGenerator(Reception):
                     check(event, record, self._begun_with[request.id])
                     self._desk.publish(record, event)
                     if isinstance(event, Step) and event.done == event.total:
-                        self._step_time.observe(request.num_inference_steps, time.monotonic() - began)
+                        self._step_time.observe(
+                            request.num_inference_steps, time.monotonic() - began
+                        )
                         backend.drawing.discard(request.id)
                         self._free(record)
         except TimeoutError as error:
@@ -400,7 +402,7 @@ class RemoteGenerator(Reception):
             self._end_if_impossible(record)
 
     def _sizes(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Return the model's fields of sizes, over all usable instances; {} if there are none."""
+        """Return the size fields of `Model` over all usable instances; {} if there are none."""
         used = [each for each in self._backends if self._takes_new(each)]
         models = [each.model for each in used if each.model]
         if not models:

@@ -1,4 +1,4 @@
-"""The web application: the APIs, and the page mounted in it by who calls."""
+"""The web application with the APIs; the caller may mount the page in it."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from serving.http.origin import AllowedHosts, CheckedRequests
 from serving.metrics import Observer
 from serving.requests.shares import Shares
 
-# These need an API key where there are keys. A file of pictures is named by a secret already.
+# Paths that need an API key if there are any. The name of a picture's file is a secret already.
 _KEYED = re.compile(rf"/v1/(?!images/files/)|{MCP_PATH}/?$")
 
 
@@ -44,19 +44,19 @@ def build(
     max_calls: int = MAX_CALLS,
     max_calls_each: int = MAX_CALLS_EACH,
 ) -> FastAPI:
-    """The application for one generator.
+    """Build the application for one generator.
 
     Args:
-        generator: draws.
+        generator: draws the pictures.
         observer: has the metrics.
-        keys: that are accepted for the routes under /v1; none: they are open.
-        cors_origins: of other pages that may use and embed this one.
-        trusted_proxies: how many there are between visitors and this process.
-        passes_on: whether the generator has other instances draw.
-        on_space: whether this is a Hugging Face Space, which their site shows in a frame.
-        allowed_hosts: names that requests may be addressed to; see `AllowedHosts`.
-        max_calls: that are answered at a time; every open page is one.
-        max_calls_each: the same, for one address.
+        keys: API keys, one of which every API call needs; if there are none, no key is needed.
+        cors_origins: origins of other pages that may use and embed this one.
+        trusted_proxies: number of proxies between visitors and this process.
+        passes_on: whether the generator sends requests to other instances.
+        on_space: whether this is a Hugging Face Space, which huggingface.co shows in a frame.
+        allowed_hosts: host names that requests may be addressed to; see `AllowedHosts`.
+        max_calls: limit of calls that are answered at a time; every open page is one.
+        max_calls_each: limit of calls that are answered at a time for one address.
     """
     accepted = Keys(keys)
     mcp = McpServer(generator, accepted)
@@ -72,15 +72,15 @@ def build(
     app.include_router(openai.router(generator, accepted))
     app.include_router(health.router(generator, observer))
     app.router.routes.extend(mcp.routes())
-    # The page would answer for the rest of /v1, and not as the APIs do.
+    # Without these routes the page would answer unknown paths under /v1, in another format.
     app.include_router(errors.router())
-    # The last one added is the first that a request meets.
+    # A request passes the middleware in the reverse order: the last one added is the first.
     app.add_middleware(Departures)
     app.add_middleware(GuardedRoutes)
     app.add_middleware(SmallBodies)
     app.add_middleware(KeyCheck, keys=accepted, paths=_KEYED)
     app.add_middleware(CallLimit, shares=Shares(max_calls, max_calls_each))
-    # Also where no origin is named: without it Gradio would let every page read this one.
+    # Needed even without any origins: otherwise Gradio would let every page read this one.
     app.add_middleware(
         CORSMiddleware,
         allow_origins=cors_origins,

@@ -1,4 +1,4 @@
-"""Every error over HTTP in one shape, the OpenAI API's: what is wrong, where, of which kind."""
+"""Errors over HTTP, all in the OpenAI API's format: message, field and kind."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ _STATUS: dict[str, int] = {
     ErrorKind.LOOP: 508,
 }
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
-# Where it is worth coming back, but not known when.
+# Default of Retry-After, for errors that end at an unknown time.
 _RETRY_AFTER_S = 5
 
 
 def error_body(kind: str, message: str, field: str | None = None) -> dict[str, Any]:
-    """What a client reads about an error."""
+    """Return the JSON body of an error."""
     status = _STATUS.get(kind, 400)
     blame = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     kinds = {429: "rate_limit_error", 401: "authentication_error"}
@@ -52,12 +52,12 @@ def error_body(kind: str, message: str, field: str | None = None) -> dict[str, A
 
 
 def as_refusal(error: Error) -> RequestError:
-    """The ending of a request as an answer of its own."""
+    """Convert the ending of a request to an exception, so that it can be answered."""
     return RequestError(error.message, error.kind)
 
 
 def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """The first thing that pydantic finds wrong, and the field; what was sent is not sent back."""
+    """Return the first of pydantic's errors as a message and a field, without the value sent."""
     first = faults[0]
     if first["type"] == "json_invalid":
         return f"The body is no JSON: {first['ctx']['error']}", None
@@ -67,15 +67,15 @@ def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
 
 
 def install(app: FastAPI) -> None:
-    """Has all errors of an application answered in this shape."""
+    """Answer all errors of an application in this format."""
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _plain)
-    app.add_exception_handler(Exception, _broken)  # which is logged all the same
+    app.add_exception_handler(Exception, _broken)  # uvicorn logs it too
 
 
 def router() -> APIRouter:
-    """What is answered below /v1 where there is no route."""
+    """Return the route that answers 404 for unknown paths under /v1."""
     routes = APIRouter()
 
     @routes.api_route("/v1/{path:path}", methods=_METHODS, include_in_schema=False)
@@ -86,7 +86,7 @@ def router() -> APIRouter:
 
 
 def refusal(error: RequestError) -> JSONResponse:
-    """What a request is answered that is refused."""
+    """Return the answer to a refused request."""
     status = _STATUS[error.kind]
     headers = {}
     if status in (429, 503):
@@ -108,7 +108,7 @@ def _not_valid(_: Request, error: Exception) -> JSONResponse:
 
 
 def plain(error: HTTPException) -> JSONResponse:
-    """What is answered where all that is known is a status."""
+    """Return the answer for an `HTTPException`, which has a status but no `ErrorKind`."""
     body = error_body(f"http_{error.status_code}", str(error.detail))
     return JSONResponse(body, error.status_code, error.headers)
 

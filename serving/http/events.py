@@ -1,4 +1,4 @@
-"""The API of this program: a request as a stream of its events, found again and stopped by id."""
+"""This program's own API: requests as streams of events, which are found and stopped by id."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterable
@@ -15,16 +15,20 @@ from serving.generator import ErrorKind, Event, Generator, RequestError
 from serving.http import schemas
 from serving.http.middleware import Keys, address_of
 
-# Says that another instance passed the request on.
+# Marks a request that another instance passed on.
 HOP_HEADER = "X-SDXL-Hop"
 
 RequestId = Annotated[str, Path(pattern=schemas.ID)]
 
-Followed = tuple[str, AsyncGenerator[Event]]  # an id, and what there is to hear of it
+Followed = tuple[str, AsyncGenerator[Event]]  # id and events of a request
 
 
 def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
-    """The routes under /v1 that are not OpenAI's; `passes_on`: to other instances."""
+    """Build the routes under /v1 that are not OpenAI's.
+
+    `passes_on`: whether this instance sends requests to others. It then refuses requests that
+    another instance passed on, so that there is no loop.
+    """
 
     def no_loop(sender: HttpRequest) -> None:
         if passes_on and HOP_HEADER in sender.headers:
@@ -43,9 +47,9 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
             **schemas.generate_fields(body),
         )
         await generator.submit(request)
-        # Not X-Request-Id, for which proxies have values of their own.
+        # Not X-Request-Id, which proxies set to values of their own.
         response.headers["Content-Location"] = f"/v1/requests/{request.id}"
-        # Before anything is answered: the request may end, and be forgotten, in between.
+        # Follow it before the answer begins: it may end, and be forgotten, in between.
         return following(request.id)
 
     def following(request_id: RequestId) -> Followed:
@@ -55,9 +59,10 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
     async def generate(
         followed: Annotated[Followed, Depends(submitted)],
     ) -> AsyncIterable[ServerSentEvent]:
-        """Draws pictures. The events: `queued`, `started`, `step`, `image`, then `done` or `error`.
+        """Draw pictures, and send the events of the request.
 
-        Each has the request's `id`. Closing the connection stops the drawing, unless `keep`.
+        The events are `queued`, `started`, `step`, `image`, then `done` or `error`. Each has the
+        request's `id`. Closing the connection stops the drawing, unless `keep` is set.
         """
         async for event in _stream(*followed):
             yield event
@@ -66,19 +71,19 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
     async def follow(
         followed: Annotated[Followed, Depends(following)],
     ) -> AsyncIterable[ServerSentEvent]:
-        """How a request stands, as the same events, and what follows."""
+        """Send the current state of a request as events, then its further events."""
         async for event in _stream(*followed):
             yield event
 
     @routes.delete("/requests/{request_id}")
     async def cancel(request_id: RequestId) -> dict[str, str]:
-        """Stops a request within one step; one that has ended is left as it is."""
+        """Stop a request within one step; do nothing if it has ended."""
         generator.cancel(request_id)
         return {"id": request_id}
 
     @routes.post("/length")
     async def length(body: schemas.LengthBody) -> dict[str, Any]:
-        """How many tokens a prompt has, how many there can be, and what is left out if any."""
+        """Return the number of tokens of a prompt, the limit, and the text beyond the limit."""
         found = await generator.measure(body.prompt)
         if found is None:
             raise RequestError(messages.UNAVAILABLE, ErrorKind.UNAVAILABLE)
@@ -86,7 +91,7 @@ def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
 
     @routes.get("/model")
     async def model() -> dict[str, Any]:
-        """The model that draws, and how busy it is."""
+        """Return the model that draws, and its load."""
         return asdict(generator.model) | {"load": asdict(generator.load)}
 
     return routes

@@ -1,4 +1,4 @@
-"""What orchestrators and dashboards ask."""
+"""Health checks and metrics, for orchestrators and dashboards."""
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
@@ -9,26 +9,26 @@ from serving.metrics import Observer
 
 
 def router(generator: Generator, observer: Observer) -> APIRouter:
-    """Health, readiness and metrics; none of them touches the devices or waits for them."""
+    """Build the routes for health, readiness and metrics; none of them waits for the devices."""
     routes = APIRouter()
 
     @routes.get("/healthz")
     async def alive() -> JSONResponse:
-        """The process answers, and its devices do; if not, it should be started again."""
+        """Return 200, or 503 if the devices are stuck and the process should be restarted."""
         if generator.stuck:
             return JSONResponse({"status": "stuck"}, 503)
         return JSONResponse({"status": "alive"})
 
     @routes.get("/readyz")
     async def ready() -> JSONResponse:
-        """The generator is warm, not being shut down, and has room in its queue."""
+        """Return 200 if the generator takes requests in and has room in its queue, else 503."""
         load = generator.load
         body = {"ready": load.has_room, "waiting": load.waiting, "running": load.running}
         return JSONResponse(body, 200 if load.has_room else 503)
 
     @routes.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Prometheus metrics."""
+        """Return the Prometheus metrics."""
         return Response(generate_latest(observer.registry), media_type=CONTENT_TYPE_LATEST)
 
     return routes

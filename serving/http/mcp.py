@@ -1,7 +1,7 @@
-"""The Model Context Protocol, by which assistants draw: one tool, `generate`.
+"""Server of the Model Context Protocol, with which assistants draw: one tool, `generate`.
 
-https://modelcontextprotocol.io/specification. Every call is complete in itself: there are no
-sessions, and so nothing is kept between calls.
+https://modelcontextprotocol.io/specification. There are no sessions, and nothing is kept between
+calls.
 """
 
 import base64
@@ -41,7 +41,7 @@ _OUTPUT = {
 
 
 class Arguments(schemas.Body):
-    """What an assistant may say."""
+    """Arguments of the tool `generate`."""
 
     images: int | None = Field(
         None, ge=1, le=MAX_IMAGES, description="How many; as many as there can be if None."
@@ -52,25 +52,25 @@ class Arguments(schemas.Body):
 
 
 class McpServer:
-    """Answers at `MCP_PATH` while `run` lasts."""
+    """MCP server at `MCP_PATH`. It answers inside the context of `run`."""
 
     def __init__(self, generator: Generator, keys: Keys) -> None:
         self._generator = generator
         self._keys = keys
         self._server: Server[Any, HttpRequest] = Server(f"{generator.model.family} on JAX")
         self._server.list_tools()(self._list_tools)
-        # What is wrong is said here, with the name of the argument.
+        # `_call_tool` validates the arguments itself: its messages name the argument.
         self._server.call_tool(validate_input=False)(self._call_tool)
         self._manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=MAX_BODY_BYTES
         )
 
     def run(self) -> AbstractAsyncContextManager[None]:
-        """Calls can be answered until this ends."""
+        """Return the context in which calls can be answered."""
         return self._manager.run()
 
     def routes(self) -> list[Route]:
-        """With and without a slash at the end, as clients have it."""
+        """Return the routes with and without a slash at the end; clients use both."""
         return [Route(path, self, methods=["POST"]) for path in (MCP_PATH, f"{MCP_PATH}/")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +92,7 @@ class McpServer:
     async def _call_tool(
         self, name: str, arguments: dict[str, Any]
     ) -> tuple[list[types.ContentBlock], dict[str, Any]]:
-        """The pictures as PNG files, and what is to be known of them; errors are said as text."""
+        """Return the pictures as PNG files, and their seeds; an exception becomes an error text."""
         if name != "generate":
             raise ValueError(f"There is no tool {name[:40]!r}; there is 'generate'.")
         sender = self._server.request_context.request
@@ -126,7 +126,7 @@ class McpServer:
         return [*map(_picture, images), text], about
 
     async def _tell(self, event: Event) -> None:
-        """How far the drawing is, to who wants to know."""
+        """Report a step to the client if it asked for progress."""
         context = self._server.request_context
         token = context.meta.progressToken if context.meta else None
         if token is not None and isinstance(event, Step):

@@ -1,4 +1,4 @@
-"""What every HTTP request passes before it is looked at: addresses, patience, headers, keys."""
+"""Middleware for every HTTP request: addresses, limits, timeouts, security headers, API keys."""
 
 import asyncio
 import hashlib
@@ -21,40 +21,41 @@ from serving.http import errors
 from serving.requests.shares import Shares
 
 UPLOAD_PATH = "/gradio_api/upload"
-# Where Gradio would serve its own, which programs that know Gradio look for.
+# The path of Gradio's own MCP server, which this one replaces; clients of Gradio look for it there.
 MCP_PATH = "/gradio_api/mcp"
 MAX_BODY_BYTES = 2**20
 MAX_PAGE_BODY_BYTES = 2**18  # of a call by the page's own API
 MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
 HEAD_WITHIN_S = 10.0
 BODY_WITHIN_S = 20.0
-# Who takes less of an answer in so long is gone, or holds a place of a crowd for nothing.
+# A client that reads fewer bytes of an answer in this time is cut off; it holds a connection.
 TAKE_WITHIN_S = 60.0
 TAKE_AT_LEAST = 2**16
-# Every open page holds a call for its heartbeat, so they are many.
+# Every open page holds a call for its heartbeat, so there are many.
 MAX_CALLS = 1000
-# One address may hold a quarter, so that it cannot keep the others out. Behind one address can be
-# a whole school: this is enough for about a hundred open pages.
+# One address may hold a quarter, so that it cannot keep the others out. That is enough for about a
+# hundred open pages, such as those of a school behind one address.
 MAX_CALLS_EACH = MAX_CALLS // 4
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 that closes a connection whose next request's headers take too long.
+    """HTTP/1.1 protocol that closes the connections of slow clients.
 
-    And one whose client does not take what it is sent.
+    A client is too slow if the headers of its next request take longer than `HEAD_WITHIN_S`, or if
+    it reads less than `TAKE_AT_LEAST` bytes of an answer in `TAKE_WITHIN_S`.
 
     Attributes:
-        addresses: counts the open connections of each address and closes those over its limit;
-            None counts nothing, which is right behind a proxy, whose address they all have.
+        addresses: limits of open connections, in all and for each address. None means no limit, for
+            use behind a proxy, whose address all connections have.
     """
 
     addresses: Shares | None = None
     _counted = ""  # the address that this connection is counted for
     _timer: asyncio.TimerHandle | None = None  # for the next request's headers
-    _watch: asyncio.TimerHandle | None = None  # while more is to be sent than the system buffers
+    _watch: asyncio.TimerHandle | None = None  # for the client to read what is buffered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for the first request."""
+        """Count the connection, and start the timer for the first request."""
         super().connection_made(transport)
         if self.addresses is not None:
             address = network_of(str(transport.get_extra_info("peername", ("",))[0]))
@@ -65,30 +66,30 @@ class PatientProtocol(H11Protocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Waits no more once the headers are there."""
+        """Stop the timer when the headers of a request are complete."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete and self._timer:
             self._timer.cancel()
 
     def on_response_complete(self) -> None:
-        """Waits for the next request, unless it came early and has begun."""
+        """Start the timer for the next request, unless that came early and has begun."""
         super().on_response_complete()
         if self.cycle.response_complete:
             self._wait()
 
     def pause_writing(self) -> None:
-        """Looks whether the client takes what it is sent."""
+        """Start to watch whether the client reads what it is sent."""
         super().pause_writing()
         self._look_later()
 
     def resume_writing(self) -> None:
-        """Nothing to look for, unless this is the end and nothing more will be sent."""
+        """Stop watching the client, unless the connection is closing."""
         super().resume_writing()
         if self._watch and not self.transport.is_closing():
             self._watch.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing to wait for."""
+        """Cancel the timers, and stop counting the connection."""
         for timer in filter(None, (self._timer, self._watch)):
             timer.cancel()
         if self.addresses is not None and self._counted:
@@ -101,7 +102,7 @@ class PatientProtocol(H11Protocol):
         self._timer = self.loop.call_later(HEAD_WITHIN_S, self._close)
 
     def _close(self) -> None:
-        self.transport.close()  # once all is sent
+        self.transport.close()  # after the buffer is sent
         self._look_later()
 
     def _look_later(self) -> None:
@@ -111,26 +112,29 @@ class PatientProtocol(H11Protocol):
             self._watch = self.loop.call_later(TAKE_WITHIN_S, self._look, unsent)
 
     def _look(self, before: int) -> None:
-        """Hangs up unless much was taken of what had not been sent, or all of it."""
+        """Close the connection unless the client read `TAKE_AT_LEAST` bytes, or the whole buffer.
+
+        `before`: bytes that were buffered at the last look.
+        """
         if self.transport.get_write_buffer_size() > max(0, before - TAKE_AT_LEAST):
             self.transport.abort()
         else:
             self._look_later()
 
 
-# What an orchestrator asks: a crowd is no reason to start the process again.
+# Routes of an orchestrator, which must not restart the process because of a crowd.
 _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
 
 
 class CallLimit:
-    """Answers a limited number of calls at a time, in all and for each address."""
+    """Middleware that limits the calls answered at a time, in all and for each address."""
 
     def __init__(self, app: ASGIApp, shares: Shares) -> None:
         self._app = app
         self._shares = shares
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on if there is room for it, and always if it asks for health."""
+        """Pass a call on if there is room for it; health checks and metrics always pass."""
         if scope["type"] != "http" or scope["path"] in _ALWAYS_ANSWERED:
             await self._app(scope, receive, send)
             return
@@ -150,7 +154,7 @@ class CallLimit:
 
 
 class KeyCheck:
-    """Refuses calls to the given paths that bring no valid API key, before their body is read."""
+    """Middleware that refuses calls to `paths` without a valid API key, before reading the body."""
 
     def __init__(self, app: ASGIApp, keys: "Keys", paths: re.Pattern[str]) -> None:
         self._app = app
@@ -169,16 +173,16 @@ class KeyCheck:
 
 
 class SmallBodies:
-    """Refuses bodies larger than anything that belongs here.
+    """Middleware that refuses bodies over the limit of their path.
 
-    FastAPI would do so, too, but with a text where programs expect JSON.
+    FastAPI can do this too, but it answers with text where clients expect JSON.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes on what is small enough, for all that is known before it is read."""
+        """Pass a request on if its stated length is small enough; count its bytes as they come."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -207,13 +211,13 @@ def _most_bytes(path: str) -> int:
 
 
 class PatientBodies:
-    """Breaks off a request whose body takes too long."""
+    """Middleware that aborts a request whose body takes too long."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on; once the body is there, there is no limit."""
+        """Pass a request on; the time limit ends when its body is complete."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -235,9 +239,9 @@ class PatientBodies:
         await self._app(scope, receive_in_time, send)
 
 
-# Gradio's routes that this page does not need: what fetches from other hosts (URLs as files, the
-# proxy), calls methods of components, keeps the state of sessions, watches the source or visitors,
-# changes the source, tells who is logged in, or draws an icon as large as anybody says.
+# Gradio's routes that this page does not need. They fetch from other hosts (URLs as files, the
+# proxy), call methods of components, keep the state of sessions, watch the source or visitors,
+# change the source, tell who is logged in, or draw an icon of any size that a client asks for.
 CLOSED = re.compile(
     r"""/gradio_api/(
         file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
@@ -249,35 +253,35 @@ CLOSED = re.compile(
 
 
 class GuardedRoutes:
-    """Answers for those of Gradio's routes that nobody should be able to use here."""
+    """Middleware that closes the routes of Gradio that clients must not use."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes on all other requests."""
+        """Answer closed routes with 404; pass all other requests on."""
         if scope["type"] == "http" and CLOSED.match(scope["path"]):
             await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
             return
         if scope["type"] == "http" and scope["path"].rstrip("/") == "/gradio_api/info":
-            # With no page named, Gradio tells everybody what it told the first who asked: with the
-            # host name in it that they had made up.
+            # If no page is named, Gradio caches its first answer for all clients. That answer has
+            # the host name in it that the first client sent, which may be made up.
             scope = {**scope, "query_string": b"page=&" + scope["query_string"]}
         if scope["type"] == "http":
-            # By this header a caller would tell Gradio what the page's own address is.
+            # With this header a client could tell Gradio what the page's own address is.
             headers = [each for each in scope["headers"] if each[0] != b"x-gradio-server"]
             scope = {**scope, "headers": headers}
         await self._app(scope, receive, send)
 
 
 class Departures:
-    """Makes nothing of it that a visitor walks away while something is being sent."""
+    """Middleware that ignores the error when a client leaves while it is sent an answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on; of some streams FastAPI would log a page for each who left."""
+        """Pass a request on; FastAPI would log a traceback when a client leaves some streams."""
         try:
             await self._app(scope, receive, send)
         except* BrokenResourceError:
@@ -285,11 +289,11 @@ class Departures:
 
 
 class ClientAddress:
-    """Replaces a request's address by the visitor's own, as limits count it (`network_of`).
+    """Middleware that sets a request's address to the visitor's own, as limits count it.
 
-    Behind `trusted_proxies` proxies, each appends the address that it was called from to
-    `X-Forwarded-For`. So the entry that counts is that many places from the end; anybody may have
-    written what stands before it.
+    See `network_of`. Each of the `trusted_proxies` proxies appends the address that it was called
+    from to `X-Forwarded-For`. So the entry that counts is that many places from the end. The client
+    may have written the entries before it.
     """
 
     def __init__(self, app: ASGIApp, trusted_proxies: int) -> None:
@@ -297,7 +301,7 @@ class ClientAddress:
         self._proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with `scope["client"]` and `scope["scheme"]` set right."""
+        """Pass a request on with the visitor's `scope["client"]` and `scope["scheme"]`."""
         if scope["type"] == "http" and scope.get("client"):
             host, port = scope["client"]
             scope = {**scope, "client": (network_of(host), port)}
@@ -313,14 +317,14 @@ class ClientAddress:
 
 
 class SecurityHeaders:
-    """Tells browsers what this page never does, so that nobody makes it."""
+    """Middleware that adds the headers with which browsers restrict what the page can do."""
 
     def __init__(self, app: ASGIApp, may_embed: Sequence[str], on_space: bool) -> None:
         self._app = app
         self._is_embedded = bool(may_embed)
-        # Where a Space is always shown in a frame.
+        # This site shows a Space in a frame.
         hub = ["https://huggingface.co"] if on_space else []
-        # Gradio's page needs inline scripts and styles, and makes functions out of text.
+        # Gradio's page needs inline scripts and styles, and makes functions from text (eval).
         policy = {
             "default-src": "'self'",
             "script-src": "'self' 'unsafe-inline' 'unsafe-eval' blob:",
@@ -342,13 +346,13 @@ class SecurityHeaders:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes everything on, with these headers in the answer."""
+        """Pass a request on, and add the headers to its answer."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
-                # What is kept of an answer to this page would not do for others, which need leave.
+                # A cached answer to this page lacks the CORS headers that other pages need.
                 if self._is_embedded and "Origin" not in headers.get("Vary", ""):
                     headers.add_vary_header("Origin")
             await send(message)
@@ -357,22 +361,22 @@ class SecurityHeaders:
 
 
 class Keys:
-    """The API keys that are accepted; none at all means that no key is needed."""
+    """The accepted API keys. If there are none, no key is needed."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in keys]
 
     def visitor(self, request: Request) -> str:
-        """Who asks: the owner of a key, or else an address.
+        """Return the visitor that a request comes from: the owner of its key, or its address.
 
         Raises:
-            RequestError: a key is needed, and this request has none or a wrong one.
+            RequestError: if a key is needed, and the request has none or a wrong one.
         """
         if not self._digests:
             return address_of(request)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         digest = _digest(key.strip())
-        # All are compared, and in constant time.
+        # Compare with every key in constant time: the time of the answer must tell nothing.
         known = [hmac.compare_digest(digest, one) for one in self._digests]
         if scheme.lower() != "bearer" or not any(known):
             message = "A valid API key is needed, as 'Authorization: Bearer KEY'."
@@ -381,15 +385,15 @@ class Keys:
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from, or ""."""
+    """Return the address that a request comes from, or ""."""
     return request.client.host if request.client else ""
 
 
 def network_of(host: str) -> str:
-    """Return the address that limits count a host under.
+    """Return the address under which limits count a host.
 
-    One customer of a provider has 2^64 addresses of IPv6 or more: they count as one network.
-    An IPv4 address within IPv6 counts as itself. What is no address is returned as it is.
+    One customer of a provider has 2^64 or more IPv6 addresses, which count as one network.
+    An IPv4 address within IPv6 counts as itself. A host that is no address is returned as it is.
     """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 COMMENT_S = 15.0
 MAX_N = 10
-# A call that has some of its pictures waits so long for room in the queue, or for the rate limit.
+# Seconds that a call with some pictures drawn waits for room in the queue or for the rate limit.
 PATIENCE_S = 120.0
 _PASSING = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)
 
@@ -125,7 +125,7 @@ class _Format:
         """Return a picture's PNG file in this format.
 
         Raises:
-            RequestError: the format has no room for the picture's settings.
+            RequestError: if the format has no room for the picture's settings.
         """
         if self.name == "png":
             return png
@@ -143,7 +143,7 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
     """Build the routes of the OpenAI API."""
     routes = APIRouter(prefix="/v1")
     files = Files()
-    one_at_a_time = CapacityLimiter(1)  # the processors are there for drawing
+    one_at_a_time = CapacityLimiter(1)  # leaves the processors to the drawing
     started_at = int(time.time())
 
     @routes.post("/images/generations", response_class=JSONResponse)
@@ -162,7 +162,7 @@ def router(generator: Generator, keys: Keys) -> APIRouter:
         if ignored := _ignored(body, model.name):
             log.info("Ignored in an OpenAI request: %s", ", ".join(ignored), extra=about(parts[0]))
         await generator.submit(parts[0])
-        # Before anything is answered: the request may end, and be forgotten, in between.
+        # Follow it before the answer begins: it may end, and be forgotten, in between.
         events = _drawn(generator, model, parts, generator.events(parts[0].id))
 
         quality = metadata.QUALITY if body.output_compression is None else body.output_compression
@@ -242,7 +242,7 @@ def _parts(request: Request, images: int, at_once: int) -> Iterator[Request]:
     Picture i is the same as in one large request. Only the first part has previews.
 
     Raises:
-        RequestError: a list of prompts has not one for each picture.
+        RequestError: if a list of texts does not have one for each picture.
     """
     each = {  # the texts that differ from picture to picture
         field: texts
@@ -271,13 +271,13 @@ def _parts(request: Request, images: int, at_once: int) -> Iterator[Request]:
 async def _drawn(
     generator: Generator, model: Model, parts: Sequence[Request], begun: AsyncGenerator[Event]
 ) -> AsyncGenerator[Event]:
-    """Yield the events of all parts, drawn with `model`, with the pictures counted through.
+    """Yield the events of all parts, with the pictures numbered across the parts.
 
     Each part is submitted when the one before it is done, so that a call has one place in the
-    queue. `begun` has the events of the first, which is submitted already.
+    queue. `begun` has the events of the first part, which is submitted already.
 
     Raises:
-        RequestError: a part is refused, or ends without its pictures; no other part follows.
+        RequestError: if a part is refused or ends without its pictures; no other part follows.
     """
     done = 0
     for part in parts:
@@ -295,10 +295,11 @@ async def _drawn(
 async def _admitted(generator: Generator, part: Request, model: Model) -> AsyncGenerator[Event]:
     """Submit a later part of a call that began with `model`, and return its events.
 
-    While there is no room for it, wait: without it, the pictures that are drawn would be lost.
+    While there is no room for it, wait: a failure would lose the pictures already drawn.
 
     Raises:
-        RequestError: another model draws now, or it is refused for another reason, or for too long.
+        RequestError: if another model draws now, if the part is refused for another reason, or if
+            the wait would be longer than `PATIENCE_S`.
     """
     until = time.monotonic() + PATIENCE_S
     while True:
@@ -334,7 +335,7 @@ async def _while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) ->
     try:
         await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise RequestError(messages.ABANDONED, ErrorKind.ABANDONED)  # which nobody reads
+            raise RequestError(messages.ABANDONED, ErrorKind.ABANDONED)  # the client is gone
         return working.result()
     finally:
         working.cancel()
@@ -347,7 +348,7 @@ async def _hung_up(sender: HttpRequest) -> None:
 
 
 async def _never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Add comments: proxies take a stream for dead in which nothing comes for a minute."""
+    """Yield the parts, and comments between them: proxies close a stream silent for a minute."""
     coming: asyncio.Task[bytes | None] | None = None
     try:
         while True:
@@ -360,7 +361,7 @@ async def _never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
             yield part
     finally:
         if coming is not None and not coming.done():
-            coming.cancel()  # which closes `parts`
+            coming.cancel()  # this closes `parts` too
         else:
             await parts.aclose()
 
@@ -376,7 +377,7 @@ async def _stream(
     partial_images: int,
     addresses: Callable[[Sequence[bytes]], list[str]] | None,
 ) -> AsyncGenerator[bytes]:
-    """Yield the events as server-sent events; `addresses`, if they are wanted, makes them."""
+    """Yield the events as server-sent events; `addresses` makes URLs of files, if wanted."""
     previews = 0
     try:
         async with aclosing(followed) as events:

@@ -1,4 +1,4 @@
-"""Pictures that are kept in memory for a while, for clients that ask for an address of each."""
+"""Pictures that are kept in memory for a while, for clients that ask for URLs."""
 
 import secrets
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from serving.generator import RequestError
 from serving.requests.shares import first_to_go
 
-LIFETIME_S = 3600.0  # as long as OpenAI's addresses
+LIFETIME_S = 3600.0  # as long as OpenAI's URLs
 MAX_BYTES = 64 * 2**20
 MAX_FILES = 1000
 
@@ -28,8 +28,8 @@ class File:
 class Files:
     """The files that can be fetched, by names that cannot be guessed.
 
-    They take up a limited amount of memory: the oldest make room for new ones, first those of the
-    client that has most.
+    Their memory is limited: the oldest files make room for new ones, first those of the client
+    that has most.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,11 +42,11 @@ class Files:
 
         Args:
             contents: the files.
-            address: of the client that asks for them.
+            address: address of the client that asks for them.
             output_format: their format, "png", "jpeg" or "webp".
 
         Raises:
-            RequestError: they are too large to be kept together.
+            RequestError: if the files are too large to be kept together.
         """
         if sum(map(len, contents)) > MAX_BYTES or len(contents) > MAX_FILES:
             message = "response_format is 'url', for which these pictures are too large; "
@@ -62,7 +62,7 @@ class Files:
         return names
 
     def find(self, name: str) -> File | None:
-        """Return the file of this name, or None if there is none, or no longer."""
+        """Return the file with this name, or None if there is none any more."""
         self._make_room()
         return self._files.get(name)
 

@@ -14,7 +14,7 @@ from serving.http import errors
 ANY_HOST = "*"
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
-# Nobody can register names under these, so no page elsewhere can have a browser resolve one of
+# Names under these cannot be registered, so no page elsewhere can make a browser resolve one of
 # them to this server (RFC 6761, RFC 6762, ICANN's reservation of .internal).
 _PRIVATE = (".localhost", ".local", ".internal", ".svc", ".cluster.local")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -57,10 +57,10 @@ def _is_address(name: str) -> bool:
 
 
 class CheckedRequests:
-    """Refuses requests that a browser or proxy may have been tricked into sending.
+    """Middleware that refuses requests that a browser or proxy may have been tricked into sending.
 
-    - Requests for a path with control characters: some patterns of routes take a line break at the
-      end for nothing, others do not.
+    - Requests for a path with control characters: some route patterns ignore a line break at the
+      end, others do not.
     - Requests to a host that is not allowed, by `Host` or `X-Forwarded-Host`.
     - Requests that change something, sent by a page of another origin that is not in `origins`.
     - Requests framed twice, by `Content-Length` and `Transfer-Encoding` (RFC 9112, 6.1).
@@ -72,7 +72,7 @@ class CheckedRequests:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with what is wrong."""
+        """Pass a request on, or answer with what is wrong and close the connection."""
         if scope["type"] == "http":
             checks: tuple[Callable[[Scope, Headers], None], ...]
             checks = _check_path, self._check_framing, self._check_host, self._check_origin
@@ -105,7 +105,7 @@ class CheckedRequests:
         origin = headers.get("origin")
         if scope["method"] in _SAFE_METHODS or origin is None or origin in self._origins:
             return
-        # Browsers send it over HTTPS and to this machine, and proxies do not change it.
+        # Browsers send this header over HTTPS and to localhost, and proxies do not change it.
         if headers.get("sec-fetch-site") == "same-origin":
             return
         own = (headers.get("host"), headers.get("x-forwarded-host"))

@@ -1,4 +1,4 @@
-"""Requests and events as JSON: what HTTP takes and gives, and what another instance is sent."""
+"""Requests and events as JSON, for clients over HTTP and between instances."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ _EVENTS: dict[str, type[Event]] = {
     "done": Done,
     "error": Error,
 }
-# One for each kind, made once: making one takes far longer than reading an event with it.
+# Made once for each kind: making a reader takes far longer than reading an event with it.
 _READERS = {name: TypeAdapter[Event](kind) for name, kind in _EVENTS.items()}
 _FILES = {"png", "jpegs", "unblurred"}
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
@@ -47,7 +47,7 @@ Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_IMAGES)]
 
 
 class Body(BaseModel):
-    """What every request for pictures has in common; a field that is not known is an error."""
+    """Fields that all requests for pictures have; an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -75,7 +75,7 @@ class Body(BaseModel):
 
 
 class GenerateBody(Body):
-    """A request for pictures, as a stream of events."""
+    """A request for pictures, which is answered with a stream of events."""
 
     images: int | None = Field(None, ge=1, le=MAX_IMAGES, description="As many as there can be.")
     size: str | None = Field(None, pattern=f"^{SIZE}$", description="WxH")
@@ -92,7 +92,7 @@ class GenerateBody(Body):
 
 
 class LengthBody(BaseModel):
-    """A prompt whose length is asked for."""
+    """A prompt whose tokens are to be counted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -100,7 +100,7 @@ class LengthBody(BaseModel):
 
 
 def to_request(body: Body, model: Model, *, visitor: str, address: str, **others: Any) -> Request:
-    """The request that a body stands for; a seed that it leaves open is drawn here."""
+    """Return the request of a body; a seed that is None is chosen at random."""
     return Request(
         prompt=_frozen(body.prompt),
         negative_prompt=None if body.negative_prompt is None else _frozen(body.negative_prompt),
@@ -117,7 +117,7 @@ def to_request(body: Body, model: Model, *, visitor: str, address: str, **others
 
 
 def generate_fields(body: GenerateBody) -> dict[str, Any]:
-    """What a `GenerateBody` says beyond every other body, as fields of a request."""
+    """Return the fields of a request that only a `GenerateBody` has."""
     return {
         "images": body.images,
         "size": parse_size(body.size),
@@ -129,7 +129,7 @@ def generate_fields(body: GenerateBody) -> dict[str, Any]:
 
 
 def parse_size(size: str | None) -> tuple[int, int] | None:
-    """Width and height out of "1024x768"."""
+    """Return width and height from a text such as "1024x768"; None for None."""
     if size is None:
         return None
     width, _, height = size.partition("x")
@@ -137,7 +137,7 @@ def parse_size(size: str | None) -> tuple[int, int] | None:
 
 
 def from_request(request: Request) -> dict[str, Any]:
-    """The JSON body that asks another instance for the same."""
+    """Return the JSON body that asks another instance for this request's pictures."""
     fields = asdict(request)
     del fields["visitor"], fields["address"]
     fields["size"] = None if request.size is None else "{}x{}".format(*request.size)
@@ -145,7 +145,7 @@ def from_request(request: Request) -> dict[str, Any]:
 
 
 def from_event(event: Event) -> tuple[str, dict[str, Any]]:
-    """An event's name and its JSON fields; pictures are base64."""
+    """Return an event's name and its JSON fields; files are in base64."""
     fields = asdict(event)
     for name in _FILES & fields.keys():
         fields[name] = _each(_encoded, fields[name])
@@ -153,10 +153,10 @@ def from_event(event: Event) -> tuple[str, dict[str, Any]]:
 
 
 def to_event(name: str, data: str) -> Event:
-    """The event that `from_event` made this of.
+    """Return the event from the name and the JSON that `from_event` made of it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: if they are not a valid event.
     """
     if name not in _READERS:
         raise ValueError(f"an event of the unknown kind {name[:40]!r}")
@@ -169,7 +169,7 @@ def to_event(name: str, data: str) -> Event:
 
 
 def _each(change: Callable[[Any], Any], files: Any) -> Any:
-    """One file, or several, changed; None, which is no file, is not."""
+    """Apply `change` to one file, or to each of several; return None for None."""
     if files is None:
         return None
     return [change(file) for file in files] if isinstance(files, list | tuple) else change(files)

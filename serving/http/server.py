@@ -1,4 +1,4 @@
-"""The web server, and how it ends: requests first, connections then."""
+"""The web server, and its shutdown: it ends the requests before the connections."""
 
 import asyncio
 import gc
@@ -14,24 +14,24 @@ from serving.generator import Generator
 from serving.http.middleware import HEAD_WITHIN_S, MAX_CALLS, MAX_CALLS_EACH, PatientProtocol
 from serving.requests.shares import Shares
 
-# Far above the limit of `serving.http.middleware.CallLimit`, which answers politely. Connections
-# past this one are closed without an answer, health checks included.
+# Far above the limits of `serving.http.middleware.CallLimit`, which answers with an error.
+# Connections over these limits are closed without an answer, health checks included.
 MAX_CONNECTIONS = 2 * MAX_CALLS
 MAX_CONNECTIONS_EACH = 2 * MAX_CALLS_EACH
-# Pages fetch their pictures, and those that lost touch come back, when the drawing is done.
+# Seconds after the drawing in which pages fetch their pictures, and disconnected pages come back.
 ANSWERS_ON_S = 5
-# For what is still being sent when every request has ended; idle connections end at once.
+# Seconds to send the last answers when every request has ended; idle connections end at once.
 GOODBYE_S = 10
 
 
 def config(app: Any, host: str, port: int, *, behind_proxy: bool = False) -> uvicorn.Config:
-    """Return how every application is served here.
+    """Return the settings of uvicorn for every application here.
 
-    `behind_proxy`: all connections come from a trusted proxy, which may open as many as it needs.
+    `behind_proxy`: whether all connections come from a trusted proxy, which then has no limit.
     """
 
     class Protocol(PatientProtocol):
-        # One more than uvicorn allows: it answers politely.
+        # One more than uvicorn's own limit, at which it answers with an error.
         counted = Shares(MAX_CONNECTIONS + 1, MAX_CONNECTIONS_EACH)
         addresses = None if behind_proxy else counted
 
@@ -46,19 +46,19 @@ def config(app: Any, host: str, port: int, *, behind_proxy: bool = False) -> uvi
         http=Protocol,
         ws="none",
         limit_concurrency=MAX_CONNECTIONS,
-        # Longer than clients keep theirs: closed while it is used it looks like a lost server.
+        # Longer than clients keep idle connections: one that is closed just as a client uses it
+        # again looks like a lost server.
         timeout_keep_alive=int(HEAD_WITHIN_S),
         timeout_graceful_shutdown=GOODBYE_S,
     )
 
 
 class Server(uvicorn.Server):
-    """Serves until it is told to stop.
+    """Server that finishes its requests when it is told to stop.
 
-    Then no new request is taken in, what waits is told so, and what runs has `stop_within_s`
-    seconds to finish. Meanwhile everything but drawing is still answered, as it is until
-    `answers_on_s` seconds after the last drawing. `end_streams` then ends what is open without a
-    request.
+    New requests are then refused, waiting ones end with an error, and running ones have
+    `stop_within_s` seconds to finish. All other routes are answered until `answers_on_s` seconds
+    after the last drawing. `end_streams` then ends the streams that belong to no request.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class Server(uvicorn.Server):
         self._drew_at = -math.inf
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Opens the generator before the first connection."""
+        """Open the generator before the first connection."""
         await self._generator.open()
-        # Looking for garbage among all that was made for good would stop everybody for a moment.
+        # Exclude the objects made at startup from collection: scanning them pauses every request.
         gc.collect()
         gc.freeze()
         gc.enable()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the requests before the connections; a second Ctrl+C ends the wait for them."""
+        """End the requests before the connections; a second Ctrl+C ends the wait for them."""
         drawing = self._generator.load.running > 0
         if not await self._while_not_forced(self._generator.close(self._stop_within_s)):
             await self._generator.close(0)
@@ -101,13 +101,13 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
+        """Note the time while pictures are drawn; uvicorn calls this ten times a second."""
         if self._generator.load.running:
             self._drew_at = time.monotonic()
         return await super().on_tick(counter)
 
     async def _while_not_forced(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether it is done: it is cut short at a second Ctrl+C."""
+        """Return whether `work` is done; a second Ctrl+C cancels it."""
         doing = asyncio.create_task(work)
         while not doing.done() and not self.force_exit:
             await asyncio.wait([doing], timeout=0.1)

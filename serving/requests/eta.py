@@ -1,4 +1,4 @@
-"""Estimates of how long requests take: one to come, and one under way."""
+"""Estimates of how long a request takes, and how long one under way still takes."""
 
 import time
 from collections.abc import Callable
@@ -10,13 +10,13 @@ _SEEN = 2
 
 
 class StepTime:
-    """A moving average of the seconds that a step of a request takes, all else included."""
+    """Moving average of the seconds per step of a request, with all its other work included."""
 
     def __init__(self) -> None:
         self._step_s: float | None = None
 
     def observe(self, steps: int, seconds: float) -> None:
-        """Add a request that was drawn to the end."""
+        """Add a request that was drawn to the end to the average."""
         step_s = seconds / steps
         old = step_s if self._step_s is None else self._step_s
         self._step_s = old + _NEWEST * (step_s - old)
@@ -27,7 +27,7 @@ class StepTime:
 
 
 class TimeLeft:
-    """The time left of one request, judged by the steps seen since somebody began to watch."""
+    """Time left of one request, estimated from the steps since the first call of `after`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -79,7 +79,7 @@ class Reception(ABC):
 
     @abstractmethod
     async def _draw(self, record: Record) -> None:
-        """Publish the events of a request up to its ending; call `_free` once the next may begin."""
+        """Publish a request's events up to its ending; call `_free` when the next one may begin."""
 
     @abstractmethod
     def _stop(self, record: Record) -> None:

@@ -27,7 +27,7 @@ class Record:
     outdated events, and a late one begins with the current state.
 
     Attributes:
-        ending: the last event, None before.
+        ending: the event that ended it, None before.
         followers: number of iterators over `events` at present.
         followed: whether there was ever a follower.
         accepted_at, started_at, drawn_at, ended_at: `time.monotonic()` when the request was taken

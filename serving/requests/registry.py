@@ -42,7 +42,7 @@ class Desk:
         self._timers: dict[str, dict[str, asyncio.TimerHandle]] = {}
 
     def take_in(self, request: Request) -> Record:
-        """Create the record of a new request, or of one that is submitted again after it was abandoned.
+        """Create the record of a new request, or of an abandoned one that is submitted again.
 
         Raises:
             RequestError: if there is another request with this id.
@@ -110,7 +110,7 @@ class Desk:
             self.end(record, ErrorKind.ABANDONED, messages.ABANDONED)
 
     def _later(self, what: str, seconds: float, record: Record, then: Callable[[], None]) -> None:
-        """Set a timer of a request that is under way, in place of its earlier timer named `what`."""
+        """Set the timer `what` of a request that is under way, in place of an earlier one."""
         if record.ending:
             return
         timers = self._timers.setdefault(record.request.id, {})

@@ -14,7 +14,7 @@ def connect(app: FastAPI) -> None:
     gradios = Path(gr.__file__).parent / "templates" / "frontend" / "gradio.js"
     script = "\n".join(file.read_text(encoding="utf-8") for file in (COMPONENT, gradios))
 
-    # Browsers must revalidate this script: it names other scripts, whose names change with contents.
+    # Not cached, because it names the newest scripts, whose names change with their contents.
     @app.get("/gradio.js", include_in_schema=False)
     async def component() -> Response:
         headers = {"Cache-Control": "no-cache"}
