@@ -2,7 +2,7 @@
 #
 #   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
-#   make run-cluster                the page and two painters under Ray Serve
+#   make run-cluster                the page and two replicas under Ray Serve
 #   make test                       the tests; make test ARGS="-k browser" for some of them
 #   make test-reference             the comparison with torch's diffusers, and with its old Flax
 #                                   pipelines, drawn afresh

@@ -74,13 +74,13 @@ def build(
     """
     key = secrets.token_urlsafe()  # known only to this front-end and its replicas
     ends_within_s = chosen.stop_within + ENDS_ON_S
-    painters = serve.deployment(
+    replicas = serve.deployment(
         ray_actor_options=_host(fleet),
         health_check_period_s=HEALTH_S,
         health_check_timeout_s=2 * HEALTH_S,
         graceful_shutdown_timeout_s=ends_within_s,
         **_scaling(fleet),
-    )(Painter)
+    )(Replica)
     front_end = serve.deployment(
         # On the head node, which stays while nodes with replicas come and go.
         ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
@@ -88,7 +88,7 @@ def build(
         health_check_period_s=HEALTH_S,
         graceful_shutdown_timeout_s=ends_within_s,
     )(FrontEnd)
-    return front_end.bind(chosen, key, painters.bind(chosen, key, load))
+    return front_end.bind(chosen, key, replicas.bind(chosen, key, load))
 
 
 def _host(fleet: Fleet) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class ByDemand:
         return max(said.values(), default=0.0) / self._target, {}
 
 
-class Painter:
+class Replica:
     """Replica: an instance without a page, on a port of its own, compiled and warm once made."""
 
     def __init__(
@@ -208,7 +208,7 @@ class FrontEnd:
     hold a connection, or a place in the queue, for as long as they like.
     """
 
-    async def __init__(self, chosen: Options, key: str, painters: DeploymentHandle) -> None:
+    async def __init__(self, chosen: Options, key: str, replicas: DeploymentHandle) -> None:
         logs.start(chosen.log_format)
         bootstrap.prepare_environment()
         # Gradio reads the environment when it is imported.
@@ -217,7 +217,7 @@ class FrontEnd:
         observer = Observer(log_prompts=chosen.log_prompts)
         keys = bootstrap.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
-        model = await painters.model.remote()  # waits for the first replica
+        model = await replicas.model.remote()  # waits for the first replica
         self._generator = RemoteGenerator(client, [], model, *bootstrap.limits(chosen), observer)
         self._server = page_server.build(self._generator, observer, keys, chosen)
         # Ray starts a new front-end before the old one has ended: both listen on this port.

@@ -32,7 +32,7 @@ from cluster import Fleet
 from serving import settings
 from tools import fleet
 
-PAINTERS = 2
+REPLICAS = 2
 LOADS = (0.5, 0.8)
 VISITORS = 4
 SEED = 7
@@ -61,10 +61,10 @@ def main() -> None:
         judge_stops(toll)
         report.say("killed", toll.report())
     with fleet_on_this_machine(
-        Fleet(min_replicas=1, max_replicas=PAINTERS), settings.read(FLAGS, {}), LOAD
+        Fleet(min_replicas=1, max_replicas=REPLICAS), settings.read(FLAGS, {}), LOAD
     ) as cluster:
-        report.say("second_painter_after_s", round(asyncio.run(_grown(cluster)), 1))
-    record.write("cluster", {"painters": PAINTERS, "step_ms": STEP_MS, "steps": STEPS, **report})
+        report.say("second_replica_after_s", round(asyncio.run(_grown(cluster)), 1))
+    record.write("cluster", {"replicas": REPLICAS, "step_ms": STEP_MS, "steps": STEPS, **report})
     sys.exit(bool(toll.wrong))
 
 
@@ -97,7 +97,7 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
     async with many_connections() as client:
         alone = [await visit(client, cluster.url, BODIES[0]) for _ in range(9)]
         service_s = statistics.median(made.done_s or 0.0 for made in alone[1:])
-        asked = fleet.Fleet(times * PAINTERS / service_s, service_s, 0.0, PAINTERS)
+        asked = fleet.Fleet(times * REPLICAS / service_s, service_s, 0.0, REPLICAS)
         count = int(seconds * asked.arrivals)
         arrivals = fleet.poisson(asked.arrivals, count, random.Random(SEED))
         began = time.monotonic() + 0.1
@@ -107,7 +107,7 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
             return await visit(client, cluster.url, BODIES[0], due=began + at)
 
         made = await asyncio.gather(*(arrive(at) for at in arrivals))
-    simulated = fleet.simulated_waits(arrivals, [service_s] * count, PAINTERS)
+    simulated = fleet.simulated_waits(arrivals, [service_s] * count, REPLICAS)
     return {
         "requests": count,
         "done": sum(one.outcome == "done" for one in made),
@@ -179,7 +179,7 @@ async def _grown(cluster: RayCluster) -> float:
 
     async with many_connections() as client:
         began = time.monotonic()
-        visitors = [asyncio.create_task(ask(client)) for _ in range(4 * PAINTERS)]
+        visitors = [asyncio.create_task(ask(client)) for _ in range(4 * REPLICAS)]
         await _all_there(cluster)
         grown_s = time.monotonic() - began
         over = True
@@ -188,13 +188,13 @@ async def _grown(cluster: RayCluster) -> float:
 
 
 async def _all_there(cluster: RayCluster) -> set[int]:
-    while len(found := cluster.painters()) < PAINTERS:
+    while len(found := cluster.replicas()) < REPLICAS:
         await asyncio.sleep(0.1)
     return found
 
 
 async def _replaced(cluster: RayCluster, before: set[int]) -> None:
-    while len(cluster.painters()) < PAINTERS or cluster.painters() == before:
+    while len(cluster.replicas()) < REPLICAS or cluster.replicas() == before:
         await asyncio.sleep(0.1)
 
 

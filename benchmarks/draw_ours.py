@@ -85,7 +85,7 @@ class Job:
         shapes = Shapes(images, pixels, pixels, TOKENS)
         networks = random_networks(config, jnp.dtype(dtype), NamedSharding(self.mesh, P()))
         self.compiled = CompiledSampler(config, networks, self.mesh, shapes, cache=None, kept={})
-        self.compiled.fill(networks)
+        self.compiled.set_params(networks)
         self._schedule = make_schedule(config.scheduler, options.steps)
         self._table = self.compiled.put_schedule(self._schedule)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -31,9 +30,9 @@ class RayCluster:
         self.dashboard = dashboard
         self._name = name
 
-    def painters(self) -> set[int]:
+    def replicas(self) -> set[int]:
         """Return the process ids of the warm replicas, read from /proc (Linux only)."""
-        return self._processes("Painter")
+        return self._processes("Replica")
 
     def front_ends(self) -> set[int]:
         """Return the front-end's process id."""
@@ -62,7 +61,7 @@ def fleet_on_this_machine(
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     name, port = f"fleet-{secrets.token_hex(4)}", free_port()
-    chosen = replace(chosen, host="127.0.0.1", port=port)
+    chosen = chosen.model_copy(update={"host": "127.0.0.1", "port": port})
     started = ray.init(
         num_cpus=fleet.max_replicas,
         include_dashboard=True,
@@ -87,7 +86,7 @@ def _wait_until_ready(url: str, within_s: float = 60) -> None:
     deadline = time.monotonic() + within_s
     while not is_ready(url):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"no painter has told {url} of itself within {within_s} s")
+            raise RuntimeError(f"no replica has announced itself at {url} within {within_s} s")
         time.sleep(0.05)
 
 

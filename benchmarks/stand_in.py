@@ -99,7 +99,8 @@ class StandIn:
 
 def load(step_ms: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
     """Return a `StandIn` in the form of `serving.bootstrap.load_pipeline`'s result."""
-    return cast(SDXLPipeline, StandIn(step_ms / 1000, chosen.images, chosen.steps)), False
+    pipe = StandIn(step_ms / 1000, chosen.images_per_request, chosen.steps)
+    return cast(SDXLPipeline, pipe), False
 
 
 def main() -> None:

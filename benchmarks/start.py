@@ -44,7 +44,7 @@ def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
     import jax
 
     from benchmarks.full_size import read_published
-    from pipeline.runtime.compiled import CompiledSampler, load_kept, make_mesh
+    from pipeline.runtime.compiled import CompiledSampler, load_cached, make_mesh
     from pipeline.runtime.executable_cache import ExecutableCache
     from pipeline.runtime.loading import network_dtype, trace_networks, without_collecting_garbage
     from pipeline.runtime.programs import Networks, Shapes
@@ -56,7 +56,7 @@ def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
     config = read_published()
     cache = ExecutableCache(cache_dir)
     with without_collecting_garbage(), ThreadPoolExecutor(1) as threads:
-        keeping = threads.submit(load_kept, config, dtype, mesh, shapes, cache)
+        keeping = threads.submit(load_cached, config, dtype, mesh, shapes, cache)
         networks = Networks.named(trace_networks(config, dtype, cache))
         compiled = CompiledSampler(config, networks, mesh, shapes, cache, keeping.result())
     return {

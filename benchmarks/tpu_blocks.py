@@ -27,7 +27,7 @@ from benchmarks import record
 from benchmarks.roofline import CHIPS, whole_and_loop
 from pipeline.checkpoints.weights import shape_rngs
 from pipeline.kernels.matmul_conv import CompilerOptions
-from pipeline.models.layers import ResnetBlock, Upsample, folded
+from pipeline.models.layers import ResnetBlock, Upsample, merge_kernels
 from pipeline.models.unet import TransformerBlock
 
 BATCH = 1  # one half of guidance
@@ -49,7 +49,9 @@ def resnet(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
 
 def upsample(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
     """Return the constructor of an upsampling layer from side x side, and input shapes."""
-    return lambda **options: folded(Upsample(width, **options)), ((BATCH, side, side, width),)
+    return lambda **options: merge_kernels(Upsample(width, **options)), (
+        (BATCH, side, side, width),
+    )
 
 
 BLOCKS = {

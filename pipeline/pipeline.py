@@ -32,7 +32,7 @@ from pipeline.request import (
     checked_latents,
     image_size,
 )
-from pipeline.runtime.compiled import CompiledSampler, load_kept, make_mesh, place_on
+from pipeline.runtime.compiled import CompiledSampler, load_cached, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.loading import (
     Timed,
@@ -516,11 +516,11 @@ def _load(
     before anything is compiled.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
-        keeping = threads.submit(load_kept, config, dtype, mesh, shapes, cache)
+        keeping = threads.submit(load_cached, config, dtype, mesh, shapes, cache)
         tokenizers = load_tokenizers(checkpoint.folder, config, cache)
         found = find_networks(checkpoint, config, dtype, cache)
         loading = threads.submit(load_networks, found, place_on(mesh))
         empty = Networks.named({name: stored.module for name, stored in found.items()})
         compiled = CompiledSampler(config, empty, mesh, shapes, cache, keeping.result())
-    compiled.fill(loading.result())
+    compiled.set_params(loading.result())
     return tokenizers, compiled

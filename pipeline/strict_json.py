@@ -12,7 +12,7 @@ from pipeline.errors import CheckpointError
 LARGEST = 2**20  # limit of a count or width in a configuration; more is a mistake or an attack
 
 
-class Keys:
+class StrictJson:
     """A JSON file whose keys are taken one at a time; `finish` refuses the keys that are left."""
 
     def __init__(self, path: Path):
@@ -48,8 +48,8 @@ class Keys:
             raise self.error(key, value, f"a value of type {kind.__name__}")
         return value
 
-    def inner(self, key: str) -> "Keys":
-        """Return the object under `key` as `Keys`; an empty one if the key is missing."""
+    def inner(self, key: str) -> "StrictJson":
+        """Return the object under `key` as `StrictJson`; an empty one if the key is missing."""
         values = self.values.pop(key, None)
         values = {} if values is None else values
         if not isinstance(values, dict):

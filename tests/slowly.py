@@ -17,7 +17,7 @@ import app
 from pipeline import BUNDLED, SDXLPipeline
 from serving import bootstrap
 from serving.generator import Event
-from serving.requests.lifecycle import Reception
+from serving.requests.lifecycle import RequestLifecycle
 from serving.settings import Options
 
 END_S = 0.5
@@ -61,12 +61,12 @@ async def ending_slowly(events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
 
 def end_slowly() -> None:
     """Delay the end of every request's events."""
-    told = Reception.events
+    told = RequestLifecycle.events
 
-    def events(self: Reception, request_id: str) -> AsyncGenerator[Event]:
+    def events(self: RequestLifecycle, request_id: str) -> AsyncGenerator[Event]:
         return ending_slowly(told(self, request_id))
 
-    Reception.events = events
+    RequestLifecycle.events = events
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.checkpoints.weights import find, shape_rngs
+from pipeline.checkpoints.weights import match_weights, shape_rngs
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.config import Config, read_config
 from pipeline.models.unet import UNet
@@ -64,7 +64,7 @@ def load_networks(folder: Path) -> Networks:
 def load_module(kind: Callable[..., M], config: object, folder: Path) -> M:
     """Load one network in float32 from its component's folder."""
     network = nnx.eval_shape(lambda: kind(config, dtype=jnp.float32, rngs=shape_rngs()))
-    return find(network, folder).load(jnp.asarray)
+    return match_weights(network, folder).load(jnp.asarray)
 
 
 def compiled(function: Callable[..., R]) -> Callable[..., R]:

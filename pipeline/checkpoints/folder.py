@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.checkpoints.tensors import choose_weight_files, open_tensors
 from pipeline.errors import CheckpointError
 from pipeline.models.config import family, read_config
-from pipeline.strict_json import Keys
+from pipeline.strict_json import StrictJson
 
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
 OTHER_NETWORKS = ("unet", "vae")
@@ -61,7 +61,7 @@ class Needed(NamedTuple):
     weights: dict[str, list[str]]
 
 
-class Wanted(NamedTuple):
+class FetchOptions(NamedTuple):
     """The options of `pipeline.checkpoints.source.fetch`, which describes them."""
 
     prefer_fp16: bool
@@ -110,7 +110,7 @@ def _safety_checker_weights(names: Collection[str], prefer_fp16: bool) -> list[s
         raise CheckpointError(f"{error} (or turn the safety checker off)") from None
 
 
-def check(folder: Path, where: str, names: Collection[str], wanted: Wanted) -> Needed:
+def check(folder: Path, where: str, names: Collection[str], wanted: FetchOptions) -> Needed:
     """Return the needed files among `names`; `folder` must already have the configuration.
 
     Raises:
@@ -133,7 +133,7 @@ def check(folder: Path, where: str, names: Collection[str], wanted: Wanted) -> N
 def _what_else(folder: Path) -> str:
     """Describe the contents of a folder that holds no checkpoint, for an error message."""
     try:
-        name = Keys(folder / LONE_CONFIG).values["_class_name"]
+        name = StrictJson(folder / LONE_CONFIG).values["_class_name"]
     except (CheckpointError, KeyError):
         return "a single file with all weights is not supported"
     return f"its {LONE_CONFIG} is that of a lone {name}{family(name)}"

@@ -28,7 +28,7 @@ from pipeline.checkpoints.folder import (
     LONE_CONFIG,
     SAFETY_CHECKER_FILES,
     Checkpoint,
-    Wanted,
+    FetchOptions,
     check,
     list_folder,
 )
@@ -36,7 +36,7 @@ from pipeline.errors import CheckpointError
 from pipeline.models.config import names_safety_checker
 
 
-def download(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
+def download(model: str, revision: str | None, wanted: FetchOptions) -> Checkpoint:
     """Download the files of a checkpoint that `pipeline.checkpoints.source.fetch` needs.
 
     Raises:
@@ -53,7 +53,7 @@ def download(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
         return _from_cache(model, revision, wanted, error)
 
 
-def _from_hub(model: str, revision: str | None, wanted: Wanted) -> Checkpoint:
+def _from_hub(model: str, revision: str | None, wanted: FetchOptions) -> Checkpoint:
     if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit is not looked up
         _check_that_it_answers(model, revision)
     resolved = resolve_revision(model, revision=revision)
@@ -88,7 +88,9 @@ def _check_that_it_answers(model: str, revision: str | None) -> None:
         return
 
 
-def _from_cache(model: str, revision: str | None, wanted: Wanted, reason: Exception) -> Checkpoint:
+def _from_cache(
+    model: str, revision: str | None, wanted: FetchOptions, reason: Exception
+) -> Checkpoint:
     """Return the checkpoint from the cache, in whichever precision is there.
 
     Raises:

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.checkpoints.folder import Checkpoint, Wanted, check, list_folder
+from pipeline.checkpoints.folder import Checkpoint, FetchOptions, check, list_folder
 from pipeline.errors import CheckpointError
 
 
@@ -33,7 +33,7 @@ def fetch(
         CheckpointError: if there is no such checkpoint or no access to it, if it is incomplete or
             not supported, or if it cannot be downloaded or stored.
     """
-    wanted = Wanted(prefer_fp16, scheduler, safety_checker)
+    wanted = FetchOptions(prefer_fp16, scheduler, safety_checker)
     folder = Path(model)
     with suppress(RuntimeError):  # "~name" of an unknown user
         folder = folder.expanduser()

@@ -17,7 +17,7 @@ from flax import nnx
 
 from pipeline.checkpoints.tensors import TensorFiles, open_tensors
 from pipeline.errors import CheckpointError
-from pipeline.kernels.matmul_conv import summed_taps
+from pipeline.kernels.matmul_conv import merged_upsample_kernels
 
 # Patterns in the names of modules here, and their replacements in a checkpoint.
 NAMES = (
@@ -53,7 +53,7 @@ OLD_NAMES = (
 # Buffers 0, 1, 2, ... that older versions of CLIP's encoders saved.
 IGNORED = re.compile(r"^((text|vision)_model\.)*embeddings\.position_ids$")
 
-Place = Callable[[np.ndarray], jax.Array]
+DevicePut = Callable[[np.ndarray], jax.Array]
 M = TypeVar("M", bound=nnx.Module)
 
 
@@ -104,7 +104,7 @@ def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
     if path[-1] not in ("kernel", "taps"):
         return tensor
     kernel = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
-    return summed_taps(kernel.astype(np.float32)) if path[-1] == "taps" else kernel
+    return merged_upsample_kernels(kernel.astype(np.float32)) if path[-1] == "taps" else kernel
 
 
 def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
@@ -137,7 +137,7 @@ def shape_rngs() -> nnx.Rngs:
 
 
 @dataclass(frozen=True)
-class Stored(Generic[M]):
+class PendingWeights(Generic[M]):
     """A module whose parameters are still to be read from the files of a component's folder.
 
     Attributes:
@@ -149,7 +149,7 @@ class Stored(Generic[M]):
     _files: Sequence[str] | None
     _sources: dict[Any, list[str]]
 
-    def load(self, place: Place, progress: Callable[[int], object] = lambda _: None) -> M:
+    def load(self, place: DevicePut, progress: Callable[[int], object] = lambda _: None) -> M:
         """Return the module with its parameters; one tensor at a time is read, cast and placed.
 
         Args:
@@ -171,7 +171,7 @@ class Stored(Generic[M]):
         return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
-def find(module: M, folder: Path, names: Sequence[str] | None = None) -> Stored[M]:
+def match_weights(module: M, folder: Path, names: Sequence[str] | None = None) -> PendingWeights[M]:
     """Find a module's parameters in the safetensors files of a component's folder.
 
     Args:
@@ -185,7 +185,7 @@ def find(module: M, folder: Path, names: Sequence[str] | None = None) -> Stored[
     """
     with open_tensors(folder, names) as files:
         params = dict(nnx.to_flat_state(nnx.state(module)))
-        return Stored(module, folder, names, _match(folder, files, params))
+        return PendingWeights(module, folder, names, _match(folder, files, params))
 
 
 def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:

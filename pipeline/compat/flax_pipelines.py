@@ -33,10 +33,10 @@ from pipeline.models.safety_checker import SafetyChecker
 from pipeline.request import check_count, image_size
 from pipeline.runtime import sampler
 from pipeline.runtime.loading import (
-    blueprints,
     find_networks,
     load_networks,
     load_tokenizers,
+    module_factories,
     network_dtype,
 )
 from pipeline.schedulers.methods import REMEMBERED, State, make_schedule
@@ -76,7 +76,7 @@ class FlaxDiffusionPipeline:
     def __init__(self, config: Config, tokenizers: Tokenizers, checker: SafetyChecker | None):
         self._config = config
         self._tokenizers = tokenizers
-        self._blueprints = blueprints(config)
+        self._blueprints = module_factories(config)
         self._blueprints.pop("safety_checker", None)
         self._check = None if checker is None else _on_first_device(checker)
         self._xl = config.text_encoder_2 is not None
@@ -265,7 +265,7 @@ class FlaxDiffusionPipeline:
         if missing:
             raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
         return {
-            name: parameters.fill(name, make, _suited(params[name]))
+            name: parameters.set_params(name, make, _suited(params[name]))
             for name, make in self._blueprints.items()
         }
 

@@ -17,7 +17,7 @@ def to_dict(network: nnx.Module) -> dict[str, Any]:
     return unflatten_dict({_names(path): param.get_value() for path, param in flat})
 
 
-def fill(
+def set_params(
     name: str, make: Callable[[DTypeLike], nnx.Module], params: Mapping[str, Any]
 ) -> nnx.Module:
     """Return a network with the given parameters, which computes in their dtype.

@@ -136,7 +136,7 @@ def _product(framed: Array, kernel: Array, stride: int) -> Array:
     return sum(done, start=jnp.float32(0)).astype(kernel.dtype)
 
 
-def summed_taps(kernel: A) -> A:
+def merged_upsample_kernels(kernel: A) -> A:
     """Return the four 2x2 kernels that replace upsampling by 2 and a 3x3 kernel `[3, 3, I, O]`.
 
     The result is `[2, 2, 2, 2, I, O]`: row and column in the 2x2 block of output pixels, then rows

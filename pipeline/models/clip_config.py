@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import CheckpointError
-from pipeline.strict_json import Keys
+from pipeline.strict_json import StrictJson
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 BICUBIC = 3  # Pillow's number for bicubic resampling
@@ -88,7 +88,7 @@ def read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderCo
     Raises:
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
-    keys = Keys(path)
+    keys = StrictJson(path)
     keys.one_of("model_type", ("clip_text_model",))
     projection_dim = keys.size("projection_dim", 512)
     config = TextEncoderConfig(
@@ -123,7 +123,7 @@ def read_safety_checker(folder: Path) -> SafetyCheckerConfig:
 
 
 def _read_safety_checker(folder: Path) -> SafetyCheckerConfig:
-    keys = Keys(folder / "safety_checker/config.json")
+    keys = StrictJson(folder / "safety_checker/config.json")
     keys.one_of("model_type", ("clip",))
     projection_dim = keys.size("projection_dim", 512)
     # If a file has vision_config_dict, transformers reads it and ignores vision_config.
@@ -135,12 +135,12 @@ def _read_safety_checker(folder: Path) -> SafetyCheckerConfig:
     _drop_notes(keys)
     keys.finish()
     shortest_edge, mean, std = _read_preprocessor(
-        Keys(folder / "feature_extractor/preprocessor_config.json"), vision.image_size
+        StrictJson(folder / "feature_extractor/preprocessor_config.json"), vision.image_size
     )
     return SafetyCheckerConfig(vision, projection_dim, shortest_edge, mean, std)
 
 
-def _read_vision_encoder(keys: Keys) -> VisionEncoderConfig:
+def _read_vision_encoder(keys: StrictJson) -> VisionEncoderConfig:
     keys.one_of("model_type", ("clip_vision_model",))
     config = VisionEncoderConfig(
         hidden_size=keys.size("hidden_size", 768),
@@ -164,7 +164,7 @@ def _read_vision_encoder(keys: Keys) -> VisionEncoderConfig:
 
 
 def _read_preprocessor(
-    keys: Keys, image_size: int
+    keys: StrictJson, image_size: int
 ) -> tuple[int, tuple[float, float, float], tuple[float, float, float]]:
     """Return the shortest edge, the mean and the standard deviation."""
     for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
@@ -193,7 +193,7 @@ def _read_preprocessor(
     return shortest_edge, mean, std
 
 
-def _per_colour(keys: Keys, key: str, default: list[float]) -> tuple[float, float, float]:
+def _per_colour(keys: StrictJson, key: str, default: list[float]) -> tuple[float, float, float]:
     value = keys.take(key, list, default)
     right = len(value) == 3 and all(type(item) in (int, float) for item in value)
     # Check the size before converting: an int may be too large for a float.
@@ -203,14 +203,14 @@ def _per_colour(keys: Keys, key: str, default: list[float]) -> tuple[float, floa
     return red, green, blue
 
 
-def _drop_notes(keys: Keys) -> None:
+def _drop_notes(keys: StrictJson) -> None:
     """Drop training-time settings and notes about the file itself."""
     keys.drop("architectures", "attention_dropout", "dropout", "initializer_factor")
     keys.drop("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype")
     keys.drop("dtype", "transformers_version", "gradient_checkpointing", "tie_word_embeddings")
 
 
-def _check_heads(keys: Keys, config: EncoderConfig) -> None:
+def _check_heads(keys: StrictJson, config: EncoderConfig) -> None:
     if config.hidden_size % config.num_attention_heads:
         right = f"a divisor of hidden_size = {config.hidden_size}"
         raise keys.error("num_attention_heads", config.num_attention_heads, right)

@@ -20,7 +20,7 @@ from pipeline.models.clip_config import (
     read_text_encoder,
 )
 from pipeline.schedulers.config import SCHEDULERS, SchedulerConfig, read_scheduler
-from pipeline.strict_json import Keys
+from pipeline.strict_json import StrictJson
 
 XL = "StableDiffusionXLPipeline"
 SD = "StableDiffusionPipeline"  # versions 1 and 2
@@ -176,7 +176,7 @@ def read_config(
 
 
 def _read_model_index(path: Path, chosen_scheduler: str | None) -> _Index:
-    keys = Keys(path)
+    keys = StrictJson(path)
     name = keys.values.get("_class_name")
     if name not in (XL, SD):
         raise keys.error("_class_name", name, f"{XL!r} or {SD!r}{family(name)}")
@@ -207,7 +207,7 @@ def _read_model_index(path: Path, chosen_scheduler: str | None) -> _Index:
     return _Index(xl, scheduler[1], force_zeros, safety_checker)
 
 
-def _takes_safety_checker(keys: Keys) -> bool:
+def _takes_safety_checker(keys: StrictJson) -> bool:
     value = keys.take("safety_checker", list, [None, None])
     if len(value) != 2 or value[1] not in (None, SAFETY_CHECKER):
         raise keys.error("safety_checker", value, f"the class {SAFETY_CHECKER!r}, or none")
@@ -220,7 +220,7 @@ def names_safety_checker(folder: Path) -> bool:
     A file that is missing or unreadable names none.
     """
     try:
-        values = Keys(folder / "model_index.json").values
+        values = StrictJson(folder / "model_index.json").values
     except CheckpointError:
         return False
     return SAFETY_CHECKER in str(values.get("safety_checker"))
@@ -236,7 +236,7 @@ def family(class_name: object) -> str:
 
 
 def _read_unet(path: Path, *, xl: bool) -> UNetConfig:
-    keys = Keys(path)
+    keys = StrictJson(path)
     channels = keys.sizes("block_out_channels", [320, 640, 1280, 1280])
     blocks = len(channels)
     layers = keys.sizes_per_block("layers_per_block", blocks, 2)
@@ -272,7 +272,7 @@ def _read_unet(path: Path, *, xl: bool) -> UNetConfig:
     return config
 
 
-def _refuse_other_unets(keys: Keys) -> None:
+def _refuse_other_unets(keys: StrictJson) -> None:
     """Refuse options that Stable Diffusion does not use; their neutral values may be present."""
     for key in ("center_input_sample", "class_embeddings_concat", "dual_cross_attention"):
         keys.one_of(key, (False,))
@@ -303,7 +303,7 @@ def _refuse_other_unets(keys: Keys) -> None:
     keys.drop("dropout", "addition_embed_type_num_heads")
 
 
-def _block_types(keys: Keys, key: str, blocks: int, allowed: tuple[str, str]) -> list[bool]:
+def _block_types(keys: StrictJson, key: str, blocks: int, allowed: tuple[str, str]) -> list[bool]:
     """Return for each block whether it has attention."""
     names = keys.take(key, list)
     if len(names) != blocks or any(name not in allowed for name in names):
@@ -312,7 +312,7 @@ def _block_types(keys: Keys, key: str, blocks: int, allowed: tuple[str, str]) ->
 
 
 def _up_depths(
-    keys: Keys, depths: Sequence[Any], layers: Sequence[int], has_attention: Sequence[bool]
+    keys: StrictJson, depths: Sequence[Any], layers: Sequence[int], has_attention: Sequence[bool]
 ) -> tuple[tuple[int, ...], ...]:
     key = "reverse_transformer_layers_per_block"
     if keys.values.get(key) is not None:
@@ -324,7 +324,7 @@ def _up_depths(
 
 
 def _depths(
-    keys: Keys,
+    keys: StrictJson,
     key: str,
     depths: Sequence[Any],
     layers: Sequence[int],
@@ -345,14 +345,14 @@ def _mid_depth(depth: Any) -> int:
     return depth[0] if isinstance(depth, list) else depth
 
 
-def _in_channels(keys: Keys) -> int:
+def _in_channels(keys: StrictJson) -> int:
     value = keys.size("in_channels", 4)
     if value in OTHER_UNETS and keys.values.get("out_channels", 4) == 4:
         raise keys.error("in_channels", value, f"4; this UNet is for {OTHER_UNETS[value]}")
     return value
 
 
-def _addition(keys: Keys) -> AdditionConfig:
+def _addition(keys: StrictJson) -> AdditionConfig:
     keys.one_of("addition_embed_type", ("text_time",), default=None)
     return AdditionConfig(
         time_embed_dim=keys.size("addition_time_embed_dim"),
@@ -360,7 +360,7 @@ def _addition(keys: Keys) -> AdditionConfig:
     )
 
 
-def _sample_size(keys: Keys, *, xl: bool) -> tuple[int, int]:
+def _sample_size(keys: StrictJson, *, xl: bool) -> tuple[int, int]:
     value = keys.values.get("sample_size")
     if not xl and _before_0_9(keys) and type(value) is int and value < LEGACY_SAMPLE_SIZE:
         value = keys.values["sample_size"] = LEGACY_SAMPLE_SIZE
@@ -373,19 +373,19 @@ def _sample_size(keys: Keys, *, xl: bool) -> tuple[int, int]:
     return size, size
 
 
-def _before_0_9(keys: Keys) -> bool:
+def _before_0_9(keys: StrictJson) -> bool:
     """Return whether a version of diffusers before 0.9 wrote the file."""
     return bool(re.match(r"0\.[0-8]\.", str(keys.values.get("_diffusers_version"))))
 
 
-def _optional_size(keys: Keys, key: str, default: int) -> int:
+def _optional_size(keys: StrictJson, key: str, default: int) -> int:
     if keys.values.get(key) is None:
         keys.drop(key)
         return default
     return keys.size(key)
 
 
-def _check_unet(keys: Keys, config: UNetConfig) -> None:
+def _check_unet(keys: StrictJson, config: UNetConfig) -> None:
     for channels, heads in zip(config.block_out_channels, config.num_attention_heads, strict=True):
         if channels % heads:
             raise keys.error("attention_head_dim", heads, f"a divisor of {channels} channels")
@@ -400,7 +400,7 @@ def _check_unet(keys: Keys, config: UNetConfig) -> None:
 
 
 def _read_vae(path: Path) -> VAEConfig:
-    keys = Keys(path)
+    keys = StrictJson(path)
     channels = keys.sizes("block_out_channels", [64])
     for key, name in (
         ("down_block_types", "DownEncoderBlock2D"),
@@ -440,7 +440,7 @@ def _read_vae(path: Path) -> VAEConfig:
     return config
 
 
-def _per_channel(keys: Keys, key: str, channels: int) -> tuple[float, ...] | None:
+def _per_channel(keys: StrictJson, key: str, channels: int) -> tuple[float, ...] | None:
     value = keys.values.pop(key, None)
     if value is None:
         return None

@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from pipeline.kernels.attention import cross_attention, self_attention
-from pipeline.kernels.matmul_conv import convolution, dot_general, summed_taps
+from pipeline.kernels.matmul_conv import convolution, dot_general, merged_upsample_kernels
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -275,15 +275,17 @@ class Upsample(nnx.Module):
         made = conv(width, width, dtype=dtype, rngs=rngs)
         self.kernel, self.bias = made.kernel, made.bias
 
-    def fold(self) -> None:
+    def merge_kernel(self) -> None:
         """Replace the kernel by its summed taps, for a network that is no longer trained."""
-        self.taps = nnx.Param(summed_taps(self.kernel[...]))
+        self.taps = nnx.Param(merged_upsample_kernels(self.kernel[...]))
         del self.kernel
 
     @jax.named_scope("upsample")
     def __call__(self, x: Array) -> Array:
         """Upsample `[B, H, W, C] -> [B, 2H, 2W, C]`."""
-        taps = self.taps[...] if hasattr(self, "taps") else summed_taps(self.kernel[...])
+        taps = (
+            self.taps[...] if hasattr(self, "taps") else merged_upsample_kernels(self.kernel[...])
+        )
         b, h, w, c = x.shape
         rows = []
         for i in range(2):
@@ -299,12 +301,12 @@ def _conv_2x2(x: Array, kernel: Array, i: int, j: int) -> Array:
     return convolution(x, kernel, (1, 1), ((1 - i, i), (1 - j, j)))
 
 
-def folded(network: M) -> M:
-    """Fold the network's `Upsample` layers in place (see `Upsample.fold`) and return the network.
+def merge_kernels(network: M) -> M:
+    """Merge the kernels of a network's `Upsample` layers in place, and return the network.
 
-    The network is then ready for inference, not for training.
+    A network with merged kernels computes with fewer multiplications and cannot be trained.
     """
     for _, part in nnx.iter_modules(network):
         if isinstance(part, Upsample):
-            part.fold()
+            part.merge_kernel()
     return network

@@ -55,21 +55,21 @@ def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
     return partial(jax.device_put, device=NamedSharding(mesh, P()))
 
 
-class Kept(NamedTuple):
+class CachedExecutable(NamedTuple):
     """An executable from the cache, and the seconds that it took to load."""
 
     executable: jax.stages.Compiled
     seconds: float
 
 
-def load_kept(
+def load_cached(
     config: Config,
     dtype: np.dtype[Any],
     mesh: Mesh,
     shapes: Shapes,
     cache: ExecutableCache | None,
     without: Collection[str] = (),
-) -> dict[str, Kept]:
+) -> dict[str, CachedExecutable]:
     """Load the executables of a `CompiledSampler` that are in the cache, by program name.
 
     Only the networks' configuration and dtype are needed, so the rest of a checkpoint can be read
@@ -78,14 +78,14 @@ def load_kept(
     if cache is None:
         return {}
 
-    def load(name: str) -> Kept | None:
+    def load(name: str) -> CachedExecutable | None:
         start = time.perf_counter()
-        about = programs.about(name, config, dtype, mesh, shapes)
-        executable = cache.load(name, about, list(mesh.devices.flat))
+        cache_key = programs.cache_key(name, config, dtype, mesh, shapes)
+        executable = cache.load(name, cache_key, list(mesh.devices.flat))
         seconds = time.perf_counter() - start
-        return None if executable is None else Kept(executable, seconds)
+        return None if executable is None else CachedExecutable(executable, seconds)
 
-    names = [name for name in programs.names(config, mesh) if name not in without]
+    names = [name for name in programs.program_names(config, mesh) if name not in without]
     with ThreadPoolExecutor(len(names), thread_name_prefix="load") as threads:
         found = zip(names, threads.map(load, names), strict=True)
         return {name: kept for name, kept in found if kept is not None}
@@ -95,12 +95,12 @@ class CompiledSampler:
     """The sampler's functions as executables for one set of shapes.
 
     The constructor compiles; the methods only run executables. They need the networks' parameters,
-    which `fill` sets, so that compilation can run while the parameters are read.
+    which `set_params` sets, so that compilation can run while the parameters are read.
 
     Args:
         networks: the networks; shapes and dtypes suffice in place of their parameters.
         cache: stores the compiled executables; None stores nothing.
-        kept: the result of `load_kept` for the same arguments; these programs are not compiled.
+        kept: the result of `load_cached` for the same arguments; these programs are not compiled.
         shared: executables of a sampler of another size that serve this one too.
 
     Attributes:
@@ -117,7 +117,7 @@ class CompiledSampler:
         mesh: Mesh,
         shapes: Shapes,
         cache: ExecutableCache | None,
-        kept: Mapping[str, Kept],
+        kept: Mapping[str, CachedExecutable],
         shared: Mapping[str, jax.stages.Compiled] = MappingProxyType({}),
     ):
         self.mesh = mesh
@@ -133,14 +133,16 @@ class CompiledSampler:
         self.seconds = {name: found.seconds for name, found in kept.items()}
         for name, seconds in self.seconds.items():
             log.info("loaded %s in %.1f s", name, seconds)
-        missing = [name for name in programs.names(config, mesh) if name not in self.executables]
+        missing = [
+            name for name in programs.program_names(config, mesh) if name not in self.executables
+        ]
         self._compile_all(missing)
         self.compile_seconds = {
             kind: sum(seconds for name, seconds in self.seconds.items() if (name in kept) == hit)
             for kind, hit in (("hit", True), ("miss", False))
         }
 
-    def fill(self, networks: Networks) -> None:
+    def set_params(self, networks: Networks) -> None:
         """Set the networks again, now with their parameters."""
         self._networks, self._weights = networks, programs.weights(networks)
 
@@ -152,11 +154,11 @@ class CompiledSampler:
         shapes = replace(self.shapes, height=height, width=width)
         dtype = self._networks.unet.dtype
         shared = {name: run for name, run in self.executables.items() if name in programs.SIZELESS}
-        kept = load_kept(self._config, dtype, self.mesh, shapes, self._cache, without=shared)
+        kept = load_cached(self._config, dtype, self.mesh, shapes, self._cache, without=shared)
         other = CompiledSampler(
             self._config, self._networks, self.mesh, shapes, self._cache, kept, shared
         )
-        other.fill(self._networks)
+        other.set_params(self._networks)
         return other
 
     def _compile_all(self, names: list[str]) -> None:
@@ -175,8 +177,8 @@ class CompiledSampler:
         log.info("compiled %s in %.1f s", name, self.seconds[name])
         if self._cache is not None:
             dtype = self._networks.unet.dtype
-            about = programs.about(name, self._config, dtype, self.mesh, self.shapes)
-            self._cache.store(name, about, list(self.mesh.devices.flat), executable)
+            cache_key = programs.cache_key(name, self._config, dtype, self.mesh, self.shapes)
+            self._cache.store(name, cache_key, list(self.mesh.devices.flat), executable)
         return executable
 
     # --- running

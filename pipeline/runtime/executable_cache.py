@@ -64,20 +64,20 @@ class ExecutableCache:
             )
 
     def load(
-        self, name: str, about: object, devices: Sequence[jax.Device]
+        self, name: str, cache_key: object, devices: Sequence[jax.Device]
     ) -> jax.stages.Compiled | None:
-        """Return the executable stored for `about` on `devices`, or None if none can be loaded."""
+        """Return the executable stored under a key for `devices`; None if none can be loaded."""
 
         def read(content: bytes) -> jax.stages.Compiled:
             parts = pickle.loads(content)
             return serialize_executable.deserialize_and_load(*parts, execution_devices=devices)
 
-        return self._load(_file_name(name, about, *_where(devices)), read)
+        return self._load(_file_name(name, cache_key, *_where(devices)), read)
 
     def store(
         self,
         name: str,
-        about: object,
+        cache_key: object,
         devices: Sequence[jax.Device],
         executable: jax.stages.Compiled,
     ) -> None:
@@ -86,14 +86,14 @@ class ExecutableCache:
         def write() -> bytes:
             return pickle.dumps(serialize_executable.serialize(executable))
 
-        self._store(_file_name(name, about, *_where(devices)), write)
+        self._store(_file_name(name, cache_key, *_where(devices)), write)
 
-    def get_made(self, name: str, about: object, make: Callable[[], T]) -> T:
-        """Return the value stored for `about`; make and store it if there is none.
+    def get_or_create(self, name: str, cache_key: object, make: Callable[[], T]) -> T:
+        """Return the value stored for `cache_key`; make and store it if there is none.
 
         The value is anything that can be pickled and is slow to make.
         """
-        file_name = _file_name(name, about)
+        file_name = _file_name(name, cache_key)
         made = self._load(file_name, pickle.loads)
         if made is None:
             made = make()
@@ -136,10 +136,10 @@ def _where(devices: Sequence[jax.Device]) -> tuple[object, str]:
     return kinds, devices[0].client.platform_version
 
 
-def _file_name(name: str, *about: object) -> str:
+def _file_name(name: str, *cache_key: object) -> str:
     """Return a file name with a digest of everything that the stored value depends on."""
     parts = [
-        repr(about),
+        repr(cache_key),
         f"{jax.__version__} {jaxlib.__version__} {flax.__version__} {platform.python_version()}",
         _processor(),
         *(f"{key}={os.environ.get(key, '')}" for key in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),

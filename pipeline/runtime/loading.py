@@ -18,11 +18,11 @@ from tqdm import tqdm
 
 from pipeline.checkpoints import weights
 from pipeline.checkpoints.folder import Checkpoint
-from pipeline.checkpoints.weights import Stored
+from pipeline.checkpoints.weights import PendingWeights
 from pipeline.errors import CheckpointError, InputError
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.config import Config
-from pipeline.models.layers import folded
+from pipeline.models.layers import merge_kernels
 from pipeline.models.safety_checker import SafetyChecker
 from pipeline.models.unet import UNet
 from pipeline.models.vae import VAE
@@ -65,7 +65,7 @@ def load_tokenizers(
     if cache is None:
         tokenizers = load()
     else:
-        tokenizers = cache.get_made("tokenizers", (lengths, identity(folder)), load)
+        tokenizers = cache.get_or_create("tokenizers", (lengths, identity(folder)), load)
     for tokenizer, (name, encoder) in zip(tokenizers.each, encoders.items(), strict=True):
         if tokenizer.vocabulary_size > encoder.vocab_size:
             raise CheckpointError(
@@ -88,13 +88,13 @@ def trace_networks(
         own = {"safety_checker": np.dtype(np.float32)}
         return {
             name: nnx.eval_shape(partial(make, own.get(name, dtype)))
-            for name, make in blueprints(config).items()
+            for name, make in module_factories(config).items()
         }
 
     if cache is None:
         return trace()
     networks = (config.text_encoders, config.unet, config.vae, config.safety_checker)
-    return cache.get_made("shapes", (networks, dtype.name), trace)
+    return cache.get_or_create("shapes", (networks, dtype.name), trace)
 
 
 def find_networks(
@@ -102,7 +102,7 @@ def find_networks(
     config: Config,
     dtype: np.dtype[Any],
     cache: ExecutableCache | None = None,
-) -> dict[str, Stored[Any]]:
+) -> dict[str, PendingWeights[Any]]:
     """Find the networks' parameters in a checkpoint, by the names of the networks' folders.
 
     Only the weight files that were chosen for the checkpoint are read.
@@ -112,32 +112,32 @@ def find_networks(
     """
     networks = trace_networks(config, dtype, cache)
     return {
-        name: weights.find(network, checkpoint.folder / name, checkpoint.weights[name])
+        name: weights.match_weights(network, checkpoint.folder / name, checkpoint.weights[name])
         for name, network in networks.items()
     }
 
 
-def load_networks(found: dict[str, Stored[Any]], place: weights.Place) -> Networks:
+def load_networks(found: dict[str, PendingWeights[Any]], place: weights.DevicePut) -> Networks:
     """Load the parameters that `find_networks` found.
 
     `place` takes each parameter as a host array and puts it where it belongs.
     """
 
-    def load(name: str, stored: Stored[Any]) -> Any:
+    def load(name: str, stored: PendingWeights[Any]) -> Any:
         with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
             return stored.load(place, bar.update)
 
     return Networks.named({name: load(name, stored) for name, stored in found.items()})
 
 
-def blueprints(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
+def module_factories(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
     """Return for each network, by the name of its folder, a function that makes it in a dtype.
 
     The functions are for tracing by `nnx.eval_shape`: the networks have shapes, no parameters.
     """
 
     def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
-        return lambda dtype: folded(make(part, dtype=dtype, rngs=weights.shape_rngs()))
+        return lambda dtype: merge_kernels(make(part, dtype=dtype, rngs=weights.shape_rngs()))
 
     encoders = {
         name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()

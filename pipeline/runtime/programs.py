@@ -85,7 +85,7 @@ class Program:
         return jitted.lower(*self.args).compile(self.options)
 
 
-def names(config: Config, mesh: Mesh) -> list[str]:
+def program_names(config: Config, mesh: Mesh) -> list[str]:
     """Return the names of the programs, the slowest to compile first."""
     # Guidance halves on different devices run at the same time, so a program without guidance
     # would save nothing there.
@@ -94,7 +94,9 @@ def names(config: Config, mesh: Mesh) -> list[str]:
     return ["denoise", *unguided, "decode", "encode", "noise", "vary", *check]
 
 
-def about(name: str, config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: Shapes) -> object:
+def cache_key(
+    name: str, config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: Shapes
+) -> object:
     """Return the key under which a compiled program is cached.
 
     `ExecutableCache` adds this package's source and the devices. The scheduler is not in the key,

@@ -21,7 +21,7 @@ from pipeline.models.vae import VAE
 from pipeline.schedulers import methods
 from pipeline.schedulers.methods import State, Table
 
-Spread = Callable[[Array], Array]
+Collective = Callable[[Array], Array]
 
 
 class Conditioning(NamedTuple):
@@ -51,7 +51,7 @@ def encode(
     input_ids: Array,
     zero_negative: Array,
     add_time_ids: Array | None,
-    shard: Spread = lambda x: x,
+    shard: Collective = lambda x: x,
 ) -> Conditioning:
     """Encode the prompts.
 
@@ -123,7 +123,7 @@ def _key(seed: Array) -> Array:
     return jax.random.key(seed, impl="threefry2x32")
 
 
-def prepare(unet: UNet, conditioning: Conditioning, shard: Spread = lambda x: x) -> Context:
+def prepare(unet: UNet, conditioning: Conditioning, shard: Collective = lambda x: x) -> Context:
     """Return the UNet's context of the prompts, the same in all steps; leaves `[2, B, ...]`."""
     embeds, pooled, time_ids = conditioning
     told = [shard(_joined(embeds))]
@@ -142,7 +142,7 @@ def denoise(
     guidance_scale: Array,
     start: Array,
     stop: Array,
-    gather: Spread = lambda x: x,
+    gather: Collective = lambda x: x,
     one_by_one: bool = False,
 ) -> State:
     """Run evaluations `start` to `stop` with classifier-free guidance (Ho and Salimans 2022).

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.strict_json import Keys
+from pipeline.strict_json import StrictJson
 
 # diffusers' class of each scheduler, by the name that an operator uses.
 SCHEDULERS = {
@@ -95,7 +95,7 @@ def read_scheduler(
     Raises:
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
-    keys = Keys(path)
+    keys = StrictJson(path)
     name = chosen or _name(keys, named)
     spacings = ["linspace", "leading", "trailing"]
     config = SchedulerConfig(
@@ -135,7 +135,7 @@ def read_scheduler(
     return config
 
 
-def _name(keys: Keys, named: str) -> str:
+def _name(keys: StrictJson, named: str) -> str:
     value = keys.values.get("_class_name")
     if value not in SCHEDULERS.values():
         raise keys.error("_class_name", value, " or ".join(map(repr, SCHEDULERS.values())))
@@ -144,14 +144,14 @@ def _name(keys: Keys, named: str) -> str:
     return next(name for name, class_name in SCHEDULERS.items() if class_name == value)
 
 
-def _steps_offset(keys: Keys) -> int:
+def _steps_offset(keys: StrictJson) -> int:
     value = keys.take("steps_offset", int, 0)
     if value < 0:
         raise keys.error("steps_offset", value, "0 or more")
     return value
 
 
-def _check_offset(keys: Keys, config: SchedulerConfig, *, xl: bool) -> None:
+def _check_offset(keys: StrictJson, config: SchedulerConfig, *, xl: bool) -> None:
     """Refuse an offset that takes a run past the training timesteps.
 
     diffusers adds the offset only with "leading" spacing. An offset that is too large makes it fail

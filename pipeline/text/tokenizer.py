@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import CheckpointError
-from pipeline.strict_json import Keys
+from pipeline.strict_json import StrictJson
 
 if TYPE_CHECKING:
     from transformers import CLIPTokenizer
@@ -160,7 +160,7 @@ def read_length(folder: Path) -> int:
     Raises:
         CheckpointError: if the configuration is missing, or has no length.
     """
-    keys = Keys(folder / NAMES[0] / "tokenizer_config.json")
+    keys = StrictJson(folder / NAMES[0] / "tokenizer_config.json")
     return keys.take("model_max_length", int, keys.values.get("max_len", ...))  # its former name
 
 

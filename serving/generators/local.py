@@ -31,7 +31,7 @@ from serving.generator import (
 from serving.generators.previews import Previews
 from serving.logs import about
 from serving.metrics import Observer
-from serving.requests.lifecycle import Reception
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
@@ -44,7 +44,7 @@ Publish = Callable[[Event], object]
 _STUCK = 1 / 5
 
 
-class LocalGenerator(Reception):
+class LocalGenerator(RequestLifecycle):
     """A `serving.generator.Generator` over a pipeline in this process.
 
     A single thread does all the drawing. So two requests never use the devices at the same time,
@@ -166,7 +166,7 @@ class LocalGenerator(Reception):
 
         def publish(event: Event) -> None:
             self._heard_at = time.monotonic()
-            loop.call_soon_threadsafe(self._desk.publish, record, event)
+            loop.call_soon_threadsafe(self._registry.publish, record, event)
 
         def generate() -> Result | Error:
             with self._heard():
@@ -178,7 +178,7 @@ class LocalGenerator(Reception):
         if isinstance(drawn, Result):
             self._step_time.observe(request.num_inference_steps, time.monotonic() - began)
         self._free(record)
-        self._desk.publish(record, await self._ending(record, drawn))
+        self._registry.publish(record, await self._ending(record, drawn))
 
     async def _ending(self, record: Record, drawn: Result | Error) -> Done | Error:
         """Publish the pictures, if there are any, and return the ending of the request."""
@@ -186,7 +186,7 @@ class LocalGenerator(Reception):
             return drawn
         request = record.request
         for image in await _encoded(drawn, request.images, self._reveal and request.unblurred):
-            self._desk.publish(record, image)
+            self._registry.publish(record, image)
         cut = drawn.truncated + drawn.negative_truncated
         return Done(" … ".join(dict.fromkeys(filter(None, cut))))
 

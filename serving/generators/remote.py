@@ -35,7 +35,7 @@ from serving.http import schemas
 from serving.logs import about
 from serving.metrics import Observer
 from serving.requests import admission
-from serving.requests.lifecycle import Reception
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
@@ -110,7 +110,7 @@ class Backend:
         return self.model is not None and not differences(self.model, model)
 
 
-class RemoteGenerator(Reception):
+class RemoteGenerator(RequestLifecycle):
     """A `serving.generator.Generator` that sends requests to other instances.
 
     Requests wait here, in one queue that is fair to visitors. An instance is sent the next request
@@ -189,7 +189,7 @@ class RemoteGenerator(Reception):
             tried.append(backend)
             if reason:
                 self._observer.retried(reason)
-                self._desk.publish(record, Started(attempt))
+                self._registry.publish(record, Started(attempt))
                 reason = ""
             try:
                 await self._draw_at(backend, record, attempt)
@@ -202,7 +202,7 @@ class RemoteGenerator(Reception):
                     self._rest(backend, error.retry_after_s)
                 if error.reason not in _NOT_BEGUN:
                     attempt, reason = attempt + 1, error.reason
-        self._desk.end(record, ErrorKind.UNAVAILABLE, messages.UNAVAILABLE)
+        self._registry.end(record, ErrorKind.UNAVAILABLE, messages.UNAVAILABLE)
 
     async def _backend_for(self, record: Record, tried: list[Backend]) -> Backend:
         """Return the instance that is to draw a request; its `drawing` has the request's id.
@@ -249,7 +249,7 @@ class RemoteGenerator(Reception):
         if any(backend.agrees(begun_with) for backend in self._backends):
             return True
         if record.images:
-            self._desk.end(record, ErrorKind.UNAVAILABLE, messages.REPLACED)
+            self._registry.end(record, ErrorKind.UNAVAILABLE, messages.REPLACED)
         else:
             self._end_if_impossible(record)
             self._begun_with[record.request.id] = self.model
@@ -262,7 +262,7 @@ class RemoteGenerator(Reception):
         try:
             admission.check(record.request, model, self._blocked)
         except RequestError as error:
-            self._desk.end(record, error.kind, messages.REPLACED)
+            self._registry.end(record, error.kind, messages.REPLACED)
 
     def _place(self, record: Record) -> bool:
         if self._find(record, [], self.model) is None:
@@ -315,7 +315,7 @@ class RemoteGenerator(Reception):
                     if isinstance(event, Error) and event.kind in ELSEWHERE:
                         raise BackendError(event.message, str(event.kind))
                     check(event, record, self._begun_with[request.id])
-                    self._desk.publish(record, event)
+                    self._registry.publish(record, event)
                     if isinstance(event, Step) and event.done == event.total:
                         self._step_time.observe(
                             request.num_inference_steps, time.monotonic() - began

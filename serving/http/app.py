@@ -13,12 +13,12 @@ from serving.http.middleware import (
     MAX_CALLS,
     MAX_CALLS_EACH,
     MCP_PATH,
+    ApiKeys,
     CallLimit,
     ClientAddress,
     Departures,
     GuardedRoutes,
     KeyCheck,
-    Keys,
     PatientBodies,
     SecurityHeaders,
     SmallBodies,
@@ -58,7 +58,7 @@ def build(
         max_calls: limit of calls that are answered at a time; every open page is one.
         max_calls_each: limit of calls that are answered at a time for one address.
     """
-    accepted = Keys(keys)
+    accepted = ApiKeys(keys)
     mcp = McpServer(generator, accepted)
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(

@@ -13,7 +13,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from serving import messages
 from serving.generator import ErrorKind, Event, Generator, RequestError
 from serving.http import schemas
-from serving.http.middleware import Keys, address_of
+from serving.http.middleware import ApiKeys, address_of
 
 # Marks a request that another instance passed on.
 HOP_HEADER = "X-SDXL-Hop"
@@ -23,7 +23,7 @@ RequestId = Annotated[str, Path(pattern=schemas.ID)]
 Followed = tuple[str, AsyncGenerator[Event]]  # id and events of a request
 
 
-def router(generator: Generator, keys: Keys, *, passes_on: bool) -> APIRouter:
+def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter:
     """Build the routes under /v1 that are not OpenAI's.
 
     `passes_on`: whether this instance sends requests to others. It then refuses requests that

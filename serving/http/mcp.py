@@ -21,7 +21,7 @@ from pipeline.request import MAX_IMAGES
 from serving.generator import Done, Error, Event, Generator, Image, Model, Step
 from serving.http import schemas
 from serving.http.errors import as_refusal, first_fault
-from serving.http.middleware import MAX_BODY_BYTES, MCP_PATH, Keys
+from serving.http.middleware import MAX_BODY_BYTES, MCP_PATH, ApiKeys
 
 _OUTPUT = {
     "type": "object",
@@ -54,7 +54,7 @@ class Arguments(schemas.Body):
 class McpServer:
     """MCP server at `MCP_PATH`. It answers inside the context of `run`."""
 
-    def __init__(self, generator: Generator, keys: Keys) -> None:
+    def __init__(self, generator: Generator, keys: ApiKeys) -> None:
         self._generator = generator
         self._keys = keys
         self._server: Server[Any, HttpRequest] = Server(f"{generator.model.family} on JAX")

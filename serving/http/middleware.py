@@ -156,7 +156,7 @@ class CallLimit:
 class KeyCheck:
     """Middleware that refuses calls to `paths` without a valid API key, before reading the body."""
 
-    def __init__(self, app: ASGIApp, keys: "Keys", paths: re.Pattern[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: "ApiKeys", paths: re.Pattern[str]) -> None:
         self._app = app
         self._keys = keys
         self._paths = paths
@@ -360,7 +360,7 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-class Keys:
+class ApiKeys:
     """The accepted API keys. If there are none, no key is needed."""
 
     def __init__(self, keys: Iterable[str]) -> None:

@@ -41,7 +41,7 @@ from serving.generator import (
 )
 from serving.http import schemas
 from serving.http.errors import as_refusal, error_body
-from serving.http.middleware import Keys, address_of
+from serving.http.middleware import ApiKeys, address_of
 from serving.http.openai_files import LIFETIME_S, Files
 from serving.logs import about
 
@@ -139,7 +139,7 @@ class _Format:
             raise RequestError(message, field="output_format") from None
 
 
-def router(generator: Generator, keys: Keys) -> APIRouter:
+def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     """Build the routes of the OpenAI API."""
     routes = APIRouter(prefix="/v1")
     files = Files()

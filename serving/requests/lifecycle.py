@@ -24,7 +24,7 @@ from serving.requests.eta import StepTime
 from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
-from serving.requests.registry import Desk, Limits
+from serving.requests.registry import Limits, Registry
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ STOPS_WITHIN_S = 5.0
 _KEPT_FREE = 4
 
 
-class Reception(ABC):
+class RequestLifecycle(ABC):
     """Base class of a `serving.generator.Generator`; a subclass adds the drawing.
 
     All methods run on one event loop.
@@ -49,7 +49,7 @@ class Reception(ABC):
         self._blocked = limits.blocked
         self._rates = rates
         self._observer = observer
-        self._desk = Desk(limits, self._ended)
+        self._registry = Registry(limits, self._ended)
         self._queue: FairQueue[Record] = FairQueue()
         self._step_time = StepTime()
         self._drawing: set[str] = set()  # ids of requests that occupy devices
@@ -90,7 +90,7 @@ class Reception(ABC):
     @property
     def load(self) -> Load:
         """See `serving.generator.Generator.load`."""
-        running = len(self._desk.under_way()) - len(self._queue)
+        running = len(self._registry.under_way()) - len(self._queue)
         stuck = self.stuck
         accepting = not self._closing and self._parallel > 0 and not stuck
         return Load(len(self._queue), running, self._max_waiting, accepting, stuck)
@@ -113,7 +113,7 @@ class Reception(ABC):
         """See `serving.generator.Generator.submit`."""
         try:
             self._admit(request)
-            record = self._desk.take_in(request)
+            record = self._registry.take_in(request)
         except RequestError as error:
             self._observer.refused(request, error)
             raise
@@ -122,30 +122,30 @@ class Reception(ABC):
 
     async def take_up(self, request_id: str) -> None:
         """See `serving.generator.Generator.take_up`."""
-        record = self._desk.find(request_id)
+        record = self._registry.find(request_id)
         if record.abandoned and (stopping := self._tasks.get(request_id)):
             await asyncio.wait([stopping])
-            record = self._desk.find(request_id)
+            record = self._registry.find(request_id)
         if record.abandoned:
             await self.submit(record.request)
 
     def events(self, request_id: str) -> AsyncGenerator[Event]:
         """See `serving.generator.Generator.events`."""
-        return self._desk.events(request_id)
+        return self._registry.events(request_id)
 
     def cancel(self, request_id: str) -> None:
         """See `serving.generator.Generator.cancel`."""
-        self._desk.end(self._desk.find(request_id), ErrorKind.CANCELLED, messages.CANCELLED)
+        self._registry.end(self._registry.find(request_id), ErrorKind.CANCELLED, messages.CANCELLED)
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
         for record in list(self._queue):  # once closing, no positions are published
-            self._desk.end(record, ErrorKind.STOPPING, messages.STOPPING)
+            self._registry.end(record, ErrorKind.STOPPING, messages.STOPPING)
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
-        for record in self._desk.under_way():
-            self._desk.end(record, ErrorKind.STOPPING, messages.STOPPING)
+        for record in self._registry.under_way():
+            self._registry.end(record, ErrorKind.STOPPING, messages.STOPPING)
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
 
@@ -178,7 +178,7 @@ class Reception(ABC):
         while self._has_room() and (record := self._queue.pop(self._place)):
             request_id = record.request.id
             self._drawing.add(request_id)
-            self._desk.publish(record, Started(1))
+            self._registry.publish(record, Started(1))
             task = self._tasks[request_id] = asyncio.create_task(self._run(record))
             # A callback, not the end of `_run`: a task cancelled before it begins never runs.
             task.add_done_callback(lambda _, record=record: self._over(record))
@@ -195,7 +195,7 @@ class Reception(ABC):
                 await self._draw(record)
         except Exception as error:  # one request must not hurt the next
             log.error("A request failed", exc_info=error, extra=about(record.request))
-            self._desk.end(record, ErrorKind.FAILED, messages.FAILED)
+            self._registry.end(record, ErrorKind.FAILED, messages.FAILED)
 
     def _over(self, record: Record) -> None:
         """Remove the task of a request that is over, and free its devices."""
@@ -218,14 +218,14 @@ class Reception(ABC):
     def _tell_places(self) -> None:
         wait_s = self._until_free_s()
         for position, record in enumerate(self._queue, start=1):
-            self._desk.publish(record, Queued(position, wait_s))
+            self._registry.publish(record, Queued(position, wait_s))
             takes_s = self._step_time.expect(record.request.num_inference_steps)
             if wait_s is not None and takes_s is not None:
                 wait_s += takes_s / max(1, self._parallel)
 
     def _until_free_s(self) -> float | None:
         """Return the seconds until the next request can begin; None before anything was drawn."""
-        drawn = [record for record in self._desk.under_way() if record.is_being_drawn]
+        drawn = [record for record in self._registry.under_way() if record.is_being_drawn]
         if len(drawn) < self._parallel:
             return self._step_time.expect(0)
         return self._step_time.expect(min((record.steps_left for record in drawn), default=0))

@@ -27,7 +27,7 @@ class Limits:
     blocked: BlockedWords = field(default_factory=BlockedWords)  # in prompts
 
 
-class Desk:
+class Registry:
     """All requests that are under way, and the recent ones that have ended.
 
     A request ends exactly once, whatever the reason. `ended` is then called with its record.

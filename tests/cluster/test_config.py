@@ -12,14 +12,14 @@ from ray.autoscaler._private.kuberay import autoscaling_config
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
-from cluster import ByDemand, Fleet, Painter, build
+from cluster import ByDemand, Fleet, Replica, build
 from serving import bootstrap, settings
 from tests.fake_pipeline import FakePipeline
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kuberay.yaml"
 
 
-def test_ray_takes_the_configuration_and_there_are_hosts_for_all_painters():
+def test_ray_takes_the_configuration_and_there_are_hosts_for_all_replicas():
     [*_, service] = yaml.safe_load_all(MANIFEST.read_text())
     config = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))
     [application] = config.applications
@@ -57,29 +57,29 @@ def test_a_fleet_that_grows_is_one_that_ray_takes():
     assert isinstance(build(fleet, settings.read([], {}), bootstrap.load_pipeline), Application)
 
 
-def test_as_many_painters_as_there_is_work_for():
+def test_as_many_replicas_as_there_is_work_for():
     seen = Mock(aggregated_metrics={"demand": {"one": 6.0, "who heard it late": 5.0}})
     assert ByDemand(target=2)(seen) == (3.0, {})
     assert ByDemand(target=2)(Mock(aggregated_metrics={})) == (0.0, {})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_painter_is_found_where_it_says(host: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_replica_is_found_where_it_says(host: str, monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: host)
-    monkeypatch.setattr(Painter, "_announce", lambda self: told.append(self._url))
+    monkeypatch.setattr(Replica, "_announce", lambda self: told.append(self._url))
 
     async def check() -> None:
         chosen = settings.read([], {})
-        painter = Painter(chosen, "a key", lambda _: (FakePipeline().as_pipeline(), False))
+        replica = Replica(chosen, "a key", lambda _: (FakePipeline().as_pipeline(), False))
         try:
             async with asyncio.timeout(60):
-                while not painter._server.started:
+                while not replica._server.started:
                     await asyncio.sleep(0.01)
-            await painter.check_health()
+            await replica.check_health()
         finally:
-            await painter.__del__()
-            monkeypatch.delattr(Painter, "__del__")  # Ray awaits it, Python does not
+            await replica.__del__()
+            monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
 
     asyncio.run(check())
     [url] = told

@@ -119,8 +119,8 @@ def test_ray_tells_and_does_nothing_without_its_token(cluster: RayCluster):
         assert httpx.get(f"{cluster.dashboard}{path}", headers=right).status_code == 200
 
 
-def test_a_painter_that_is_killed_loses_nothing(cluster: RayCluster, alone: list[Visit]):
-    before = cluster.painters()
+def test_a_replica_that_is_killed_loses_nothing(cluster: RayCluster, alone: list[Visit]):
+    before = cluster.replicas()
     assert len(before) == 2
 
     async def killed_in_the_midst() -> list[Visit]:
@@ -136,10 +136,10 @@ def test_a_painter_that_is_killed_loses_nothing(cluster: RayCluster, alone: list
     assert sum(len(one.recovery_s) for one in made) == 1
     # Ray replaces the killed replica.
     deadline = time.monotonic() + 300
-    while len(cluster.painters()) < 2:
+    while len(cluster.replicas()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert cluster.painters() != before
+    assert cluster.replicas() != before
 
 
 async def drawn_at_once(url: str, count: int) -> bool:

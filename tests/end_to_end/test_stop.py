@@ -163,8 +163,8 @@ class Painting(LocalGenerator):
     async def _draw(self, record: Record) -> None:
         while not self.may_end.is_set():
             await asyncio.sleep(0.01)
-        self._desk.publish(record, Image(0, LARGE, 7, {}))
-        self._desk.publish(record, Done())
+        self._registry.publish(record, Image(0, LARGE, 7, {}))
+        self._registry.publish(record, Done())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from starlette.routing import Mount
 
 from ui.gradio_compat.calls import CheckedCalls
 from ui.gradio_compat.delivery import Delivery
-from ui.gradio_compat.idempotency import Once
+from ui.gradio_compat.idempotency import Idempotency
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
 
@@ -28,7 +28,7 @@ def guard(app: FastAPI, page: gr.Blocks, uploads: Uploads) -> tuple[Sessions, Ca
     page.has_launched = True
     mounted.state_holder = sessions = Sessions(page)
     mounted.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads)
-    mounted.add_middleware(Once)
+    mounted.add_middleware(Idempotency)
     mounted.add_middleware(Delivery)
     mounted.add_middleware(GZipMiddleware, compresslevel=6)  # Gradio compresses only a part itself
     return sessions, mounted.stop_event.set

@@ -17,7 +17,7 @@ _MOST_BYTES = 4096
 _Answer = asyncio.Task[list[Message]]
 
 
-class Once:
+class Idempotency:
     """Middleware that answers a repeated call, known by its key, with the first call's answer.
 
     Only small answers of success are remembered: a call that was refused or broke off had no

@@ -33,10 +33,10 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
 
 def find(
     checkpoint: Path, component: str, dtype: DTypeLike = jnp.float32
-) -> weights.Stored[nnx.Module]:
+) -> weights.PendingWeights[nnx.Module]:
     config = getattr(read_config(checkpoint), component)
     make = partial(MODULES[component], config, dtype=dtype, rngs=weights.shape_rngs())
-    return weights.find(nnx.eval_shape(make), checkpoint / component)
+    return weights.match_weights(nnx.eval_shape(make), checkpoint / component)
 
 
 def load(checkpoint: Path, component: str) -> nnx.Module:

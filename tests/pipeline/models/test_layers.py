@@ -19,8 +19,8 @@ from pipeline.models.layers import (
     SelfAttention,
     Upsample,
     conv,
-    folded,
     gelu,
+    merge_kernels,
     sinusoid,
 )
 from tests.checkpoints import random_module
@@ -66,7 +66,7 @@ def test_upsample_is_a_convolution_of_repeated_pixels(fold: bool) -> None:
     right = jax.lax.conv_general_dilated(repeated, kernel, (1, 1), "SAME", dimension_numbers=axes)
     right = right + upsample.bias[...]
     if fold:
-        folded(upsample)
+        merge_kernels(upsample)
         assert not hasattr(upsample, "kernel")
     np.testing.assert_allclose(jax.jit(lambda x: upsample(x))(x), right, atol=1e-5)
 

@@ -43,8 +43,8 @@ def test_other_arguments_are_another_program() -> None:
         numbers = np.dtype(jnp.dtype(dtype))
         networks = Networks.named(trace_networks(config, numbers))
         made = Programs(config, networks, mesh, shapes)
-        for name in programs.names(config, mesh):
-            about = programs.about(name, config, numbers, mesh, shapes)
+        for name in programs.program_names(config, mesh):
+            about = programs.cache_key(name, config, numbers, mesh, shapes)
             seen.setdefault(name, []).append((repr(about), repr(made[name].args)))
     assert len(seen["denoise"]) == len(CHOICES)
     for name, pairs in seen.items():
@@ -61,8 +61,10 @@ def test_text_and_safety_checker_are_the_same_for_every_size() -> None:
         numbers = np.dtype(np.float32)
         networks = Networks.named(trace_networks(config, numbers))
         one, two = (Programs(config, networks, mesh, shapes) for shapes in (SHAPES, other))
-        for name in programs.names(config, mesh):
-            keys = [programs.about(name, config, numbers, mesh, each) for each in (SHAPES, other)]
+        for name in programs.program_names(config, mesh):
+            keys = [
+                programs.cache_key(name, config, numbers, mesh, each) for each in (SHAPES, other)
+            ]
             assert (keys[0] == keys[1]) == (name in same), name
             assert (lowered(one[name]) == lowered(two[name])) == (name in same), name
 

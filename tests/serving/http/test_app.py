@@ -425,8 +425,8 @@ class Large(LocalGenerator):
 
     async def _draw(self, record: Record) -> None:
         for index in range(2):
-            self._desk.publish(record, Image(index, b"\x89PNG" + bytes(12 * 2**20), 7, {}))
-        self._desk.publish(record, Done())
+            self._registry.publish(record, Image(index, b"\x89PNG" + bytes(12 * 2**20), 7, {}))
+        self._registry.publish(record, Done())
 
 
 def taken_slowly(client: socket.socket) -> int:
@@ -728,11 +728,11 @@ class WithPreviews(LocalGenerator):
         while not record.followers:
             await asyncio.sleep(0.01)
         for done in (1, 2, 3):
-            self._desk.publish(record, Preview((b"preview %d" % done,)))
+            self._registry.publish(record, Preview((b"preview %d" % done,)))
             for _ in range(100):  # enough turns of the loop for it to be sent
                 await asyncio.sleep(0)
-        self._desk.publish(record, Image(0, b"picture", 7, {}))
-        self._desk.publish(record, Done())
+        self._registry.publish(record, Image(0, b"picture", 7, {}))
+        self._registry.publish(record, Done())
 
 
 @pytest.mark.parametrize("wanted", [0, 2])

@@ -73,11 +73,11 @@ class LifeOfRequests(RuleBasedStateMachine):
 
     def waiting(self) -> list[str]:
         """Return the visitors of the requests that have neither begun nor ended."""
-        under_way = self.generator._desk.under_way()
+        under_way = self.generator._registry.under_way()
         return [one.request.visitor for one in under_way if one.started_at is None]
 
     def is_under_way(self, request_id: str) -> bool:
-        return self.generator._desk.find(request_id).ending is None
+        return self.generator._registry.find(request_id).ending is None
 
     @rule(target=ids, visitor=st.sampled_from("abc"), keep=st.booleans())
     def submit(self, visitor: str, keep: bool) -> str:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from ui.gradio_compat import idempotency
-from ui.gradio_compat.idempotency import Once
+from ui.gradio_compat.idempotency import Idempotency
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ class Shop:
         self.status = 201
         self.answer = "tea"
         routes = [Route(path, self._sell, methods=["POST"]) for path in ("/queue/join", "/run/x")]
-        transport = httpx.ASGITransport(Once(Starlette(routes=routes)))
+        transport = httpx.ASGITransport(Idempotency(Starlette(routes=routes)))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://shop")
 
     async def _sell(self, call: Request) -> JSONResponse:
