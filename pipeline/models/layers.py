@@ -209,21 +209,22 @@ class ResnetBlock(nnx.Module):
         make = partial(conv, dtype=dtype, rngs=rngs)
         self.norm1 = GroupNorm(c_in, groups, eps, dtype=dtype)
         self.conv1 = make(c_in, c_out)
-        if time_dim is not None:
-            self.time_emb_proj = linear(time_dim, c_out, dtype=dtype, rngs=rngs)
+        self.time_emb_proj = (
+            None if time_dim is None else linear(time_dim, c_out, dtype=dtype, rngs=rngs)
+        )
         self.norm2 = GroupNorm(c_out, groups, eps, dtype=dtype)
         self.conv2 = make(c_out, c_out)
-        if c_in != c_out:
-            self.conv_shortcut = make(c_in, c_out, kernel=1)
+        self.conv_shortcut = make(c_in, c_out, kernel=1) if c_in != c_out else None
 
     @jax.named_scope("resnet")
     def __call__(self, x: Array, time_embed: Array | None = None) -> Array:
         """Map x `[B, H, W, c_in]` and time_embed `[B, time_dim]` to `[B, H, W, c_out]`."""
         h = self.conv1(jax.nn.silu(self.norm1(x)))
-        if time_embed is not None:
+        if self.time_emb_proj is not None:
+            assert time_embed is not None
             h = h + self.time_emb_proj(jax.nn.silu(time_embed))[:, None, None, :]
         h = self.conv2(jax.nn.silu(self.norm2(h)))
-        return h + (self.conv_shortcut(x) if hasattr(self, "conv_shortcut") else x)
+        return h + (x if self.conv_shortcut is None else self.conv_shortcut(x))
 
 
 class SelfAttention(nnx.Module):
@@ -273,19 +274,24 @@ class Upsample(nnx.Module):
 
     def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         made = conv(width, width, dtype=dtype, rngs=rngs)
-        self.kernel, self.bias = made.kernel, made.bias
+        self.kernel: nnx.Param | None = made.kernel  # None once it is merged
+        self.taps: nnx.Param | None = nnx.data(None)  # the merged kernels
+        self.bias = made.bias
 
     def merge_kernel(self) -> None:
         """Replace the kernel by its summed taps, for a network that is no longer trained."""
+        assert self.kernel is not None
         self.taps = nnx.Param(merged_upsample_kernels(self.kernel[...]))
-        del self.kernel
+        self.kernel = None
 
     @jax.named_scope("upsample")
     def __call__(self, x: Array) -> Array:
         """Upsample `[B, H, W, C] -> [B, 2H, 2W, C]`."""
-        taps = (
-            self.taps[...] if hasattr(self, "taps") else merged_upsample_kernels(self.kernel[...])
-        )
+        if self.taps is not None:
+            taps = self.taps[...]
+        else:
+            assert self.kernel is not None
+            taps = merged_upsample_kernels(self.kernel[...])
         b, h, w, c = x.shape
         rows = []
         for i in range(2):

@@ -145,8 +145,9 @@ class DownBlock(nnx.Module):
             Transformer2D(config, level, depth, dtype=dtype, rngs=rngs)
             for depth in config.down_depths[level]
         )
-        if level < len(config.block_out_channels) - 1:
-            self.downsample = conv(width, width, stride=2, dtype=dtype, rngs=rngs)
+        is_last = level == len(config.block_out_channels) - 1
+        down = partial(conv, width, width, stride=2)
+        self.downsample = None if is_last else down(dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> list[Array]:
         """Return the output of every layer; the last output is the next block's input."""
@@ -156,7 +157,7 @@ class DownBlock(nnx.Module):
             if self.attentions:
                 x = self.attentions[i](x, keys_values)
             outputs.append(x)
-        if hasattr(self, "downsample"):
+        if self.downsample is not None:
             with jax.named_scope("downsample"):
                 outputs.append(self.downsample(x))
         return outputs
@@ -213,8 +214,7 @@ class UpBlock(nnx.Module):
             Transformer2D(config, level, depth, dtype=dtype, rngs=rngs)
             for depth in config.up_depths[index]
         )
-        if level > 0:
-            self.upsample = Upsample(width, dtype=dtype, rngs=rngs)
+        self.upsample = Upsample(width, dtype=dtype, rngs=rngs) if level > 0 else None
 
     def __call__(
         self, x: Array, skips: list[Array], time_embed: Array, keys_values: Iterator[Array]
@@ -224,7 +224,7 @@ class UpBlock(nnx.Module):
             x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time_embed)
             if self.attentions:
                 x = self.attentions[i](x, keys_values)
-        if hasattr(self, "upsample"):
+        if self.upsample is not None:
             x = self.upsample(x)
         return x
 

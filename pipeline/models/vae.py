@@ -68,15 +68,16 @@ class DownBlock(nnx.Module):
             )
             for i in range(config.layers_per_block)
         )
-        if level < len(config.block_out_channels) - 1:
-            # As in diffusers, padding is at the bottom and on the right only.
-            self.downsample = conv(width, width, stride=2, padding=(0, 1), dtype=dtype, rngs=rngs)
+        is_last = level == len(config.block_out_channels) - 1
+        # As in diffusers, padding is at the bottom and on the right only.
+        down = partial(conv, width, width, stride=2, padding=(0, 1))
+        self.downsample = None if is_last else down(dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         """Map `[B, H, W, c_in]` to `[B, H/2, W/2, C]`; the last block keeps the size."""
         for resnet in self.resnets:
             x = resnet(x)
-        return self.downsample(x) if hasattr(self, "downsample") else x
+        return x if self.downsample is None else self.downsample(x)
 
 
 class UpBlock(nnx.Module):
@@ -98,14 +99,13 @@ class UpBlock(nnx.Module):
             )
             for i in range(config.layers_per_block + 1)
         )
-        if level > 0:
-            self.upsample = Upsample(width, dtype=dtype, rngs=rngs)
+        self.upsample = Upsample(width, dtype=dtype, rngs=rngs) if level > 0 else None
 
     def __call__(self, x: Array) -> Array:
         """Map `[B, h, w, c_in]` to `[B, 2h, 2w, C]`; the last block keeps the size."""
         for resnet in self.resnets:
             x = resnet(x)
-        return self.upsample(x) if hasattr(self, "upsample") else x
+        return x if self.upsample is None else self.upsample(x)
 
 
 class Encoder(nnx.Module):
