@@ -179,7 +179,7 @@ _SCHEDULER = {
     "steps_offset": 1,
     "trained_betas": None,
 }
-# What transformers 4 wrote into the configuration of every network.
+# Values that transformers 4 wrote into the configuration of every network.
 _OF_TRANSFORMERS = {
     "_name_or_path": "",
     "add_cross_attention": False,
