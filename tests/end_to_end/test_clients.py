@@ -1,4 +1,4 @@
-"""The README's API examples, run with the real clients against the whole program."""
+"""The examples of docs/api.md, run with the real clients against the whole program."""
 
 import asyncio
 import json
@@ -23,8 +23,8 @@ PNG = b"\x89PNG"
 
 
 def example(language: str, word: str, address: str) -> str:
-    """Return the README's only `language` block that contains `word`, with this address."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """Return the only `language` block of docs/api.md that contains `word`, with this address."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (found,) = [block for block in blocks if word in block]
     assert URL in found
@@ -86,7 +86,7 @@ def test_javascript(address: str):
 
 
 def test_assistants(address: str):
-    """The address in the README is right; test_mcp.py tests everything else."""
+    """The address in docs/api.md is right; test_mcp.py tests everything else."""
     url = json.loads(example("json", "mcpServers", address))["mcpServers"]["sdxl"]["url"]
 
     async def draw() -> CallToolResult:

@@ -1,0 +1,123 @@
+"""README.md, CONTRIBUTING.md and docs/ name only files, headings and commands that exist."""
+
+import ast
+import importlib
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+MOST_README_LINES = 160
+# A path below one of these folders, or a file's name, in backticks.
+FOLDERS = ["benchmarks", "deploy", "docs", "examples", "pipeline"]
+FOLDERS += ["serving", "tests", "tools", "ui"]
+_PATH = re.compile(
+    rf"(?:{'|'.join(FOLDERS)})/[\w./-]*|[\w-]+\.(?:py|md|toml|yaml|service)|Makefile|Dockerfile"
+)
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_OPENERS = re.compile(r"(?:^|[.!?:]\s+|[-*#] )((?:Of|What|Who|Whoever|Those|Nobody) [a-z]\S*)")
+
+
+def prose(text: str) -> str:
+    """Return a page without its blocks of code."""
+    return _FENCE.sub("", text)
+
+
+def code(text: str) -> Iterator[str]:
+    """Yield every block of code and every text in backticks."""
+    yield from (block for _, block in _FENCE.findall(text))
+    yield from (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(text)))
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    punctuation = string.punctuation.replace("-", "").replace("_", "")
+    dropped = str.maketrans("", "", punctuation + "’“”…·")
+    return {each.strip().lower().translate(dropped).replace(" ", "-") for each in headings}
+
+
+def bad_links(page: Path, text: str) -> list[str]:
+    """Return the relative links that lead nowhere."""
+    bad = []
+    for link in _LINK.findall(prose(text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        wrong = anchor and anchor not in anchors(text if target == page else read(target))
+        if not target.is_relative_to(ROOT) or not target.exists() or wrong:
+            bad.append(link)
+    return bad
+
+
+def read(page: Path) -> str:
+    return page.read_text("utf-8") if page.suffix == ".md" and page.exists() else ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str):
+    assert bad_links(ROOT / name, read(ROOT / name)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_make_target_exists(name: str):
+    rules = re.findall(r"^([\w -]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = set(" ".join(rules).split())
+    text = "\n".join(code(read(ROOT / name)))
+    assert set(re.findall(r"\bmake ([a-z][a-z-]*)", text)) <= targets
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_module_to_run_exists(name: str):
+    text = "\n".join(code(read(ROOT / name)))
+    for module in re.findall(rf"\bpython -m ((?:{'|'.join(FOLDERS)})[\w.]*)", text):
+        file = ROOT / module.replace(".", "/")
+        assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), module
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_path_exists(name: str):
+    paths = filter(_PATH.fullmatch, re.findall(r"`([^`\n]+)`", prose(read(ROOT / name))))
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_python_examples_import_names_that_exist(name: str):
+    for language, block in _FENCE.findall(read(ROOT / name)):
+        nodes = ast.walk(ast.parse(block)) if language == "python" else ()
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(node.module or "")
+                assert all(hasattr(module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_sentence_begins_with_a_relative_clause(name: str):
+    # A row of a table may quote a sentence that is to be avoided.
+    lines = prose(read(ROOT / name)).splitlines()
+    paragraphs = "\n".join(line for line in lines if not line.startswith("|")).split("\n\n")
+    assert [found for each in paragraphs for found in _OPENERS.findall(each)] == []
+
+
+def test_the_readme_is_short():
+    assert len(read(ROOT / "README.md").splitlines()) <= MOST_README_LINES
+
+
+def test_the_readme_links_every_page():
+    text = read(ROOT / "README.md")
+    assert {name for name in NAMES if f"]({name}" not in text} == {"README.md"}
+
+
+@pytest.mark.parametrize(
+    "link", ["missing.md", "docs/api.md#nothing", "#nothing", "../outside.md", "docs/missing.png"]
+)
+def test_a_bad_link_is_found(link: str):
+    text = f"# A page\n\n[good](#a-page) [bad]({link}) [good](docs/api.md#parameters)\n"
+    assert bad_links(ROOT / "README.md", text) == [link]
