@@ -58,9 +58,9 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     from pipeline.default_model import choose_model
     from pipeline.runtime.mesh import cores_as_devices
 
-    cores_as_devices(chosen.images)
+    cores_as_devices(chosen.images_per_request)
     screening = screen.find(chosen.screen) if chosen.screen else None
-    model, revision = choose_model(chosen.model, chosen.revision)
+    model, revision = choose_model(chosen.model_id, chosen.revision)
     log.info("Loading %s", model)
     width, height = chosen.sizes[0] if chosen.sizes else (None, None)
     pipe = SDXLPipeline.from_pretrained(
@@ -68,7 +68,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         revision=revision,
         height=height,
         width=width,
-        images_per_request=chosen.images,
+        images_per_request=chosen.images_per_request,
         num_inference_steps=chosen.steps,
         cache_dir=chosen.cache_dir,
         scheduler=chosen.scheduler,

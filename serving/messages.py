@@ -11,7 +11,7 @@ OUT_OF_MEMORY = "The device ran out of memory while drawing. Please try again."
 FAILED = "Something went wrong while drawing. Please try again."
 BROKEN = "Something went wrong here. Please try again."
 UNSCREENED = "The pictures could not be screened. Please try again."
-LOOP = "This instance passes requests on itself; point BACKEND_URL at instances that draw."
+LOOP = "This instance passes requests on itself; point BACKEND_URLS at instances that draw."
 UNKNOWN = "There is no request of this id, or no longer."
 DUPLICATE = "There is a request of this id already."
 

@@ -1,55 +1,342 @@
-"""Settings of a process, from flags and environment variables."""
+"""The operator's settings: one class, read from flags and environment variables."""
 
 import argparse
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+_YES_OR_NO = {"yes": True, "no": False}
 
 
-@dataclass(frozen=True)
-class Options:
-    """The checked settings of one process.
+def _parsed_by(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Return a validator that parses text and passes on all other values."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
-    `on_space`: whether it runs as a Hugging Face Space, under the host name `space_host`.
+
+def _whole(text: str) -> int:
+    if not text.strip().isdecimal():  # int() would accept 1_000 and +5
+        raise ValueError
+    return int(text)
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in _YES_OR_NO:
+        raise ValueError
+    return _YES_OR_NO[text]
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _size(text: str) -> tuple[int, int]:
+    sides = re.fullmatch(r"(\d{1,4})\s*x\s*(\d{1,4})", text)
+    if not sides or not all(8 <= int(side) <= 8192 for side in sides.groups()):
+        raise ValueError(f"{text!r} is not possible; sizes such as 1024x1024,1152x896 are")
+    return int(sides[1]), int(sides[2])
+
+
+def _origin(text: str) -> str:
+    if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", text):
+        shown = re.sub(r"//.*@", "//...@", text)  # a password stays out of the log
+        raise ValueError(f"{shown!r} is not possible; an origin such as https://example.org is")
+    return text
+
+
+def _host_name(text: str) -> str:
+    if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
+        right = "a name such as draw.example.org is, without a port"
+        raise ValueError(f"{text!r} is not possible; {right}")
+    return text
+
+
+def _function(text: str) -> str:
+    if not re.fullmatch(r"[\w.]+:\w+", text):
+        raise ValueError(f"{text!r} is not possible; package.module:function is")
+    return text
+
+
+Whole = Annotated[int, _parsed_by(_whole)]
+YesOrNo = Annotated[bool, _parsed_by(_yes_or_no)]
+Sizes = Annotated[
+    tuple[Annotated[tuple[int, int], _parsed_by(_size)], ...],
+    _parsed_by(_list),
+    AfterValidator(lambda sizes: tuple(dict.fromkeys(sizes))),
+]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _parsed_by(_list)]
+HostNames = Annotated[tuple[Annotated[str, AfterValidator(_host_name)], ...], _parsed_by(_list)]
+Function = Annotated[str, AfterValidator(_function)]
+
+
+def _setting(
+    default: Any,
+    description: str,
+    *,
+    section: str | None = None,
+    default_text: str | None = None,
+    on_space: Any = None,
+    aliases: AliasChoices | None = None,
+    ge: int | None = None,
+    le: int | None = None,
+) -> Any:
+    """Declare a setting that has a flag and a variable.
+
+    Args:
+        default: the value of a setting that is not given.
+        description: a text for people who do not know this program.
+        section: title of the settings from this one on, in the documentation.
+        default_text: words for a default that the value does not tell.
+        on_space: the default on a Hugging Face Space, if that differs.
+        aliases: the name of the setting, then its old variables, in lower case.
+        ge: the lowest value of a whole number.
+        le: the highest value of a whole number.
+    """
+    shown = {"section": section, "default_text": default_text, "on_space": on_space}
+    return Field(
+        default,
+        description=description,
+        validation_alias=aliases,
+        json_schema_extra={"shown": shown},
+        ge=ge,
+        le=le,
+    )
+
+
+class Options(BaseSettings):
+    """The checked settings of one process; `read` makes them.
+
+    A field `images_per_request` has the flag --images-per-request and the variable
+    IMAGES_PER_REQUEST.
     """
 
-    model: str | None
-    revision: str | None
-    host: str
-    port: int
-    sizes: tuple[tuple[int, int], ...]
-    images: int
-    steps: int
-    max_waiting: int
-    max_wait: int
-    max_run: int
-    grace: int
-    keep_results: int
-    keep_seconds: int
-    keep_files: int
-    stop_within: int
-    rate_per_address: int
-    rate_per_session: int
-    trusted_proxies: int
-    api_keys_file: Path | None
-    blocked_words: Path | None
-    cors_origins: tuple[str, ...]
-    allowed_hosts: tuple[str, ...]
-    page_api: bool
-    log_format: str
-    log_prompts: bool
-    backend_urls: tuple[str, ...]
-    backend_key_file: Path | None
-    scheduler: str | None
-    safety_checker: bool
-    screen: str | None
-    reveal: bool
-    cache_dir: Path | None
-    on_space: bool
-    space_host: str
+    # The lists here are separated by commas, so they are not decoded as JSON.
+    model_config = SettingsConfigDict(frozen=True, enable_decoding=False, hide_input_in_errors=True)
+
+    model_id: str | None = _setting(
+        None,
+        "Stable Diffusion checkpoint (XL, 1 or 2) in diffusers' layout: a folder, or the name of a "
+        "repository on the Hugging Face Hub.",
+        section="Model and pictures",
+        default_text="SDXL base 1.0 with an accelerator, the bundled miniature without one",
+    )
+    revision: str | None = _setting(
+        None,
+        "Branch, tag or commit of a checkpoint on the Hugging Face Hub.",
+        default_text="the main branch; a fixed commit of SDXL base 1.0",
+    )
+    scheduler: str | None = _setting(
+        None,
+        "Method that removes the noise: euler, euler-ancestral, ddim, pndm or dpmsolver++.",
+        default_text="the checkpoint's own",
+    )
+    sizes: Sizes = _setting(
+        (),
+        "Widths and heights of the pictures in pixels, separated by commas, such as "
+        "1024x1024,1152x896. The first size is compiled before the page opens, the others after "
+        "that.",
+        default_text="the checkpoint's own size",
+    )
+    images_per_request: Whole = _setting(
+        4, "Number of pictures drawn for each request.", ge=1, le=64
+    )
+    steps: Whole = _setting(
+        25, "Number of steps for a request that does not choose it.", ge=1, le=50
+    )
+    cache_dir: Path | None = _setting(
+        None,
+        "Private folder for compiled programs, which make the next start much quicker.",
+    )
+
+    host: str = _setting(
+        "127.0.0.1",
+        "Address to listen on. 127.0.0.1 can be reached from this machine only, 0.0.0.0 from "
+        "other machines as well.",
+        section="Server",
+        on_space="0.0.0.0",
+    )
+    port: Whole = _setting(7860, "Port to listen on.", ge=1, le=65535)
+    allowed_hosts: HostNames = _setting(
+        (),
+        "Host names of this server, separated by commas, such as draw.example.org. *.example.org "
+        "allows every name below example.org, and * allows every name. IP addresses and private "
+        "names are always allowed.",
+    )
+    cors_origins: Origins = _setting(
+        (),
+        "Origins of other web pages that may use and embed this one, separated by commas, such as "
+        "https://example.org.",
+    )
+    trusted_proxies: Whole = _setting(
+        0,
+        "Number of proxies between the visitors and this server. Each adds the address of its "
+        "caller to X-Forwarded-For.",
+        on_space=1,
+        ge=0,
+        le=10,
+    )
+    api_keys_file: Path | None = _setting(
+        None,
+        "File with one API key per line. Requests to /v1 then need one of the keys.",
+        default_text="no key is needed",
+    )
+    page_api: YesOrNo = _setting(
+        True, "Allow programs to call the page's own API, under /gradio_api/call."
+    )
+    stop_within: Whole = _setting(
+        60,
+        "Seconds that requests have to finish in when the process is told to stop.",
+        ge=0,
+        le=3600,
+    )
+    log_format: Literal["text", "json"] = _setting(
+        "text", "Format of the log: text for people, json for machines."
+    )
+    log_prompts: YesOrNo = _setting(False, "Write the prompts to the log.")
+
+    max_waiting: Whole = _setting(
+        32,
+        "Number of requests that may wait for their turn. One visitor can hold half of these "
+        "places, one address three quarters.",
+        section="Requests and their limits",
+        ge=1,
+        le=10_000,
+    )
+    max_wait: Whole = _setting(
+        600, "Seconds that a request may wait for its turn.", ge=1, le=86_400
+    )
+    max_run: Whole = _setting(
+        300, "Seconds that drawing the pictures of a request may take.", ge=1, le=86_400
+    )
+    grace: Whole = _setting(
+        30,
+        "Seconds that a request goes on after its page has gone, so that a page can be reloaded.",
+        ge=0,
+        le=3600,
+    )
+    keep_results: Whole = _setting(
+        32, "Number of finished requests whose pictures can be fetched again.", ge=0, le=10_000
+    )
+    keep_seconds: Whole = _setting(
+        600,
+        "Seconds that the pictures of a finished request can be fetched again.",
+        ge=0,
+        le=86_400,
+    )
+    keep_files: Whole = _setting(
+        3600, "Seconds that the page's picture files can be downloaded.", ge=60, le=86_400
+    )
+    rate_per_address: Whole = _setting(
+        0, "Requests per minute from one address; 0 sets no limit.", ge=0, le=100_000
+    )
+    rate_per_session: Whole = _setting(
+        0, "Requests per minute from one open page or API key; 0 sets no limit.", ge=0, le=100_000
+    )
+
+    backend_urls: Origins = _setting(
+        (),
+        "Origins of other instances, separated by commas, which draw the pictures. This instance "
+        "then loads no model.",
+        section="Other instances",
+        default_text="this instance draws",
+        aliases=AliasChoices("backend_urls", "backend_url"),
+    )
+    backend_key_file: Path | None = _setting(
+        None, "File with the API key that the other instances ask for."
+    )
+
+    blocked_words: Path | None = _setting(
+        None,
+        "File with the words that no prompt may contain. Each line holds one word, several words, "
+        "or a regular expression between slashes.",
+        section="Moderation",
+    )
+    safety_checker: YesOrNo = _setting(
+        True,
+        "Run the checkpoint's safety checker, if it has one, and blur the pictures that it flags.",
+    )
+    screen: Function | None = _setting(
+        None,
+        "Function of your own, written package.module:function, that checks finished pictures. It "
+        "is given a list of PIL images and returns a list of bool: True blurs a picture.",
+    )
+    reveal: YesOrNo = _setting(
+        True,
+        "Allow visitors to see their own pictures that SCREEN flagged. Pictures that the safety "
+        "checker flagged always stay blurred.",
+    )
+
+    # Hugging Face sets these variables in a Space; they have no flags.
+    space_id: str | None = None
+    space_host: str = ""
+
+    @property
+    def on_space(self) -> bool:
+        """Whether the process runs as a Hugging Face Space, under the host name `space_host`."""
+        return self.space_id is not None
+
+    @field_validator("screen")
+    @classmethod
+    def _screen_where_pictures_are_drawn(
+        cls, value: str | None, others: ValidationInfo
+    ) -> str | None:
+        if value and others.data.get("backend_urls"):
+            raise ValueError("pictures are screened where they are drawn: at --backend-urls")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the arguments only: `read` adds those of the environment it is given."""
+        return (init_settings,)
+
+
+class _Variables(EnvSettingsSource):
+    """The settings in an environment; an empty variable counts as unset."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        super().__init__(Options)
+        # This source looks up names in lower case; only variables in upper case are settings.
+        self.env_vars = {
+            name.lower(): value for name, value in environment.items() if value and name.isupper()
+        }
+
+
+class Setting(NamedTuple):
+    """A setting as `--help` and docs/settings.md show it."""
+
+    section: str
+    name: str
+    flag: str
+    variable: str
+    metavar: str
+    default: str
+    description: str
 
 
 class _Parser(argparse.ArgumentParser):
@@ -70,268 +357,107 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         description="A page that draws pictures from words, with Stable Diffusion on JAX.",
         epilog="Each flag can also be given by the environment variable in brackets.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=100),
+        argument_default=argparse.SUPPRESS,
     )
-
-    def option(
-        flag: str, variable: str, text: str, default: str | None = None, **others: Any
-    ) -> None:
-        # argparse checks a default that is text like the value of a flag.
-        default = environment.get(variable) or default
-        others.setdefault("metavar", variable.rpartition("_")[2])
-        parser.add_argument(flag, default=default, help=f"{text} [{variable}]", **others)
-
-    def number(flag: str, variable: str, text: str, low: int, high: int, default: int) -> None:
-        unit = "SECONDS" if "seconds" in text else "COUNT"
-        option(flag, variable, text, str(default), type=_whole(low, high), metavar=unit)
-
-    on_space = "SPACE_ID" in environment
-    option(
-        "--model",
-        "MODEL_ID",
-        "folder or Hugging Face Hub id of a Stable Diffusion checkpoint (XL, 1 or 2) in diffusers' "
-        "layout; by default "
-        "SDXL base 1.0 on an accelerator and the bundled miniature without one",
-    )
-    option("--revision", "REVISION", "branch, tag or commit of a checkpoint on the Hub")
-    option(
-        "--host",
-        "HOST",
-        "address to listen on; by default this machine's own only, and all on a Hugging Face Space",
-        default="0.0.0.0" if on_space else "127.0.0.1",
-    )
-    option("--port", "PORT", "port to listen on", type=_whole(1, 65535), default="7860")
-    option(
-        "--sizes",
-        "SIZES",
-        "width and height of the pictures in pixels, such as 1024x1024,1152x896; the first is "
-        "compiled before the page opens and the others after that; by default the checkpoint's own",
-        type=_sizes,
-        default="",
-    )
-    option(
-        "--images",
-        "IMAGES_PER_REQUEST",
-        "pictures drawn for each request",
-        type=_whole(1, 64),
-        default="4",
-        metavar="COUNT",
-    )
-    option(
-        "--steps",
-        "STEPS",
-        "steps unless a visitor says otherwise",
-        type=_whole(1, 50),
-        default="25",
-    )
-    option(
-        "--max-waiting",
-        "MAX_WAITING",
-        "requests that may wait for their turn; one visitor gets half of these places at most, and "
-        "one address three quarters",
-        type=_whole(1, 10_000),
-        default="32",
-        metavar="COUNT",
-    )
-    number("--max-wait", "MAX_WAIT", "seconds a request may wait for its turn", 1, 86_400, 600)
-    number("--max-run", "MAX_RUN", "seconds a request may be drawn for", 1, 86_400, 300)
-    number("--grace", "GRACE", "seconds a page that is reloaded has to come back", 0, 3600, 30)
-    number("--keep-results", "KEEP_RESULTS", "results that can be found again", 0, 10_000, 32)
-    number("--keep-seconds", "KEEP_SECONDS", "and for how many seconds", 0, 86_400, 600)
-    number(
-        "--keep-files",
-        "KEEP_FILES",
-        "seconds a picture of the page's can be fetched",
-        60,
-        86_400,
-        3600,
-    )
-    number("--stop-within", "STOP_WITHIN", "seconds to finish in when told to stop", 0, 3600, 60)
-    number(
-        "--rate-per-address",
-        "RATE_PER_ADDRESS",
-        "requests in a minute from one address; 0: no limit",
-        0,
-        100_000,
-        0,
-    )
-    number(
-        "--rate-per-session",
-        "RATE_PER_SESSION",
-        "requests in a minute from one open page or API key; 0: no limit",
-        0,
-        100_000,
-        0,
-    )
-    number(
-        "--trusted-proxies",
-        "TRUSTED_PROXIES",
-        "proxies in front, each of which adds to X-Forwarded-For; 1 on a Hugging Face Space",
-        0,
-        10,
-        int(on_space),
-    )
-    option(
-        "--api-keys-file",
-        "API_KEYS_FILE",
-        "file with one key a line, of which /v1 then needs one",
-        type=Path,
-    )
-    option(
-        "--blocked-words",
-        "BLOCKED_WORDS",
-        "file with what no prompt may contain: a word or several a line, or a /pattern/",
-        type=Path,
-        metavar="FILE",
-    )
-    option(
-        "--cors-origins",
-        "CORS_ORIGINS",
-        "origins, separated by commas, of other pages that may use and embed this one",
-        type=_origins,
-        default="",
-    )
-    option(
-        "--allowed-hosts",
-        "ALLOWED_HOSTS",
-        "names, separated by commas, that this server is reached by, such as draw.example.org; "
-        "*.example.org allows all below, * all there are; IP addresses and private names always",
-        type=_hosts,
-        default="",
-        metavar="NAMES",
-    )
-    option(
-        "--page-api",
-        "PAGE_API",
-        "yes or no: whether programs may call the page's own API, under /gradio_api/call",
-        type=_yes_or_no,
-        default="yes",
-    )
-    option(
-        "--log-format",
-        "LOG_FORMAT",
-        "text for people or json for machines",
-        type=_one_of("text", "json"),
-        default="text",
-    )
-    option(
-        "--log-prompts",
-        "LOG_PROMPTS",
-        "yes or no: whether prompts are logged",
-        type=_yes_or_no,
-        default="no",
-    )
-    option(
-        "--backend-urls",
-        "BACKEND_URL",
-        "other instances, separated by commas, that draw; this one then loads no model",
-        type=_origins,
-        default="",
-        metavar="URL",
-    )
-    option("--backend-key-file", "BACKEND_KEY_FILE", "file with the API key for them", type=Path)
-    option(
-        "--scheduler",
-        "SCHEDULER",
-        "euler, euler-ancestral, ddim, pndm or dpmsolver++; by default the checkpoint's own",
-        metavar="NAME",
-    )
-    option(
-        "--safety-checker",
-        "SAFETY_CHECKER",
-        "yes or no: whether the checkpoint's safety checker, where it has one, looks at the "
-        "pictures; those it flags are blurred",
-        type=_yes_or_no,
-        default="yes",
-    )
-    option(
-        "--screen",
-        "SCREEN",
-        "package.module:function of your own: given a list of finished pictures (PIL), it says of "
-        "each whether to blur it, as True or False",
-        type=_function,
-        metavar="FUNCTION",
-    )
-    option(
-        "--reveal",
-        "REVEAL",
-        "yes or no: whether who asked for a picture that --screen flagged can see it all the "
-        "same; never one that the checkpoint's safety checker flagged",
-        type=_yes_or_no,
-        default="yes",
-    )
-    option(
-        "--cache-dir",
-        "CACHE_DIR",
-        "private folder to keep compiled programs in, for quicker restarts",
-        type=Path,
-    )
-    # Hugging Face sets these variables; they have no flags.
-    parser.set_defaults(on_space=on_space, space_host=environment.get("SPACE_HOST", ""))
-    chosen = Options(**vars(parser.parse_args(arguments)))
-    if chosen.screen and chosen.backend_urls:
-        parser.error("--screen: pictures are screened where they are drawn: at --backend-urls")
-    return chosen
+    # The old flags --model and --images are abbreviations of today's, which argparse accepts.
+    for section, settings in groupby(described(), lambda setting: setting.section):
+        group = parser.add_argument_group(section)
+        for setting in settings:
+            text = f"{setting.description} Default: {setting.default}. [{setting.variable}]"
+            group.add_argument(setting.flag, metavar=setting.metavar, help=text.replace("%", "%%"))
+    flags = vars(parser.parse_args(arguments))
+    variables = _Variables(environment)()
+    values = _defaults(variables) | variables | flags
+    try:
+        options = Options(**values)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = str(problem["loc"][0])
+        given = _flag(name) if name in flags else name.upper()
+        if allowed := _allowed(Options.model_fields[name]):
+            parser.error(f"{given}: {values[name]!r} is not possible; {allowed} is needed")
+        parser.error(f"{given}: {problem.get('ctx', {}).get('error', problem['msg'])}")
+    return options
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = float(text) if text.strip().isdecimal() else math.nan
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not possible; a whole number from {low} to {high} is needed"
+def described() -> list[Setting]:
+    """Return all settings that have a flag, in the order of their declaration."""
+    settings: list[Setting] = []
+    for name, field in Options.model_fields.items():
+        shown = _shown(field)
+        if shown is None:
+            continue
+        description = f"{field.description}"
+        if field.annotation is int:
+            description += " From {} to {}.".format(*_bounds(field))
+        default = shown["default_text"] or _text(field.default)
+        if shown["on_space"] is not None:
+            default += f"; {_text(shown['on_space'])} on a Hugging Face Space"
+        settings.append(
+            Setting(
+                shown["section"] or settings[-1].section,
+                name,
+                _flag(name),
+                name.upper(),
+                _metavar(name, field),
+                default,
+                description,
             )
-        return int(text)
-
-    return parse
-
-
-def _sizes(text: str) -> tuple[tuple[int, int], ...]:
-    sizes = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        width, _, height = part.partition("x")
-        try:
-            sizes[_whole(8, 8192)(width), _whole(8, 8192)(height)] = None  # drops duplicates
-        except argparse.ArgumentTypeError:
-            raise argparse.ArgumentTypeError(
-                f"{part!r} is not possible; sizes such as 1024x1024,1152x896 are"
-            ) from None
-    return tuple(sizes)
+        )
+    return settings
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise argparse.ArgumentTypeError(f"{text!r} is not possible; {' or '.join(words)} is")
-        return text
-
-    return parse
+def _shown(field: FieldInfo) -> dict[str, Any] | None:
+    """Return the arguments that `_setting` was given, or None for a field without a flag."""
+    extra = field.json_schema_extra
+    return dict[str, Any](extra)["shown"] if isinstance(extra, dict) else None
 
 
-def _yes_or_no(text: str) -> bool:
-    return _one_of("yes", "no")(text) == "yes"
+def _defaults(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults that differ on a Hugging Face Space, if this is one."""
+    if "space_id" not in variables:
+        return {}
+    found = {name: _shown(field) for name, field in Options.model_fields.items()}
+    return {
+        name: shown["on_space"]
+        for name, shown in found.items()
+        if shown and shown["on_space"] is not None
+    }
 
 
-def _function(text: str) -> str:
-    if not re.fullmatch(r"[\w.]+:\w+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not possible; package.module:function is")
-    return text
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
-def _hosts(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    for name in names:
-        if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
-            raise argparse.ArgumentTypeError(
-                f"{name!r} is not possible; a name such as draw.example.org is, without a port"
-            )
-    return names
+def _allowed(field: FieldInfo) -> str | None:
+    """Return the possible values in words, where that is simple."""
+    if field.annotation is bool:
+        return "yes or no"
+    if field.annotation is int:
+        return "a whole number from {} to {}".format(*_bounds(field))
+    return " or ".join(get_args(field.annotation)) if _is_choice(field) else None
 
 
-def _origins(text: str) -> tuple[str, ...]:
-    origins = tuple(part.strip() for part in text.split(",") if part.strip())
-    for origin in origins:
-        if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", origin):
-            raise argparse.ArgumentTypeError(
-                f"{origin!r} is not possible; an origin such as https://example.org is"
-            )
-    return origins
+def _is_choice(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is Literal
+
+
+def _bounds(field: FieldInfo) -> tuple[Any, Any]:
+    """Return the lowest and the highest value of a whole number."""
+    low = next(each.ge for each in field.metadata if isinstance(each, Ge))
+    high = next(each.le for each in field.metadata if isinstance(each, Le))
+    return low, high
+
+
+def _metavar(name: str, field: FieldInfo) -> str:
+    if field.annotation is bool or _is_choice(field):
+        return str(_allowed(field)).replace(" or ", "|").upper()
+    if field.annotation is int:
+        return "SECONDS" if f"{field.description}".startswith("Seconds") else "NUMBER"
+    return "FILE" if name == "blocked_words" else name.upper().rpartition("_")[2]
+
+
+def _text(default: Any) -> str:
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return "none" if default is None or default == () else str(default)

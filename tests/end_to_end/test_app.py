@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from benchmarks.processes import Instance, free_port, stand_in
-from serving import settings
 from tests.web import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -31,113 +30,6 @@ def run_app(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         timeout=600,
         check=False,
     )
-
-
-def test_defaults():
-    chosen = settings.read([], {})
-    assert chosen == settings.Options(
-        model=None,
-        revision=None,
-        host="127.0.0.1",
-        port=7860,
-        sizes=(),
-        images=4,
-        steps=25,
-        max_waiting=32,
-        max_wait=600,
-        max_run=300,
-        grace=30,
-        keep_results=32,
-        keep_seconds=600,
-        keep_files=3600,
-        stop_within=60,
-        rate_per_address=0,
-        rate_per_session=0,
-        trusted_proxies=0,
-        api_keys_file=None,
-        blocked_words=None,
-        cors_origins=(),
-        allowed_hosts=(),
-        page_api=True,
-        log_format="text",
-        log_prompts=False,
-        backend_urls=(),
-        backend_key_file=None,
-        scheduler=None,
-        safety_checker=True,
-        screen=None,
-        reveal=True,
-        cache_dir=None,
-        on_space=False,
-        space_host="",
-    )
-
-
-def test_flag_wins_over_variable_and_empty_variable_counts_as_unset():
-    variables = {"PORT": "8000", "STEPS": "10", "HOST": "", "CACHE_DIR": "cache"}
-    chosen = settings.read(["--steps", "30"], variables)
-    assert (chosen.port, chosen.steps, chosen.host) == (8000, 30, "127.0.0.1")
-    assert chosen.cache_dir == Path("cache")
-    assert not settings.read([], {"SAFETY_CHECKER": "no"}).safety_checker
-    assert settings.read(["--safety-checker", "yes"], {"SAFETY_CHECKER": "no"}).safety_checker
-
-
-def test_sizes_are_width_and_height_each_once():
-    chosen = settings.read(["--sizes", "1024x1024, 1152x896,1024x1024"], {})
-    assert chosen.sizes == ((1024, 1024), (1152, 896))
-
-
-def test_on_a_space_the_page_is_open_to_all():
-    assert settings.read([], {"SPACE_ID": "org/name"}).host == "0.0.0.0"
-    assert settings.read([], {"SPACE_ID": "org/name", "HOST": "::1"}).host == "::1"
-    on_space = settings.read([], {"SPACE_ID": "org/name", "SPACE_HOST": "org-name.hf.space"})
-    assert on_space.on_space
-    assert on_space.space_host == "org-name.hf.space"
-    assert on_space.trusted_proxies == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "variables", "said"),
-    [
-        (["--port", "0"], {}, "--port: '0' is not possible; a whole number from 1 to 65535"),
-        ([], {"PORT": "http"}, "--port: 'http' is not possible"),
-        ([], {"STEPS": "51"}, "--steps: '51' is not possible; a whole number from 1 to 50"),
-        (["--images", "4.5"], {}, "--images: '4.5'"),
-        (["--sizes", "1024"], {}, "--sizes: '1024' is not possible; sizes such as 1024x1024,1152x"),
-        ([], {"SIZES": "64x64,-8x64"}, "--sizes: '-8x64' is not possible"),
-        (["--max-waiting", "9" * 5000], {}, "--max-waiting"),
-        (["--cors-origins", "example.org"], {}, "'example.org' is not possible; an origin such as"),
-        ([], {"BACKEND_URL": "http://a/b"}, "--backend-urls: 'http://a/b' is not possible"),
-        ([], {"LOG_FORMAT": "xml"}, "--log-format: 'xml' is not possible; text or json is"),
-        (["--log-prompts", "perhaps"], {}, "yes or no is"),
-        ([], {"SAFETY_CHECKER": "off"}, "--safety-checker: 'off' is not possible; yes or no is"),
-        ([], {"SCREEN": "my.screen"}, "--screen: 'my.screen' is not possible; package.module:func"),
-        (["--reveal", "no", "--screen", "a:b", "--backend-urls", "http://a"], {}, "--screen: "),
-        (["--trusted-proxies", "-1"], {}, "--trusted-proxies"),
-        (["--colour", "red"], {}, "unrecognized arguments: --colour"),
-    ],
-)
-def test_refused_in_one_line(
-    arguments: list[str],
-    variables: dict[str, str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-):
-    with pytest.raises(SystemExit) as stop:
-        settings.read(arguments, variables)
-    error = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert said in error
-    assert error.startswith("app.py: ")
-    assert error.count("\n") == 1
-
-
-def test_lists_are_separated_by_commas():
-    variables = {"BACKEND_URL": "http://a:7860, http://10.0.0.2:80", "CORS_ORIGINS": ""}
-    chosen = settings.read(["--log-prompts", "yes"], variables)
-    assert chosen.backend_urls == ("http://a:7860", "http://10.0.0.2:80")
-    assert chosen.cors_origins == ()
-    assert chosen.log_prompts
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("", "has no keys")])
@@ -183,10 +75,10 @@ def test_pointed_at_itself():
 
 def test_more_files_can_be_open_than_there_are_connections():
     program = (
-        "import resource; from serving import start, server;"
+        "import resource; from serving import bootstrap; from serving.http import server;"
         "_, most = resource.getrlimit(resource.RLIMIT_NOFILE);"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, most));"
-        "start.prepare_environment();"
+        "bootstrap.prepare_environment();"
         "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2 * server.MAX_CONNECTIONS"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=300, check=True)
@@ -241,7 +133,7 @@ def answers(url: str) -> bool:
 
 def test_help_names_every_option_and_its_variable():
     shown = run_app("--help").stdout
-    for name in ("--model", "MODEL_ID", "--host", "HOST", "--port", "PORT", "--steps", "CACHE_DIR"):
+    for name in ("--model-id", "MODEL_ID", "--host", "HOST", "--port", "PORT", "CACHE_DIR"):
         assert name in shown
 
 
