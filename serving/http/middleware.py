@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from urllib.parse import parse_qsl, urlencode
 
 from anyio import BrokenResourceError
 from starlette.datastructures import Headers, MutableHeaders
@@ -244,9 +245,9 @@ class PatientBodies:
 # change the source, tell who is logged in, or draw an icon of any size that a client asks for.
 CLOSED = re.compile(
     r"""/gradio_api/(
-        file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | component_server | custom_component | deep_link
-        | dev | login_check | mcp/(messages|schema|sse) | process_recording | run-history | runs
-        | startup-events | stream | token | undo-vibe | user | vibe)
+        file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | cancel | component_server | custom_component
+        | deep_link | dev | login_check | mcp/(messages|schema|sse) | process_recording | reset
+        | run-history | runs | startup-events | stream | token | undo-vibe | user | vibe)
     ) | /monitoring | /pwa_icon/""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -263,15 +264,25 @@ class GuardedRoutes:
         if scope["type"] == "http" and CLOSED.match(scope["path"]):
             await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
             return
-        if scope["type"] == "http" and scope["path"].rstrip("/") == "/gradio_api/info":
-            # If no page is named, Gradio caches its first answer for all clients. That answer has
-            # the host name in it that the first client sent, which may be made up.
-            scope = {**scope, "query_string": b"page=&" + scope["query_string"]}
         if scope["type"] == "http":
             # With this header a client could tell Gradio what the page's own address is.
             headers = [each for each in scope["headers"] if each[0] != b"x-gradio-server"]
-            scope = {**scope, "headers": headers}
+            scope = {**scope, "headers": headers, "query_string": _query_of_one_page(scope)}
         await self._app(scope, receive, send)
+
+
+def _query_of_one_page(scope: Scope) -> bytes:
+    """Return the query without `page`: there is one page, and Gradio fails for any other.
+
+    If no page is named, Gradio caches its first answer to `/gradio_api/info` for all clients. That
+    answer has the host name in it that the first client sent, which may be made up. So the empty
+    page is named there.
+    """
+    query = scope["query_string"]
+    if b"page" in query:
+        fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        query = urlencode([field for field in fields if field[0] != "page"]).encode()
+    return b"page=&" + query if scope["path"].rstrip("/") == "/gradio_api/info" else query
 
 
 class Departures:

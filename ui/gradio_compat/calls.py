@@ -6,6 +6,7 @@ made are passed on to it.
 """
 
 import json
+import logging
 import re
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -15,16 +16,16 @@ from gradio.block_function import BlockFunction
 from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.http.middleware import address_of
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
 
-_CALL = re.compile(
-    r"/gradio_api/((?P<kind>call/v2|call|api|run|queue/join|cancel|reset)(/(?P<name>[^/]+))?)/?"
-)
+log = logging.getLogger(__name__)
+
+_CALL = re.compile(r"/gradio_api/((?P<kind>call/v2|call|api|run|queue/join)(/(?P<name>[^/]+))?)/?")
 _STREAM = re.compile(
     r"/gradio_api/(heartbeat/(?P<session>[^/]*)|queue/data|call/(v2/)?[^/]+/(?P<event>[^/]*))/?"
 )
@@ -33,6 +34,13 @@ _FIELDS = {"data", "event_data", "event_id", "fn_index", "session_hash", "trigge
 _FILE_ADDRESS = "/gradio_api/file="
 # Most lists and objects inside each other; the page's own calls have fewer.
 _MOST_DEPTH = 32
+# The answer to a page that follows the events of a session that is gone. Gradio would send the same
+# and log a traceback.
+_NO_SESSION = Response(
+    'data: {"msg": "unexpected_error", "message": "404: Not Found", "success": false, '
+    '"session_not_found": true}\n\n',
+    media_type="text/event-stream",
+)
 _SILENT = "Too many of your calls have not been answered yet. Please wait for their answers."
 _CROWDED = "Your address has too many pages open. Please close some and try again."
 
@@ -81,12 +89,35 @@ class CheckedCalls:
             query = QueryParams(scope["query_string"])
             session = stream["session"] or stream["event"] or query.get("session_hash", "")
             self._check_session(session, address)
+            if path.rstrip("/").endswith("/queue/data") and not self._sessions.has_events(session):
+                await _NO_SESSION(scope, receive, send)
+                return
             with self._sessions.held(session):
-                await self._app(scope, receive, send)
+                await self._stream(scope, receive, send)
         elif method not in ("GET", "HEAD", "OPTIONS"):
             _refuse(404, "There is nothing to be sent to this path.")
         else:
             await self._app(scope, receive, send)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a stream of events on; end it where Gradio breaks it off with an error.
+
+        Gradio does so if another stream of the same session has ended.
+        """
+        started = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting)
+        except Exception as error:
+            if not started:
+                raise
+            log.info("A stream of events broke off: %r", error)
+            await send({"type": "http.response.body", "body": b""})
 
     def _checked(self, named: re.Match[str], body: Any, address: str) -> dict[str, Any]:
         """Return the fields of a body that were checked; Gradio sees only these."""
@@ -101,9 +132,9 @@ class CheckedCalls:
         _check_ids(fields)
         if (session := fields.get("session_hash")) is not None:
             self._check_session(session, address)
-        if named["kind"] in ("cancel", "reset"):
-            return fields
         self._check_crowd(session or "", address)
+        if named["kind"] == "call":
+            fields.pop("fn_index", None)  # Gradio goes by the name there
         # The page names a function by its number, programs by its name.
         if named["kind"] == "queue/join" or "fn_index" in fields:
             function = self._functions.get(fields.get("fn_index", -1))

@@ -1,6 +1,7 @@
 """Gradio's sessions, one for each open page: small, limited in number, and removed in time."""
 
 import asyncio
+from asyncio import Queue as AsyncQueue
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import gradio as gr
 from gradio.routes import file_upload_statuses
 from gradio.state_holder import SessionState, StateHolder
+from gradio.utils import LRUCache
 
 # Beyond these limits the session that was used longest ago is forgotten. If its page is used again,
 # it gets a new session; what the browser shows stays.
@@ -51,6 +53,21 @@ class _Session(SessionState):
         pass
 
 
+class _Messages(LRUCache[str, Any]):
+    """The messages that pages have not fetched yet, by session.
+
+    Gradio reads and deletes those of a session that another of its streams has deleted. It would
+    end the loop that sends everybody's progress, and never end the heartbeat of the stream.
+    """
+
+    def __missing__(self, session: str) -> Any:
+        return AsyncQueue()
+
+    def __delitem__(self, session: str) -> None:
+        if session in self:
+            super().__delitem__(session)
+
+
 class Sessions(StateHolder):
     """The sessions of one Gradio page, limited in number for each address and in total."""
 
@@ -61,6 +78,7 @@ class Sessions(StateHolder):
         page._queue.max_thread_count = CALLS_AT_A_TIME
         self.set_blocks(page)
         self._queue = page._queue
+        self._queue.pending_messages_per_session = _Messages(MOST)
         self._of: dict[str, OrderedDict[str, None]] = {}  # sessions by address, last used last
         self._open: Counter[str] = Counter()
 
@@ -100,6 +118,10 @@ class Sessions(StateHolder):
         pending = self._queue.pending_event_ids_session
         of_address = sum(len(pending.get(each, ())) for each in self._of.get(address, ()))
         return len(pending.get(session, ())) >= MOST_CALLS or of_address >= MOST_CALLS_EACH
+
+    def has_events(self, session: str) -> bool:
+        """Return whether there is anything to follow in a session."""
+        return session in self._queue.pending_messages_per_session
 
     @contextmanager
     def held(self, session: str) -> Iterator[None]:

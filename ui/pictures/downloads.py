@@ -12,12 +12,16 @@ from fastapi.responses import Response
 
 from pipeline.errors import MetadataError
 from pipeline.images import metadata
+from serving.http.middleware import address_of
+from serving.requests.shares import Shares
 from ui import i18n
 from ui.gradio_compat.context import upload_folder
 
 Kind: TypeAlias = Literal["PNG", "JPEG", "WEBP"]
 KINDS: dict[str, Kind] = {"png": "PNG", "jpg": "JPEG", "webp": "WEBP"}
 
+# Files that are made or wait to be made, one after the other: of all addresses and of one.
+AT_A_TIME, AT_A_TIME_EACH = 32, 4
 # The names that `ui.pictures.files` gives; no other path is opened.
 _FOLDER = re.compile(r"[\w-]{22}", re.ASCII)
 _NAME = re.compile(r"([a-z0-9-]{1,90})\.(png|jpg|webp)")
@@ -36,6 +40,7 @@ def links(picture: Path) -> str:
 def connect(app: FastAPI) -> None:
     """Add the route that these links lead to."""
     one_at_a_time = CapacityLimiter(1)  # leaves the processors to the drawing
+    waiting = Shares(AT_A_TIME, AT_A_TIME_EACH)
 
     @app.get("/pictures/{folder}/{name}", include_in_schema=False)
     async def picture(folder: str, name: str, sender: Request) -> Response:
@@ -43,10 +48,16 @@ def connect(app: FastAPI) -> None:
         if not _FOLDER.fullmatch(folder) or not named:
             raise HTTPException(404)
         path = upload_folder() / folder / f"{named[1]}.png"
-        with i18n.speaking(i18n.preferred(sender.headers.get("Accept-Language", ""))):
-            content = await anyio.to_thread.run_sync(
-                _content, path, KINDS[named[2]], limiter=one_at_a_time
-            )
+        address = address_of(sender)
+        if not waiting.take(address):
+            raise HTTPException(429, headers={"Retry-After": "1"})
+        try:
+            with i18n.speaking(i18n.preferred(sender.headers.get("Accept-Language", ""))):
+                content = await anyio.to_thread.run_sync(
+                    _content, path, KINDS[named[2]], limiter=one_at_a_time
+                )
+        finally:
+            waiting.give_back(address)
         return Response(
             content,
             media_type=f"image/{KINDS[named[2]].lower()}",

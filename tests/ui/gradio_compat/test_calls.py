@@ -1,12 +1,13 @@
 """Checks of calls to Gradio: only calls that the page itself could make get through."""
 
+import asyncio
 import itertools
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 import pytest
@@ -203,6 +204,53 @@ def test_no_other_spelling_of_a_path_gets_around_the_checks(page: Page, end: str
     for path in paths:
         answer = page.client.post(f"{path}{end}", json={"fn_index": 999, "session_hash": "x" * 99})
         assert 400 <= answer.status_code < 500, (path, answer.text)
+
+
+def test_a_call_by_name_calls_no_other_function(page: Page):
+    """Gradio goes by the name there, and would leave the number unchecked."""
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "stop"]
+    for name in ("again", "for_page", "nothing"):
+        body = {"fn_index": index, "data": [None], "session_hash": "s"}
+        assert page.client.post(f"/gradio_api/call/{name}", json=body).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["cancel", "reset"])
+def test_nothing_is_cancelled_behind_the_pages_back(page: Page, name: str):
+    """Gradio forgets a call that is cancelled, and goes on with it all the same."""
+    body = {"fn_index": 0, "session_hash": "s", "event_id": "e"}
+    assert page.client.post(f"/gradio_api/{name}", json=body).status_code == 404
+
+
+def test_a_session_that_is_gone_is_told_so_without_a_traceback(
+    page: Page, caplog: pytest.LogCaptureFixture
+):
+    answer = page.client.get("/gradio_api/queue/data?session_hash=gone")
+    told = json.loads(answer.text.removeprefix("data: "))
+    assert (told["msg"], told["session_not_found"]) == ("unexpected_error", True)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_messages_that_another_stream_has_deleted_are_no_error(page: Page):
+    messages = page.blocks._queue.pending_messages_per_session
+    del messages["gone"]
+    assert messages["gone"].empty()  # nothing is kept of what is put there
+    assert "gone" not in messages
+
+
+def test_a_stream_that_breaks_off_is_ended():
+    async def break_off(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("response already started")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    checked = calls.CheckedCalls.__new__(calls.CheckedCalls)
+    checked._app = break_off
+    asyncio.run(checked._stream({}, cast(Any, None), send))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
 
 
 def test_half_a_character_is_replaced(page: Page):

@@ -74,3 +74,9 @@ def test_settings_with_no_room_in_a_jpeg_are_said_to_have_none(path: Path):
     jpeg, webp = get(f"{base}.jpg", f"{base}.webp")
     assert (jpeg.status_code, webp.status_code) == (422, 200)
     assert i18n.TOO_LONG_FOR_JPEG in jpeg.text
+
+
+def test_one_address_has_few_files_made_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(downloads, "AT_A_TIME_EACH", 0)
+    address = f"/pictures/{path.parent.name}/a-star-7.webp"
+    assert get(address)[0].status_code == 429
