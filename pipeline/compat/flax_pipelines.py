@@ -76,8 +76,8 @@ class FlaxDiffusionPipeline:
     def __init__(self, config: Config, tokenizers: Tokenizers, checker: SafetyChecker | None):
         self._config = config
         self._tokenizers = tokenizers
-        self._blueprints = module_factories(config)
-        self._blueprints.pop("safety_checker", None)
+        self._factories = module_factories(config)
+        self._factories.pop("safety_checker", None)
         self._check = None if checker is None else _on_first_device(checker)
         self._xl = config.text_encoder_2 is not None
         self._on_one_device = jax.jit(self._generate, static_argnums=STATIC)
@@ -173,7 +173,7 @@ class FlaxDiffusionPipeline:
         return_latents: bool = False,
     ) -> Array:
         """Run `_generate`, compiled, on one device, or with `jit` on each device."""
-        networks = {name: params[name] for name in self._blueprints if name in params}
+        networks = {name: params[name] for name in self._factories if name in params}
         guidance = np.asarray(guidance_scale, np.float32)
         if jit and guidance.ndim == 0:
             guidance = np.full(np.shape(prompt_ids)[:1], guidance)
@@ -261,12 +261,12 @@ class FlaxDiffusionPipeline:
         return Output(checked.reshape(images.shape), flagged.tolist())
 
     def _networks(self, params: Params) -> dict[str, Any]:
-        missing = [name for name in self._blueprints if name not in params]
+        missing = [name for name in self._factories if name not in params]
         if missing:
             raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
         return {
             name: parameters.set_params(name, make, _suited(params[name]))
-            for name, make in self._blueprints.items()
+            for name, make in self._factories.items()
         }
 
     def _checked_ids(self, name: str, given: ArrayLike, batch: int | None = None) -> Array:

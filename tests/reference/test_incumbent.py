@@ -12,10 +12,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from drawing import draw_flax_checkpoint
 
 from pipeline.compat import FlaxDiffusionPipeline
 from tests import compiling
+from tests.reference.drawing import draw_flax_checkpoint
 from tools import flax_calls, torch_reference
 from tools.tiny_checkpoints import write
 

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from diffusers import StableDiffusionXLPipeline
-from drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
 from flax import nnx
 
 from pipeline import BUNDLED, SDXLPipeline
@@ -25,6 +24,7 @@ from pipeline.images.moderation import prepare
 from pipeline.models.clip_config import read_safety_checker
 from pipeline.models.safety_checker import SafetyChecker
 from pipeline.schedulers.methods import dpm_solver_levels, euler_levels, make_schedule
+from tests.reference.drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
 from tools import agreement, torch_reference
 from tools.agreement import Networks, relative_error
 from tools.make_goldens import draw_pictures, draw_thresholds

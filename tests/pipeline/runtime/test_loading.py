@@ -67,7 +67,7 @@ def test_networks_are_traced_once(cache: ExecutableCache, monkeypatch: pytest.Mo
     checkpoint = fetch(str(SMALLEST))
     traced = find_networks(checkpoint, config, dtype, cache)
     monkeypatch.setattr(
-        "pipeline.runtime.loading.blueprints", lambda _: pytest.fail("traced again")
+        "pipeline.runtime.loading.module_factories", lambda _: pytest.fail("traced again")
     )
     kept = find_networks(checkpoint, config, dtype, cache)
     for name, stored in traced.items():
