@@ -4,6 +4,7 @@
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
 #   make run-cluster                the page and two replicas under Ray Serve
 #   make test                       the tests; make test ARGS="-k browser" for some of them
+#   make test-slow                  the slow and rare ones: chaos, training, slow networks, ...
 #   make test-reference             the comparison with torch's diffusers, and with its old Flax
 #                                   pipelines, drawn afresh
 #   make test-cluster               the tests of several machines, with Ray Serve on this one
@@ -33,7 +34,7 @@ TESTERS := $(shell expr $(PROCESSORS) + 1)
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-cluster test test-reference test-cluster bench load chaos soak \
+.PHONY: help setup run run-cluster test test-slow test-reference test-cluster bench load chaos soak \
   lighthouse bench-tpu bench-cpu bench-gpu screenshots lint clean
 
 help:
@@ -47,10 +48,10 @@ run: setup
 run-cluster: setup $(VENV)/.installed-cluster
 	$(VENV)/bin/serve run cluster:app $(ARGS)
 
-test: $(VENV)/.installed-test tests/node/node_modules/.installed
+test test-slow: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m pytest --numprocesses $(TESTERS) \
-	  --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(VENV)/bin/python -m pytest -m "$(if $(filter test-slow,$@),,not )slow" \
+	  --numprocesses $(TESTERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
 	$(REFERENCE)/bin/python -m pytest tests/reference --numprocesses $(PROCESSORS) \

@@ -18,6 +18,8 @@ from tests import compiling
 from tests.checkpoints import GOLDEN
 from tools.miniature.judge import look
 
+pytestmark = pytest.mark.slow  # compiles for each program
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FLAX = GOLDEN / "flax/checkpoint"
 SIDE = 16  # of its pictures, in pixels

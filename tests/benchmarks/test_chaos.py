@@ -9,6 +9,8 @@ from benchmarks import chaos
 from benchmarks.visitors import Moment, Visit, many_connections, visit
 from tests.web import serve
 
+pytestmark = pytest.mark.slow  # kills processes for half a minute
+
 
 def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
     toll = asyncio.run(chaos.run(chaos.Plan(requests=30, kills=1, stops_s=(1.0,)), tmp_path))

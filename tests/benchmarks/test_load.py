@@ -25,6 +25,8 @@ from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.web import served
 
+pytestmark = pytest.mark.slow  # sends three times the load
+
 
 def test_an_ideal_server_only_draws():
     assert ideal_latencies([0.0, 100.0]) == pytest.approx({0: SERVICE_S, 1: SERVICE_S})

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks import soak
 
+pytestmark = pytest.mark.slow  # sends mixed load for a quarter of a minute
+
 
 def test_a_quarter_of_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # undo what the run sets

@@ -97,6 +97,7 @@ def pointed(port: int, at: int) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_pointed_at_each_other():
     """The first program waits and answers probes; the second detects the loop and reports it."""
     ports = free_port(), free_port()
@@ -169,6 +170,7 @@ def drawing(program: list[str], log: Path) -> Iterator[Instance]:
         instance.kill()
 
 
+@pytest.mark.slow
 def test_ends_though_its_devices_are_stuck(tmp_path: Path):
     log = tmp_path / "log"
     with drawing(["-m", "tests.fake_pipeline", "--stop-within", "0"], log) as instance:
@@ -185,6 +187,7 @@ def test_a_second_ctrl_c_waits_for_no_drawing(tmp_path: Path):
         assert instance.process.wait(45) in (130, -signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts", ["yes", "no"])
 def test_every_line_of_the_log_is_json(prompts: str, tmp_path: Path):
     log = tmp_path / "log"

@@ -565,6 +565,7 @@ def test_who_sees_generate_may_press_it(slow_page: Page):
 WAIT = re.compile(r"in the queue, about \d+ (s|min)$")
 
 
+@pytest.mark.slow
 def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, browser: Browser):
     page = slow_page
     open_advanced(page)

@@ -12,6 +12,8 @@ from benchmarks.processes import Instance, stand_in
 from serving.http import server
 from tests.web import serve, start
 
+pytestmark = pytest.mark.slow  # attacks a server
+
 OTHER = "127.0.0.2"
 
 

@@ -180,6 +180,7 @@ def saved(page: Page, what: Locator, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, tmp_path: Path):
     draw(page)
     page.locator("#gallery .thumbnail-lg").first.click()
@@ -305,6 +306,7 @@ def test_a_seed_that_cannot_be_is_a_message(page: Page, field: str, label: str, 
     expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
 
 
+@pytest.mark.slow
 def test_ten_million_characters_are_a_message(browser: Browser, address: str):
     page = browser.new_page()  # its console logs the refusal, which `opened` would report
     page.set_default_timeout(DRAWN_WITHIN_MS)

@@ -158,6 +158,7 @@ def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line):
     expect(page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
 
 
+@pytest.mark.slow
 def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line):
     page, before = slow_page, drawn(slow_line)
     set_steps(page, 25)
@@ -172,6 +173,7 @@ def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line):
     assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
 
 
+@pytest.mark.slow
 def test_away_for_several_times(slow_page: Page, slow_line: Line):
     draw(slow_page)
     for _ in range(2):
@@ -182,6 +184,7 @@ def test_away_for_several_times(slow_page: Page, slow_line: Line):
     expect_ready(slow_page, "4 pictures")
 
 
+@pytest.mark.slow
 def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line):
     page = slow_page
     draw(page)
@@ -198,6 +201,7 @@ def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line)
     wait_for_pictures(page)
 
 
+@pytest.mark.slow
 def test_silence_is_no_connection(slow_page: Page, slow_line: Line):
     draw(slow_page)
     slow_line.server.signal(signal.SIGSTOP)
@@ -326,6 +330,7 @@ def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
     assert page.title() != "away"
 
 
+@pytest.mark.slow
 def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
     page = slow_page
     draw(page)
@@ -338,6 +343,7 @@ def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
     wait_for_pictures(page)
 
 
+@pytest.mark.slow
 def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
     """A request abandoned while a phone was locked is drawn once its visitor is back."""
     with (
@@ -368,6 +374,7 @@ def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
     context.close()
 
 
+@pytest.mark.slow
 def test_a_slow_network(browser: Browser, slow_line: Line):
     with on_a_slow_network(browser, slow_line) as page:
         ask(page, PROMPT)
@@ -382,6 +389,7 @@ def test_a_slow_network(browser: Browser, slow_line: Line):
         assert pictures.last.evaluate("image => image.decode().then(() => image.width)") > 0
 
 
+@pytest.mark.slow
 def test_stop_on_a_slow_network(browser: Browser, tmp_path: Path):
     """Stop works on a slow network; the drawing outlasts a busy browser's press of Stop."""
     with (

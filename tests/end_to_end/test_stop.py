@@ -32,6 +32,8 @@ from tests.fake_pipeline import FakePipeline
 from tests.web import Site, folder_served, serve, start, wait_until
 from tools.page_states import launched
 
+pytestmark = pytest.mark.slow  # starts the program again and again
+
 STEP_MS = 240
 # Larger than the system's buffers for a client that does not read.
 LARGE = b"\x89PNG" + bytes(24 * 2**20)

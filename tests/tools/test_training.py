@@ -21,6 +21,8 @@ from tools.miniature.latents import normalise
 from tools.miniature.training import minimise
 from tools.miniature.work import Run, Settings, Tree, Work
 
+pytestmark = pytest.mark.slow  # trains a network
+
 COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae")
 TINY = Settings(
     vae_steps=2, vae_pictures=2, normalised_over=16, reading_steps=2, pictures=16, steps=2

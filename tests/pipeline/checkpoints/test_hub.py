@@ -264,6 +264,7 @@ def test_download_that_breaks_off_is_resumed(hub: HubServer, tmp_path: Path) -> 
         assert (found.folder / name).read_bytes() == files[name]
 
 
+@pytest.mark.slow
 def test_download_that_keeps_breaking_off(hub: HubServer, tmp_path: Path) -> None:
     hub.break_off = {WEIGHTS[2]: [0] * 99}
     with pytest.raises(CheckpointError, match=r"broke off .*start again to go on"):
@@ -321,6 +322,7 @@ def test_disk_that_takes_no_more(hub: HubServer, tmp_path: Path) -> None:
     assert files_below(fetch_apart(hub.url, tmp_path).folder) == NEEDED
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer(hub: HubServer, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -52,6 +52,7 @@ def golden(model: str, name: str) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "name"), [(model, name) for model, names in NAMES.items() for name in names]
 )
@@ -111,6 +112,7 @@ def test_nothing_compiles_for_another_prompt_key_or_guidance_scale() -> None:
     assert np.abs(first - second).max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_program_may_map_generate_itself() -> None:
     """`pmap` of `_generate` works as in the guide, with positional defaults, and as in its demo.
 

@@ -125,6 +125,7 @@ def test_eight_pictures_on_eight_devices(start: Callable[..., SDXLPipeline], mod
         assert np.abs(drawn[i : i + 2] - alone).max() <= CLOSE
 
 
+@pytest.mark.slow
 def test_another_size_shares_the_safety_checker(start: Callable[..., SDXLPipeline]) -> None:
     pipe = start(model=GOLDEN / "safety/checkpoint")
     pipe.add_size(pipe.height, 2 * pipe.width)

@@ -193,6 +193,7 @@ def test_what_it_flags_is_for_nobody_whatever_a_screen_says(one_flagged: Path, c
     assert list(result.unblurred) == [0]  # only the screen flagged this one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
 def test_the_old_calls_check_too(jit: bool, checker: SafetyChecker, tmp_path: Path) -> None:
     plain, params = FlaxStableDiffusionPipeline.from_pretrained(FOLDER, safety_checker=None)

@@ -72,6 +72,7 @@ def test_nothing_is_told_where_all_are_used(devices: int, caplog: pytest.LogCapt
     assert mesh.devices.size == devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "used"), [(2, 2), (3, 2), (4, 4), (8, 8)])
 def test_every_number_of_devices_draws_the_same(devices: int, used: int) -> None:
     draw = partial(np.stack, axis=0)

@@ -6,6 +6,7 @@ from itertools import combinations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pipeline.models.config import read_config
 from pipeline.runtime import programs
@@ -35,6 +36,7 @@ CHOICES = [
 
 
 # JAX's attention and Flax's norms mix bfloat16 and float32 on purpose.
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_other_arguments_are_another_program() -> None:
     seen: dict[str, list[tuple[str, str]]] = {}
@@ -53,6 +55,7 @@ def test_other_arguments_are_another_program() -> None:
         assert len({args for _, args in pairs}) > 3, name
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_text_and_safety_checker_are_the_same_for_every_size() -> None:
     other = replace(SHAPES, height=24, width=32)
