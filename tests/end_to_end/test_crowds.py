@@ -84,3 +84,27 @@ def test_a_visitor_draws_while_another_address_attacks(tmp_path: Path):
         instance.stop(60)
     assert attack.found_wrong(report) == []
     assert "-1" not in report["made_up_sessions"]["answers"]
+
+
+def test_streams_of_one_session_that_close_together_are_no_error(tmp_path: Path):
+    """Gradio deletes the messages of the session with the first one, and again with the others."""
+    instance = Instance(stand_in(attack.STEP_MS, "--steps", "10"), tmp_path / "log")
+    start(instance)
+    try:
+        address = "127.0.0.1", int(instance.url.rpartition(":")[2])
+        functions = attack.functions_of(instance.url)
+        for number in range(5):
+            body = {"fn_index": functions["again"], "data": [None, None]}
+            body |= {"session_hash": f"s{number}"}
+            assert httpx.post(f"{instance.url}/gradio_api/queue/join", json=body).is_success
+            streams = [socket.create_connection(address) for _ in range(10)]
+            path = f"/gradio_api/queue/data?session_hash=s{number}"
+            for stream in streams:
+                stream.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            assert streams[0].recv(12) == b"HTTP/1.1 200"
+            for stream in streams:
+                stream.close()
+        assert httpx.get(f"{instance.url}/healthz").status_code == 200
+    finally:
+        instance.stop(60)
+    assert "Traceback" not in instance.log.read_text()
