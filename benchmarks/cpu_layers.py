@@ -17,7 +17,8 @@ from jax.typing import DTypeLike
 
 from benchmarks import record
 from pipeline.kernels.attention import attention, cross_attention, self_attention
-from pipeline.kernels.matmul_conv import LAYOUT, compiler_options, convolution, dot_general
+from pipeline.kernels.matmul_conv import LAYOUT, convolution, dot_general
+from pipeline.platforms import compiler_options
 
 REPEATS = 6
 HEAD = 64

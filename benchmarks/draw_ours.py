@@ -24,6 +24,7 @@ from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
 from pipeline.kernels.matmul_conv import dot_general
 from pipeline.models.config import Config, read_config
+from pipeline.platforms import platform_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
@@ -81,7 +82,8 @@ class Job:
         images, pixels = options.images, options.pixels
         # One accelerator is compared with one; a CPU may be split into several devices, one a core.
         devices = jax.devices()
-        self.mesh = make_mesh(devices if devices[0].platform == "cpu" else devices[:1], images)
+        used = devices[:1] if platform_of(devices[0]).is_accelerator else devices
+        self.mesh = make_mesh(used, images)
         shapes = Shapes(images, pixels, pixels, TOKENS)
         networks = random_networks(config, jnp.dtype(dtype), NamedSharding(self.mesh, P()))
         self.compiled = CompiledSampler(config, networks, self.mesh, shapes, cache=None, kept={})
@@ -123,8 +125,8 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Network
 
 def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
     """Measure the devices' own rate: each multiplies two square matrices of random values."""
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    side = MATMUL_ON_CPU if on_cpu else MATMUL
+    accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
+    side = MATMUL if accelerated else MATMUL_ON_CPU
     shape, place = (mesh.size, side, side), NamedSharding(mesh, P(mesh.axis_names))
     one, other = (
         jax.device_put(jax.random.normal(jax.random.key(i), shape, dtype), place) for i in range(2)

@@ -44,9 +44,10 @@ def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
     import jax
 
     from benchmarks.full_size import read_published
+    from pipeline.platforms import network_dtype
     from pipeline.runtime.compiled import CompiledSampler, load_cached, make_mesh
     from pipeline.runtime.executable_cache import ExecutableCache
-    from pipeline.runtime.loading import network_dtype, trace_networks, without_collecting_garbage
+    from pipeline.runtime.loading import trace_networks, without_collecting_garbage
     from pipeline.runtime.programs import Networks, Shapes
 
     devices = jax.devices()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pipeline.platforms import platform_of
 from pipeline.runtime.mesh import find_devices
 
 # A small trained checkpoint that comes with the package.
@@ -21,7 +22,7 @@ def choose_model(model: str | None, revision: str | None) -> tuple[str, str | No
         DeviceError: if JAX finds no device.
     """
     if model is None:
-        model = str(BUNDLED) if find_devices()[0].platform == "cpu" else SDXL
+        model = SDXL if platform_of(find_devices()[0]).is_accelerator else str(BUNDLED)
     if model == SDXL and revision is None:
         revision = SDXL_REVISION
     return model, revision

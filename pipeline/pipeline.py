@@ -24,6 +24,7 @@ from pipeline.errors import Cancelled, InputError
 from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
 from pipeline.models.config import Config, read_config
+from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     MAX_IMAGES,
     Request,
@@ -39,10 +40,9 @@ from pipeline.runtime.loading import (
     find_networks,
     load_networks,
     load_tokenizers,
-    network_dtype,
     without_collecting_garbage,
 )
-from pipeline.runtime.mesh import failures_explained, find_devices, worth_a_copy, worth_bfloat16
+from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.programs import Networks, Shapes
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import Schedule, State, make_schedule

@@ -30,6 +30,7 @@ from pipeline.errors import CheckpointError, InputError
 from pipeline.images import moderation
 from pipeline.models.config import Config, read_config
 from pipeline.models.safety_checker import SafetyChecker
+from pipeline.platforms import network_dtype, platform_of
 from pipeline.request import check_count, image_size
 from pipeline.runtime import sampler
 from pipeline.runtime.loading import (
@@ -37,7 +38,6 @@ from pipeline.runtime.loading import (
     load_networks,
     load_tokenizers,
     module_factories,
-    network_dtype,
 )
 from pipeline.schedulers.methods import REMEMBERED, State, make_schedule
 from pipeline.text.tokenizer import Tokenizers
@@ -419,7 +419,7 @@ def _keep(array: np.ndarray) -> Any:
 
 def _suited(params: Params) -> Params:
     """Convert parameters to float32 on CPUs, most of which are slower in bfloat16."""
-    if jax.default_backend() != "cpu":
+    if platform_of(jax.devices()[0]).is_accelerator:
         return params
     exact = jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf, params

@@ -1,8 +1,7 @@
-"""Scaled dot-product attention; the only module that chooses a kernel for it.
+"""Scaled dot-product attention in several forms, of which `pipeline.platforms` chooses one.
 
-The choice depends on the platform that a program is compiled for, not on the platform that compiles
-it: a Pallas kernel on TPU, cuDNN's kernel on NVIDIA GPUs where it can be used, XLA's own operations
-elsewhere. No platform ever holds more than `SCORE_BYTES` of scores.
+The forms are a Pallas kernel for TPUs, cuDNN's kernel for NVIDIA GPUs, and XLA's own operations in
+two arrangements. No form ever holds more than `SCORE_BYTES` of scores.
 """
 
 import math
@@ -13,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from pipeline.platforms import PLAIN, by_platform
 
 # Limit on the scores in memory at once. If all scores would take more, queries are processed in
 # parts. The VAE's scores at 1024x1024, for example, would take a gigabyte for every picture.
@@ -57,21 +58,21 @@ def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _by_platform(heads: int, *projections: Array) -> Array:
+def _in_its_form(heads: int, *projections: Array) -> Array:
     """Compute `self_attention` of one array or `cross_attention` of two."""
     # Importing Pallas takes time, and a process that only loads cached programs does not need it.
     from pipeline.kernels import flash_tpu
 
-    kernels: dict[str, Callable[..., Array]] = {
-        "default": partial(_plain, heads),
-        "cpu": partial(_on_cpu, heads),
+    forms: dict[str, Callable[..., Array]] = {
+        PLAIN: partial(_plain, heads),
+        "cached": partial(_cached, heads),
     }
-    # With the few keys of a prompt, XLA's own operations beat the kernel: benchmarks/README.md.
+    # With the few keys of a prompt, XLA's own operations beat the kernel: docs/benchmarks.md.
     if len(projections) == 1 and flash_tpu.fits(heads, *projections):
-        kernels["tpu"] = partial(flash_tpu.flash_attention, heads)
+        forms["flash"] = partial(flash_tpu.flash_attention, heads)
     if _cudnn_fits(heads, *projections):
-        kernels["cuda"] = partial(_cudnn, heads)
-    return jax.lax.platform_dependent(*projections, **kernels)
+        forms["cudnn"] = partial(_cudnn, heads)
+    return by_platform("attention", forms, *projections)
 
 
 def _forward(heads: int, *projections: Array) -> tuple[Array, Any]:
@@ -83,9 +84,9 @@ def _backward(heads: int, pull: Any, gradient: Array) -> tuple[Array, ...]:
     return pull(gradient)
 
 
-_by_platform.defvjp(_forward, _backward)
+_in_its_form.defvjp(_forward, _backward)
 # Layers of the same shape share one trace, and one kernel is lowered for all of them.
-_of_projections = jax.jit(_by_platform, static_argnums=0)
+_of_projections = jax.jit(_in_its_form, static_argnums=0)
 
 
 def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
@@ -104,7 +105,7 @@ def _plain(heads: int, *projections: Array) -> Array:
     return done.reshape(*done.shape[:2], -1)
 
 
-def _on_cpu(heads: int, *projections: Array) -> Array:
+def _cached(heads: int, *projections: Array) -> Array:
     """Attend for some heads of some pictures at a time; XLA compiles each part to one kernel."""
     each = [
         x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in _split(heads, *projections)

@@ -1,9 +1,9 @@
-"""Matrix products and convolutions; the only module that chooses their form by platform.
+"""Matrix products and convolutions in several forms; `pipeline.platforms` chooses one.
 
 XLA's CPU backend widens the factors of a bfloat16 product to float32, unless the result is float32.
 Only then does it use the processor's own bfloat16 products (AMX, AVX512_BF16). It always widens
 bfloat16 convolutions. In all other cases XLA's own operations are the best there is; in float32 on
-a CPU, with the second of its libraries (`compiler_options`). See benchmarks/README.md.
+a CPU, with the second of its libraries (`compiler_options`). See docs/benchmarks.md.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import DTypeLike
+
+from pipeline.platforms import PLAIN, by_platform
 
 A = TypeVar("A", Array, np.ndarray)
 
 Numbers = Sequence[int]
 Padding = Sequence[tuple[int, int]]
-CompilerOptions = dict[str, str | bool]
 
 # With fewer channels, laying pixels side by side takes longer than widening them.
 CHANNELS = 64
@@ -29,26 +29,14 @@ PIXELS = 1024
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
-def compiler_options(device: jax.Device, dtype: DTypeLike) -> CompilerOptions:
-    """Return XLA's options for a program dominated by products and wide convolutions in `dtype`.
-
-    XLA has two libraries for CPUs. YNNPACK, its first choice, is the only one with bfloat16, and is
-    faster at sums over many pixels. In float32, Eigen is faster at convolutions and most products.
-    """
-    if device.platform != "cpu" or dtype == jnp.bfloat16:
-        return {}
-    return {"xla_disable_hlo_passes": "dot-library-rewriter"}  # the pass that chooses YNNPACK
-
-
 def dot_general(lhs: Array, rhs: Array, dimension_numbers: Any, **_: Any) -> Array:
     """Compute `jax.lax.dot_general` of factors of the same dtype, in that dtype."""
     product = partial(jax.lax.dot_general, dimension_numbers=dimension_numbers)
     if lhs.dtype != jnp.bfloat16:
         return product(lhs, rhs)
     wide = partial(product, preferred_element_type=jnp.float32)
-    return jax.lax.platform_dependent(
-        lhs, rhs, cpu=lambda x, y: wide(x, y).astype(x.dtype), default=product
-    )
+    forms = {PLAIN: product, "accumulated in float32": lambda x, y: wide(x, y).astype(x.dtype)}
+    return by_platform("product", forms, lhs, rhs)
 
 
 def convolution(x: Array, kernel: Array, strides: Numbers, padding: Padding, **_: Any) -> Array:
@@ -61,15 +49,16 @@ def convolution(x: Array, kernel: Array, strides: Numbers, padding: Padding, **_
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _by_platform(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
+def _in_its_form(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
     plain = partial(_plain, window)
     if x.dtype != jnp.bfloat16 or min(kernel.shape[2:]) < CHANNELS:
         return plain(x, kernel)
-    return jax.lax.platform_dependent(x, kernel, cpu=partial(_on_cpu, window), default=plain)
+    forms = {PLAIN: plain, "products": partial(_by_products, window)}
+    return by_platform("convolution", forms, x, kernel)
 
 
 def _forward(window: tuple[Numbers, Padding], *factors: Array) -> tuple[Array, Any]:
-    """Evaluate the plain form for training, because `_on_cpu`'s bit words have no derivative."""
+    """Evaluate the plain form for training, because bit words have no derivative."""
     return jax.vjp(partial(_plain, window), *factors)
 
 
@@ -77,15 +66,15 @@ def _backward(window: tuple[Numbers, Padding], pull: Any, gradient: Array) -> tu
     return pull(gradient)
 
 
-_by_platform.defvjp(_forward, _backward)
-_convolve = jax.jit(_by_platform, static_argnums=0)  # layers of the same shape share one trace
+_in_its_form.defvjp(_forward, _backward)
+_convolve = jax.jit(_in_its_form, static_argnums=0)  # layers of the same shape share one trace
 
 
 def _plain(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
     return jax.lax.conv_general_dilated(x, kernel, *window, dimension_numbers=LAYOUT)
 
 
-def _on_cpu(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
+def _by_products(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
     """Convolve in bfloat16 by matrix products, each over as many rows as have `PIXELS` pixels.
 
     Pixels are moved as uint16 bit words, because XLA would widen bfloat16 to move it.

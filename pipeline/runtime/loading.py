@@ -3,14 +3,12 @@
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
@@ -19,7 +17,7 @@ from tqdm import tqdm
 from pipeline.checkpoints import weights
 from pipeline.checkpoints.folder import Checkpoint
 from pipeline.checkpoints.weights import PendingWeights
-from pipeline.errors import CheckpointError, InputError
+from pipeline.errors import CheckpointError
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.config import Config
 from pipeline.models.layers import merge_kernels
@@ -31,24 +29,6 @@ from pipeline.runtime.programs import Networks
 from pipeline.text.tokenizer import Tokenizers, identity
 
 log = logging.getLogger(__name__)
-
-
-def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
-    """Return the dtype of the networks: the given one, or the default of `devices` where None.
-
-    The default is float32 on CPUs and bfloat16 elsewhere. `mesh.worth_bfloat16` says for which
-    checkpoints a CPU should use bfloat16.
-
-    Raises:
-        InputError: if `dtype` is neither float32 nor bfloat16.
-    """
-    if dtype is None:
-        return jnp.dtype(jnp.float32 if devices[0].platform == "cpu" else jnp.bfloat16)
-    for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
-        if dtype in (supported, supported.name, supported.type):
-            return supported
-    right = "float32 or bfloat16 (the VAE overflows in float16)"
-    raise InputError(f"dtype is {dtype}; expected {right}")
 
 
 def load_tokenizers(

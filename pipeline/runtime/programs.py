@@ -13,12 +13,12 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pipeline.kernels.matmul_conv import CompilerOptions, compiler_options
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.config import Config
 from pipeline.models.safety_checker import SafetyChecker
 from pipeline.models.unet import Context, UNet
 from pipeline.models.vae import VAE
+from pipeline.platforms import CompilerOptions, compiler_options, platform_of
 from pipeline.runtime import sampler
 from pipeline.runtime.sampler import Conditioning
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
@@ -210,12 +210,9 @@ class Programs:
         return self._evaluations(denoise)
 
     def _steps(self) -> Callable[..., State]:
-        """Return `sampler.denoise`, on a TPU with one half of one picture at a time.
-
-        A TPU's VMEM has no room for more.
-        """
-        on_tpu = self._mesh.devices.flat[0].platform == "tpu"
-        return partial(sampler.denoise, one_by_one=on_tpu)
+        """Return `sampler.denoise` as the devices' platform runs it."""
+        platform = platform_of(self._mesh.devices.flat[0])
+        return partial(sampler.denoise, one_by_one=platform.one_by_one)
 
     def _evaluations(self, denoise: Callable[..., State]) -> Program:
         history = history_spec(self._config, self._mesh, self._shapes)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pipeline.kernels.matmul_conv import LAYOUT, compiler_options, convolution, dot_general
+from pipeline.kernels.matmul_conv import LAYOUT, convolution, dot_general
+from pipeline.platforms import compiler_options
 
 LAST_BIT = 2**-8  # relative size of bfloat16's last bit
 CHANNELS = 64

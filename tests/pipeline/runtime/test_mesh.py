@@ -3,13 +3,8 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
-import jax
 import pytest
-
-from pipeline.runtime.mesh import LARGE_PARAMETERS, worth_a_copy, worth_bfloat16
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
@@ -46,38 +41,3 @@ def test_cores_share_pictures_equally(images: int, cores: int, devices: int) -> 
             [sys.executable, "-c", program], env=chosen, capture_output=True, text=True, check=True
         )
         assert int(done.stdout) == found
-
-
-def test_a_large_checkpoint_is_not_copied_within_one_memory() -> None:
-    devices = jax.devices()
-    assert worth_a_copy(devices, LARGE_PARAMETERS) == devices
-    assert worth_a_copy(devices, LARGE_PARAMETERS + 1) == devices[:1]
-    accelerators = [SimpleNamespace(platform="tpu")] * 4
-    assert len(worth_a_copy(accelerators, LARGE_PARAMETERS + 1)) == 4  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("platform", "flags", "parameters", "worth"),
-    [
-        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_PARAMETERS + 1, True),
-        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_PARAMETERS, False),
-        ("cpu", "avx512f avx512_bf16", LARGE_PARAMETERS + 1, True),
-        ("cpu", "avx512f avx512bw", LARGE_PARAMETERS + 1, False),
-        ("cpu", None, LARGE_PARAMETERS + 1, False),
-        ("gpu", None, 1, True),
-    ],
-)
-def test_bfloat16_where_the_hardware_has_it(
-    platform: str,
-    flags: str | None,
-    parameters: int,
-    worth: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    info = tmp_path / "cpuinfo"
-    if flags is not None:
-        info.write_text(f"processor\t: 0\nflags\t\t: fpu {flags} rdpid\n")
-    monkeypatch.setattr("pipeline.runtime.mesh.CPU_INFO", info)
-    device = SimpleNamespace(platform=platform)
-    assert worth_bfloat16(device, parameters) == worth  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""All choices that depend on the platform of the devices, in one table.
+
+Kernels name the forms of their computation, and `Platform` names the form that each platform uses.
+Programs are lowered for the platform that they run on, whichever platform compiles them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+from pipeline.errors import InputError
+
+CompilerOptions = dict[str, str | bool]
+PLAIN = "plain"  # the form of every computation that each platform can run
+
+# A checkpoint with more parameters (500 MB in float32) has one copy in a CPU's memory, not one
+# per core.
+LARGE_PARAMETERS = 125_000_000
+CPU_INFO = Path("/proc/cpuinfo")
+# Features of CPUs that multiply bfloat16 numbers without converting them.
+BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16"})
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The choices for one platform; the defaults suit an unknown accelerator.
+
+    Attributes:
+        dtype: the networks' default dtype.
+        is_accelerator: whether the platform is fast enough for SDXL to be the default model, and
+            gives each device a memory of its own.
+        one_by_one: whether the UNet runs on one half of one picture at a time.
+        attention: the form of attention, a key of the forms in `pipeline.kernels.attention`.
+        product: the form of bfloat16 products, a key of those in `pipeline.kernels.matmul_conv`.
+        convolution: the form of bfloat16 convolutions, likewise.
+        float32_options: XLA's options for programs dominated by float32 products.
+    """
+
+    dtype: str = "bfloat16"
+    is_accelerator: bool = True
+    one_by_one: bool = False
+    attention: str = PLAIN
+    product: str = PLAIN
+    convolution: str = PLAIN
+    float32_options: tuple[tuple[str, str | bool], ...] = ()
+
+
+# The keys are the names that JAX lowers for.
+PLATFORMS = {
+    "cpu": Platform(
+        dtype="float32",
+        is_accelerator=False,
+        attention="cached",
+        product="accumulated in float32",
+        convolution="products",
+        # XLA has two libraries for CPUs. YNNPACK, its first choice, is the only one with bfloat16,
+        # and is faster at sums over many pixels. In float32, Eigen is faster at convolutions and
+        # most products. This is the pass that chooses YNNPACK.
+        float32_options=(("xla_disable_hlo_passes", "dot-library-rewriter"),),
+    ),
+    # A TPU's VMEM has room for the activations of one half of one picture.
+    "tpu": Platform(one_by_one=True, attention="flash"),
+    "cuda": Platform(attention="cudnn"),
+}
+_OTHER = Platform()
+_LOWERED_FOR = {"gpu": "cuda"}  # where a device's platform has another name
+
+
+def platform_of(device: jax.Device) -> Platform:
+    """Return the choices for a device's platform."""
+    name = str(device.platform)
+    return PLATFORMS.get(_LOWERED_FOR.get(name, name), _OTHER)
+
+
+def by_platform(computation: str, forms: Mapping[str, Callable[..., Array]], *args: Array) -> Array:
+    """Compute with the form that the platform of the program uses.
+
+    Args:
+        computation: the field of `Platform` that names the form.
+        forms: the forms that these arguments allow, by name; a platform whose form is missing
+            uses the `PLAIN` one.
+        args: the arguments of the form.
+    """
+    chosen = {
+        name: forms[form]
+        for name, platform in PLATFORMS.items()
+        if (form := getattr(platform, computation)) in forms and form != PLAIN
+    }
+    return jax.lax.platform_dependent(*args, default=forms[PLAIN], **chosen)
+
+
+def compiler_options(device: jax.Device, dtype: DTypeLike) -> CompilerOptions:
+    """Return XLA's options for a program dominated by products and wide convolutions in `dtype`."""
+    return {} if dtype == jnp.bfloat16 else dict(platform_of(device).float32_options)
+
+
+def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.dtype[Any]:
+    """Return the dtype of the networks: the given one, or the default of `devices` where None.
+
+    `worth_bfloat16` says for which checkpoints a CPU should use bfloat16.
+
+    Raises:
+        InputError: if `dtype` is neither float32 nor bfloat16.
+    """
+    if dtype is None:
+        return jnp.dtype(platform_of(devices[0]).dtype)
+    for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
+        if dtype in (supported, supported.name, supported.type):
+            return supported
+    right = "float32 or bfloat16 (the VAE overflows in float16)"
+    raise InputError(f"dtype is {dtype}; expected {right}")
+
+
+def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:
+    """Return the devices that a checkpoint of so many parameters should be copied to.
+
+    These are all of `devices`. On a CPU, whose devices share one memory, a large checkpoint is
+    copied only to the first.
+    """
+    large = parameters > LARGE_PARAMETERS
+    return devices[:1] if large and not platform_of(devices[0]).is_accelerator else devices
+
+
+def worth_bfloat16(device: jax.Device, parameters: int) -> bool:
+    """Return whether networks of so many parameters together should run in bfloat16 on a device.
+
+    On accelerators they always should. On a CPU they should if they are large and the CPU has
+    instructions for bfloat16 products. A small network's products are too small to be worth the
+    time that they take to compile.
+    """
+    if platform_of(device).is_accelerator:
+        return True
+    features = CPU_INFO.read_text().split() if CPU_INFO.exists() else []
+    return not BFLOAT16_FEATURES.isdisjoint(features) and parameters > LARGE_PARAMETERS

@@ -1,0 +1,80 @@
+"""The choices by platform."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pipeline.platforms import (
+    LARGE_PARAMETERS,
+    PLAIN,
+    PLATFORMS,
+    by_platform,
+    platform_of,
+    worth_a_copy,
+    worth_bfloat16,
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "accelerator", "dtype"),
+    [("cpu", False, "float32"), ("tpu", True, "bfloat16"), ("gpu", True, "bfloat16"),
+     ("another", True, "bfloat16")],
+)  # fmt: skip
+def test_the_choices_of_a_device(named: str, accelerator: bool, dtype: str) -> None:
+    device = SimpleNamespace(platform=named)
+    chosen = platform_of(device)  # type: ignore[arg-type]
+    assert (chosen.is_accelerator, chosen.dtype) == (accelerator, dtype)
+    assert chosen.one_by_one == (named == "tpu")
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_program_has_its_platforms_form_or_else_the_plain_one(platform: str) -> None:
+    name = PLATFORMS[platform].attention
+    own, plain = (lambda x: jnp.sin(x)), (lambda x: jnp.cos(x))
+
+    def lowered(**forms) -> str:
+        program = jax.jit(lambda x: by_platform("attention", forms, x)).trace(jnp.ones(1))
+        return program.lower(lowering_platforms=(platform,)).as_text()
+
+    with_own = lowered(**{PLAIN: plain, name: own})
+    assert "sine" in with_own
+    assert "cosine" not in with_own
+    assert "cosine" in lowered(**{PLAIN: plain})
+
+
+def test_a_large_checkpoint_is_not_copied_within_one_memory() -> None:
+    devices = jax.devices()
+    assert worth_a_copy(devices, LARGE_PARAMETERS) == devices
+    assert worth_a_copy(devices, LARGE_PARAMETERS + 1) == devices[:1]
+    accelerators = [SimpleNamespace(platform="tpu")] * 4
+    assert len(worth_a_copy(accelerators, LARGE_PARAMETERS + 1)) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "parameters", "worth"),
+    [
+        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_PARAMETERS + 1, True),
+        ("cpu", "avx512_bf16 amx_bf16 amx_tile", LARGE_PARAMETERS, False),
+        ("cpu", "avx512f avx512_bf16", LARGE_PARAMETERS + 1, True),
+        ("cpu", "avx512f avx512bw", LARGE_PARAMETERS + 1, False),
+        ("cpu", None, LARGE_PARAMETERS + 1, False),
+        ("gpu", None, 1, True),
+    ],
+)
+def test_bfloat16_where_the_hardware_has_it(
+    platform: str,
+    flags: str | None,
+    parameters: int,
+    worth: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = tmp_path / "cpuinfo"
+    if flags is not None:
+        info.write_text(f"processor\t: 0\nflags\t\t: fpu {flags} rdpid\n")
+    monkeypatch.setattr("pipeline.platforms.CPU_INFO", info)
+    device = SimpleNamespace(platform=platform)
+    assert worth_bfloat16(device, parameters) == worth  # type: ignore[arg-type]
