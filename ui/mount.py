@@ -22,7 +22,7 @@ from ui.page import build_page
 from ui.pictures import downloads, files
 
 STATIC = Path(__file__).parent / "static"
-SCRIPT = STATIC / "page.js"
+SCRIPTS = Path(__file__).parent / "gradio_compat" / "repairs.js", STATIC / "page.js"
 HEAD = STATIC / "head.html"
 ICON = STATIC / "icon.svg"
 
@@ -55,7 +55,8 @@ def mount(
     component.connect(app)
     downloads.connect(app)
     style_pictures.connect(app, kind_of(generator.model))
-    page, translations = in_every_language(_pages(generator, programs))
+    gradios = {language: words.GRADIOS for language, words in i18n.LANGUAGES.items()}
+    page, translations = in_every_language(_pages(generator, programs), gradios)
     gr.mount_gradio_app(
         app,
         page,
@@ -67,7 +68,7 @@ def mount(
         pwa=True,
         theme=theme.theme(),
         css_paths=[theme.CSS],
-        js=SCRIPT.read_text(encoding="utf-8"),
+        js=_script(),
         head_paths=[HEAD],
         footer_links=["api"] if programs else [],
         ssr_mode=False,
@@ -79,6 +80,12 @@ def mount(
     opened, end_streams = guard(app, page, uploads)
     _tidy_up(app, opened, uploads, keep_files_s)
     return end_streams
+
+
+def _script() -> str:
+    """Return one function that calls the functions of all `SCRIPTS`."""
+    calls = (f"({script.read_text(encoding='utf-8').strip()})();" for script in SCRIPTS)
+    return f"() => {{ {' '.join(calls)} }}"
 
 
 def _pages(generator: Generator, programs: bool) -> dict[str, gr.Blocks]:

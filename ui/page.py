@@ -200,7 +200,12 @@ class Advanced(NamedTuple):
 
 def _advanced(model: Model, kind: Kind) -> Advanced:
     with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
-        style = gr.Radio(list(styles_for(kind)), value=NONE, label=i18n.STYLE, elem_id="style")
+        style = gr.Radio(
+            [(i18n.STYLES[name], name) for name in styles_for(kind)],
+            value=NONE,
+            label=i18n.STYLE,
+            elem_id="style",
+        )
         offered = sizes.layout(model)
         negative = gr.Textbox(
             label=i18n.NEGATIVE,
@@ -332,11 +337,11 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
 
 
 def _header(model: Model, kind: Kind) -> str:
-    # `lang` tells `page.js` which language the browser chose. `data-page` holds what the script
-    # adds to Gradio's page: some translated names, the styles' pictures and the largest file size.
+    # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
+    # Gradio's page: some translated names, the styles' pictures and the largest file size.
     untranslated = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY")
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in untranslated}
-    names |= i18n.STYLES | i18n.CONTROLS
+    names |= i18n.CONTROLS
     pictures = style_pictures.addresses(kind)
     told = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
     title, line, told = map(escape, (i18n.title(model), i18n.model_line(model, kind), told))

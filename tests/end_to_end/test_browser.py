@@ -354,7 +354,7 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
 
 def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: str):
     english = [name.replace("#", r"\d+") for name in i18n.CONTROLS]
-    english += ["number input for", "range slider for", "detailed view"]
+    english += [*i18n.GRADIOS.values(), "number input for", "range slider for", "detailed view"]
     with opened(browser, address, locale="de") as page, i18n.speaking("de"):
         app, gallery = page.locator("gradio-app"), page.locator("#gallery")
         open_advanced(page)

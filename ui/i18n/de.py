@@ -31,10 +31,11 @@ EMBED = "Einstellungen in den Bilddateien"
 EMBED_INFO = "Von dort kann sie jeder wiederherstellen, der die Datei hat."
 GALLERY = "Bilder"
 LOOKS = "Wie die Bilder bis jetzt aussehen"
+# Texts of Gradio's own that it has only in English, by its key.
+GRADIOS = {"common.download_all": "Alle herunterladen"}
 # Texts that Gradio itself shows; # stands for a number.
 CONTROLS = {
     "Close": "Schließen",
-    "Download All": "Alle herunterladen",
     "Fullscreen": "Vollbild",
     "Exit fullscreen mode": "Vollbild verlassen",
     "Thumbnail # of #": "Vorschaubild # von #",

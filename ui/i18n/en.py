@@ -30,10 +30,11 @@ EMBED = "Settings inside the pictures’ files"
 EMBED_INFO = "They can be restored from there, by everyone who has the file."
 GALLERY = "Pictures"
 LOOKS = "How the pictures look so far"
+# Texts of Gradio's own that it has only in English, by its key.
+GRADIOS = {"common.download_all": "Download All"}
 # Texts that Gradio itself shows; # stands for a number.
 CONTROLS = {
     "Close": "Close",
-    "Download All": "Download All",
     "Fullscreen": "Fullscreen",
     "Exit fullscreen mode": "Exit fullscreen mode",
     "Thumbnail # of #": "Thumbnail # of #",

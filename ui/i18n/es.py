@@ -31,10 +31,11 @@ EMBED = "Ajustes dentro de los archivos"
 EMBED_INFO = "Quien tenga el archivo puede recuperarlos de ahí."
 GALLERY = "Imágenes"
 LOOKS = "Cómo son las imágenes por ahora"
+# Texts of Gradio's own that it has only in English, by its key.
+GRADIOS = {"common.download_all": "Descargar todo"}
 # Texts that Gradio itself shows; # stands for a number.
 CONTROLS = {
     "Close": "Cerrar",
-    "Download All": "Descargar todo",
     "Fullscreen": "Pantalla completa",
     "Exit fullscreen mode": "Salir de la pantalla completa",
     "Thumbnail # of #": "Miniatura # de #",

@@ -31,10 +31,11 @@ EMBED = "Réglages dans les fichiers des images"
 EMBED_INFO = "Quiconque a le fichier peut les y retrouver."
 GALLERY = "Images"
 LOOKS = "Les images telles qu’elles sont pour l’instant"
+# Texts of Gradio's own that it has only in English, by its key.
+GRADIOS = {"common.download_all": "Tout télécharger"}
 # Texts that Gradio itself shows; # stands for a number.
 CONTROLS = {
     "Close": "Fermer",
-    "Download All": "Tout télécharger",
     "Fullscreen": "Plein écran",
     "Exit fullscreen mode": "Quitter le plein écran",
     "Thumbnail # of #": "Vignette # sur #",

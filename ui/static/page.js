@@ -168,24 +168,7 @@
     said.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: why }));
   }, true);
 
-  // Adds what Gradio lacks: some translations, and pictures for choices. The heading has both.
-  const dress = (app, { names, pictures }) => {
-    for (const part of app.querySelectorAll("#style label span, #history [data-named]")) {
-      part.dataset.named ||= part.textContent;
-      const name = names[part.dataset.named] ?? part.dataset.named;
-      if (part.textContent !== name) part.textContent = name;
-    }
-    for (const part of app.querySelectorAll("#gallery button, .reset-button")) {
-      for (const attribute of ["aria-label", "title"]) {
-        const said = part.getAttribute(attribute) ?? "";
-        const name = names[said.replace(/\d+/g, "#")];
-        if (!name) continue; // there is no translation, or it is in place
-        part.dataset.named = said;
-        const numbers = said.match(/\d+/g);
-        const own = name.replace(/#/g, () => numbers.shift());
-        if (own !== said) part.setAttribute(attribute, own);
-      }
-    }
+  const dressStyles = (app, pictures) => {
     for (const label of app.querySelectorAll("#style label:not([data-pictured])")) {
       const picture = pictures[label.querySelector("input").value];
       if (!picture) continue;
@@ -214,33 +197,20 @@
     if (!focused.isConnected && document.activeElement === document.body) heir(app)?.focus();
   };
 
-  // Corrects the names for screen readers. Gradio gives some parts names that differ from their
-  // text, names decoration, prefixes the names of a slider's two parts in English (their roles tell
-  // them apart), and repeats captions. The `lang` attribute becomes that of the heading.
-  const mend = (app) => {
+  const update = (app) => {
     const heading = app.querySelector("#header [data-page]");
     if (!heading) return; // it is not there yet, or this app is another program's
-    (alone ? root : app).lang = heading.lang;
     const draws = Boolean(app.querySelector("#stop"));
     if (draws) pressed = -Infinity;
     // One request at a time, because all show their pictures in the same place.
     for (const more of app.querySelectorAll("#new-seed, #variations")) more.disabled = draws;
-    const misnamed = "#gallery :is(.empty, .thumbnail-lg, .media-button), .upload-container, footer";
-    for (const part of app.querySelectorAll(misnamed)) part.removeAttribute("aria-label");
-    const ofSliders = ":is([aria-label^='number input for '], [aria-label^='range slider for '])";
-    for (const part of app.querySelectorAll(ofSliders)) {
-      part.ariaLabel = part.ariaLabel.replace(/^.*? for /, "");
-    }
-    const captions = "#gallery .thumbnail-lg .caption-label";
-    for (const caption of app.querySelectorAll(captions)) caption.ariaHidden = "true";
     for (const link of alone ? [] : app.querySelectorAll(".downloads a")) {
       link.href = new URL(link.getAttribute("href"), home(link));
     }
-    dress(app, JSON.parse(heading.dataset.page));
+    dressStyles(app, JSON.parse(heading.dataset.page).pictures);
     keepFocus(app);
   };
-  const mendAll = () => document.querySelectorAll("gradio-app").forEach(mend);
-  const changes = { subtree: true, childList: true, attributeFilter: ["aria-label"] };
-  new MutationObserver(mendAll).observe(document.body, changes);
-  mendAll();
+  const updateAll = () => document.querySelectorAll("gradio-app").forEach(update);
+  new MutationObserver(updateAll).observe(document.body, { subtree: true, childList: true });
+  updateAll();
 }
