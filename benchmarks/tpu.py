@@ -2,7 +2,7 @@
 
 Compiles `encode`, `denoise` and `decode` for each topology through libtpu, and estimates the time
 of a step and of a request from the compiled programs. Writes results/<date>-tpu-<topology>.json and
-prints it as tables; benchmarks/README.md explains the method.
+prints it as tables; benchmarks/experiments.md explains the method.
 """
 
 import argparse

@@ -67,7 +67,7 @@ def _in_its_form(heads: int, *projections: Array) -> Array:
         PLAIN: partial(_plain, heads),
         "cached": partial(_cached, heads),
     }
-    # With the few keys of a prompt, XLA's own operations beat the kernel: docs/benchmarks.md.
+    # A prompt has few keys, and XLA's own operations beat the kernel: benchmarks/experiments.md.
     if len(projections) == 1 and flash_tpu.fits(heads, *projections):
         forms["flash"] = partial(flash_tpu.flash_attention, heads)
     if _cudnn_fits(heads, *projections):

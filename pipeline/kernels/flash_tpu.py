@@ -23,7 +23,7 @@ from jax.typing import DTypeLike
 LANES = 128
 SUBLANES = 16  # rows of a bfloat16 register
 # Shape of a block of scores in VMEM, for each head. It was chosen by the compiler's schedule for a
-# TPU v5e: benchmarks/README.md.
+# TPU v5e: benchmarks/experiments.md.
 BLOCK_ROWS = 512
 BLOCK_COLUMNS = 1024
 # Keys up to this size are not split: VMEM has room for them, the values and their scores.

@@ -1,0 +1,54 @@
+"""The tables and the plot in the documents equal the records that they are made from."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import benchmark_docs, benchmark_plot, benchmark_tables
+
+AGAIN = "run .venv/bin/python -m tools.benchmark_docs"
+
+
+@pytest.mark.parametrize("page", benchmark_docs.PAGES, ids=lambda page: page.name)
+def test_tables_equal_their_records(page: Path):
+    text = page.read_text("utf-8")
+    assert text == benchmark_docs.filled(text, page.parent), AGAIN
+    assert "RECORDS/" not in text
+
+
+def test_the_plot_equals_its_records():
+    assert benchmark_plot.FILE.read_text("utf-8") == benchmark_plot.svg(), AGAIN
+
+
+def test_every_table_is_shown_once():
+    texts = "".join(page.read_text("utf-8") for page in benchmark_docs.PAGES)
+    shown = re.findall(r"<!-- figures: ([\w-]+) -->", texts)
+    assert sorted(shown) == sorted(benchmark_tables.TABLES)
+    assert texts.count("<!-- end of figures -->") == len(shown)
+
+
+def test_a_changed_figure_is_found(tmp_path: Path):
+    page = benchmark_docs.ROOT / "docs" / "benchmarks.md"
+    text = page.read_text("utf-8")
+    [seconds] = re.findall(r"the page answers \| ([\d.]+) s", text)
+    changed = text.replace(f"answers | {seconds} s", "answers | 0.1 s")
+    assert changed != text
+    assert benchmark_docs.filled(changed, page.parent) == text
+
+
+def test_a_figure_that_was_not_measured_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "one.json").write_text(json.dumps({"a": {"seconds": [1.234]}}))
+    monkeypatch.setattr(benchmark_tables, "RECORDS", tmp_path)
+    benchmark_tables.record.cache_clear()
+    assert benchmark_tables.figure("one", "a/seconds/0", ".1f") == "1.2"
+    assert benchmark_tables.figure("one", "b/seconds/0", ".1f") == ""
+
+
+def test_the_estimate_lies_between_the_two_counts():
+    counts = benchmark_tables.value(benchmark_tables.TPU["v5e-4"], "request_seconds")
+    least, most = benchmark_tables.estimate()
+    assert counts["least"] == least < most < counts["compiler"]

@@ -1,0 +1,590 @@
+"""The tables of figures in the documents, each made from records in benchmarks/results."""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "benchmarks" / "results"
+
+# The newest record of each measurement.
+MINIATURE = "2026-11-24-2-x-cpu-miniature"
+CPU_MINIATURE = {
+    "AMD EPYC, AVX512_BF16": "2026-11-23-cpu-miniature-avx512",
+    "AMD EPYC, AVX2": "2026-11-23-cpu-miniature-avx2",
+    "Intel Xeon, AMX": "2026-11-23-cpu-miniature",
+}
+CPU_256, CPU_512 = "2026-11-23-cpu-256-avx512", "2026-11-23-cpu-512-avx512"
+AMX_256, AMX_256_FLOAT32 = "2026-11-22-cpu-256", "2026-11-23-cpu-256-float32"
+AMX_512 = "2026-11-22-cpu-512"
+START = "2026-11-23-start-1-x-cpu-avx512"
+TPU = {
+    "v5e-4": "2026-11-23-tpu-v5e-2x2",
+    "v5e-8": "2026-11-23-tpu-v5e-2x4",
+    "v6e-4": "2026-11-23-tpu-v6e-2x2",
+}
+DELIVERY, LIGHTHOUSE, PREVIEWS = (
+    "2026-11-23-delivery",
+    "2026-11-22-lighthouse",
+    "2026-11-22-previews",
+)
+LOAD, CHAOS, SOAK, ATTACK = (
+    "2026-11-22-load",
+    "2026-11-22-chaos",
+    "2026-11-22-soak",
+    "2026-11-24-attack",
+)
+GUIDANCE, CLUSTER = "2026-11-21-guidance", "2026-11-22-cluster"
+DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
+LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
+JUDGED = "../../pipeline/miniature/report"
+PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
+
+LIBRARIES = {
+    "ours float32": "here, float32",
+    "ours bfloat16": "here, bfloat16",
+    "flax float32": "diffusers 0.39, Flax, float32",
+    "torch float32": "torch's diffusers, float32",
+    "torch bfloat16": "torch's diffusers, bfloat16",
+}
+PUBLISHED_SECONDS = 2.89  # diffusers 0.39's Flax pipeline on a v5e-4, by its authors
+
+
+@cache
+def record(name: str) -> dict[str, Any]:
+    """Return a record by its path from the folder of records, without the suffix."""
+    return json.loads((RECORDS / f"{name}.json").read_text("utf-8"))
+
+
+def value(name: str, path: str) -> Any:
+    """Return the figure of a record at a path such as "miniature/ours float32/request_seconds".
+
+    Raises:
+        KeyError: the record has no such figure.
+    """
+    found: Any = record(name)
+    for key in path.split("/"):
+        found = found[int(key)] if isinstance(found, list) else found[key]
+    return found
+
+
+def figure(name: str, path: str, form: str = ".2f", divisor: float = 1) -> str:
+    """Return a figure of a record as text, or nothing if it was not measured."""
+    try:
+        return format(value(name, path) / divisor, form)
+    except KeyError:
+        return ""
+
+
+def estimate() -> tuple[float, float]:
+    """Return the seconds between which a request on a v5e-4 is estimated to lie.
+
+    The least is every operation at its bound. The most has all operations but the attention
+    kernels, which are scheduled to the cycle, as far above their bounds as the incumbent's are.
+    """
+    name = TPU["v5e-4"]
+    least = value(name, "request_seconds/least")
+    steps = 25 * value(name, "microseconds/denoise, a step/classes/attention kernel/compiler")
+    decode = value(name, "microseconds/decode/classes/attention kernel/compiler")
+    kernels = (steps + decode) / 1e6
+    above = PUBLISHED_SECONDS / value(name, "incumbent/request_seconds/least")
+    return least, kernels + (least - kernels) * above
+
+
+def memory_gb(name: str) -> float:
+    """Return what a chip holds: all weights, all code and the largest temporaries."""
+    programs = value(name, "programs")
+    weights = sum(programs[each]["arguments_mb"] for each in ("encode", "denoise", "decode"))
+    code = sum(each["code_mb"] for each in programs.values())
+    return (weights + code + max(each["temporaries_mb"] for each in programs.values())) / 1000
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join("|" + "|".join(f" {cell} " for cell in line) + "|\n" for line in lines)
+
+
+def source(name: str) -> str:
+    """Return the date of a record as a link, which begins with RECORDS."""
+    return f"[{value(name, 'date')}](RECORDS/{name}.json)"
+
+
+def _cpu_miniature() -> str:
+    libraries = [each for each in LIBRARIES if not each.startswith("flax")]
+    return table(
+        ["two cores of", *(LIBRARIES[each] for each in libraries), "record"],
+        [
+            [
+                processor,
+                *(figure(name, f"miniature/{each}/request_seconds") for each in libraries),
+                source(name),
+            ]
+            for processor, name in CPU_MINIATURE.items()
+        ],
+    )
+
+
+def _full_size(small: dict[str, str], large: dict[str, str]) -> str:
+    """Return a table of SDXL base on a CPU; each size has a record for each library."""
+
+    def row(library: str) -> Iterable[str]:
+        yield LIBRARIES[library]
+        for size, records in (("256x256", small), ("512x512", large)):
+            for what in ("request", "step"):
+                name = records.get(library)
+                yield figure(name, f"sdxl {size}/{library}/{what}_seconds", ".1f") if name else ""
+
+    head = ["", "256x256: request", "step", "512x512: request", "step"]
+    return table(head, map(row, LIBRARIES))
+
+
+def _full_size_epyc() -> str:
+    return _full_size(dict.fromkeys(LIBRARIES, CPU_256), dict.fromkeys(LIBRARIES, CPU_512))
+
+
+def _full_size_xeon() -> str:
+    halves = dict.fromkeys(LIBRARIES, AMX_256)
+    wholes = {each: AMX_256_FLOAT32 for each in LIBRARIES if each.endswith("float32")}
+    return _full_size(halves | wholes, dict.fromkeys(LIBRARIES, AMX_512))
+
+
+def _start() -> str:
+    one = "start_seconds", "start_seconds_cached"
+    page = "page_ready_seconds", "page_ready_seconds_cached"
+    return table(
+        ["", "first start", "compiled programs kept", "record"],
+        [
+            [
+                "miniature: the pipeline is ready",
+                *(figure(MINIATURE, each, ".1f") + " s" for each in one),
+                source(MINIATURE),
+            ],
+            [
+                "miniature: the page answers",
+                *(figure(MINIATURE, each, ".1f") + " s" for each in page),
+                source(MINIATURE),
+            ],
+            [
+                "miniature: most memory of the pipeline",
+                figure(MINIATURE, "peak_memory_mb", ".0f") + " MB",
+                "",
+                source(MINIATURE),
+            ],
+            [
+                "SDXL base, four 1024x1024, float32, without reading its weights",
+                *(figure(START, f"{each}/seconds", ".1f") + " s" for each in ("cold", "warm")),
+                source(START),
+            ],
+        ],
+    )
+
+
+def _tpu() -> str:
+    def row(chips: str, name: str) -> Iterable[str]:
+        yield chips
+        for which in ("", "incumbent/"):
+            for bound in ("least", "compiler"):
+                yield figure(name, f"{which}request_seconds/{bound}") + " s"
+        yield f"{memory_gb(name):.1f} GB"
+        yield source(name)
+
+    return table(
+        [
+            "",
+            "here: at least",
+            "compiler",
+            "diffusers 0.39, Flax: at least",
+            "compiler",
+            "memory of a chip",
+            "record",
+        ],
+        (row(*each) for each in TPU.items()),
+    )
+
+
+def _tpu_programs() -> str:
+    name = TPU["v5e-4"]
+    rows = {
+        "encode the prompt": ("encode", "encode"),
+        "a step with guidance": ("denoise", "denoise, a step"),
+        "a step without guidance": ("unguided", "unguided, a step"),
+        "decode the pictures": ("decode", "decode"),
+    }
+    sizes = "arguments_mb", "temporaries_mb", "code_mb"
+    return table(
+        ["program", "weights and inputs", "temporaries", "code", "at least", "compiler"],
+        [
+            [
+                label,
+                *(
+                    figure(name, f"programs/{program}/{size}", ".2f", 1000) + " GB"
+                    for size in sizes
+                ),
+                *(
+                    figure(name, f"microseconds/{part}/{bound}", ".1f", 1000) + " ms"
+                    for bound in ("least", "compiler")
+                ),
+            ]
+            for label, (program, part) in rows.items()
+        ],
+    )
+
+
+def _tpu_step() -> str:
+    classes = value(TPU["v5e-4"], "microseconds/denoise, a step/classes")
+    names = sorted(classes, key=lambda each: -classes[each]["compiler"])
+    return table(
+        ["part of a step", "at least", "compiler"],
+        [
+            [
+                name,
+                *(f"{classes[name][bound] / 1000:.1f} ms" for bound in ("least", "compiler")),
+            ]
+            for name in names
+        ],
+    )
+
+
+def _guidance() -> str:
+    shares = value(GUIDANCE, "guidance_until")
+
+    def row(share: str) -> Iterable[str]:
+        at = f"guidance_until/{share}"
+        yield format(float(share), "g")
+        yield figure(GUIDANCE, f"{at}/request_seconds_median") + " s"
+        psnr = [figure(GUIDANCE, f"{at}/psnr_db_{each}", ".1f") for each in ("median", "10th")]
+        yield ", ".join(filter(None, psnr)) or "exact"
+        for pair in (("object_colour", "object_shape"), ("both_colours", "both_shapes")):
+            yield ", ".join(figure(GUIDANCE, f"{at}/{each}", ".0f") + " %" for each in pair)
+
+    return table(
+        [
+            "share of the steps with guidance",
+            "a request",
+            "PSNR in dB: median, 10th percentile",
+            "one thing: colour, shape",
+            "two things: both colours, both shapes",
+        ],
+        map(row, shares),
+    )
+
+
+def _delivery() -> str:
+    steps = {
+        "all four are PNG files": "encoded",
+        "the browser asks for the first": "asked_for",
+        "the browser has the last byte of the last": "last_byte",
+    }
+    return table(
+        ["milliseconds after the last step", "median of 15 requests"],
+        [[label, figure(DELIVERY, f"median_ms/{key}", ".0f")] for label, key in steps.items()],
+    )
+
+
+def _page() -> str:
+    scores = "accessibility", "best-practices", "performance"
+    return table(
+        ["", ""],
+        [
+            *([each, figure(LIGHTHOUSE, f"scores/{each}", ".0f")] for each in scores),
+            ["requests", figure(LIGHTHOUSE, "requests", ".0f")],
+            ["bytes sent", figure(LIGHTHOUSE, "bytes_sent", ".0f", 1000) + " kB"],
+            [
+                "time to interactive",
+                figure(LIGHTHOUSE, "time_to_interactive_ms", ".2f", 1000) + " s",
+            ],
+        ],
+    )
+
+
+def _load() -> str:
+    def row(each: str) -> Iterable[str]:
+        at = f"loads/{each}"
+        yield each.replace(".0x", "x")
+        yield figure(LOAD, f"{at}/arrivals", ".0f")
+        outcomes = value(LOAD, f"{at}/outcomes")
+        yield str(outcomes["done"])
+        yield str(outcomes.get("refused: full", 0))
+        yield ", ".join(figure(LOAD, f"{at}/first_event_ms/{p}", ".0f") for p in ("p50", "p99"))
+        yield ", ".join(
+            figure(LOAD, f"{at}/overhead_ms/{p}", ".2f", 1000) for p in ("p50", "p95", "p99")
+        )
+        yield figure(LOAD, f"{at}/useful_work", ".0%").replace("%", " %")
+
+    return table(
+        [
+            "arrivals",
+            "requests",
+            "done",
+            "refused",
+            "first event, ms: p50, p99",
+            "overhead, s: p50, p95, p99",
+            "of the possible work",
+        ],
+        map(row, value(LOAD, "loads")),
+    )
+
+
+def _failures() -> str:
+    mishaps = {each: value(each, "mishaps") for each in (CHAOS, SOAK)}
+    faults = ("delayed", "reset", "truncated")
+
+    def row(label: str, get: Callable[[str], Any]) -> list[str]:
+        return [label, *(str(get(each)) for each in (CHAOS, SOAK))]
+
+    return table(
+        ["", f"`make chaos`, {source(CHAOS)}", f"`make soak`, an hour, {source(SOAK)}"],
+        [
+            row("requests", lambda each: value(each, "requests")),
+            row("instances killed", lambda each: mishaps[each]["killed"]),
+            row(
+                "instances stopped for up to a minute", lambda each: mishaps[each].get("stopped", 0)
+            ),
+            row(
+                "connections held back, reset or cut short",
+                lambda each: sum(mishaps[each].get(fault, 0) for fault in faults),
+            ),
+            row("requests that began again", lambda each: value(each, "begun_again")),
+            row("requests lost", lambda each: value(each, "lost")),
+            row("pictures sent twice", lambda each: value(each, "duplicated")),
+        ],
+    )
+
+
+def _growth() -> str:
+    quarters = value(SOAK, "from_second_to_last_quarter")
+    return table(
+        ["process", "memory", "threads", "open files"],
+        [
+            [
+                process,
+                " to ".join(format(each, ".0f") for each in quarters[process]["memory_mb"]) + " MB",
+                *(
+                    " to ".join(map(str, quarters[process][what]))
+                    for what in ("threads", "open_files")
+                ),
+            ]
+            for process in ("front-end", "instance-0")
+        ],
+    )
+
+
+def _attack() -> str:
+    labels = {
+        "large_bodies": "bodies of 15 MB",
+        "largest_bodies": "calls of 250 kB, each in a new session",
+        "large_sessions": "session names of 900 kB",
+        "made_up_sessions": "calls, each in a new session",
+        "unread_answers": "generations whose answers it never fetches",
+        "followers": "followers of one request, which fetch nothing",
+        "uploads": "uploads of 1 MB",
+        "held_heartbeats": "open pages of made-up sessions",
+        "idle_connections": "connections without a request",
+    }
+    return table(
+        ["one address sends", "another visitor waits", "memory afterwards"],
+        [
+            ["nothing", "", figure(ATTACK, "memory_before_mb", ".0f") + " MB"],
+            *(
+                [
+                    label,
+                    figure(ATTACK, f"{key}/visitor_waited_s") + " s",
+                    figure(ATTACK, f"{key}/memory_mb", ".0f") + " MB",
+                ]
+                for key, label in labels.items()
+            ),
+        ],
+    )
+
+
+def _dropin() -> str:
+    def row(dtype: str) -> Iterable[str]:
+        name = DROPIN.format(dtype)
+        yield dtype
+        for when in ("before", "after"):
+            runs = (figure(name, f"{when}/{i}/call_seconds_median") for i in range(2))
+            yield ", ".join(runs) + " s"
+        yield figure(name, "speed_up/call_seconds_median")
+        yield source(name)
+
+    head = ["parameters", "diffusers 0.39", "here", "times as fast", "record"]
+    return table(head, map(row, ("bfloat16", "float32")))
+
+
+def _waits() -> str:
+    def row(load: str) -> Iterable[str]:
+        at = f"waits_at_{load}x"
+        yield load
+        yield figure(CLUSTER, f"{at}/requests", ".0f")
+        for kind in ("wait_ms", "wait_ms_simulated", "wait_ms_model"):
+            percentiles = ("p50", "p95", "p99")
+            yield ", ".join(figure(CLUSTER, f"{at}/{kind}/{p}", ".2f", 1000) for p in percentiles)
+
+    return table(["load", "requests", "measured", "simulated", "model"], map(row, ("0.5", "0.8")))
+
+
+def _killed() -> str:
+    lost, twice = (value(CLUSTER, f"killed/{each}") for each in ("lost", "duplicated"))
+    requests, kills = (value(CLUSTER, f"killed/{each}") for each in ("requests", "mishaps/killed"))
+    again = figure(CLUSTER, "killed/recovery_ms/p50", ".1f", 1000)
+    back = figure(CLUSTER, "killed/restart_ms/p50", ".1f", 1000)
+    done = figure(CLUSTER, "stopped/requests_done_after_s", ".0f")
+    replaced = figure(CLUSTER, "stopped/replaced_after_s", ".0f")
+    another = figure(CLUSTER, "second_painter_after_s", ".0f")
+    return table(
+        ["", ""],
+        [
+            [
+                f"{requests} requests while a replica is killed {kills} times",
+                f"{lost} lost, {twice} twice",
+            ],
+            ["a request whose replica was killed begins again", f"after {again} s"],
+            ["Ray has another replica, warm", f"{back} s after a kill"],
+            [
+                "a replica that is stopped in mid-request",
+                f"its request is done after {done} s, the replica replaced after {replaced} s",
+            ],
+            ["one replica with too much to do", f"Ray starts another after {another} s"],
+        ],
+    )
+
+
+def _layers() -> str:
+    times = value(LAYERS, "milliseconds")
+    names = [each.removesuffix(", float32") for each in times if each.endswith(", float32")]
+    forms = [(dtype, form) for dtype in ("float32", "bfloat16") for form in ("xla", "here")]
+    return table(
+        ["layer", "float32: XLA's", "here", "bfloat16: XLA's", "here"],
+        [
+            [name, *(f"{times[f'{name}, {dtype}'][form]:.0f}" for dtype, form in forms)]
+            for name in names
+        ],
+    )
+
+
+def _options() -> str:
+    times = value(OPTIONS, "microseconds")
+    defaults = times["defaults"]
+    layers = [each for each in defaults if each != "compile_seconds"]
+
+    def cell(option: str, layer: str) -> str:
+        least, compiler = times[option][layer]["least"], times[option][layer]["compiler"]
+        absurd = compiler > 100 * defaults[layer]["compiler"]
+        return f"{least} / {'no estimate' if absurd else compiler}"
+
+    def row(option: str) -> list[str]:
+        label = option if option == "defaults" else f"`{option}`"
+        return [label, *(cell(option, layer) for layer in layers)]
+
+    changed = [each for each in times if any(times[each][at] != defaults[at] for at in layers)]
+    return table(["option", *layers], map(row, ["defaults", *changed]))
+
+
+def _summary() -> str:
+    """Return the table of the README."""
+    epyc, tpu = CPU_MINIATURE["AMD EPYC, AVX512_BF16"], TPU["v5e-4"]
+
+    def of(name: str, path: str, keys: Iterable[str], form: str) -> str:
+        return " / ".join(figure(name, path.format(key), form) for key in keys) + " s"
+
+    libraries = "ours float32", "torch float32", "torch bfloat16"
+    halves = "ours bfloat16", "torch bfloat16", "flax float32"
+    cached = "", "_cached"
+    judged = "background", "object_colour", "object_shape"
+    return table(
+        ["", "", "record"],
+        [
+            [
+                "miniature: four pictures, each core draws two",
+                figure(MINIATURE, "request_seconds_median") + " s",
+                source(MINIATURE),
+            ],
+            [
+                "first start / compiled programs kept, until the page answers",
+                of(MINIATURE, "page_ready_seconds{}", cached, ".1f"),
+                source(MINIATURE),
+            ],
+            [
+                "the miniature's shapes: here / torch's diffusers in float32 / in bfloat16",
+                of(epyc, "miniature/{}/request_seconds", libraries, ".2f"),
+                source(epyc),
+            ],
+            [
+                "SDXL base, one 512x512, 3 steps: here / torch's diffusers, both bfloat16 / "
+                "diffusers 0.39 with Flax",
+                of(CPU_512, "sdxl 512x512/{}/request_seconds", halves, ".0f"),
+                source(CPU_512),
+            ],
+            [
+                "SDXL base on a TPU v5e-4, four 1024x1024, 25 steps, **estimated**",
+                "{:.1f} to {:.1f} s".format(*estimate()),
+                source(tpu),
+            ],
+            [
+                "the same: memory of a chip, which has 16 GB, **estimated**",
+                f"{memory_gb(tpu):.1f} GB",
+                source(tpu),
+            ],
+            [
+                "largest difference from torch's diffusers of any network of SDXL base, 1.5 and "
+                "2.1, random weights, float32",
+                f"{max(map(_largest_error, PARITY))[0]:.1e}",
+                "[three](docs/benchmarks.md#agreement-with-diffusers)",
+            ],
+            [
+                "miniature, over 512 prompts: background / colour / shape right",
+                " / ".join(figure(JUDGED, key, ".1f") + " %" for key in judged),
+                "[its card](pipeline/miniature/README.md)",
+            ],
+        ],
+    )
+
+
+def _largest_error(name: str) -> tuple[float, str]:
+    """Return the largest relative error of a comparison with torch, and the output that has it."""
+    return max(
+        (error, f"{network}, {output}")
+        for network, each in value(f"../{name}", "components").items()
+        for output, error in each["relative_error"].items()
+    )
+
+
+def _parity() -> str:
+    models = "SDXL base", "Stable Diffusion 1.5", "Stable Diffusion 2.1"
+
+    def row(model: str, name: str) -> list[str]:
+        error, where = _largest_error(name)
+        date = record(f"../{name}")["date"]
+        return [model, f"{error:.1e}", where, f"[{date}](RECORDS/../{name}.md)"]
+
+    head = ["", "largest relative error", "where", "record"]
+    return table(head, map(row, models, PARITY))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "attack": _attack,
+    "cpu-full-size": _full_size_epyc,
+    "cpu-full-size-xeon": _full_size_xeon,
+    "cpu-layers": _layers,
+    "cpu-miniature": _cpu_miniature,
+    "delivery": _delivery,
+    "dropin": _dropin,
+    "failures": _failures,
+    "growth": _growth,
+    "guidance": _guidance,
+    "killed": _killed,
+    "load": _load,
+    "page": _page,
+    "parity": _parity,
+    "start": _start,
+    "summary": _summary,
+    "tpu": _tpu,
+    "tpu-options": _options,
+    "tpu-programs": _tpu_programs,
+    "tpu-step": _tpu_step,
+    "waits": _waits,
+}
