@@ -18,7 +18,6 @@ PAGES = (
     ROOT / "docs" / "benchmarks.md",
     ROOT / "docs" / "coming-from-flax.md",
     ROOT / "docs" / "fleet.md",
-    ROOT / "docs" / "python.md",
     ROOT / "benchmarks" / "experiments.md",
 )
 _BLOCK = re.compile(
