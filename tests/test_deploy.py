@@ -200,3 +200,11 @@ def test_the_dashboard_shows_what_is_measured():
             [name] = re.findall(r"sdxl_\w+", target["expr"])
             kind = measured[name.removesuffix("_bucket")]
             assert (kind == "histogram") == name.endswith("_bucket")
+
+
+def test_a_rollout_waits_for_the_first_start():
+    [*_, deployment] = documents("kubernetes.yaml")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    probe = container["startupProbe"]
+    starts_within_s = probe["periodSeconds"] * probe["failureThreshold"]
+    assert deployment["spec"]["progressDeadlineSeconds"] > starts_within_s
