@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from pipeline.request import MAX_SEED
+from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
 
@@ -199,7 +200,7 @@ class Error:
     """End of a request without all of its pictures; `message` is shown to the visitor."""
 
     kind: ErrorKind
-    message: str
+    message: Message
 
 
 Ending: TypeAlias = Done | Error
@@ -207,9 +208,10 @@ Event: TypeAlias = Queued | Started | Step | Preview | Image | Ending
 
 
 class RequestError(Exception):
-    """Refusal of a request; the message is shown to the visitor.
+    """Refusal of a request.
 
     Attributes:
+        message: shown to the visitor; `str` of the exception is its English text.
         kind: the reason.
         field: the field of `Request` that is wrong, or None.
         retry_after_s: seconds after which to ask again, or None.
@@ -217,13 +219,14 @@ class RequestError(Exception):
 
     def __init__(
         self,
-        message: str,
+        message: Message,
         kind: ErrorKind = ErrorKind.INVALID,
         *,
         field: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(str(message))
+        self.message = message
         self.kind = kind
         self.field = field
         self.retry_after_s = retry_after_s

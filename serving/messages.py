@@ -1,51 +1,214 @@
-"""Messages to visitors about their requests, for the page and every API."""
+"""Messages to visitors and clients: codes with parameters, and their English texts for the APIs.
 
-CANCELLED = "Stopped."
-ABANDONED = "Nobody waited for the pictures any more."
-STOPPING = "The server is being shut down. Please try again in a moment."
-UNAVAILABLE = "No instance can draw at the moment. Please try again in a while."
-REPLACED = "The model that drew these pictures has been replaced meanwhile. Please try again."
-CROWDED = "Too many visitors are here at the moment. Please try again in a moment."
-TOO_MANY_CALLS = "Your address has too many open connections. Please close some and try again."
-OUT_OF_MEMORY = "The device ran out of memory while drawing. Please try again."
-FAILED = "Something went wrong while drawing. Please try again."
-BROKEN = "Something went wrong here. Please try again."
-UNSCREENED = "The pictures could not be screened. Please try again."
-LOOP = "This instance passes requests on itself; point BACKEND_URLS at instances that draw."
-UNKNOWN = "There is no request of this id, or no longer."
-DUPLICATE = "There is a request of this id already."
+A front-end passes codes and parameters on, and the page writes them in the visitor's language
+(`ui.i18n`). Nothing is ever translated by comparing English sentences.
+"""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
 
-def blocked(found: str) -> str:
-    """Return the message for a prompt with a blocked word."""
-    return f'"{found}" is not drawn here. Please leave it out.'
+Param: TypeAlias = str | int | float | bool | list[str] | None
+
+LONGEST = 40  # characters of a value that a message quotes
+# Whole numbers from here on are written without an exponent and without ".0".
+_LARGE = 10**6
 
 
-def full(places: int, wait_s: float | None) -> str:
-    """Return the message for a full queue, with the time until there is room."""
-    taken = "The only place" if places == 1 else f"All {places} places"
-    return f"{taken} in the queue {_is(places)} taken. Please try again {_soon(wait_s)}."
+class Code(StrEnum):
+    """Code of a message. It has a text in `ENGLISH`, and one in each language of the page."""
+
+    UNTRANSLATED = "untranslated"  # an English `text` of a library or of an older instance
+
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+    STOPPING = "stopping"
+    UNAVAILABLE = "unavailable"
+    REPLACED = "replaced"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+    BROKEN = "broken"
+    UNSCREENED = "unscreened"
+    LOOP = "loop"
+    UNKNOWN_REQUEST = "unknown_request"
+    DUPLICATE = "duplicate"
+    FULL = "full"
+    TOO_MANY_REQUESTS = "too_many_requests"
+    NOT_STARTED = "not_started"
+    NOT_FINISHED = "not_finished"
+    NO_ROOM = "no_room"
+    PICTURE_GONE = "picture_gone"
+
+    CROWDED = "crowded"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    TOO_MANY_PAGES = "too_many_pages"
+    TOO_MANY_CALLS = "too_many_calls"
+    TOO_LARGE = "too_large"
+    TOO_MANY_UPLOADS = "too_many_uploads"
+    UPLOAD_TOO_SLOW = "upload_too_slow"
+    NO_ROOM_FOR_UPLOADS = "no_room_for_uploads"
+    NO_FILE = "no_file"
+    KEY_NEEDED = "key_needed"
+    WRONG_HOST = "wrong_host"
+    WRONG_ORIGIN = "wrong_origin"
+    WRONG_PATH = "wrong_path"
+    TWO_LENGTHS = "two_lengths"
+
+    BLOCKED = "blocked"
+    BLANK_PROMPT = "blank_prompt"
+    TOO_LONG = "too_long"
+    NOT_TEXT = "not_text"
+    NOT_A_NUMBER = "not_a_number"
+    OUT_OF_RANGE = "out_of_range"
+    NOT_WHOLE = "not_whole"
+    UNKNOWN_CHOICE = "unknown_choice"
+    NOT_READY = "not_ready"
+    WRONG_COUNT = "wrong_count"
+    TOO_MANY_LINES = "too_many_lines"
+    TOO_LONG_FOR_FORMAT = "too_long_for_format"
+    TOO_LARGE_FOR_URLS = "too_large_for_urls"
 
 
-def too_large(most_bytes: int) -> str:
-    """Return the message for a body over the limit of its route."""
-    return f"This is too large to send: at most {most_bytes // 1024} KiB are possible."
+@dataclass(frozen=True)
+class Message:
+    """A code with its parameters; `str` returns the English text.
+
+    Attributes:
+        code: the code, which clients can rely on.
+        params: values by name, as JSON. Some have a meaning that every language formats in its own
+            way: `field` is a setting's name, `wait_s` the seconds until the next try, or None.
+    """
+
+    code: Code
+    params: Mapping[str, Param] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return render(ENGLISH[self.code], self.params, _WRITERS, plain)
 
 
-def too_many(wait_s: float) -> str:
-    """Return the message for a visitor over the rate limit."""
-    return f"That was a lot of requests. Please try again {_soon(wait_s)}."
+def untranslated(text: str) -> Message:
+    """Return the message for an English text without a code."""
+    return Message(Code.UNTRANSLATED, {"text": text})
 
 
-def too_late(started: bool, seconds: float) -> str:
-    """Return the message for a request whose deadline has passed."""
-    what = "The pictures were not finished" if started else "It was not your turn"
-    return f"{what} within {seconds:g} seconds. Please try again later."
+def render(
+    template: str,
+    params: Mapping[str, Param],
+    writers: Mapping[str, Callable[[Param], str]],
+    write: Callable[[Param], str],
+) -> str:
+    """Return a template with its parameters filled in.
+
+    Args:
+        template: text with `{names}` of parameters.
+        params: the values.
+        writers: functions that write the parameters of certain names.
+        write: function that writes all others.
+
+    Raises:
+        KeyError: if a parameter is missing.
+    """
+    written = {name: writers.get(name, write)(value) for name, value in params.items()}
+    return template.format_map(written)
 
 
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
+def plain(value: object) -> str:
+    """Return a value as text; a large whole number has all its digits: 4294967296, not 4.3e+09."""
+    if isinstance(value, float) and value.is_integer() and _LARGE <= abs(value) < 10**LONGEST:
+        return f"{value:.0f}"
+    return str(value)
+
+
+def concise(number: float) -> str:
+    """Return a number without needless decimals: 20 rather than 20.0; a whole one in full."""
+    return f"{number:.0f}" if number == int(number) else f"{number:g}"
+
+
+def short(value: object) -> str:
+    """Return a value as text, shortened to `LONGEST` characters so that a message can quote it."""
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def is_soon(wait_s: float | None) -> bool:
+    """Return whether a wait is unknown, or too short to be counted in seconds."""
+    return wait_s is None or wait_s < 2
 
 
 def _soon(wait_s: float | None) -> str:
-    return "in a moment" if wait_s is None or wait_s < 2 else f"in about {wait_s:.0f} seconds"
+    return "in a moment" if wait_s is None or is_soon(wait_s) else f"in about {wait_s:.0f} seconds"
+
+
+_WRITERS: dict[str, Callable[..., str]] = {
+    "value": lambda value: short(plain(value)),
+    "low": concise,
+    "high": concise,
+    "seconds": concise,
+    "choices": " or ".join,
+    "wait_s": _soon,
+}
+
+ENGLISH: dict[Code, str] = {
+    Code.UNTRANSLATED: "{text}",
+    Code.CANCELLED: "Stopped.",
+    Code.ABANDONED: "The request was stopped because no client followed it any more.",
+    Code.STOPPING: "The server is shutting down. Please try again in a moment.",
+    Code.UNAVAILABLE: "No instance can draw at the moment. Please try again in a while.",
+    Code.REPLACED: "The model has been replaced since the request began. Please try again.",
+    Code.OUT_OF_MEMORY: "The device ran out of memory while drawing. Please try again.",
+    Code.FAILED: "Something went wrong while drawing. Please try again.",
+    Code.BROKEN: "Something went wrong on the server. Please try again.",
+    Code.UNSCREENED: "The pictures could not be screened. Please try again.",
+    Code.LOOP: "This instance passes requests on; BACKEND_URLS must name instances that draw.",
+    Code.UNKNOWN_REQUEST: "No request has this id, or its result is no longer kept.",
+    Code.DUPLICATE: "Another request has this id already.",
+    Code.FULL: "The queue is full. Please try again {wait_s}.",
+    Code.TOO_MANY_REQUESTS: "You have sent too many requests. Please try again {wait_s}.",
+    Code.NOT_STARTED: "The request did not begin within {seconds} seconds. Please try again later.",
+    Code.NOT_FINISHED: (
+        "The pictures were not finished within {seconds} seconds. Please try again later."
+    ),
+    Code.NO_ROOM: "The pictures are drawn, but the server has no room to keep them. "
+    "Please try again later.",
+    Code.PICTURE_GONE: "This picture does not exist, or is no longer kept.",
+    Code.CROWDED: "Too many visitors are connected. Please try again in a moment.",
+    Code.TOO_MANY_CONNECTIONS: (
+        "Your address has too many open connections. Please close some and try again."
+    ),
+    Code.TOO_MANY_PAGES: "Your address has too many pages open. Please close some and try again.",
+    Code.TOO_MANY_CALLS: (
+        "Too many of your calls have not been answered yet. Please wait for their answers."
+    ),
+    Code.TOO_LARGE: "This is too large to send: at most {kib} KiB are possible.",
+    Code.TOO_MANY_UPLOADS: "Too many files are being uploaded. Please try again in a moment.",
+    Code.UPLOAD_TOO_SLOW: "The file did not arrive in time. Please try again.",
+    Code.NO_ROOM_FOR_UPLOADS: "The server has no room for files. Please try again later.",
+    Code.NO_FILE: "The form has no file named 'files'.",
+    Code.KEY_NEEDED: "A valid API key is needed, as 'Authorization: Bearer KEY'.",
+    Code.WRONG_HOST: (
+        "This server does not answer for the host that was asked for. "
+        "Its operator can add the host to ALLOWED_HOSTS."
+    ),
+    Code.WRONG_ORIGIN: (
+        "Pages of other origins may not send this. "
+        "The operator of this server can add their origin to CORS_ORIGINS."
+    ),
+    Code.WRONG_PATH: "There is nothing at this path.",
+    Code.TWO_LENGTHS: "Send either Content-Length or Transfer-Encoding, not both.",
+    Code.BLOCKED: '"{word}" is not drawn here. Please leave it out.',
+    Code.BLANK_PROMPT: "prompt is blank; describe what the picture should show",
+    Code.TOO_LONG: "{field} has {length} characters; at most {limit} are possible",
+    Code.NOT_TEXT: "{field} is not a text",
+    Code.NOT_A_NUMBER: "{field} is {value}, not a finite number",
+    Code.OUT_OF_RANGE: "{field} is {value}; expected {low} to {high}",
+    Code.NOT_WHOLE: "{field} is {value}; expected a whole number from {low} to {high}",
+    Code.UNKNOWN_CHOICE: "{field} is {value}; here it can only be {choices}",
+    Code.NOT_READY: "{field} is {value}, not ready yet; here it can only be {choices}",
+    Code.WRONG_COUNT: "{field} has {count} texts; expected one, or one for each of {images}",
+    Code.TOO_MANY_LINES: "prompt has {lines} lines; at most {limit} pictures are drawn at once",
+    Code.TOO_LONG_FOR_FORMAT: ("{field} is {value}, which has no room for prompts this long"),
+    Code.TOO_LARGE_FOR_URLS: (
+        "{field} is 'url', for which these pictures are too large; use 'b64_json'"
+    ),
+}

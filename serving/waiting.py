@@ -12,11 +12,11 @@ import httpx
 import uvicorn
 from fastapi import FastAPI, Request
 
-from serving import messages
 from serving.generator import ErrorKind, Model, RequestError
 from serving.generators.client import BackendError, fetch_model
 from serving.http import errors, server
 from serving.http.events import HOP_HEADER
+from serving.messages import Code, Message
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ def config(host: str, port: int) -> uvicorn.Config:
     @app.api_route("/{path:path}", methods=["GET", "POST", "DELETE"])
     async def later(path: str, request: Request) -> None:
         if HOP_HEADER in request.headers:
-            raise RequestError(messages.LOOP, ErrorKind.LOOP)
-        raise RequestError(messages.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+            raise RequestError(Message(Code.LOOP), ErrorKind.LOOP)
+        raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
 
     return server.config(app, host, port)
 

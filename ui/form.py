@@ -16,7 +16,8 @@ from serving.generator import (
     RequestError,
     random_seed,
 )
-from ui import i18n, sizes
+from serving.messages import Code, Message, Param
+from ui import sizes
 from ui.styles import Style
 
 # Longest id of a session that is kept. The page's own are shorter; a program may send any.
@@ -65,26 +66,27 @@ def to_request(
     Raises:
         RequestError: if a value cannot be used; the message is about the first such value.
     """
-    prompts = split(_text(i18n.PROMPT, prompt), several)
+    prompts = split(_text("prompt", prompt), several)
     if not prompts:
-        raise RequestError(i18n.BLANK_PROMPT)
+        raise RequestError(Message(Code.BLANK_PROMPT))
     if len(prompts) > model.images_per_request:
-        raise RequestError(i18n.too_many_lines(len(prompts), model.images_per_request))
+        params = {"lines": len(prompts), "limit": model.images_per_request}
+        raise RequestError(Message(Code.TOO_MANY_LINES, params))
     if not isinstance(style, str) or style not in styles:
-        raise RequestError(i18n.unknown(i18n.STYLE, style, list(styles)))
-    negative = _text(i18n.NEGATIVE, negative_prompt)
+        raise _refused(Code.UNKNOWN_CHOICE, "style", value=_sent(style), choices=list(styles))
+    negative = _text("negative_prompt", negative_prompt)
     styled = [styles[style].apply(each, negative) for each in prompts]
     full_prompts = tuple(prompt for prompt, _ in styled)
     return Request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
         images=len(prompts) if several else None,
-        guidance_scale=_number(i18n.GUIDANCE, guidance_scale, MAX_GUIDANCE_SCALE),
-        num_inference_steps=_whole(i18n.STEPS, steps, 1, model.max_inference_steps),
-        seed=_seed(i18n.SEED, seed),
-        guidance_until=_number(i18n.GUIDANCE_UNTIL, guidance_until, 1),
-        variation_strength=_number(i18n.VARIATION_STRENGTH, variation_strength, 1),
-        variation_seed=_seed(i18n.VARIATION_SEED, variation_seed),
+        guidance_scale=_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE),
+        num_inference_steps=_whole("num_inference_steps", steps, 1, model.max_inference_steps),
+        seed=_seed("seed", seed),
+        guidance_until=_number("guidance_until", guidance_until, 1),
+        variation_strength=_number("variation_strength", variation_strength, 1),
+        variation_seed=_seed("variation_seed", variation_seed),
         size=_size(model, size),
         visitor=visitor.session,
         address=visitor.address,
@@ -104,34 +106,43 @@ def _text(field: str, value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise RequestError(i18n.not_text(field))
+        raise _refused(Code.NOT_TEXT, field)
     if len(value) > MAX_CHARACTERS:
-        raise RequestError(i18n.too_long(field, len(value), MAX_CHARACTERS))
+        raise _refused(Code.TOO_LONG, field, length=len(value), limit=MAX_CHARACTERS)
     return value.strip()
 
 
 def _number(field: str, value: object, high: float) -> float:
     if not _is_number(value) or not 0 <= value <= high:  # refuses NaN as well
-        raise RequestError(i18n.out_of_range(field, value, 0, high))
+        raise _refused(Code.OUT_OF_RANGE, field, value=_sent(value), low=0, high=high)
     return float(value)
 
 
 def _whole(field: str, value: object, low: int, high: int) -> int:
     if not _is_number(value) or not low <= value <= high or value != int(value):
-        raise RequestError(i18n.not_whole(field, value, low, high))
+        raise _refused(Code.NOT_WHOLE, field, value=_sent(value), low=low, high=high)
     return int(value)
 
 
 def _size(model: Model, value: object) -> tuple[int, int] | None:
     try:
-        return sizes.parse(model, _text(i18n.SIZE, value))
+        return sizes.parse(model, _text("size", value))
     except KeyError:
         known = [sizes.name(size) for size in model.sizes]
-        raise RequestError(i18n.unknown(i18n.SIZE, value, known)) from None
+        raise _refused(Code.UNKNOWN_CHOICE, "size", value=_sent(value), choices=known) from None
 
 
 def _seed(field: str, value: object) -> int:
     return random_seed() if value is None else _whole(field, value, 0, MAX_SEED)
+
+
+def _refused(code: Code, field: str, **params: Param) -> RequestError:
+    return RequestError(Message(code, {"field": field, **params}), field=field)
+
+
+def _sent(value: object) -> Param:
+    """Return a value for a message; a value that is neither a number nor a text becomes text."""
+    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -27,6 +27,7 @@ from serving.generator import (
     Step,
     random_seed,
 )
+from serving.messages import Code, Message
 from serving.requests.eta import TimeLeft
 from ui import form, history, i18n, settings, sizes, status
 from ui.form import Visitor
@@ -43,6 +44,7 @@ BAR_SECONDS = 0.1
 PAUSE_SECONDS = 5.0
 
 _LEAVE = gr.skip()
+_BROKEN = Message(Code.BROKEN)
 
 log = logging.getLogger(__name__)
 
@@ -147,10 +149,10 @@ class Drawing:
                 async for update in updates:
                     yield update
         except RequestError as error:
-            yield _ended(status.error(_said(error)))
+            yield _ended(status.error(i18n.translate(error.message)))
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
-            yield _ended(status.error(i18n.FAILED))
+            yield _ended(status.error(i18n.translate(_BROKEN)))
 
     async def variations(
         self,
@@ -267,10 +269,10 @@ class Drawing:
             saved = await asyncio.to_thread(saved_pictures.save, images, prompt, embed=True)
             paths = [each.path for each in saved]
         except RequestError as error:
-            raise gr.Error(_said(error), print_exception=False) from None
+            raise gr.Error(i18n.translate(error.message), print_exception=False) from None
         except Exception as error:
             log.error("A request could not be answered", exc_info=error)
-            raise gr.Error(i18n.FAILED, print_exception=False) from None
+            raise gr.Error(i18n.translate(_BROKEN), print_exception=False) from None
         found = [FileData(path=str(path), orig_name=path.name).model_dump() for path in paths]
         return found, [image.seed for image in images], done.truncated
 
@@ -291,7 +293,7 @@ class Drawing:
         except RequestError as error:
             if error.kind is ErrorKind.UNKNOWN:
                 raise
-            yield _ended(status.error(_said(error)))
+            yield _ended(status.error(i18n.translate(error.message)))
             return
         async with aclosing(self._follow(request_id, files)) as updates:
             async for update in updates:
@@ -351,9 +353,7 @@ class Drawing:
                         )
                     case Error(kind, message):
                         calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
-                        strip = (status.note if calm else status.error)(
-                            i18n.problem(message, kind, None)
-                        )
+                        strip = (status.note if calm else status.error)(i18n.translate(message))
                         unfinished = await asyncio.to_thread(_unfinished, looks, step)
                         yield _ended(strip, history=entry or _LEAVE, **unfinished)
 
@@ -392,10 +392,6 @@ async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | 
         following.cancel()
         await asyncio.wait([following])
         await events.aclose()
-
-
-def _said(error: RequestError) -> str:
-    return i18n.problem(str(error), error.kind, error.retry_after_s)
 
 
 def _running(strip: Any = _LEAVE, **others: Any) -> Shown:

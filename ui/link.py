@@ -13,6 +13,7 @@ from gradio.components import Component
 
 from pipeline.images.metadata import Settings
 from serving.generator import Generator, Model
+from serving.messages import Code, Message, Param
 from ui import i18n, settings, sizes, status
 from ui.events import AT_ONCE
 from ui.settings import Fields
@@ -60,7 +61,7 @@ def from_query(
         return None
     notes: list[str] = []
 
-    def number(name: str, field: str, kind: Callable[[str], Value]) -> Value | None:
+    def number(name: str, kind: Callable[[str], Value]) -> Value | None:
         text = given.get(name)
         if text is None:
             return None
@@ -70,37 +71,38 @@ def from_query(
                 return value
         except ValueError:
             pass
-        notes.append(i18n.not_a_number(field, text))
+        notes.append(i18n.translate(Message(Code.NOT_A_NUMBER, {"field": name, "value": text})))
         return None
 
-    def one_of(name: str, field: str, known: list[str]) -> str:
+    def one_of(name: str, known: list[str]) -> str:
         text = given.get(name, known[0])
         if text in known:
             return text
-        notes.append(i18n.unknown(field, text, known))
+        params: dict[str, Param] = {"field": name, "value": text, "choices": known}
+        notes.append(i18n.translate(Message(Code.UNKNOWN_CHOICE, params)))
         return known[0]
 
     fields, differences = settings.as_fields(
         Settings(
             prompt=given.get("prompt", ""),
             negative_prompt=given.get("negative_prompt", ""),
-            seed=number("seed", i18n.SEED, int),
-            num_inference_steps=number("steps", i18n.STEPS, int),
-            guidance_scale=number("guidance_scale", i18n.GUIDANCE, float),
+            seed=number("seed", int),
+            num_inference_steps=number("steps", int),
+            guidance_scale=number("guidance_scale", float),
             width=None,
             height=None,
             model=None,
             revision=None,
-            guidance_until=number("guidance_until", i18n.GUIDANCE_UNTIL, float),
-            variation_seed=number("variation_seed", i18n.VARIATION_SEED, int),
-            variation_strength=number("variation_strength", i18n.VARIATION_STRENGTH, float),
+            guidance_until=number("guidance_until", float),
+            variation_seed=number("variation_seed", int),
+            variation_strength=number("variation_strength", float),
         ),
         model,
     )
-    style = one_of("style", i18n.STYLE, list(styles))
-    several = one_of("several", i18n.SEVERAL, ["0", "1"]) == "1"
+    style = one_of("style", list(styles))
+    several = one_of("several", ["0", "1"]) == "1"
     own, *_ = known = list(map(sizes.name, model.sizes))
-    size = one_of("size", i18n.SIZE, known)
+    size = one_of("size", known)
     size = sizes.USUAL if size == own else size
     return fields._replace(style=style, several=several, size=size), notes + differences
 

@@ -10,7 +10,7 @@ import gradio as gr
 from fastapi import FastAPI
 
 from serving.generator import Generator
-from serving.http.middleware import MAX_UPLOAD_BYTES
+from serving.http.limits import MAX_UPLOAD_BYTES
 from ui import i18n, style_pictures, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
@@ -50,6 +50,7 @@ def mount(
     Returns:
         A function that ends the streams by which open pages stay in touch.
     """
+    app.state.translate = i18n.translate_for
     uploads = Uploads()
     uploads.connect(app)
     component.connect(app)

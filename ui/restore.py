@@ -16,7 +16,7 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS, Generator
-from serving.http.middleware import MAX_UPLOAD_BYTES
+from serving.http.limits import MAX_UPLOAD_BYTES
 from ui import i18n, settings, status
 from ui.events import AT_ONCE
 from ui.gradio_compat.context import upload_folder

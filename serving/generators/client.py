@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from serving import messages
 from serving.generator import Done, Error, ErrorKind, Event, Length, Load, Model
 from serving.http import schemas
 from serving.http.events import HOP_HEADER
+from serving.messages import Code, Message
 
 LENGTH_WITHIN_S = 2.0  # a visitor who types has typed on by then
 ANSWER_S = 5.0  # for an instance to describe its model, or to say why it refuses a request
@@ -102,7 +102,7 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise BackendError(f"cannot be reached: {error!r}", "lost") from error
     if status == 508:
-        raise LoopError(messages.LOOP)
+        raise LoopError(str(Message(Code.LOOP)))
     if status != 200:
         raise BackendError(f"answers {status}, not 200", "refused")
     try:
@@ -192,7 +192,7 @@ async def stream(
                 refused = _refusal(answer.status_code, content)
                 if refused.kind in ELSEWHERE:
                     wait_s = _retry_after_s(answer.headers)
-                    raise BackendError(refused.message, str(refused.kind), wait_s)
+                    raise BackendError(str(refused.message), str(refused.kind), wait_s)
                 yield refused
                 return
             name = ""
@@ -216,7 +216,9 @@ def _refusal(status: int, content: bytes) -> Error:
     """Return the error with which an instance refused a request."""
     try:
         error = json.loads(content)["error"]
-        return Error(ErrorKind(error["code"]), str(error["message"]))
+        code, params = error.get("message_code"), error.get("message_params")
+        message = schemas.to_message(str(error["message"]), code, params)
+        return Error(ErrorKind(error["code"]), message)
     except (ValueError, KeyError, TypeError, RecursionError) as cause:
         raise BackendError(f"answers {status}, and not why", "nonsense") from cause
 

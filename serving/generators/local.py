@@ -15,7 +15,6 @@ from PIL import Image as Pillow
 
 from pipeline import Cancelled, InputError, Result, ScreenError, SDXLPipeline
 from pipeline.images import metadata
-from serving import messages
 from serving.generator import (
     Done,
     Error,
@@ -30,6 +29,7 @@ from serving.generator import (
 )
 from serving.generators.previews import Previews
 from serving.logs import about
+from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.rate_limits import RateLimits
@@ -223,9 +223,9 @@ def _generate(
             on_preview=on_preview if shows_early else None,
         )
     except Cancelled:
-        return Error(ErrorKind.CANCELLED, messages.CANCELLED)
+        return Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
     except InputError as error:
-        return Error(ErrorKind.INVALID, str(error))
+        return Error(ErrorKind.INVALID, untranslated(str(error)))
     except Exception as error:  # the next request must not suffer from this one
         return _failed(request, error)
 
@@ -233,11 +233,11 @@ def _generate(
 def _failed(request: Request, error: Exception) -> Error:
     log.error("A request failed", exc_info=error, extra=about(request))
     if isinstance(error, ScreenError):
-        return Error(ErrorKind.FAILED, messages.UNSCREENED)
+        return Error(ErrorKind.FAILED, Message(Code.UNSCREENED))
     # XLA has no exception type for this; its message has this word on every platform.
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return Error(ErrorKind.OUT_OF_MEMORY, messages.OUT_OF_MEMORY)
-    return Error(ErrorKind.FAILED, messages.FAILED)
+        return Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))
+    return Error(ErrorKind.FAILED, Message(Code.FAILED))
 
 
 def _for_all(texts: str | tuple[str, ...], count: int) -> str | list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from serving import messages
 from serving.generator import (
     Error,
     ErrorKind,
@@ -33,6 +32,7 @@ from serving.generators.client import (
 from serving.generators.compatibility import check
 from serving.http import schemas
 from serving.logs import about
+from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import admission
 from serving.requests.lifecycle import RequestLifecycle
@@ -202,7 +202,7 @@ class RemoteGenerator(RequestLifecycle):
                     self._rest(backend, error.retry_after_s)
                 if error.reason not in _NOT_BEGUN:
                     attempt, reason = attempt + 1, error.reason
-        self._registry.end(record, ErrorKind.UNAVAILABLE, messages.UNAVAILABLE)
+        self._registry.end(record, ErrorKind.UNAVAILABLE, Message(Code.UNAVAILABLE))
 
     async def _backend_for(self, record: Record, tried: list[Backend]) -> Backend:
         """Return the instance that is to draw a request; its `drawing` has the request's id.
@@ -249,7 +249,7 @@ class RemoteGenerator(RequestLifecycle):
         if any(backend.agrees(begun_with) for backend in self._backends):
             return True
         if record.images:
-            self._registry.end(record, ErrorKind.UNAVAILABLE, messages.REPLACED)
+            self._registry.end(record, ErrorKind.UNAVAILABLE, Message(Code.REPLACED))
         else:
             self._end_if_impossible(record)
             self._begun_with[record.request.id] = self.model
@@ -262,7 +262,7 @@ class RemoteGenerator(RequestLifecycle):
         try:
             admission.check(record.request, model, self._blocked)
         except RequestError as error:
-            self._registry.end(record, error.kind, messages.REPLACED)
+            self._registry.end(record, error.kind, Message(Code.REPLACED))
 
     def _place(self, record: Record) -> bool:
         if self._find(record, [], self.model) is None:
@@ -313,7 +313,7 @@ class RemoteGenerator(RequestLifecycle):
                     if isinstance(event, Queued | Started):
                         continue  # this generator publishes its own
                     if isinstance(event, Error) and event.kind in ELSEWHERE:
-                        raise BackendError(event.message, str(event.kind))
+                        raise BackendError(str(event.message), str(event.kind))
                     check(event, record, self._begun_with[request.id])
                     self._registry.publish(record, event)
                     if isinstance(event, Step) and event.done == event.total:

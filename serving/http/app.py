@@ -8,22 +8,13 @@ from starlette.middleware.cors import CORSMiddleware
 
 from serving.generator import Generator
 from serving.http import errors, events, health, openai
+from serving.http.addresses import ClientAddress
+from serving.http.auth import ApiKeys, KeyCheck
+from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH, MCP_PATH, CallLimit, SmallBodies
 from serving.http.mcp import McpServer
-from serving.http.middleware import (
-    MAX_CALLS,
-    MAX_CALLS_EACH,
-    MCP_PATH,
-    ApiKeys,
-    CallLimit,
-    ClientAddress,
-    Departures,
-    GuardedRoutes,
-    KeyCheck,
-    PatientBodies,
-    SecurityHeaders,
-    SmallBodies,
-)
+from serving.http.middleware import Departures, GuardedRoutes, SecurityHeaders
 from serving.http.origin import AllowedHosts, CheckedRequests
+from serving.http.timeouts import PatientBodies
 from serving.metrics import Observer
 from serving.requests.shares import Shares
 

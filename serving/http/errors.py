@@ -1,16 +1,21 @@
 """Errors over HTTP, all in the OpenAI API's format: message, field and kind."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
-from serving import messages
 from serving.generator import Error, ErrorKind, RequestError
+from serving.messages import Code, Message, untranslated
+
+# Returns a message in the language of an Accept-Language header.
+Translate: TypeAlias = Callable[[Message, str], str]
 
 _STATUS: dict[str, int] = {
     ErrorKind.INVALID: 400,
@@ -36,17 +41,19 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 _RETRY_AFTER_S = 5
 
 
-def error_body(kind: str, message: str, field: str | None = None) -> dict[str, Any]:
+def error_body(kind: str, message: Message, field: str | None = None) -> dict[str, Any]:
     """Return the JSON body of an error."""
     status = _STATUS.get(kind, 400)
     blame = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     kinds = {429: "rate_limit_error", 401: "authentication_error"}
     return {
         "error": {
-            "message": message,
+            "message": str(message),
             "type": kinds.get(status, blame),
             "param": field,
             "code": kind,
+            "message_code": message.code,
+            "message_params": dict(message.params),
         }
     }
 
@@ -67,7 +74,8 @@ def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
 
 
 def install(app: FastAPI) -> None:
-    """Answer all errors of an application in this format."""
+    """Answer all errors of an application in this format, with texts in English."""
+    app.state.translate = _in_english
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _plain)
@@ -85,38 +93,54 @@ def router() -> APIRouter:
     return routes
 
 
-def refusal(error: RequestError) -> JSONResponse:
-    """Return the answer to a refused request."""
+def translated(message: Message, scope: Scope) -> str:
+    """Return a message in the language of the visitor whose browser sent the request of `scope`.
+
+    The page puts its translation into the application's state (`Translate`).
+    """
+    app = scope.get("app")  # missing if the middleware is used by itself
+    translate: Translate = app.state.translate if app else _in_english
+    return translate(message, Headers(scope=scope).get("accept-language", ""))
+
+
+def refusal(error: RequestError, scope: Scope) -> JSONResponse:
+    """Return the answer to the refused request of `scope`."""
     status = _STATUS[error.kind]
+    body = error_body(error.kind, error.message, error.field) | _detail(error.message, scope)
     headers = {}
     if status in (429, 503):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or _RETRY_AFTER_S)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error_body(error.kind, str(error), error.field), status, headers)
+    return JSONResponse(body, status, headers)
 
 
-def _refused(_: Request, error: Exception) -> JSONResponse:
+def _detail(message: Message, scope: Scope) -> dict[str, str]:
+    """Return the field that Gradio's page shows to visitors; the API's answers have none."""
+    return {} if scope["path"].startswith("/v1/") else {"detail": translated(message, scope)}
+
+
+def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestError)
-    return refusal(error)
+    return refusal(error, request.scope)
 
 
 def _not_valid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     message, field = first_fault(error.errors())
-    return JSONResponse(error_body(ErrorKind.INVALID, message, field), 400)
+    return JSONResponse(error_body(ErrorKind.INVALID, untranslated(message), field), 400)
 
 
 def plain(error: HTTPException) -> JSONResponse:
     """Return the answer for an `HTTPException`, which has a status but no `ErrorKind`."""
-    body = error_body(f"http_{error.status_code}", str(error.detail))
+    body = error_body(f"http_{error.status_code}", untranslated(str(error.detail)))
     return JSONResponse(body, error.status_code, error.headers)
 
 
-def too_large(most: int) -> JSONResponse:
-    """Return the answer to a body of more than `most` bytes; Gradio's page shows its `detail`."""
-    message = messages.too_large(most)
-    return JSONResponse(error_body("http_413", message) | {"detail": message}, 413)
+def too_large(most: int, scope: Scope) -> JSONResponse:
+    """Return the answer to a body of more than `most` bytes."""
+    message = Message(Code.TOO_LARGE, {"kib": most // 1024})
+    return JSONResponse(error_body("http_413", message) | _detail(message, scope), 413)
 
 
 def _plain(_: Request, error: Exception) -> JSONResponse:
@@ -124,5 +148,9 @@ def _plain(_: Request, error: Exception) -> JSONResponse:
     return plain(error)
 
 
-def _broken(_: Request, error: Exception) -> JSONResponse:
-    return refusal(RequestError(messages.BROKEN, ErrorKind.FAILED))
+def _broken(request: Request, error: Exception) -> JSONResponse:
+    return refusal(RequestError(Message(Code.BROKEN), ErrorKind.FAILED), request.scope)
+
+
+def _in_english(message: Message, _accept_language: str) -> str:
+    return str(message)

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Depends, Path, Response
 from fastapi import Request as HttpRequest
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from serving import messages
 from serving.generator import ErrorKind, Event, Generator, RequestError
 from serving.http import schemas
-from serving.http.middleware import ApiKeys, address_of
+from serving.http.addresses import address_of
+from serving.http.auth import ApiKeys
+from serving.messages import Code, Message
 
 # Marks a request that another instance passed on.
 HOP_HEADER = "X-SDXL-Hop"
@@ -32,7 +33,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
 
     def no_loop(sender: HttpRequest) -> None:
         if passes_on and HOP_HEADER in sender.headers:
-            raise RequestError(messages.LOOP, ErrorKind.LOOP)
+            raise RequestError(Message(Code.LOOP), ErrorKind.LOOP)
 
     routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
 
@@ -86,7 +87,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         """Return the number of tokens of a prompt, the limit, and the text beyond the limit."""
         found = await generator.measure(body.prompt)
         if found is None:
-            raise RequestError(messages.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+            raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
         return asdict(found)
 
     @routes.get("/model")

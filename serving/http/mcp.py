@@ -20,8 +20,9 @@ from starlette.types import Receive, Scope, Send
 from pipeline.request import MAX_IMAGES
 from serving.generator import Done, Error, Event, Generator, Image, Model, Step
 from serving.http import schemas
+from serving.http.auth import ApiKeys
 from serving.http.errors import as_refusal, first_fault
-from serving.http.middleware import MAX_BODY_BYTES, MCP_PATH, ApiKeys
+from serving.http.limits import MAX_BODY_BYTES, MCP_PATH
 
 _OUTPUT = {
     "type": "object",

@@ -25,7 +25,6 @@ from pydantic_core import PydanticCustomError, to_json
 from pipeline.errors import MetadataError
 from pipeline.images import metadata
 from pipeline.request import picture_seeds
-from serving import messages
 from serving.generator import (
     Error,
     ErrorKind,
@@ -40,10 +39,12 @@ from serving.generator import (
     new_id,
 )
 from serving.http import schemas
+from serving.http.addresses import address_of
+from serving.http.auth import ApiKeys
 from serving.http.errors import as_refusal, error_body
-from serving.http.middleware import ApiKeys, address_of
 from serving.http.openai_files import LIFETIME_S, Files
 from serving.logs import about
+from serving.messages import Code, Message
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -135,8 +136,9 @@ class _Format:
                 metadata.converted, png, kind, self.quality, limiter=self.thread
             )
         except MetadataError:
-            message = f"output_format is {self.name!r}, which has no room for prompts this long"
-            raise RequestError(message, field="output_format") from None
+            field = "output_format"
+            message = Message(Code.TOO_LONG_FOR_FORMAT, {"field": field, "value": self.name})
+            raise RequestError(message, field=field) from None
 
 
 def router(generator: Generator, keys: ApiKeys) -> APIRouter:
@@ -189,8 +191,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         """Return a picture that was asked for with `response_format` "url"; needs no key."""
         file = files.find(name)
         if file is None:
-            message = "There is no picture of this address, or no longer."
-            raise RequestError(message, ErrorKind.UNKNOWN)
+            raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN)
         headers = {
             "Content-Disposition": "inline",
             "Cache-Control": f"private, max-age={LIFETIME_S:.0f}, immutable",
@@ -206,7 +207,8 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     async def one_model(model: str) -> dict[str, Any]:
         """Describe the model that is served."""
         if model != generator.model.name:
-            message = f"There is no such model; here it can only be {generator.model.name!r}"
+            params = {"field": "model", "value": model, "choices": [generator.model.name]}
+            message = Message(Code.UNKNOWN_CHOICE, params)
             raise RequestError(message, ErrorKind.UNKNOWN, field="model")
         return _about_model(generator.model, started_at)
 
@@ -251,8 +253,8 @@ def _parts(request: Request, images: int, at_once: int) -> Iterator[Request]:
     }
     for field, texts in each.items():
         if len(texts) != images:
-            message = f"{field} has {len(texts)} texts; expected one, or one for each of {images}"
-            raise RequestError(message, field=field)
+            params = {"field": field, "count": len(texts), "images": images}
+            raise RequestError(Message(Code.WRONG_COUNT, params), field=field)
     seeds = picture_seeds(request.seed, images, request.variation_strength)
     variation_seeds = picture_seeds(request.variation_seed, images)
     for first in range(0, images, at_once):
@@ -304,7 +306,7 @@ async def _admitted(generator: Generator, part: Request, model: Model) -> AsyncG
     until = time.monotonic() + PATIENCE_S
     while True:
         if differences(generator.model, model):
-            raise RequestError(messages.REPLACED, ErrorKind.UNAVAILABLE)
+            raise RequestError(Message(Code.REPLACED), ErrorKind.UNAVAILABLE)
         try:
             await generator.submit(part)
             return generator.events(part.id)
@@ -335,7 +337,7 @@ async def _while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) ->
     try:
         await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise RequestError(messages.ABANDONED, ErrorKind.ABANDONED)  # the client is gone
+            raise RequestError(Message(Code.ABANDONED), ErrorKind.ABANDONED)  # the client is gone
         return working.result()
     finally:
         working.cancel()
@@ -394,7 +396,7 @@ async def _stream(
                     kind = "image_generation.completed"
                     yield _sse(kind, file, common, usage=_USAGE, **more)
     except RequestError as error:
-        yield _event("error", error_body(error.kind, str(error), error.field))
+        yield _event("error", error_body(error.kind, error.message, error.field))
     else:
         yield format_sse_event(data_str="[DONE]")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from serving.generator import RequestError
+from serving.messages import Code, Message
 from serving.requests.shares import first_to_go
 
 LIFETIME_S = 3600.0  # as long as OpenAI's URLs
@@ -49,8 +50,8 @@ class Files:
             RequestError: if the files are too large to be kept together.
         """
         if sum(map(len, contents)) > MAX_BYTES or len(contents) > MAX_FILES:
-            message = "response_format is 'url', for which these pictures are too large; "
-            raise RequestError(f"{message}use 'b64_json'", field="response_format")
+            field = "response_format"
+            raise RequestError(Message(Code.TOO_LARGE_FOR_URLS, {"field": field}), field=field)
         names = []
         for content in contents:
             name = f"{secrets.token_urlsafe(24)}.{_SUFFIXES[output_format]}"

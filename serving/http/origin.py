@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.generator import ErrorKind, RequestError
 from serving.http import errors
+from serving.messages import Code, Message
 
 ANY_HOST = "*"
 
@@ -80,7 +81,7 @@ class CheckedRequests:
                 for check in checks:
                     check(scope, Headers(scope=scope))
             except RequestError as error:
-                answer = errors.refusal(error)
+                answer = errors.refusal(error, scope)
                 answer.headers["Connection"] = "close"
                 await answer(scope, receive, send)
                 return
@@ -88,18 +89,14 @@ class CheckedRequests:
 
     def _check_framing(self, _: Scope, headers: Headers) -> None:
         if "transfer-encoding" in headers and "content-length" in headers:
-            raise RequestError("Send either Content-Length or Transfer-Encoding, not both.")
+            raise RequestError(Message(Code.TWO_LENGTHS))
 
     def _check_host(self, _: Scope, headers: Headers) -> None:
         for name in ("host", "x-forwarded-host"):
             for value in headers.getlist(name):
                 for host in value.split(","):
                     if not self._hosts.allows(host.strip()):
-                        raise RequestError(
-                            "This server does not answer for the host that was asked for. "
-                            "Its operator can add the host to ALLOWED_HOSTS.",
-                            ErrorKind.MISDIRECTED,
-                        )
+                        raise RequestError(Message(Code.WRONG_HOST), ErrorKind.MISDIRECTED)
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
         origin = headers.get("origin")
@@ -110,13 +107,9 @@ class CheckedRequests:
             return
         own = (headers.get("host"), headers.get("x-forwarded-host"))
         if "sec-fetch-site" in headers or urlsplit(origin).netloc not in own:
-            raise RequestError(
-                "Pages of other origins may not send this. "
-                "The operator of this server can add their origin to CORS_ORIGINS.",
-                ErrorKind.FORBIDDEN,
-            )
+            raise RequestError(Message(Code.WRONG_ORIGIN), ErrorKind.FORBIDDEN)
 
 
 def _check_path(scope: Scope, _: Headers) -> None:
     if not scope["path"].isprintable():
-        raise RequestError("There is nothing at this path.", ErrorKind.UNKNOWN)
+        raise RequestError(Message(Code.WRONG_PATH), ErrorKind.UNKNOWN)

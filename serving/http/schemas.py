@@ -25,6 +25,7 @@ from serving.generator import (
     new_id,
     random_seed,
 )
+from serving.messages import Message, untranslated
 
 ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
 SIZE = r"[1-9]\d{0,4}x[1-9]\d{0,4}"
@@ -39,6 +40,7 @@ _EVENTS: dict[str, type[Event]] = {
 }
 # Made once for each kind: making a reader takes far longer than reading an event with it.
 _READERS = {name: TypeAdapter[Event](kind) for name, kind in _EVENTS.items()}
+_MESSAGE = TypeAdapter(Message)
 _FILES = {"png", "jpegs", "unblurred"}
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
@@ -147,6 +149,8 @@ def from_request(request: Request) -> dict[str, Any]:
 def from_event(event: Event) -> tuple[str, dict[str, Any]]:
     """Return an event's name and its JSON fields; files are in base64."""
     fields = asdict(event)
+    if isinstance(event, Error):
+        fields |= {"message": str(event.message), **asdict(event.message)}
     for name in _FILES & fields.keys():
         fields[name] = _each(_encoded, fields[name])
     return _NAMES[type(event)], fields
@@ -165,7 +169,23 @@ def to_event(name: str, data: str) -> Event:
         raise ValueError(f"an event {name!r} without fields")
     for each in _FILES & fields.keys():
         fields[each] = _each(partial(base64.b64decode, validate=True), fields[each])
+    if name == "error":
+        code, params = fields.pop("code", None), fields.pop("params", None)
+        fields["message"] = to_message(str(fields["message"]), code, params)
     return _READERS[name].validate_python(fields)
+
+
+def to_message(text: str, code: object, params: object) -> Message:
+    """Return the message of another instance.
+
+    A code that this version does not know, or whose parameters differ, becomes the English text.
+    """
+    try:
+        message = _MESSAGE.validate_python({"code": code, "params": params})
+        str(message)  # fails if a parameter is missing or of a wrong type
+    except (ValueError, KeyError, TypeError):
+        return untranslated(text)
+    return message
 
 
 def _each(change: Callable[[Any], Any], files: Any) -> Any:

@@ -11,10 +11,11 @@ from typing import Any
 import uvicorn
 
 from serving.generator import Generator
-from serving.http.middleware import HEAD_WITHIN_S, MAX_CALLS, MAX_CALLS_EACH, PatientProtocol
+from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH
+from serving.http.timeouts import HEAD_WITHIN_S, PatientProtocol
 from serving.requests.shares import Shares
 
-# Far above the limits of `serving.http.middleware.CallLimit`, which answers with an error.
+# Far above the limits of `serving.http.limits.CallLimit`, which answers with an error.
 # Connections over these limits are closed without an answer, health checks included.
 MAX_CONNECTIONS = 2 * MAX_CALLS
 MAX_CONNECTIONS_EACH = 2 * MAX_CALLS_EACH
@@ -41,7 +42,7 @@ def config(app: Any, host: str, port: int, *, behind_proxy: bool = False) -> uvi
         port=port,
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # `serving.http.middleware` knows how many proxies to trust
+        proxy_headers=False,  # `serving.http.addresses` knows how many proxies to trust
         server_header=False,
         http=Protocol,
         ws="none",

@@ -5,7 +5,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 
-from serving import messages
 from serving.generator import (
     ErrorKind,
     Event,
@@ -18,6 +17,7 @@ from serving.generator import (
     Started,
 )
 from serving.logs import about
+from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.admission import check
 from serving.requests.eta import StepTime
@@ -135,17 +135,19 @@ class RequestLifecycle(ABC):
 
     def cancel(self, request_id: str) -> None:
         """See `serving.generator.Generator.cancel`."""
-        self._registry.end(self._registry.find(request_id), ErrorKind.CANCELLED, messages.CANCELLED)
+        self._registry.end(
+            self._registry.find(request_id), ErrorKind.CANCELLED, Message(Code.CANCELLED)
+        )
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
         for record in list(self._queue):  # once closing, no positions are published
-            self._registry.end(record, ErrorKind.STOPPING, messages.STOPPING)
+            self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
         for record in self._registry.under_way():
-            self._registry.end(record, ErrorKind.STOPPING, messages.STOPPING)
+            self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
 
@@ -153,16 +155,17 @@ class RequestLifecycle(ABC):
 
     def _admit(self, request: Request) -> None:
         if request.id in self._tasks:  # a request with this id is still drawn
-            raise RequestError(messages.DUPLICATE, ErrorKind.DUPLICATE, field="id")
+            raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
         if self._closing:
-            raise RequestError(messages.STOPPING, ErrorKind.STOPPING)
+            raise RequestError(Message(Code.STOPPING), ErrorKind.STOPPING)
         if self._parallel == 0 or self.stuck:
-            raise RequestError(messages.UNAVAILABLE, ErrorKind.UNAVAILABLE)
+            raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
         check(request, self.model, self._blocked)
         places = self._places_for(request)
         if len(self._queue) >= places:
             wait_s = self._until_free_s()
-            raise RequestError(messages.full(places, wait_s), ErrorKind.FULL, retry_after_s=wait_s)
+            message = Message(Code.FULL, {"places": places, "wait_s": wait_s})
+            raise RequestError(message, ErrorKind.FULL, retry_after_s=wait_s)
         self._rates.admit(request)
 
     def _places_for(self, request: Request) -> int:
@@ -195,7 +198,7 @@ class RequestLifecycle(ABC):
                 await self._draw(record)
         except Exception as error:  # one request must not hurt the next
             log.error("A request failed", exc_info=error, extra=about(record.request))
-            self._registry.end(record, ErrorKind.FAILED, messages.FAILED)
+            self._registry.end(record, ErrorKind.FAILED, Message(Code.FAILED))
 
     def _over(self, record: Record) -> None:
         """Remove the task of a request that is over, and free its devices."""

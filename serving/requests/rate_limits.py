@@ -7,8 +7,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from serving import messages
 from serving.generator import ErrorKind, Request, RequestError
+from serving.messages import Code, Message
 
 # Keys remembered. Beyond that, the key unused for longest is dropped: its bucket is full again.
 _REMEMBERED = 10_000
@@ -55,6 +55,7 @@ class RateLimits:
         concerned = [(buckets, key) for buckets, key in both if buckets and key]
         wait_s = max((buckets.wait_s(key) for buckets, key in concerned), default=0.0)
         if wait_s > 0:
-            raise RequestError(messages.too_many(wait_s), ErrorKind.TOO_MANY, retry_after_s=wait_s)
+            message = Message(Code.TOO_MANY_REQUESTS, {"wait_s": wait_s})
+            raise RequestError(message, ErrorKind.TOO_MANY, retry_after_s=wait_s)
         for buckets, key in concerned:
             buckets.take(key)

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
-from serving import messages
 from serving.generator import Error, ErrorKind, Event, Request, RequestError, Started
+from serving.messages import Code, Message
 from serving.requests.blocked_words import BlockedWords
 from serving.requests.record import Record
 from serving.requests.shares import first_to_go
@@ -49,7 +49,7 @@ class Registry:
         """
         if known := self._records.get(request.id):
             if not known.abandoned:
-                raise RequestError(messages.DUPLICATE, ErrorKind.DUPLICATE, field="id")
+                raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
             self._forget(known)
         record = self._records[request.id] = Record(request)
         self._limit(record, self._limits.waiting_s)
@@ -64,7 +64,7 @@ class Registry:
         """
         if record := self._records.get(request_id):
             return record
-        raise RequestError(messages.UNKNOWN, ErrorKind.UNKNOWN)
+        raise RequestError(Message(Code.UNKNOWN_REQUEST), ErrorKind.UNKNOWN)
 
     def under_way(self) -> list[Record]:
         """Return the records of the requests that have not ended."""
@@ -86,7 +86,7 @@ class Registry:
             self._keep(record)
             self._ended(record)
 
-    def end(self, record: Record, kind: ErrorKind, message: str) -> None:
+    def end(self, record: Record, kind: ErrorKind, message: Message) -> None:
         """End a request with an error."""
         self.publish(record, Error(kind, message))
 
@@ -94,8 +94,8 @@ class Registry:
         self._later("deadline", seconds, record, lambda: self._too_late(record, seconds))
 
     def _too_late(self, record: Record, seconds: float) -> None:
-        message = messages.too_late(record.started_at is not None, seconds)
-        self.end(record, ErrorKind.DEADLINE, message)
+        code = Code.NOT_STARTED if record.started_at is None else Code.NOT_FINISHED
+        self.end(record, ErrorKind.DEADLINE, Message(code, {"seconds": seconds}))
 
     def _left(self, record: Record) -> None:
         """Start the time in which a request needs a follower: the last one may have left."""
@@ -107,7 +107,7 @@ class Registry:
 
     def _abandon(self, record: Record) -> None:
         if not record.followers:
-            self.end(record, ErrorKind.ABANDONED, messages.ABANDONED)
+            self.end(record, ErrorKind.ABANDONED, Message(Code.ABANDONED))
 
     def _later(self, what: str, seconds: float, record: Record, then: Callable[[], None]) -> None:
         """Set the timer `what` of a request that is under way, in place of an earlier one."""

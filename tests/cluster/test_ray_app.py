@@ -16,7 +16,7 @@ from benchmarks.visitors import Moment, Visit, visit
 from cluster import Fleet
 from pipeline import BUNDLED
 from serving import bootstrap, settings
-from serving.http.middleware import HEAD_WITHIN_S
+from serving.http.timeouts import HEAD_WITHIN_S
 
 MODEL = ["--model", str(BUNDLED)]
 BODIES = [

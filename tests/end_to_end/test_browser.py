@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 from benchmarks.processes import ROOT
 from pipeline import BUNDLED, metadata
 from pipeline.images.metadata import Settings
-from serving.messages import CANCELLED
+from serving.messages import Code, Message
 from tests.browsing import (
     DRAWN_WITHIN_MS,
     SHOWN_WITHIN_MS,
@@ -288,7 +288,7 @@ def test_keys_run_and_stop(slow_page: Page):
     page.keyboard.press("ControlOrMeta+Enter")
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     page.keyboard.press("Escape")
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
 # The page waits two seconds for Stop, which is too short on a busy machine.
@@ -309,7 +309,7 @@ def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Br
             page.keyboard.press("ControlOrMeta+Enter")
         for page in (other, slow_page):
             page.keyboard.press("Escape")
-            expect(page.locator("#status")).to_have_text(CANCELLED)
+            expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
             expect(page.locator("#generate")).to_be_visible()
 
 
@@ -380,7 +380,7 @@ def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: st
 
 def test_blank_prompt_is_a_message(page: Page):
     ask(page, "   ")
-    expect(page.get_by_role("alert")).to_have_text(i18n.BLANK_PROMPT)
+    expect(page.get_by_role("alert")).to_have_text(i18n.translate(Message(Code.BLANK_PROMPT)))
     expect(page.locator("#generate")).to_be_visible()
 
 
@@ -402,7 +402,7 @@ def test_stop(slow_page: Page):
     expect(looks).to_have_count(4)
     expect(looks.first).to_have_js_property("naturalWidth", 16)
     page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(page.locator("#generate")).to_be_visible()
     expect(looks).to_have_count(0)
     expect(page.locator("#gallery .caption-label").first).to_contain_text("Unfinished: step")
@@ -426,9 +426,9 @@ def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
     expect(page.locator("#history li")).to_have_count(1)
     page.wait_for_timeout(500)
     page.mouse.dblclick(*at)  # its second click must not hit Generate
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     page.wait_for_timeout(500)
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(page.locator("#history li")).to_have_count(1)
 
 
@@ -451,7 +451,7 @@ def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(
     for button in more:
         expect(button).to_be_disabled()
     page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     for button in more:
         expect(button).to_be_enabled()
 
@@ -474,9 +474,9 @@ def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page
     expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
     page.keyboard.press("Shift+Enter")
     page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     page.wait_for_timeout(500)
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(page.locator("#history li")).to_have_count(1)
     expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
 
@@ -498,7 +498,7 @@ def test_older_settings_come_back_while_something_is_drawn(slow_page: Page):
     page.wait_for_timeout(1000)
     assert not page.evaluate("stopGone")
     page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
 SPOILT = [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from serving.messages import CANCELLED
+from serving.messages import Code, Message
 from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures
 from tests.web import STEPS
 from tools.page_states import PROMPT, launched, open_advanced
@@ -122,6 +122,6 @@ def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
     expect(page.locator("#stop")).to_be_focused()
     page.keyboard.up("Enter")
     page.keyboard.press("Enter")
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(page.locator("#generate")).to_be_focused()
     expect(page.locator("#generate")).to_have_text(i18n.GENERATE)

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from benchmarks.processes import Instance
 from benchmarks.proxy import Proxy
-from serving.messages import CANCELLED
+from serving.messages import Code, Message
 from tests import slowly
 from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures
 from tests.web import PROGRAM, start, wait_until
@@ -192,7 +192,7 @@ def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line)
     expect_away(page)
     page.locator("#stop").click()
     slow_line.mend()
-    expect_ready(page, CANCELLED)
+    expect_ready(page, str(Message(Code.CANCELLED)))
     set_steps(page, 2)
     slow_line.cut()
     page.locator("#generate").click()
@@ -217,7 +217,7 @@ def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
         ask(page, PROMPT)
         expect_away(page)
     page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(CANCELLED)
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
 def test_what_got_through_without_an_answer_is_not_drawn_twice(page: Page, line: Line):
@@ -398,4 +398,4 @@ def test_stop_on_a_slow_network(browser: Browser, tmp_path: Path):
     ):
         draw(page)
         page.locator("#stop").click()
-        expect_ready(page, CANCELLED)
+        expect_ready(page, str(Message(Code.CANCELLED)))

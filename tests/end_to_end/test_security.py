@@ -24,7 +24,8 @@ from starlette.routing import BaseRoute, Mount
 from benchmarks.processes import ROOT, stand_in
 from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
-from serving.http.middleware import CLOSED, MAX_UPLOAD_BYTES
+from serving.http.limits import MAX_UPLOAD_BYTES
+from serving.http.middleware import CLOSED
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits

@@ -11,7 +11,7 @@ from gradio_client.exceptions import AppError
 from httpx import HTTPStatusError
 from playwright.sync_api import Browser, expect
 
-from serving.messages import CANCELLED
+from serving.messages import Code, Message
 from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask,
@@ -58,13 +58,13 @@ def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: st
         ask(other, MOON)
         expect(other.locator("#status")).to_contain_text("Next in the queue")
         one.locator("#stop").click()
-        expect(one.locator("#status")).to_have_text(CANCELLED)
+        expect(one.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
         expect(other.locator("#status")).to_contain_text(step)
         # The first request was stopped; it had not come to its end.
         unfinished = re.compile(r"Unfinished: step [1-4]?\d of 50")
         expect(one.locator("#gallery .caption-label").first).to_contain_text(unfinished)
         other.locator("#stop").click()
-        expect(other.locator("#status")).to_have_text(CANCELLED)
+        expect(other.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_how_programs_ask_is_described(browser: Browser, address: str):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"prompt": " "}, i18n.BLANK_PROMPT),
+        ({"prompt": " "}, i18n.translate(Message(Code.BLANK_PROMPT))),
         ({"prompt": "x" * 2001}, "at most 2000"),
         ({"negative_prompt": "x" * 2001}, "at most 2000"),
         ({"prompt": "a gun"}, "is not drawn here"),

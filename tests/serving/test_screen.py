@@ -17,10 +17,10 @@ from PIL import Image
 from pipeline import ScreenError, SDXLPipeline, metadata
 from pipeline.images.moderation import blur
 from pipeline.images.screen import Screen
-from serving import messages
 from serving.generators.client import Client
 from serving.generators.local import LocalGenerator
 from serving.generators.remote import RemoteGenerator
+from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
@@ -172,7 +172,7 @@ def test_a_failure_ends_its_request_and_no_other(
         events = generate(site, unblurred=True, previews=True)
         name, fields = events[-1]
         assert (name, fields["kind"]) == ("error", "failed")
-        assert fields["message"] == messages.UNSCREENED
+        assert fields["message"] == str(Message(Code.UNSCREENED))
         assert not {"image", "preview"} & {name for name, _ in events}
     screening.by = screens.every_second
     assert generate(site)[-1][0] == "done"

@@ -13,13 +13,17 @@ from urllib.parse import unquote, urlsplit
 
 import gradio as gr
 from gradio.block_function import BlockFunction
+from starlette import types
 from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.http.middleware import address_of
+from serving.generator import ErrorKind, RequestError
+from serving.http import errors
+from serving.http.addresses import address_of
+from serving.messages import Code, Message
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
 
@@ -41,8 +45,6 @@ _NO_SESSION = Response(
     '"session_not_found": true}\n\n',
     media_type="text/event-stream",
 )
-_SILENT = "Too many of your calls have not been answered yet. Please wait for their answers."
-_CROWDED = "Your address has too many pages open. Please close some and try again."
 
 
 class CheckedCalls:
@@ -71,6 +73,8 @@ class CheckedCalls:
             return
         try:
             await self._pass_on(scope, receive, send)
+        except RequestError as error:
+            await errors.refusal(error, scope)(scope, receive, send)
         except HTTPException as error:
             answer = JSONResponse({"detail": error.detail}, error.status_code)
             await answer(scope, receive, send)
@@ -106,7 +110,7 @@ class CheckedCalls:
         """
         started = False
 
-        async def send_noting(message: Message) -> None:
+        async def send_noting(message: types.Message) -> None:
             nonlocal started
             started = True
             await send(message)
@@ -151,11 +155,11 @@ class CheckedCalls:
         if not isinstance(session, str) or not _ID.fullmatch(session):
             _refuse(400, "session_hash must be 1 to 64 letters, digits, '-' or '_'.")
         if not self._sessions.admit(session, address):
-            _refuse(429, _CROWDED)
+            raise RequestError(Message(Code.TOO_MANY_PAGES), ErrorKind.TOO_MANY)
 
     def _check_crowd(self, session: str, address: str) -> None:
         if self._sessions.is_crowded(session, address):
-            _refuse(429, _SILENT)
+            raise RequestError(Message(Code.TOO_MANY_CALLS), ErrorKind.TOO_MANY)
 
     def _named(self, name: str) -> BlockFunction:
         if name not in self._public:
@@ -190,7 +194,7 @@ class CheckedCalls:
     def _noting(self, address: str, send: Send) -> Send:
         """Return a `send` that notes the session which Gradio makes up for a call without one."""
 
-        async def send_noting(message: Message) -> None:
+        async def send_noting(message: types.Message) -> None:
             content = message.get("body", b"")
             if content.startswith(b'{"event_id"'):
                 self._sessions.admit_event(str(json.loads(content)["event_id"]), address)
@@ -264,7 +268,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives `body` once, and then calls the given `receive`."""
     given = False
 
-    async def receive_again() -> Message:
+    async def receive_again() -> types.Message:
         nonlocal given
         if given:
             return await receive()

@@ -26,6 +26,8 @@ def guard(app: FastAPI, page: gr.Blocks, uploads: Uploads) -> tuple[Sessions, Ca
     assert isinstance(mounted, App)
     # Gradio checks which files a call may name only once it is told that the page is served.
     page.has_launched = True
+    # Gradio's page is an application of its own, with its own state.
+    mounted.state.translate = app.state.translate
     mounted.state_holder = sessions = Sessions(page)
     mounted.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads)
     mounted.add_middleware(Idempotency)

@@ -6,7 +6,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.http.middleware import address_of
+from serving.http.addresses import address_of
 from serving.requests.shares import first_to_go
 
 _JOIN = "/queue/join"  # the route for all queued events of Gradio's pages

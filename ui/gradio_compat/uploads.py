@@ -16,7 +16,10 @@ from gradio_client.utils import strip_invalid_filename_characters
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
-from serving.http.middleware import MAX_UPLOAD_BYTES, UPLOAD_PATH, address_of
+from serving.http import errors
+from serving.http.addresses import address_of
+from serving.http.limits import MAX_UPLOAD_BYTES, UPLOAD_PATH
+from serving.messages import Code, Message
 from serving.requests.shares import Shares
 from ui.gradio_compat.context import upload_folder
 
@@ -76,11 +79,11 @@ class Uploads:
     async def _answer(self, request: Request) -> Response:
         address = address_of(request)
         if not self._under_way.take(address):
-            return _refusal(429, "Too many files are being uploaded. Please try again in a moment.")
+            return _refusal(request, 429, Code.TOO_MANY_UPLOADS)
         try:
             return await self._take_in(request, address)
         except ClientDisconnect:
-            return _refusal(400, "The file did not arrive in time.")
+            return _refusal(request, 400, Code.UPLOAD_TOO_SLOW)
         finally:
             self._under_way.give_back(address)
 
@@ -88,16 +91,16 @@ class Uploads:
         async with request.form(max_files=1, max_fields=8) as form:
             file = form.get("files")
             if not isinstance(file, UploadFile):
-                return _refusal(400, "The form has no file named 'files'.")
+                return _refusal(request, 400, Code.NO_FILE)
             size = file.size or 0
             self.remove_unread(time.monotonic() - KEPT_S)
             if not self._disk.take(address, size):
-                return _refusal(429, "Too many uploaded files wait to be read. Try again later.")
+                return _refusal(request, 429, Code.TOO_MANY_UPLOADS)
             try:
                 path = await anyio.to_thread.run_sync(_written, file)
             except OSError:
                 self._disk.give_back(address, size)
-                return _refusal(507, "There is no room for files at the moment.")
+                return _refusal(request, 507, Code.NO_ROOM_FOR_UPLOADS)
         self._files[path] = _Upload(address, size, time.monotonic())
         return JSONResponse([str(path)])
 
@@ -127,8 +130,9 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _refusal(status: int, message: str) -> Response:
-    return PlainTextResponse(message, status)
+def _refusal(request: Request, status: int, code: Code) -> Response:
+    """Return an answer whose text Gradio's page shows to the visitor."""
+    return PlainTextResponse(errors.translated(Message(code), request.scope), status)
 
 
 async def _progress() -> Response:

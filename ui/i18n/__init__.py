@@ -5,18 +5,36 @@ language is the first one that the visitor's browser asks for, which Gradio uses
 as well. It is English if there is no module for that language, or no visitor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from serving.messages import Message, Param, render, short
 from ui.gradio_compat.context import current_request
 from ui.i18n import de, en, es, fr
 from ui.i18n.numbers import size as size
 
 LANGUAGES: dict[str, ModuleType] = {"en": en, "de": de, "es": es, "fr": fr}
 _ENGLISH = "en"
+
+# The texts that name the fields of a request on the page.
+_LABELS = {
+    "prompt": "PROMPT",
+    "negative_prompt": "NEGATIVE",
+    "style": "STYLE",
+    "several": "SEVERAL",
+    "guidance_scale": "GUIDANCE",
+    "guidance_until": "GUIDANCE_UNTIL",
+    "num_inference_steps": "STEPS",
+    "steps": "STEPS",
+    "seed": "SEED",
+    "variation_seed": "VARIATION_SEED",
+    "variation_strength": "VARIATION_STRENGTH",
+    "images": "GALLERY",
+    "size": "SIZE",
+}
 
 _speaking: ContextVar[str | None] = ContextVar("speaking", default=None)
 
@@ -43,6 +61,39 @@ def preferred(accept_language: str) -> str:
     first = accept_language.partition(",")[0].partition(";")[0]
     asked = first.strip().partition("-")[0].lower()
     return asked if asked in LANGUAGES else _ENGLISH
+
+
+def translate(message: Message) -> str:
+    """Return a message of `serving` in the language that is in use now."""
+    words = LANGUAGES[language()]
+
+    def quote(value: Param) -> str:
+        return words.NOTHING if value is None else short(words.written(value))
+
+    def bound(number: float) -> str:
+        return words.written(int(number) if number == int(number) else number)
+
+    writers: dict[str, Callable[..., str]] = {
+        "field": label,
+        "value": quote,
+        "low": bound,
+        "high": bound,
+        "choices": ", ".join,
+        "wait_s": words.soon,
+    }
+    return render(words.MESSAGES[message.code], message.params, writers, words.written)
+
+
+def translate_for(message: Message, accept_language: str) -> str:
+    """Return a message in the language of a browser's header."""
+    with speaking(preferred(accept_language)):
+        return translate(message)
+
+
+def label(field: str) -> str:
+    """Return the page's label of a request's field; a field without one keeps its name."""
+    name = _LABELS.get(field)
+    return getattr(LANGUAGES[language()], name) if name else field
 
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """German."""
 
-from serving import messages as said
-from serving.generator import ErrorKind, Model
-from ui.i18n.numbers import comma, concise, duration, hardware, quoted, short, size, with_comma
+from serving.generator import Model
+from serving.messages import Code, concise, is_soon, short
+from ui.i18n.numbers import comma, duration, hardware, size, with_comma
 from ui.model_kind import Kind
 
 LANGUAGE = "de"
@@ -89,7 +89,6 @@ COPY_SETTINGS = "Einstellungen kopieren"
 COPY_LINK = "Link kopieren"
 DOWNLOAD = "Herunterladen als"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-GONE = "Dieses Bild wird nicht mehr aufbewahrt."
 TOO_LONG_FOR_JPEG = (
     "Die Einstellungen sind zu lang für eine JPEG-Datei. In PNG und WebP passen sie."
 )
@@ -131,30 +130,102 @@ UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild sind nicht lesbar."
 UNREADABLE_PICTURE = "Das ist kein lesbares Bild. Möglich sind PNG, JPEG und WebP."
 TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß, um gelesen zu werden."
 
-BLANK_PROMPT = "Bitte beschreiben Sie zuerst das Bild."
-FAILED = "Etwas ist schiefgegangen. Bitte noch einmal versuchen."
 AWAY = "Die Seite wartet auf die Verbindung…"
 LOST = "Die Verbindung brach ab, und die Anfrage ging verloren. Bitte noch einmal zeichnen."
-NO_ROOM = (
-    "Die Bilder sind gezeichnet, aber dieser Server hat keinen Platz mehr für sie. "
-    "Bitte später noch einmal versuchen."
-)
+NOTHING = "nichts"  # a value that is missing
 
-_SAID = {
-    said.CANCELLED: "Angehalten.",
-    said.ABANDONED: "Niemand hat mehr auf die Bilder gewartet.",
-    said.STOPPING: "Der Server wird gerade beendet. Bitte gleich noch einmal versuchen.",
-    said.REPLACED: "Das Modell wurde inzwischen ausgetauscht. Bitte noch einmal versuchen.",
-    said.UNAVAILABLE: "Zurzeit kann niemand zeichnen. Bitte später noch einmal versuchen.",
-    said.OUT_OF_MEMORY: "Der Speicher hat nicht gereicht. Bitte noch einmal versuchen.",
-    said.FAILED: "Beim Zeichnen ist etwas schiefgegangen. Bitte noch einmal versuchen.",
-    said.BROKEN: FAILED,
-    said.UNSCREENED: "Die Bilder ließen sich nicht prüfen. Bitte noch einmal versuchen.",
-    said.UNKNOWN: "Eine solche Anfrage gibt es nicht oder nicht mehr.",
-    said.CROWDED: "Gerade sind zu viele Besucher hier. Bitte versuchen Sie es gleich noch einmal.",
-    said.TOO_MANY_CALLS: "Von Ihrer Adresse sind zu viele Verbindungen offen. "
-    "Bitte schließen Sie einige und versuchen Sie es noch einmal.",
-    said.DUPLICATE: "Eine solche Anfrage gibt es schon.",
+MESSAGES = {
+    Code.UNTRANSLATED: "{text}",
+    Code.CANCELLED: "Angehalten.",
+    Code.ABANDONED: "Das Zeichnen wurde beendet, weil die Seite geschlossen war.",
+    Code.STOPPING: "Der Server wird gerade beendet. Bitte versuchen Sie es gleich noch einmal.",
+    Code.UNAVAILABLE: "Zurzeit kann nicht gezeichnet werden. Bitte versuchen Sie es später erneut.",
+    Code.REPLACED: "Das Modell wurde inzwischen ausgetauscht. Bitte versuchen Sie es noch einmal.",
+    Code.OUT_OF_MEMORY: "Der Speicher reichte nicht aus. Bitte versuchen Sie es noch einmal.",
+    Code.FAILED: "Beim Zeichnen ist ein Fehler aufgetreten. Bitte versuchen Sie es noch einmal.",
+    Code.BROKEN: "Etwas ist schiefgegangen. Bitte versuchen Sie es noch einmal.",
+    Code.UNSCREENED: (
+        "Die Bilder konnten nicht geprüft werden. Bitte versuchen Sie es noch einmal."
+    ),
+    Code.LOOP: (
+        "Diese Instanz reicht Anfragen weiter; BACKEND_URLS muss Instanzen nennen, die zeichnen."
+    ),
+    Code.UNKNOWN_REQUEST: "Diese Anfrage gibt es nicht, oder sie wird nicht mehr aufbewahrt.",
+    Code.DUPLICATE: "Diese Anfrage gibt es schon.",
+    Code.FULL: "Die Warteschlange ist voll. Bitte versuchen Sie es {wait_s} noch einmal.",
+    Code.TOO_MANY_REQUESTS: (
+        "Sie haben zu viele Anfragen gestellt. Bitte versuchen Sie es {wait_s} noch einmal."
+    ),
+    Code.NOT_STARTED: (
+        "Sie kamen nicht rechtzeitig an die Reihe. Bitte versuchen Sie es später noch einmal."
+    ),
+    Code.NOT_FINISHED: (
+        "Die Bilder wurden nicht rechtzeitig fertig. Bitte versuchen Sie es später noch einmal."
+    ),
+    Code.NO_ROOM: (
+        "Die Bilder sind gezeichnet, aber der Server hat keinen Platz mehr für sie. "
+        "Bitte versuchen Sie es später noch einmal."
+    ),
+    Code.PICTURE_GONE: "Dieses Bild gibt es nicht, oder es wird nicht mehr aufbewahrt.",
+    Code.CROWDED: "Gerade sind zu viele Besucher hier. Bitte versuchen Sie es gleich noch einmal.",
+    Code.TOO_MANY_CONNECTIONS: (
+        "Von Ihrer Adresse sind zu viele Verbindungen offen. "
+        "Bitte schließen Sie einige und versuchen Sie es noch einmal."
+    ),
+    Code.TOO_MANY_PAGES: (
+        "Von Ihrer Adresse sind zu viele Seiten offen. "
+        "Bitte schließen Sie einige und versuchen Sie es noch einmal."
+    ),
+    Code.TOO_MANY_CALLS: (
+        "Zu viele Ihrer Aufrufe sind noch nicht beantwortet. Bitte warten Sie auf die Antworten."
+    ),
+    Code.TOO_LARGE: "Das ist zu groß zum Senden: höchstens {kib} KiB sind möglich.",
+    Code.TOO_MANY_UPLOADS: (
+        "Gerade werden zu viele Dateien hochgeladen. Bitte versuchen Sie es gleich noch einmal."
+    ),
+    Code.UPLOAD_TOO_SLOW: (
+        "Die Datei kam nicht rechtzeitig an. Bitte versuchen Sie es noch einmal."
+    ),
+    Code.NO_ROOM_FOR_UPLOADS: (
+        "Der Server hat keinen Platz für Dateien. Bitte versuchen Sie es später noch einmal."
+    ),
+    Code.NO_FILE: "Das Formular enthält keine Datei namens „files“.",
+    Code.KEY_NEEDED: (
+        "Ein gültiger API-Schlüssel ist nötig, in der Form „Authorization: Bearer KEY“."
+    ),
+    Code.WRONG_HOST: (
+        "Dieser Server antwortet nicht unter dem angefragten Namen. "
+        "Der Betreiber kann den Namen in ALLOWED_HOSTS eintragen."
+    ),
+    Code.WRONG_ORIGIN: (
+        "Fremde Seiten dürfen dies nicht senden. "
+        "Der Betreiber dieses Servers kann ihre Herkunft in CORS_ORIGINS eintragen."
+    ),
+    Code.WRONG_PATH: "Unter diesem Pfad gibt es nichts.",
+    Code.TWO_LENGTHS: "Bitte senden Sie Content-Length oder Transfer-Encoding, nicht beides.",
+    Code.BLOCKED: "„{word}“ wird hier nicht gezeichnet. Bitte lassen Sie es weg.",
+    Code.BLANK_PROMPT: "Bitte beschreiben Sie zuerst das Bild.",
+    Code.TOO_LONG: "{field}: {length} Zeichen sind zu viele; höchstens {limit} sind möglich.",
+    Code.NOT_TEXT: "{field}: Bitte geben Sie Text ein.",
+    Code.NOT_A_NUMBER: "{field}: {value} ist keine brauchbare Zahl.",
+    Code.OUT_OF_RANGE: "{field}: {value} ist nicht möglich; bitte wählen Sie {low} bis {high}.",
+    Code.NOT_WHOLE: (
+        "{field}: {value} ist nicht möglich; bitte wählen Sie eine ganze Zahl von {low} bis {high}."
+    ),
+    Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt; zur Wahl stehen {choices}.",
+    Code.NOT_READY: "{field}: {value} ist noch nicht bereit; zur Wahl stehen {choices}.",
+    Code.WRONG_COUNT: (
+        "{field}: {count} Texte für {images} Bilder; nötig ist einer, oder einer für jedes Bild."
+    ),
+    Code.TOO_MANY_LINES: (
+        "{lines} Zeilen sind zu viele; höchstens {limit} Bilder werden gleichzeitig gezeichnet."
+    ),
+    Code.TOO_LONG_FOR_FORMAT: (
+        "{field}: {value}-Dateien haben keinen Platz für so lange Beschreibungen."
+    ),
+    Code.TOO_LARGE_FOR_URLS: (
+        "{field}: Für „url“ sind diese Bilder zu groß; bitte verwenden Sie „b64_json“."
+    ),
 }
 
 
@@ -243,66 +314,15 @@ def length(tokens: int, limit: int) -> str:
     return f"{tokens} von {limit} Token"
 
 
-def too_many_lines(lines: int, limit: int) -> str:
-    """Return the error for more prompts than a request can have pictures."""
-    return (
-        f"{PROMPT}: {lines} Zeilen sind zu viele; "
-        f"höchstens {limit} Bilder werden zugleich gezeichnet."
-    )
-
-
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the end of the prompt, which the model does not read."""
     return f"Die Beschreibung ist länger, als das Modell lesen kann. Weggelassen: „{left_out}“"
 
 
-def too_long(field: str, length: int, limit: int) -> str:
-    """Return the error for a text over its limit."""
-    return f"{field}: {length} Zeichen sind zu viele; höchstens {limit} sind möglich."
-
-
-def not_text(field: str) -> str:
-    """Return the error for a value that should be text and is not."""
-    return f"{field}: Hier muss Text stehen."
-
-
-def out_of_range(field: str, value: object, low: float, high: float) -> str:
-    """Return the error for a value that is not a number or is out of range."""
-    bounds = f"von {written(low)} bis {written(high)}"
-    return f"{field}: {_short(value)} ist nicht möglich; es geht {bounds}."
-
-
-def not_whole(field: str, value: object, low: int, high: int) -> str:
-    """Return the error for a value that is not a whole number or is out of range."""
-    return f"{field}: {_short(value)} ist nicht möglich; nur ganze Zahlen von {low} bis {high}."
-
-
-def not_a_number(field: str, value: str) -> str:
-    """Return the error for a text that cannot be read as a number."""
-    return f"{field}: {_short(value)} ist keine brauchbare Zahl."
-
-
-def unknown(field: str, value: object, known: list[str]) -> str:
-    """Return the error for a value that is not one of the `known` ones."""
-    return f"{field}: {_short(value)} ist unbekannt; es gibt {', '.join(known)}."
-
-
-def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
-    """Return `serving`'s message about a request that was refused or ended early, translated."""
-    if kind is ErrorKind.FULL:
-        return f"Die Warteschlange ist voll. Bitte {_soon(retry_after_s)} noch einmal versuchen."
-    if kind is ErrorKind.TOO_MANY:
-        return f"Das waren viele Anfragen. Bitte {_soon(retry_after_s)} noch einmal versuchen."
-    if kind is ErrorKind.DEADLINE:
-        return "Es hat zu lange gedauert. Bitte später noch einmal versuchen."
-    if kind is ErrorKind.BLOCKED:
-        return f"„{quoted(message)}“ wird hier nicht gezeichnet. Bitte lassen Sie es weg."
-    return _SAID.get(message, message)
-
-
-def _soon(wait_s: float | None) -> str:
-    return "gleich" if wait_s is None or wait_s < 2 else f"in etwa {duration(wait_s)}"
+def soon(wait_s: float | None) -> str:
+    """Return when to try again, to be used in a sentence."""
+    return "gleich" if wait_s is None or is_soon(wait_s) else f"in etwa {duration(wait_s)}"
 
 
 def _short(value: object) -> str:
-    return "nichts" if value is None else short(written(value))
+    return NOTHING if value is None else short(written(value))

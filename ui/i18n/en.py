@@ -1,7 +1,9 @@
 """English."""
 
-from serving.generator import ErrorKind, Model
-from ui.i18n.numbers import concise, duration, hardware, plain, short, size
+from serving import messages
+from serving.generator import Model
+from serving.messages import Code, concise, is_soon, plain, short
+from ui.i18n.numbers import duration, hardware, size
 from ui.model_kind import Kind
 
 MINIATURE = "Bundled miniature"
@@ -86,7 +88,6 @@ COPY_SETTINGS = "Copy settings"
 COPY_LINK = "Copy link"
 DOWNLOAD = "Download as"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-GONE = "This picture is no longer kept."
 TOO_LONG_FOR_JPEG = "The settings are too long for a JPEG file. PNG and WebP files hold them."
 COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
@@ -124,11 +125,29 @@ UNREADABLE_SETTINGS = "The settings in this picture cannot be read."
 UNREADABLE_PICTURE = "This is no picture that can be read. PNG, JPEG and WebP files can be."
 TOO_LARGE_A_PICTURE = "This picture is too large to be read."
 
-BLANK_PROMPT = "Please describe the picture first."
-FAILED = "Something went wrong. Please try again."
 AWAY = "Waiting for the connection to come back…"
 LOST = "The connection was lost, and the request with it. Please generate again."
-NO_ROOM = "The pictures are drawn, but this server has no room to keep them. Please try later."
+NOTHING = "nothing"  # a value that is missing
+
+MESSAGES = messages.ENGLISH | {
+    Code.ABANDONED: "The drawing was stopped because its page was closed.",
+    Code.UNKNOWN_REQUEST: "This request does not exist, or is no longer kept.",
+    Code.NOT_STARTED: "Your turn did not come in time. Please try again later.",
+    Code.NOT_FINISHED: "The pictures were not finished in time. Please try again later.",
+    Code.BROKEN: "Something went wrong. Please try again.",
+    Code.BLANK_PROMPT: "Please describe the picture first.",
+    Code.TOO_LONG: "{field}: {length} characters are too many; at most {limit} are possible.",
+    Code.NOT_TEXT: "{field}: please enter text.",
+    Code.NOT_A_NUMBER: "{field}: {value} is not a usable number.",
+    Code.OUT_OF_RANGE: "{field}: {value} is not possible; please choose {low} to {high}.",
+    Code.NOT_WHOLE: (
+        "{field}: {value} is not possible; please choose a whole number from {low} to {high}."
+    ),
+    Code.UNKNOWN_CHOICE: "{field}: {value} is unknown; please choose from {choices}.",
+    Code.NOT_READY: "{field}: {value} is not ready yet; please choose from {choices}.",
+    Code.WRONG_COUNT: "{field}: {count} texts for {images} pictures; one, or one each, is needed.",
+    Code.TOO_MANY_LINES: "{lines} lines are too many; at most {limit} pictures are drawn at once.",
+}
 
 
 def title(model: Model) -> str:
@@ -215,50 +234,15 @@ def length(tokens: int, limit: int) -> str:
     return f"{tokens} of {limit} tokens"
 
 
-def too_many_lines(lines: int, limit: int) -> str:
-    """Return the error for more prompts than a request can have pictures."""
-    return f"{PROMPT}: {lines} lines are too many; at most {limit} pictures are drawn at once."
-
-
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the end of the prompt, which the model does not read."""
     return f"The prompt is longer than the model can read. Left out: “{left_out}”"
 
 
-def too_long(field: str, length: int, limit: int) -> str:
-    """Return the error for a text over its limit."""
-    return f"{field}: {length} characters are too many; at most {limit} are possible."
-
-
-def not_text(field: str) -> str:
-    """Return the error for a value that should be text and is not."""
-    return f"{field}: text is needed."
-
-
-def out_of_range(field: str, value: object, low: float, high: float) -> str:
-    """Return the error for a value that is not a number or is out of range."""
-    return f"{field}: {_short(value)} is not possible; it goes from {low} to {high}."
-
-
-def not_whole(field: str, value: object, low: int, high: int) -> str:
-    """Return the error for a value that is not a whole number or is out of range."""
-    return f"{field}: {_short(value)} is not possible; whole numbers from {low} to {high} are."
-
-
-def not_a_number(field: str, value: str) -> str:
-    """Return the error for a text that cannot be read as a number."""
-    return f"{field}: {_short(value)} is no number that can be used."
-
-
-def unknown(field: str, value: object, known: list[str]) -> str:
-    """Return the error for a value that is not one of the `known` ones."""
-    return f"{field}: {_short(value)} is unknown; there are {', '.join(known)}."
-
-
-def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
-    """Return `serving`'s message about a request that was refused or ended early, translated."""
-    return message
+def soon(wait_s: float | None) -> str:
+    """Return when to try again, to be used in a sentence."""
+    return "in a moment" if wait_s is None or is_soon(wait_s) else f"in about {duration(wait_s)}"
 
 
 def _short(value: object) -> str:
-    return "nothing" if value is None else short(written(value))
+    return NOTHING if value is None else short(written(value))

@@ -1,8 +1,8 @@
 """Spanish."""
 
-from serving import messages as said
-from serving.generator import ErrorKind, Model
-from ui.i18n.numbers import comma, concise, duration, hardware, quoted, short, size, with_comma
+from serving.generator import Model
+from serving.messages import Code, concise, is_soon, short
+from ui.i18n.numbers import comma, duration, hardware, size, with_comma
 from ui.model_kind import Kind
 
 LANGUAGE = "es"
@@ -87,7 +87,6 @@ COPY_SETTINGS = "Copiar los ajustes"
 COPY_LINK = "Copiar el enlace"
 DOWNLOAD = "Descargar como"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-GONE = "Esta imagen ya no se conserva."
 TOO_LONG_FOR_JPEG = "Los ajustes son demasiado largos para un archivo JPEG. En PNG y WebP caben."
 COPIED = "Copiado"
 USE_SETTINGS = "Usar estos ajustes"
@@ -127,30 +126,85 @@ UNREADABLE_SETTINGS = "Los ajustes de esta imagen no se pueden leer."
 UNREADABLE_PICTURE = "No es una imagen que se pueda leer. Los archivos PNG, JPEG y WebP sí."
 TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande para leerla."
 
-BLANK_PROMPT = "Describa primero la imagen, por favor."
-FAILED = "Algo salió mal. Inténtelo de nuevo, por favor."
 AWAY = "Esperando a que vuelva la conexión…"
 LOST = "Se perdió la conexión y, con ella, la petición. Dibuje de nuevo, por favor."
-NO_ROOM = (
-    "Las imágenes están dibujadas, pero este servidor no tiene sitio para guardarlas. "
-    "Inténtelo más tarde, por favor."
-)
+NOTHING = "nada"  # a value that is missing
 
-_SAID = {
-    said.CANCELLED: "Parado.",
-    said.ABANDONED: "Ya nadie esperaba las imágenes.",
-    said.STOPPING: "El servidor se está apagando. Inténtelo de nuevo en un momento.",
-    said.REPLACED: "El modelo de estas imágenes se ha sustituido entretanto. Inténtelo de nuevo.",
-    said.UNAVAILABLE: "Ahora mismo nadie puede dibujar. Inténtelo de nuevo más tarde.",
-    said.OUT_OF_MEMORY: "La memoria no bastó para dibujar. Inténtelo de nuevo.",
-    said.FAILED: "Algo salió mal al dibujar. Inténtelo de nuevo.",
-    said.BROKEN: FAILED,
-    said.UNSCREENED: "Las imágenes no se pudieron revisar. Inténtelo de nuevo.",
-    said.UNKNOWN: "No hay, o ya no hay, tal petición.",
-    said.CROWDED: "Ahora mismo hay demasiados visitantes. Inténtelo de nuevo en un momento.",
-    said.TOO_MANY_CALLS: "Hay demasiadas conexiones abiertas desde su dirección. "
-    "Cierre algunas e inténtelo de nuevo.",
-    said.DUPLICATE: "Ya hay una petición así.",
+MESSAGES = {
+    Code.UNTRANSLATED: "{text}",
+    Code.CANCELLED: "Detenido.",
+    Code.ABANDONED: "El dibujo se detuvo porque se cerró la página.",
+    Code.STOPPING: "El servidor se está apagando. Inténtelo de nuevo en un momento.",
+    Code.UNAVAILABLE: "En este momento no se puede dibujar. Inténtelo de nuevo más tarde.",
+    Code.REPLACED: "El modelo se ha sustituido entretanto. Inténtelo de nuevo.",
+    Code.OUT_OF_MEMORY: "No hubo memoria suficiente para dibujar. Inténtelo de nuevo.",
+    Code.FAILED: "Se produjo un error al dibujar. Inténtelo de nuevo.",
+    Code.BROKEN: "Algo ha fallado. Inténtelo de nuevo.",
+    Code.UNSCREENED: "No se pudieron revisar las imágenes. Inténtelo de nuevo.",
+    Code.LOOP: (
+        "Esta instancia reenvía las peticiones; BACKEND_URLS debe indicar instancias que dibujen."
+    ),
+    Code.UNKNOWN_REQUEST: "Esta petición no existe o ya no se conserva.",
+    Code.DUPLICATE: "Esta petición ya existe.",
+    Code.FULL: "La cola está llena. Inténtelo de nuevo {wait_s}.",
+    Code.TOO_MANY_REQUESTS: "Ha enviado demasiadas peticiones. Inténtelo de nuevo {wait_s}.",
+    Code.NOT_STARTED: "Su turno no llegó a tiempo. Inténtelo de nuevo más tarde.",
+    Code.NOT_FINISHED: "Las imágenes no se terminaron a tiempo. Inténtelo de nuevo más tarde.",
+    Code.NO_ROOM: (
+        "Las imágenes están dibujadas, pero el servidor no tiene espacio para guardarlas. "
+        "Inténtelo de nuevo más tarde."
+    ),
+    Code.PICTURE_GONE: "Esta imagen no existe o ya no se conserva.",
+    Code.CROWDED: "Ahora mismo hay demasiados visitantes. Inténtelo de nuevo en un momento.",
+    Code.TOO_MANY_CONNECTIONS: (
+        "Hay demasiadas conexiones abiertas desde su dirección. "
+        "Cierre algunas e inténtelo de nuevo."
+    ),
+    Code.TOO_MANY_PAGES: (
+        "Hay demasiadas páginas abiertas desde su dirección. Cierre algunas e inténtelo de nuevo."
+    ),
+    Code.TOO_MANY_CALLS: (
+        "Demasiadas llamadas suyas siguen sin respuesta. Espere a que se respondan."
+    ),
+    Code.TOO_LARGE: "Es demasiado grande para enviarlo: el máximo es de {kib} KiB.",
+    Code.TOO_MANY_UPLOADS: (
+        "Se están subiendo demasiados archivos. Inténtelo de nuevo en un momento."
+    ),
+    Code.UPLOAD_TOO_SLOW: "El archivo no llegó a tiempo. Inténtelo de nuevo.",
+    Code.NO_ROOM_FOR_UPLOADS: (
+        "El servidor no tiene espacio para archivos. Inténtelo de nuevo más tarde."
+    ),
+    Code.NO_FILE: "El formulario no contiene ningún archivo llamado «files».",
+    Code.KEY_NEEDED: "Se necesita una clave de API válida: «Authorization: Bearer KEY».",
+    Code.WRONG_HOST: (
+        "Este servidor no responde con el nombre solicitado. "
+        "El administrador puede añadirlo a ALLOWED_HOSTS."
+    ),
+    Code.WRONG_ORIGIN: (
+        "Las páginas de otros orígenes no pueden enviar esto. "
+        "El administrador de este servidor puede añadir su origen a CORS_ORIGINS."
+    ),
+    Code.WRONG_PATH: "No hay nada en esta ruta.",
+    Code.TWO_LENGTHS: "Envíe Content-Length o Transfer-Encoding, pero no ambos.",
+    Code.BLOCKED: "«{word}» no se dibuja aquí. Elimínelo de la descripción.",
+    Code.BLANK_PROMPT: "Describa primero la imagen.",
+    Code.TOO_LONG: "{field}: {length} caracteres son demasiados; el máximo es {limit}.",
+    Code.NOT_TEXT: "{field}: introduzca un texto.",
+    Code.NOT_A_NUMBER: "{field}: {value} no es un número válido.",
+    Code.OUT_OF_RANGE: "{field}: {value} no es posible; elija un valor de {low} a {high}.",
+    Code.NOT_WHOLE: "{field}: {value} no es posible; elija un número entero de {low} a {high}.",
+    Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce; elija entre {choices}.",
+    Code.NOT_READY: "{field}: {value} aún no está listo; elija entre {choices}.",
+    Code.WRONG_COUNT: (
+        "{field}: {count} textos para {images} imágenes; se necesita uno, o uno por imagen."
+    ),
+    Code.TOO_MANY_LINES: (
+        "{lines} líneas son demasiadas; se dibujan como máximo {limit} imágenes a la vez."
+    ),
+    Code.TOO_LONG_FOR_FORMAT: ("{field}: en un archivo {value} no caben descripciones tan largas."),
+    Code.TOO_LARGE_FOR_URLS: (
+        "{field}: estas imágenes son demasiado grandes para «url»; use «b64_json»."
+    ),
 }
 
 
@@ -239,63 +293,15 @@ def length(tokens: int, limit: int) -> str:
     return f"{tokens} de {limit} tokens"
 
 
-def too_many_lines(lines: int, limit: int) -> str:
-    """Return the error for more prompts than a request can have pictures."""
-    return f"{PROMPT}: {lines} líneas son demasiadas; se dibujan hasta {limit} imágenes a la vez."
-
-
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the end of the prompt, which the model does not read."""
     return f"La descripción es más larga de lo que el modelo puede leer. Omitido: «{left_out}»"
 
 
-def too_long(field: str, length: int, limit: int) -> str:
-    """Return the error for a text over its limit."""
-    return f"{field}: {length} caracteres son demasiados; son posibles {limit} como mucho."
-
-
-def not_text(field: str) -> str:
-    """Return the error for a value that should be text and is not."""
-    return f"{field}: hace falta texto."
-
-
-def out_of_range(field: str, value: object, low: float, high: float) -> str:
-    """Return the error for a value that is not a number or is out of range."""
-    bounds = f"de {written(low)} a {written(high)}"
-    return f"{field}: {_short(value)} no es posible; va {bounds}."
-
-
-def not_whole(field: str, value: object, low: int, high: int) -> str:
-    """Return the error for a value that is not a whole number or is out of range."""
-    return f"{field}: {_short(value)} no es posible; solo números enteros de {low} a {high}."
-
-
-def not_a_number(field: str, value: str) -> str:
-    """Return the error for a text that cannot be read as a number."""
-    return f"{field}: {_short(value)} no es un número que se pueda usar."
-
-
-def unknown(field: str, value: object, known: list[str]) -> str:
-    """Return the error for a value that is not one of the `known` ones."""
-    return f"{field}: {_short(value)} no se conoce; hay {', '.join(known)}."
-
-
-def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
-    """Return `serving`'s message about a request that was refused or ended early, translated."""
-    if kind is ErrorKind.FULL:
-        return f"La cola está llena. Inténtelo de nuevo {_soon(retry_after_s)}."
-    if kind is ErrorKind.TOO_MANY:
-        return f"Han sido muchas peticiones. Inténtelo de nuevo {_soon(retry_after_s)}."
-    if kind is ErrorKind.DEADLINE:
-        return "Ha tardado demasiado. Inténtelo de nuevo más tarde."
-    if kind is ErrorKind.BLOCKED:
-        return f"«{quoted(message)}» no se dibuja aquí. Omítalo, por favor."
-    return _SAID.get(message, message)
-
-
-def _soon(wait_s: float | None) -> str:
-    return "en un momento" if wait_s is None or wait_s < 2 else f"en unos {duration(wait_s)}"
+def soon(wait_s: float | None) -> str:
+    """Return when to try again, to be used in a sentence."""
+    return "en un momento" if wait_s is None or is_soon(wait_s) else f"en unos {duration(wait_s)}"
 
 
 def _short(value: object) -> str:
-    return "nada" if value is None else short(written(value))
+    return NOTHING if value is None else short(written(value))

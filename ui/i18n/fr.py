@@ -1,8 +1,8 @@
 """French."""
 
-from serving import messages as said
-from serving.generator import ErrorKind, Model
-from ui.i18n.numbers import comma, concise, duration, hardware, quoted, short, size, with_comma
+from serving.generator import Model
+from serving.messages import Code, concise, is_soon, short
+from ui.i18n.numbers import comma, duration, hardware, size, with_comma
 from ui.model_kind import Kind
 
 LANGUAGE = "fr"
@@ -89,7 +89,6 @@ COPY_SETTINGS = "Copier les réglages"
 COPY_LINK = "Copier le lien"
 DOWNLOAD = "Télécharger en"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-GONE = "Cette image n’est plus conservée."
 TOO_LONG_FOR_JPEG = (
     "Les réglages sont trop longs pour un fichier JPEG. Les fichiers PNG et WebP les contiennent."
 )
@@ -131,30 +130,96 @@ UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles."
 UNREADABLE_PICTURE = "Ce n’est pas une image lisible. Les fichiers PNG, JPEG et WebP le sont."
 TOO_LARGE_A_PICTURE = "Cette image est trop grande pour être lue."
 
-BLANK_PROMPT = "Décrivez d’abord l’image, s’il vous plaît."
-FAILED = "Quelque chose a échoué. Veuillez réessayer."
 AWAY = "En attente du retour de la connexion…"
 LOST = "La connexion a été perdue, et la demande avec elle. Veuillez dessiner de nouveau."
-NO_ROOM = (
-    "Les images sont dessinées, mais ce serveur n’a plus de place pour elles. "
-    "Veuillez réessayer plus tard."
-)
+NOTHING = "rien"  # a value that is missing
 
-_SAID = {
-    said.CANCELLED: "Arrêté.",
-    said.ABANDONED: "Plus personne n’attendait les images.",
-    said.STOPPING: "Le serveur est en train de s’arrêter. Veuillez réessayer dans un instant.",
-    said.REPLACED: "Le modèle de ces images a été remplacé entre-temps. Veuillez réessayer.",
-    said.UNAVAILABLE: "Personne ne peut dessiner pour le moment. Veuillez réessayer plus tard.",
-    said.OUT_OF_MEMORY: "La mémoire n’a pas suffi pour dessiner. Veuillez réessayer.",
-    said.FAILED: "Quelque chose a échoué pendant le dessin. Veuillez réessayer.",
-    said.BROKEN: FAILED,
-    said.UNSCREENED: "Les images n’ont pas pu être vérifiées. Veuillez réessayer.",
-    said.UNKNOWN: "Il n’y a pas, ou plus, de telle demande.",
-    said.CROWDED: "Il y a trop de visiteurs en ce moment. Veuillez réessayer dans un instant.",
-    said.TOO_MANY_CALLS: "Trop de connexions sont ouvertes depuis votre adresse. "
-    "Fermez-en quelques-unes, puis réessayez.",
-    said.DUPLICATE: "Il y a déjà une telle demande.",
+MESSAGES = {
+    Code.UNTRANSLATED: "{text}",
+    Code.CANCELLED: "Arrêté.",
+    Code.ABANDONED: "Le dessin a été arrêté, car la page était fermée.",
+    Code.STOPPING: "Le serveur est en train de s’arrêter. Veuillez réessayer dans un instant.",
+    Code.UNAVAILABLE: "Il est impossible de dessiner pour l’instant. Veuillez réessayer plus tard.",
+    Code.REPLACED: "Le modèle a été remplacé entre-temps. Veuillez réessayer.",
+    Code.OUT_OF_MEMORY: "La mémoire n’a pas suffi pour dessiner. Veuillez réessayer.",
+    Code.FAILED: "Une erreur s’est produite pendant le dessin. Veuillez réessayer.",
+    Code.BROKEN: "Une erreur s’est produite. Veuillez réessayer.",
+    Code.UNSCREENED: "Les images n’ont pas pu être vérifiées. Veuillez réessayer.",
+    Code.LOOP: (
+        "Cette instance transmet les demandes ; "
+        "BACKEND_URLS doit indiquer des instances qui dessinent."
+    ),
+    Code.UNKNOWN_REQUEST: "Cette demande n’existe pas, ou n’est plus conservée.",
+    Code.DUPLICATE: "Cette demande existe déjà.",
+    Code.FULL: "La file d’attente est pleine. Veuillez réessayer {wait_s}.",
+    Code.TOO_MANY_REQUESTS: "Vous avez envoyé trop de demandes. Veuillez réessayer {wait_s}.",
+    Code.NOT_STARTED: "Votre tour n’est pas venu à temps. Veuillez réessayer plus tard.",
+    Code.NOT_FINISHED: (
+        "Les images n’ont pas été terminées à temps. Veuillez réessayer plus tard."
+    ),
+    Code.NO_ROOM: (
+        "Les images sont dessinées, mais le serveur n’a plus de place pour les conserver. "
+        "Veuillez réessayer plus tard."
+    ),
+    Code.PICTURE_GONE: "Cette image n’existe pas, ou n’est plus conservée.",
+    Code.CROWDED: "Il y a trop de visiteurs en ce moment. Veuillez réessayer dans un instant.",
+    Code.TOO_MANY_CONNECTIONS: (
+        "Trop de connexions sont ouvertes depuis votre adresse. "
+        "Fermez-en quelques-unes, puis réessayez."
+    ),
+    Code.TOO_MANY_PAGES: (
+        "Trop de pages sont ouvertes depuis votre adresse. Fermez-en quelques-unes, puis réessayez."
+    ),
+    Code.TOO_MANY_CALLS: (
+        "Trop de vos appels sont encore sans réponse. Veuillez attendre les réponses."
+    ),
+    Code.TOO_LARGE: "C’est trop volumineux pour être envoyé : le maximum est de {kib} Kio.",
+    Code.TOO_MANY_UPLOADS: (
+        "Trop de fichiers sont en cours d’envoi. Veuillez réessayer dans un instant."
+    ),
+    Code.UPLOAD_TOO_SLOW: "Le fichier n’est pas arrivé à temps. Veuillez réessayer.",
+    Code.NO_ROOM_FOR_UPLOADS: (
+        "Le serveur n’a pas de place pour les fichiers. Veuillez réessayer plus tard."
+    ),
+    Code.NO_FILE: "Le formulaire ne contient pas de fichier nommé « files ».",
+    Code.KEY_NEEDED: (
+        "Une clé d’API valide est nécessaire, sous la forme « Authorization: Bearer KEY »."
+    ),
+    Code.WRONG_HOST: (
+        "Ce serveur ne répond pas sous le nom demandé. "
+        "Son administrateur peut ajouter ce nom à ALLOWED_HOSTS."
+    ),
+    Code.WRONG_ORIGIN: (
+        "Les pages d’autres origines ne peuvent pas envoyer ceci. "
+        "L’administrateur de ce serveur peut ajouter leur origine à CORS_ORIGINS."
+    ),
+    Code.WRONG_PATH: "Il n’y a rien à cette adresse.",
+    Code.TWO_LENGTHS: "Envoyez Content-Length ou Transfer-Encoding, mais pas les deux.",
+    Code.BLOCKED: "« {word} » n’est pas dessiné ici. Veuillez le retirer de la description.",
+    Code.BLANK_PROMPT: "Veuillez d’abord décrire l’image.",
+    Code.TOO_LONG: "{field} : {length} caractères, c’est trop ; le maximum est de {limit}.",
+    Code.NOT_TEXT: "{field} : veuillez saisir du texte.",
+    Code.NOT_A_NUMBER: "{field} : {value} n’est pas un nombre valide.",
+    Code.OUT_OF_RANGE: (
+        "{field} : {value} n’est pas possible ; choisissez une valeur de {low} à {high}."
+    ),
+    Code.NOT_WHOLE: (
+        "{field} : {value} n’est pas possible ; choisissez un nombre entier de {low} à {high}."
+    ),
+    Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu ; choisissez parmi {choices}.",
+    Code.NOT_READY: "{field} : {value} n’est pas encore prêt ; choisissez parmi {choices}.",
+    Code.WRONG_COUNT: (
+        "{field} : {count} textes pour {images} images ; il en faut un, ou un par image."
+    ),
+    Code.TOO_MANY_LINES: (
+        "{lines} lignes, c’est trop ; au plus {limit} images sont dessinées à la fois."
+    ),
+    Code.TOO_LONG_FOR_FORMAT: (
+        "{field} : un fichier {value} n’a pas de place pour des descriptions aussi longues."
+    ),
+    Code.TOO_LARGE_FOR_URLS: (
+        "{field} : ces images sont trop grandes pour « url » ; utilisez « b64_json »."
+    ),
 }
 
 
@@ -243,66 +308,19 @@ def length(tokens: int, limit: int) -> str:
     return f"{tokens} jetons sur {limit}"
 
 
-def too_many_lines(lines: int, limit: int) -> str:
-    """Return the error for more prompts than a request can have pictures."""
-    return (
-        f"{PROMPT} : {lines} lignes, c’est trop ; au plus {limit} images sont dessinées ensemble."
-    )
-
-
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the end of the prompt, which the model does not read."""
     return f"La description est plus longue que ce que le modèle peut lire. Omis : « {left_out} »"
 
 
-def too_long(field: str, length: int, limit: int) -> str:
-    """Return the error for a text over its limit."""
-    return f"{field} : {length} caractères, c’est trop ; au plus {limit} sont possibles."
-
-
-def not_text(field: str) -> str:
-    """Return the error for a value that should be text and is not."""
-    return f"{field} : il faut du texte."
-
-
-def out_of_range(field: str, value: object, low: float, high: float) -> str:
-    """Return the error for a value that is not a number or is out of range."""
-    bounds = f"de {written(low)} à {written(high)}"
-    return f"{field} : {_short(value)} n’est pas possible ; cela va {bounds}."
-
-
-def not_whole(field: str, value: object, low: int, high: int) -> str:
-    """Return the error for a value that is not a whole number or is out of range."""
-    bounds = f"de {low} à {high}"
-    return f"{field} : {_short(value)} n’est pas possible ; des nombres entiers {bounds} le sont."
-
-
-def not_a_number(field: str, value: str) -> str:
-    """Return the error for a text that cannot be read as a number."""
-    return f"{field} : {_short(value)} n’est pas un nombre utilisable."
-
-
-def unknown(field: str, value: object, known: list[str]) -> str:
-    """Return the error for a value that is not one of the `known` ones."""
-    return f"{field} : {_short(value)} est inconnu ; il y a {', '.join(known)}."
-
-
-def problem(message: str, kind: ErrorKind, retry_after_s: float | None) -> str:
-    """Return `serving`'s message about a request that was refused or ended early, translated."""
-    if kind is ErrorKind.FULL:
-        return f"La file est pleine. Veuillez réessayer {_soon(retry_after_s)}."
-    if kind is ErrorKind.TOO_MANY:
-        return f"Cela fait beaucoup de demandes. Veuillez réessayer {_soon(retry_after_s)}."
-    if kind is ErrorKind.DEADLINE:
-        return "Cela a duré trop longtemps. Veuillez réessayer plus tard."
-    if kind is ErrorKind.BLOCKED:
-        return f"« {quoted(message)} » n’est pas dessiné ici. Veuillez l’omettre."
-    return _SAID.get(message, message)
-
-
-def _soon(wait_s: float | None) -> str:
-    return "dans un instant" if wait_s is None or wait_s < 2 else f"dans {duration(wait_s)} environ"
+def soon(wait_s: float | None) -> str:
+    """Return when to try again, to be used in a sentence."""
+    return (
+        "dans un instant"
+        if wait_s is None or is_soon(wait_s)
+        else f"dans {duration(wait_s)} environ"
+    )
 
 
 def _short(value: object) -> str:
-    return "rien" if value is None else short(written(value))
+    return NOTHING if value is None else short(written(value))

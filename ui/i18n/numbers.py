@@ -1,8 +1,6 @@
 """Formatting of numbers and other values, shared by all languages."""
 
-LONGEST = 40
-# Whole numbers from here on are written without an exponent and without ".0".
-_LARGE = 10**6
+from serving.messages import plain
 
 
 def duration(seconds: float) -> str:
@@ -15,18 +13,6 @@ def comma(number: str) -> str:
     return number.replace(".", ",")
 
 
-def plain(value: object) -> str:
-    """Return a value as text; a large whole number has all its digits: 4294967296, not 4.3e+09."""
-    if isinstance(value, float) and value.is_integer() and _LARGE <= abs(value) < 10**LONGEST:
-        return f"{value:.0f}"
-    return str(value)
-
-
-def concise(number: float) -> str:
-    """Return a number without needless decimals: 20 rather than 20.0; a whole one in full."""
-    return f"{number:.0f}" if number == int(number) else f"{number:g}"
-
-
 def with_comma(value: object) -> str:
     """Return a value as text; a float has a decimal comma."""
     return comma(plain(value)) if isinstance(value, float) else str(value)
@@ -35,17 +21,6 @@ def with_comma(value: object) -> str:
 def size(size: tuple[int, int]) -> str:
     """Return width and height as text, such as "1024 × 768"."""
     return "{} × {}".format(*size)
-
-
-def short(value: object) -> str:
-    """Return a value as text, shortened to `LONGEST` characters so that a message can quote it."""
-    text = str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def quoted(message: str) -> str:
-    """Return the text between the first and the last quotation mark of a message."""
-    return message.partition('"')[2].rpartition('"')[0]
 
 
 def hardware(device: str, count: int) -> str:

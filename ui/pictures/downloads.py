@@ -12,7 +12,8 @@ from fastapi.responses import Response
 
 from pipeline.errors import MetadataError
 from pipeline.images import metadata
-from serving.http.middleware import address_of
+from serving.http.addresses import address_of
+from serving.messages import Code, Message
 from serving.requests.shares import Shares
 from ui import i18n
 from ui.gradio_compat.context import upload_folder
@@ -70,6 +71,6 @@ def _content(path: Path, kind: Kind) -> bytes:
         png = path.read_bytes()
         return png if kind == "PNG" else metadata.converted(png, kind)
     except OSError:
-        raise HTTPException(404, i18n.GONE) from None
+        raise HTTPException(404, i18n.translate(Message(Code.PICTURE_GONE))) from None
     except MetadataError:
         raise HTTPException(422, i18n.TOO_LONG_FOR_JPEG) from None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from serving.generator import ErrorKind, RequestError
-from ui import i18n
+from serving.messages import Code, Message
 from ui.gradio_compat.context import current_request, upload_folder
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def save(pictures: Mapping[str, bytes]) -> list[Path]:
     except OSError as error:
         log.error("Pictures cannot be written to %s: %s", folder.parent, error.strerror)
         shutil.rmtree(folder, ignore_errors=True)
-        raise RequestError(i18n.NO_ROOM, ErrorKind.FAILED) from error
+        raise RequestError(Message(Code.NO_ROOM), ErrorKind.FAILED) from error
     _disk.add(folder, _address(), sum(map(len, pictures.values())))
     return paths
 

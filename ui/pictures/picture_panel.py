@@ -127,7 +127,7 @@ def _exchange(shown: list[Picture], index: int, files: str | None, model: Model)
     try:
         shown = reveal.exchange(shown, index, files)
     except RequestError as error:
-        return status.error(str(error)), *(gr.skip(),) * 8
+        return status.error(i18n.translate(error.message)), *(gr.skip(),) * 8
     gallery = gr.Gallery(saved.for_gallery(shown), selected_index=index)
     return gr.skip(), gallery, shown, *_open(shown, index, model)
 

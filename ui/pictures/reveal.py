@@ -3,6 +3,7 @@
 import gradio as gr
 
 from serving.generator import ErrorKind, RequestError
+from serving.messages import Code, Message
 from ui import i18n
 from ui.pictures import saved
 from ui.pictures.saved import Picture
@@ -30,5 +31,5 @@ def exchange(shown: list[Picture], index: int, files: str | None) -> list[Pictur
     try:
         changed = saved.exchanged(shown[index], files != saved.BARE)
     except (LookupError, OSError):  # the gallery changed, or the file was deleted
-        raise RequestError(i18n.GONE, ErrorKind.UNKNOWN) from None
+        raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN) from None
     return [*shown[:index], changed, *shown[index + 1 :]]

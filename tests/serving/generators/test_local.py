@@ -12,7 +12,6 @@ import pytest
 from PIL import Image as Pillow
 
 from pipeline import SDXLPipeline, metadata
-from serving import messages
 from serving.generator import (
     Done,
     Error,
@@ -27,6 +26,7 @@ from serving.generator import (
     Step,
 )
 from serving.generators.local import LocalGenerator
+from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests import lifecycle
 from serving.requests.eta import StepTime
@@ -151,9 +151,9 @@ def test_one_picture_with_a_prompt_of_its_own():
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        ("refuse", Error(ErrorKind.INVALID, "not this")),
-        ("break", Error(ErrorKind.FAILED, messages.FAILED)),
-        ("exhaust", Error(ErrorKind.OUT_OF_MEMORY, messages.OUT_OF_MEMORY)),
+        ("refuse", Error(ErrorKind.INVALID, untranslated("not this"))),
+        ("break", Error(ErrorKind.FAILED, Message(Code.FAILED))),
+        ("exhaust", Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))),
     ],
 )
 def test_an_error_ends_its_request_and_no_other(
@@ -297,10 +297,11 @@ def test_full_queue_says_when_to_come_back():
             await generator.submit(request())
             await until(lambda: generator.load.running == 1)
         assert not generator.load.has_room
-        with pytest.raises(RequestError, match="All 2 places in the queue are taken") as refused:
+        with pytest.raises(RequestError, match="The queue is full") as refused:
             await generator.submit(request())
         assert refused.value.kind is ErrorKind.FULL
         assert refused.value.retry_after_s is not None
+        assert refused.value.message.params["places"] == 2
 
     run(test, max_waiting=2)
 
@@ -426,7 +427,7 @@ def test_an_id_is_not_used_again_while_its_last_step_runs():
         generator.cancel(first.id)
         await until(lambda: not generator.load.running)
         assert ending(await draw(generator, request("refuse", keep=True))) == Error(
-            ErrorKind.INVALID, "not this"
+            ErrorKind.INVALID, untranslated("not this")
         )
 
     run(test, held=True, kept=0)
@@ -442,7 +443,7 @@ def test_cancelled_while_waiting_and_while_drawn():
         for wanted in (waiting, drawn):
             generator.cancel(wanted.id)
             said = ending(await follow(generator, wanted.id))
-            assert said == Error(ErrorKind.CANCELLED, messages.CANCELLED)
+            assert said == Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
         generator.cancel(drawn.id)  # cancelling again changes nothing
         pipe.let_all()
         assert ending(await draw(generator, request())) == Done("the end")
@@ -458,9 +459,9 @@ def test_deadlines():
         await generator.submit(drawn)
         await generator.submit(waiting)
         said = ending(await follow(generator, waiting.id))
-        assert said == Error(ErrorKind.DEADLINE, messages.too_late(False, 0.05))
+        assert said == Error(ErrorKind.DEADLINE, Message(Code.NOT_STARTED, {"seconds": 0.05}))
         said = ending(await follow(generator, drawn.id))
-        assert said == Error(ErrorKind.DEADLINE, messages.too_late(True, 0.5))
+        assert said == Error(ErrorKind.DEADLINE, Message(Code.NOT_FINISHED, {"seconds": 0.5}))
 
     run(test, held=True, waiting_s=0.05, running_s=0.5)
 
@@ -475,7 +476,7 @@ def test_a_visitor_who_is_gone_frees_the_place(keep: bool, grace_s: float):
         await events.aclose()
         await until(lambda: generator.load.running + generator.load.waiting == 0)
         said = ending(await follow(generator, wanted.id))
-        assert said == Error(ErrorKind.ABANDONED, messages.ABANDONED)
+        assert said == Error(ErrorKind.ABANDONED, Message(Code.ABANDONED))
 
     run(test, held=True, grace_s=grace_s)
 
@@ -496,7 +497,7 @@ def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
         assert ending(said) == Done("the end")
         await generator.take_up(wanted.id)  # its pictures are kept
         assert generator.load.running + generator.load.waiting == 0
-        with pytest.raises(RequestError, match=re.escape(messages.UNKNOWN)):
+        with pytest.raises(RequestError, match=re.escape(str(Message(Code.UNKNOWN_REQUEST)))):
             await generator.take_up("of nobody")
 
     run(test, held=True, grace_s=0.02)
@@ -566,7 +567,7 @@ def test_closing_tells_what_waits_and_lets_finish_what_runs():
         await generator.submit(waiting)
         closing = asyncio.create_task(generator.close(PATIENCE_S))
         said = ending(await follow(generator, waiting.id))
-        assert said == Error(ErrorKind.STOPPING, messages.STOPPING)
+        assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
         with pytest.raises(RequestError) as refused:
             await generator.submit(request())
         assert refused.value.kind is ErrorKind.STOPPING
@@ -585,7 +586,7 @@ def test_closing_has_a_limit():
         await until(lambda: generator.load.running == 1)
         await generator.close(0.05)
         said = ending(await follow(generator, drawn.id))
-        assert said == Error(ErrorKind.STOPPING, messages.STOPPING)
+        assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
 
     run(test, held=True)
 
@@ -600,7 +601,7 @@ def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.Mo
         await until(lambda: pipe.calls)
         await generator.close(0.05)
         said = ending(await follow(generator, drawn.id))
-        assert said == Error(ErrorKind.STOPPING, messages.STOPPING)
+        assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
         assert generator.at_work
         pipe.let_all()
         await until(lambda: not generator.at_work)
@@ -620,7 +621,7 @@ def test_closing_tells_nobody_of_places(monkeypatch: pytest.MonkeyPatch):
         )
         pipe.let_all()
         await generator.close(PATIENCE_S)
-        assert told.count(Error(ErrorKind.STOPPING, messages.STOPPING)) == 19
+        assert told.count(Error(ErrorKind.STOPPING, Message(Code.STOPPING))) == 19
         assert not any(isinstance(event, Queued) for event in told)
 
     run(test, held=True)

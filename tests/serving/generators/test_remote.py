@@ -20,12 +20,13 @@ import pytest
 
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
-from serving import messages, waiting
+from serving import waiting
 from serving.generator import Done, ErrorKind, Image, Load, Model, Request, RequestError
 from serving.generators import client as generator_client
 from serving.generators import local, remote
 from serving.generators.local import LocalGenerator
 from serving.generators.remote import RemoteGenerator
+from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
@@ -148,7 +149,7 @@ def test_a_request_that_waits_too_long_leaves_its_place():
         wait_until(lambda: site.pipe.calls)
         name, fields = generate(front, seed=8)[-1]
         assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
-        assert fields["message"] == messages.too_late(False, 2.0)
+        assert fields["message"] == str(Message(Code.NOT_STARTED, {"seconds": 2.0}))
         wait_until(lambda: metric(front, "sdxl_queue_depth") == 0)
         waits = Background(front, seed=9)  # takes the only place in the queue
         site.pipe.let_all()
@@ -163,7 +164,7 @@ def test_a_request_that_is_drawn_too_long_leaves_its_place():
         waits = Background(front, seed=8)
         name, fields = drawn.finished()[-1]
         assert (name, fields["kind"]) == ("error", ErrorKind.DEADLINE)
-        assert fields["message"] == messages.too_late(True, 4.0)
+        assert fields["message"] == str(Message(Code.NOT_FINISHED, {"seconds": 4.0}))
         site.pipe.let_all()
         assert waits.finished()[-1][0] == "done"
         assert [call["seed"] for call in site.pipe.calls] == [7, 8]
@@ -237,7 +238,7 @@ class SecondTooMany(RateLimits):
     def admit(self, request: Request) -> None:
         self._asked += 1
         if self._asked == 2:
-            said = messages.too_many(1.5)
+            said = Message(Code.TOO_MANY_REQUESTS, {"wait_s": 1.5})
             raise RequestError(said, ErrorKind.TOO_MANY, retry_after_s=1.5)
 
 
@@ -367,7 +368,7 @@ def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
             generator_client.Client(), [], MODEL, Limits(), none, Observer()
         )
         await generator.open()
-        with pytest.raises(RequestError, match=re.escape(messages.UNAVAILABLE)):
+        with pytest.raises(RequestError, match=re.escape(str(Message(Code.UNAVAILABLE)))):
             await generator.submit(wanted[0])
         for _ in range(2):  # an instance announces itself repeatedly
             generator.add(site.url)
@@ -765,7 +766,7 @@ def test_no_request_has_pictures_of_two_models():
         assert drawn_with(events) == ["stand-in"]
         name, fields = events[-1]
         assert (name, fields["kind"]) == ("error", ErrorKind.UNAVAILABLE)
-        assert fields["message"] == messages.REPLACED
+        assert fields["message"] == str(Message(Code.REPLACED))
         assert metric(front, "sdxl_inflight") == 0
         assert drawn_with(generate(front)) == ["newer", "newer"]
 
@@ -816,7 +817,7 @@ def test_what_waits_and_cannot_be_drawn_any_more_is_told_so():
         for request in (begun, waits):
             name, fields = request.finished()[-1]
             assert (name, fields["kind"]) == ("error", "invalid")
-            assert fields["message"] == messages.REPLACED
+            assert fields["message"] == str(Message(Code.REPLACED))
         assert drawn_with(other.finished()) == ["newer"]
 
 
@@ -910,7 +911,7 @@ def test_two_front_ends_pointed_at_each_other():
     with front_of(f"http://127.0.0.1:{free_port()}") as other:
         refused = httpx.get(f"{other.url}/v1/model", headers={"X-SDXL-Hop": "1"})
         assert refused.status_code == 508
-        assert refused.json()["error"]["message"] == messages.LOOP
+        assert refused.json()["error"]["message"] == str(Message(Code.LOOP))
         with pytest.raises(generator_client.LoopError):
             asyncio.run(wait_at(free_port(), other.url))
 

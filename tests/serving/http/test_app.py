@@ -18,12 +18,12 @@ import pytest
 from anyio import BrokenResourceError
 from PIL import Image as Pillow
 
-from serving import messages
 from serving.generator import Done, Image, Preview, Request
 from serving.generators import local
 from serving.generators.local import LocalGenerator
-from serving.http import middleware
+from serving.http import middleware, timeouts
 from serving.http import openai as openai_api
+from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.rate_limits import Buckets, RateLimits
 from serving.requests.record import Record
@@ -211,10 +211,12 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "5"  # the default, as nothing was drawn yet
         assert refused.json()["error"] == {
-            "message": messages.full(1, None),
+            "message": str(Message(Code.FULL, {"wait_s": None})),
             "type": "rate_limit_error",
             "param": None,
             "code": "full",
+            "message_code": "full",
+            "message_params": {"places": 1, "wait_s": None},
         }
         assert httpx.get(f"{site.url}/readyz").status_code == 503
         assert httpx.get(f"{site.url}/healthz").status_code == 200
@@ -365,10 +367,12 @@ def test_what_nobody_expects_is_an_error_like_others(path: str):
         failed = post(site, {"prompt": "a star"}, path)
     assert failed.status_code == 500
     assert failed.json()["error"] == {
-        "message": messages.BROKEN,
+        "message": str(Message(Code.BROKEN)),
         "type": "server_error",
         "param": None,
         "code": "failed",
+        "message_code": "broken",
+        "message_params": {},
     }
 
 
@@ -384,7 +388,7 @@ def test_unknown_request(site: Site):
     "head", [b"", b"POST /v1/generate HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: "]
 )
 def test_slow_headers(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(middleware, "HEAD_WITHIN_S", 0.3)
+    monkeypatch.setattr(timeouts, "HEAD_WITHIN_S", 0.3)
     with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
         slow.sendall(head)
         slow.settimeout(60)
@@ -398,7 +402,7 @@ def test_a_request_that_comes_early_has_as_much_time(monkeypatch: pytest.MonkeyP
     second = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     with serve(held=True) as site, connected(site) as client:
         wait_until(lambda: site.server.server_state.connections)
-        monkeypatch.setattr(middleware, "HEAD_WITHIN_S", 0.3)
+        monkeypatch.setattr(timeouts, "HEAD_WITHIN_S", 0.3)
         client.sendall(first + second + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         wait_until(lambda: site.pipe.calls)
         time.sleep(1)
@@ -446,7 +450,7 @@ def taken_slowly(client: socket.socket) -> int:
 def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
     stream: bool, takes: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(middleware, "TAKE_WITHIN_S", 0.7)
+    monkeypatch.setattr(timeouts, "TAKE_WITHIN_S", 0.7)
     body = json.dumps({"prompt": "a star", "n": 2, "stream": stream}).encode()
     head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     with serve(generator=Large()) as site:
@@ -454,7 +458,7 @@ def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
         for attempts_left in (2, 1, 0):
             with connected(site) as client, monkeypatch.context() as patch:
                 wait_until(lambda: len(connections) == 1)
-                patch.setattr(middleware, "HEAD_WITHIN_S", 0.3)
+                patch.setattr(timeouts, "HEAD_WITHIN_S", 0.3)
                 client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
                 if not takes:
                     wait_until(lambda: not connections)
@@ -467,7 +471,7 @@ def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
 
 
 def test_slow_body(site: Site, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(middleware, "BODY_WITHIN_S", 0.3)
+    monkeypatch.setattr(timeouts, "BODY_WITHIN_S", 0.3)
     head = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2]))) as slow:
         slow.sendall(head + b'Content-Length: 50\r\n\r\n{"prom')

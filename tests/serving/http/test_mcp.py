@@ -14,7 +14,7 @@ from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
 
 from pipeline import metadata
-from serving.http.middleware import MCP_PATH as PATH
+from serving.http.limits import MCP_PATH as PATH
 from tests.web import Site, serve, wait_until
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ from serving.generators.local import LocalGenerator
 from serving.http import openai as openai_api
 from serving.http import openai_files
 from serving.http.openai_files import Files
+from serving.messages import untranslated
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
@@ -349,7 +350,7 @@ class Counted(LocalGenerator):
         if self.under_way and self.refusals:
             self.refusals -= 1
             kind = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)[self.refusals % 3]
-            raise RequestError("no room", kind, retry_after_s=0.01)
+            raise RequestError(untranslated("no room"), kind, retry_after_s=0.01)
         self.under_way.append(self.load.running + self.load.waiting)
         await super().submit(request)
 
@@ -499,7 +500,7 @@ def test_models(client: openai.OpenAI):
     assert (listed.id, listed.object, listed.owned_by) == ("stand-in", "model", "local")
     assert abs(listed.created - time.time()) < 600
     assert client.models.retrieve("stand-in") == listed
-    with pytest.raises(openai.NotFoundError, match="it can only be 'stand-in'") as refused:
+    with pytest.raises(openai.NotFoundError, match="it can only be stand-in") as refused:
         client.models.retrieve("dall-e-3")
     assert refused.value.param == "model"
 

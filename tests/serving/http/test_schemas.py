@@ -1,5 +1,6 @@
 """Parsing of events received over HTTP."""
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -7,9 +8,12 @@ import pydantic
 import pytest
 
 from pipeline.images.metadata import Settings
-from serving.generator import Step
+from serving.generator import Error, ErrorKind, Step
 from serving.generators import client, compatibility
 from serving.http import schemas
+from serving.messages import Code, Message, untranslated
+
+NOT_FINISHED = Error(ErrorKind.DEADLINE, Message(Code.NOT_FINISHED, {"seconds": 4.5}))
 
 
 def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch):
@@ -26,3 +30,36 @@ def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch
         assert schemas.to_event("step", '{"done": 1, "total": 4}') == Step(1, 4)
     assert compatibility._are_settings(asdict(Settings("a", "", 7, 25, 5.0, 8, 8, "model", None)))
     assert not built
+
+
+def test_an_error_keeps_its_code_and_parameters():
+    name, fields = schemas.from_event(NOT_FINISHED)
+    assert fields == {
+        "kind": "deadline",
+        "message": "The pictures were not finished within 4.5 seconds. Please try again later.",
+        "code": "not_finished",
+        "params": {"seconds": 4.5},
+    }
+    assert schemas.to_event(name, json.dumps(fields)) == NOT_FINISHED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"code": "of_a_newer_version"},
+        {"code": 7},
+        {"params": {}},
+        {"params": {"seconds": "four"}},
+        {"params": [4.5]},
+        {"params": None},
+    ],
+)
+def test_an_error_that_this_version_cannot_render_keeps_its_english_text(changes: dict[str, Any]):
+    _, fields = schemas.from_event(NOT_FINISHED)
+    event = schemas.to_event("error", json.dumps(fields | changes))
+    assert event == Error(ErrorKind.DEADLINE, untranslated(str(NOT_FINISHED.message)))
+
+
+def test_an_error_of_an_older_version_has_only_its_english_text():
+    event = schemas.to_event("error", '{"kind": "failed", "message": "It broke."}')
+    assert event == Error(ErrorKind.FAILED, untranslated("It broke."))

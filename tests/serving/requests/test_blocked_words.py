@@ -8,8 +8,8 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 
-from serving import messages
 from serving.generators.local import LocalGenerator
+from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import blocked_words
 from serving.requests.blocked_words import BlockedWords
@@ -24,6 +24,8 @@ from ui.model_kind import Kind
 from ui.styles import NONE
 
 LINES = ["# a comment", "", "Gun", "two  words", "/kni(fe|ves)/", "血"]
+
+BLOCKED = Message(Code.BLOCKED, {"word": "gun"})
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_a_file_that_cannot_be_used(content: bytes, said: str, tmp_path: Path):
 
 
 def test_over_http_nothing_is_drawn():
-    message = messages.blocked("gun")
+    message = str(BLOCKED)
     with serve(limits=Limits(blocked=BlockedWords(["gun"]))) as site:
         for path, prompt in (
             ("/v1/generate", "a gun"),
@@ -100,9 +102,9 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
         strips = [each.strip async for each in shown]
         with pytest.raises(gr.Error) as raised:
             await drawing.for_programs(sender, "a gun", steps=2)
-        assert raised.value.message == messages.blocked("gun")
+        assert raised.value.message == str(BLOCKED)
         await generator.close(1)
         return strips[-1]
 
-    assert messages.blocked("gun") in asyncio.run(ask()).replace("&quot;", '"')
+    assert str(BLOCKED) in asyncio.run(ask()).replace("&quot;", '"')
     assert pipe.calls == []

@@ -438,3 +438,27 @@ def test_an_odd_form_leaves_nothing_behind(page: Page, field: str):
     answer = page.client.post("/gradio_api/upload", content=b"x")
     assert 400 <= answer.status_code < 500
     assert not page.folder.exists() or not any(page.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("language", "start"),
+    [("de-AT, en;q=0.5", "Von Ihrer Adresse"), ("fr", "Trop de pages"), ("ja", "Your address")],
+)
+def test_a_refusal_is_in_the_visitors_language(
+    page: Page, monkeypatch: pytest.MonkeyPatch, language: str, start: str
+):
+    monkeypatch.setattr(page.sessions, "admit", lambda *_: False)
+    refused = page.client.get(
+        "/gradio_api/queue/data?session_hash=a", headers={"Accept-Language": language}
+    )
+    assert refused.status_code == 429
+    assert refused.json()["detail"].startswith(start)
+    assert refused.json()["error"]["message_code"] == "too_many_pages"
+
+
+def test_a_refused_upload_is_in_the_visitors_language(page: Page):
+    refused = page.client.post(
+        "/gradio_api/upload", files={"other": b""}, headers={"Accept-Language": "es"}
+    )
+    assert refused.status_code == 400
+    assert refused.text == "El formulario no contiene ningún archivo llamado «files»."

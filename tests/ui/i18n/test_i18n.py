@@ -1,14 +1,15 @@
 """Every language has every text, with the same values in it as the other languages."""
 
 import inspect
+from string import Formatter
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from gradio.context import LocalContext
 
-from serving import messages as said
-from serving.generator import ErrorKind, Model, Request, RequestError
+from serving.generator import Model, Request, RequestError
+from serving.messages import ENGLISH, Code, Message, untranslated
 from serving.requests import admission
 from serving.requests.blocked_words import BlockedWords
 from ui import i18n
@@ -19,6 +20,7 @@ from ui.styles import styles_for
 MODEL = Model(
     "MODEL", None, False, "DEVICE", 6, 333, 444, 4, 25, 50, "FAMILY", True, "euler", "none"
 )
+RANGES = (Code.OUT_OF_RANGE, Code.NOT_WHOLE)
 OTHERS = [language for language in i18n.LANGUAGES if language != "en"]
 # Texts that may be the same in another language, or are no text.
 ALIKE = {"RESTORE_HINT", "STYLE"}
@@ -72,11 +74,18 @@ def names(language: ModuleType) -> dict[str, Any]:
 def sentences(language: ModuleType) -> dict[str, str]:
     found = {}
     for name, word in names(language).items():
-        if inspect.isfunction(word) and name != "problem":
+        if inspect.isfunction(word):
             found[name] = word(
                 **{each: SAMPLES[each] for each in inspect.signature(word).parameters}
             )
     return found
+
+
+def wrong(code: Code, value: Any, low: float, high: float) -> str:
+    """Return a message about a value that is out of range."""
+    return i18n.translate(
+        Message(code, {"field": "seed", "value": value, "low": low, "high": high})
+    )
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -126,10 +135,10 @@ def test_numbers_are_written_as_there(language: str, finished: str):
         point = "." if language == "en" else ","
         assert f"7{point}5" in i18n.adjusted("FIELD", 7.5, 40)
         assert f"19{point}5" in i18n.adjusted("FIELD", 40, 19.5)
-        assert f"0{point}5" in i18n.out_of_range("FIELD", -1, 0.5, 1)
-        for wrong in (i18n.out_of_range, i18n.not_whole):
-            assert f"7{point}5" in wrong("FIELD", 7.5, 0, 1)
-            assert "7.5" in wrong("FIELD", "7.5", 0, 1)  # a text is shown as it was sent
+        assert f"0{point}5" in wrong(Code.OUT_OF_RANGE, -1, 0.5, 1)
+        for code in RANGES:
+            assert f"7{point}5" in wrong(code, 7.5, 0, 1)
+            assert "7.5" in wrong(code, "7.5", 0, 1)  # a text is shown as it was sent
 
 
 @pytest.mark.parametrize("language", i18n.LANGUAGES)
@@ -139,11 +148,11 @@ def test_large_whole_numbers_have_all_their_digits(language: str):
         assert " 4294967296 " in most
         assert " 4294967295" in most
         assert "e+" not in most
-        for wrong in (i18n.out_of_range, i18n.not_whole):
-            assert " 10000000000 " in wrong("FIELD", 1e10, 0, 2**32 - 1)
-            assert " 1" + 22 * "0" + " " in wrong("FIELD", 1e22, 0, 2**32 - 1)
-            assert " 4294967295" in wrong("FIELD", 2**32, 0, 2**32 - 1)
-            assert len(wrong("FIELD", 1e300, 0, 1)) < 150
+        for code in RANGES:
+            assert " 10000000000 " in wrong(code, 1e10, 0, 2**32 - 1)
+            assert " 1" + 22 * "0" + " " in wrong(code, 1e22, 0, 2**32 - 1)
+            assert " 4294967295" in wrong(code, 2**32, 0, 2**32 - 1)
+            assert len(wrong(code, 1e300, 0, 1)) < 150
         assert " 20" in i18n.adjusted("FIELD", 50.0, 20.0)
         assert i18n.written(5.0) in ("5.0", "5,0")
 
@@ -156,20 +165,63 @@ def test_so_has_a_seed_that_nobody_can_draw(seed: float):
     assert str(refused.value) == f"seed is {seed:.0f}; expected 0 to 4294967295"
 
 
-@pytest.mark.parametrize("language", OTHERS)
-def test_what_becomes_of_a_request_is_said(language: str):
-    meant_for_operators = {said.LOOP}
-    messages = {word for name, word in vars(said).items() if name.isupper()} - meant_for_operators
+def params_of(template: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(template) if name}
+
+
+@pytest.mark.parametrize("code", Code)
+def test_all_languages_have_a_text_with_the_same_parameters_for_a_code(code: Code):
+    english = en.MESSAGES[code]
+    assert params_of(english) <= params_of(ENGLISH[code])
+    for language in OTHERS:
+        text = i18n.LANGUAGES[language].MESSAGES[code]
+        assert params_of(text) == params_of(english), language
+        assert text != english or code is Code.UNTRANSLATED, language
+
+
+@pytest.mark.parametrize("language", i18n.LANGUAGES)
+def test_no_language_has_a_text_without_a_code(language: str):
+    assert set(i18n.LANGUAGES[language].MESSAGES) == set(Code)
+
+
+@pytest.mark.parametrize(
+    ("language", "in_30_s", "soon"),
+    [
+        ("en", "again in about 30 s.", "again in a moment."),
+        ("de", "es in etwa 30 s noch", "es gleich noch"),
+        ("es", "nuevo en unos 30 s.", "nuevo en un momento."),
+        ("fr", "réessayer dans 30 s environ.", "réessayer dans un instant."),
+    ],
+)
+def test_a_message_says_when_to_try_again(language: str, in_30_s: str, soon: str):
     with i18n.speaking(language):
-        for message in messages:
-            assert i18n.problem(message, ErrorKind.FAILED, None) != message
-        for kind in (ErrorKind.FULL, ErrorKind.TOO_MANY):
-            assert "30 s" in i18n.problem("MESSAGE", kind, 30)
-        assert i18n.problem("MESSAGE", ErrorKind.DEADLINE, None) != "MESSAGE"
-        blocked = said.blocked('a "WORD" ')
-        assert 'a "WORD" ' in i18n.problem(blocked, ErrorKind.BLOCKED, None) != blocked
-        assert i18n.problem(i18n.BLANK_PROMPT, ErrorKind.INVALID, None) == i18n.BLANK_PROMPT
-    assert i18n.problem(said.CANCELLED, ErrorKind.CANCELLED, None) == said.CANCELLED
+        for code in (Code.FULL, Code.TOO_MANY_REQUESTS):
+            assert in_30_s in i18n.translate(Message(code, {"wait_s": 30.0}))
+            for wait_s in (None, 1.5):
+                assert soon in i18n.translate(Message(code, {"wait_s": wait_s}))
+
+
+@pytest.mark.parametrize("language", i18n.LANGUAGES)
+def test_a_message_names_a_field_as_the_page_does(language: str):
+    params = {"field": "guidance_scale", "value": 99.5, "low": 0, "high": 50.0}
+    with i18n.speaking(language):
+        text = i18n.translate(Message(Code.OUT_OF_RANGE, params))
+        assert text.startswith(i18n.GUIDANCE)
+        assert "50" in text
+        assert "50.0" not in text
+        assert "50,0" not in text
+
+
+@pytest.mark.parametrize("language", i18n.LANGUAGES)
+def test_a_message_quotes_what_was_sent(language: str):
+    with i18n.speaking(language):
+        word = 'a "WORD" {prompt} '
+        assert word in i18n.translate(Message(Code.BLOCKED, {"word": word}))
+        assert i18n.translate(untranslated("a {b} c")) == "a {b} c"
+        params: Any = {"field": "style", "value": None, "choices": ["ONE", "OTHER"]}
+        unknown = i18n.translate(Message(Code.UNKNOWN_CHOICE, params))
+        assert i18n.NOTHING in unknown
+        assert "ONE, OTHER" in unknown
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""The addresses that requests come from, as limits count them."""
+
+import ipaddress
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class ClientAddress:
+    """Middleware that sets a request's address to the visitor's own, as limits count it.
+
+    See `network_of`. Each of the `trusted_proxies` proxies appends the address that it was called
+    from to `X-Forwarded-For`. So the entry that counts is that many places from the end. The client
+    may have written the entries before it.
+    """
+
+    def __init__(self, app: ASGIApp, trusted_proxies: int) -> None:
+        self._app = app
+        self._proxies = trusted_proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with the visitor's `scope["client"]` and `scope["scheme"]`."""
+        if scope["type"] == "http" and scope.get("client"):
+            host, port = scope["client"]
+            scope = {**scope, "client": (network_of(host), port)}
+        if scope["type"] == "http" and self._proxies:
+            headers = Headers(scope=scope)
+            if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip() == "https":
+                scope = {**scope, "scheme": "https"}
+            lines = headers.getlist("x-forwarded-for")
+            hops = [hop.strip() for hop in ",".join(lines).split(",") if hop.strip()]
+            if len(hops) >= self._proxies:
+                scope = {**scope, "client": (network_of(hops[-self._proxies][:64]), 0)}
+        await self._app(scope, receive, send)
+
+
+def address_of(request: Request) -> str:
+    """Return the address that a request comes from, or ""."""
+    return request.client.host if request.client else ""
+
+
+def network_of(host: str) -> str:
+    """Return the address under which limits count a host.
+
+    One customer of a provider has 2^64 or more IPv6 addresses, which count as one network.
+    An IPv4 address within IPv6 counts as itself. A host that is no address is returned as it is.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))

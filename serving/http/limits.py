@@ -1,0 +1,92 @@
+"""Limits of the calls that are answered at a time, and of the sizes of their bodies."""
+
+from starlette import types
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.generator import ErrorKind, RequestError
+from serving.http import errors
+from serving.http.addresses import address_of
+from serving.messages import Code, Message
+from serving.requests.shares import Shares
+
+UPLOAD_PATH = "/gradio_api/upload"
+# The path of Gradio's own MCP server, which this one replaces; clients of Gradio look for it there.
+MCP_PATH = "/gradio_api/mcp"
+MAX_BODY_BYTES = 2**20
+MAX_PAGE_BODY_BYTES = 2**18  # of a call by the page's own API
+MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
+# Every open page holds a call for its heartbeat, so there are many.
+MAX_CALLS = 1000
+# One address may hold a quarter, so that it cannot keep the others out. That is enough for about a
+# hundred open pages, such as those of a school behind one address.
+MAX_CALLS_EACH = MAX_CALLS // 4
+# Routes of an orchestrator, which must not restart the process because of a crowd.
+_ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
+
+
+class CallLimit:
+    """Middleware that limits the calls answered at a time, in all and for each address."""
+
+    def __init__(self, app: ASGIApp, shares: Shares) -> None:
+        self._app = app
+        self._shares = shares
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on if there is room for it; health checks and metrics always pass."""
+        if scope["type"] != "http" or scope["path"] in _ALWAYS_ANSWERED:
+            await self._app(scope, receive, send)
+            return
+        address = address_of(Request(scope))
+        if not self._shares.take(address):
+            refused = (
+                RequestError(Message(Code.TOO_MANY_CONNECTIONS), ErrorKind.TOO_MANY)
+                if self._shares.has_room()
+                else RequestError(Message(Code.CROWDED), ErrorKind.UNAVAILABLE)
+            )
+            await errors.refusal(refused, scope)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._shares.give_back(address)
+
+
+class SmallBodies:
+    """Middleware that refuses bodies over the limit of their path.
+
+    FastAPI can do this too, but it answers with text where clients expect JSON.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on if its stated length is small enough; count its bytes as they come."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most = _most_bytes(scope["path"])
+        stated = Headers(scope=scope).get("content-length", "")
+        if stated.isdecimal() and float(stated) > most:
+            await errors.too_large(most, scope)(scope, receive, send)
+            return
+        taken = 0
+
+        async def receive_small() -> types.Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > most:
+                raise HTTPException(413)
+            return message
+
+        await self._app(scope, receive_small, send)
+
+
+def _most_bytes(path: str) -> int:
+    if path.rstrip("/") == UPLOAD_PATH:
+        return MAX_UPLOAD_BYTES
+    return MAX_BODY_BYTES if path.startswith(("/v1/", MCP_PATH)) else MAX_PAGE_BODY_BYTES
