@@ -349,7 +349,7 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         page.get_by_role("radio", name="Umrissen").check()
         page.keyboard.press("ControlOrMeta+Enter")
         page.locator("#history summary").click()
-        expect(page.locator("#history small").first).to_contain_text("Umrissen · Startzahl")
+        expect(page.locator("#history small").first).to_contain_text("Umrissen · Seed")
 
 
 def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: str):

@@ -64,7 +64,7 @@ def test_other_parameters_are_not_the_pages():
         ("seed=-1", {"seed": 0, "randomise": False}, "Seed: -1"),
         ("seed=" + "9" * 9999, {}, "Seed: 999"),
         ("style=<b>", {}, "Style: <b> is unknown; please choose from (none), Photograph"),
-        ("several=perhaps", {}, "A picture for each line: perhaps is unknown"),
+        ("several=perhaps", {}, "One picture per line: perhaps is unknown"),
         ("prompt=" + "x" * 3000, {"prompt": "x" * 2000}, "the first 2000 characters"),
     ],
 )

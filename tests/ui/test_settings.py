@@ -42,7 +42,7 @@ def test_a_size_that_there_is_goes_back_as_it_was():
     fields, notes = settings.as_fields(wide, model)
     assert (fields.size, notes) == ("384x256", [])
     _, (note,) = settings.as_fields(replace(wide, width=512), model)
-    assert "512 × 256 pixels; here it is 256 × 256 or 384 × 256." in note
+    assert "512 × 256 pixels; here pictures have 256 × 256 or 384 × 256." in note
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_a_size_that_there_is_goes_back_as_it_was():
         ({"variation_seed": 2**32}, "variation_seed", 2**32 - 1, "Variation seed: 4294967296"),
         ({"seed": 10**400}, "seed", 2**32 - 1, "Seed: 1000"),
         ({"prompt": "x" * 3000}, "prompt", "x" * 2000, "the first 2000 characters"),
-        ({"width": 512, "height": 768}, "prompt", "a star", "512 × 768 pixels; here it is 256"),
-        ({"model": "anything-v3"}, "prompt", "a star", "It was drawn by anything-v3"),
+        ({"width": 512, "height": 768}, "prompt", "a star", "512 × 768 pixels; here pictures have 256"),
+        ({"model": "anything-v3"}, "prompt", "a star", "The picture was drawn by anything-v3"),
     ],
 )
 def test_what_is_not_possible_here_is_said(changes: dict, field: str, value: object, said: str):

@@ -9,28 +9,28 @@ LANGUAGE = "de"
 
 MINIATURE = "Mitgelieferte Miniatur"
 MINIATURE_LIMITS = (
-    "Diese Miniatur zeichnet ein oder zwei einfache Formen in klaren Farben, sonst nichts. "
-    "Auch dabei kann ihr eine Farbe, eine Form oder ein Ort missraten."
+    "Diese Miniatur zeichnet ein oder zwei einfache Formen in klaren Farben und sonst nichts. "
+    "Auch dabei können Farbe, Form oder Lage falsch sein."
 )
 LIMITS = (
-    "Die Bilder sind erfunden. Gesichter, Hände, Schrift, Anzahlen und Orte sind oft falsch, "
-    "und das Modell wiederholt die Vorurteile der Bilder, aus denen es gelernt hat."
+    "Die Bilder sind erfunden. Gesichter, Hände, Schrift, Anzahl und Lage sind oft falsch, und "
+    "das Modell wiederholt die Vorurteile der Bilder, mit denen es trainiert wurde."
 )
 LICENCE = "Lizenz des Modells"
-OWN_LICENCE = "Die Lizenz des Modells steht bei ihm selbst."
+OWN_LICENCE = "Die Lizenz steht auf der Seite des Modells."
 
 PROMPT = "Beschreibung"
 PROMPT_LABEL = "Was möchten Sie sehen? (auf Englisch)"
 GENERATE = "Zeichnen"
-STOP = "Anhalten"
-EXAMPLES = "Zum Ausprobieren"
-SURPRISE = "Überraschung"
-SEVERAL = "Ein Bild je Zeile"
-SEVERAL_INFO = "Jede Zeile der Beschreibung wird ein eigenes Bild."
-EMBED = "Einstellungen in den Bilddateien"
-EMBED_INFO = "Von dort kann sie jeder wiederherstellen, der die Datei hat."
+STOP = "Stopp"
+EXAMPLES = "Beispiele"
+SURPRISE = "Überraschen Sie mich"
+SEVERAL = "Ein Bild pro Zeile"
+SEVERAL_INFO = "Jede Zeile der Beschreibung ergibt ein eigenes Bild."
+EMBED = "Einstellungen in den Bilddateien speichern"
+EMBED_INFO = "Wer eine Datei hat, kann sie lesen."
 GALLERY = "Bilder"
-LOOKS = "Wie die Bilder bis jetzt aussehen"
+LOOKS = "Vorschau der Bilder"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Alle herunterladen"}
 # Texts that Gradio itself shows; # stands for a number.
@@ -42,7 +42,7 @@ CONTROLS = {
     "Reset to default value": "Auf den Ausgangswert zurücksetzen",
 }
 
-ADVANCED = "Mehr Einstellungen"
+ADVANCED = "Weitere Einstellungen"
 STYLE = "Stil"
 STYLES = {
     "(none)": "(ohne)",
@@ -70,36 +70,38 @@ STYLES = {
 NEGATIVE = "Unerwünschtes"
 NEGATIVE_INFO = "Was die Bilder nicht zeigen sollen."
 GUIDANCE = "Texttreue"
-GUIDANCE_INFO = "Wie genau den Worten gefolgt wird."
+GUIDANCE_INFO = "Wie genau die Bilder der Beschreibung folgen."
 GUIDANCE_UNTIL = "Texttreue bis"
-GUIDANCE_UNTIL_INFO = "Für welchen Teil der Schritte. Weniger geht schneller, folgt aber weniger."
-STEPS = "Schritte"
-STEPS_INFO = "Mehr Schritte: mehr Einzelheiten, mehr Zeit."
-SEED = "Startzahl"
-SEED_INFO = "Gleiche Startzahl und Einstellungen ergeben gleiche Bilder."
-RANDOMISE = "Jedes Mal eine neue Startzahl"
-VARIATION_STRENGTH = "Stärke der Abwandlung"
-VARIATION_STRENGTH_INFO = (
-    "Über 0 sind die Bilder Abwandlungen des Bildes der Startzahl: so weit weg."
+GUIDANCE_UNTIL_INFO = (
+    "Anteil der Schritte mit Texttreue. Weniger ist schneller, folgt der Beschreibung aber weniger."
 )
-VARIATION_SEED = "Startzahl der Abwandlung"
-VARIATION_SEED_INFO = "Wohin abgewandelt wird, wenn es eine Stärke gibt."
+STEPS = "Schritte"
+STEPS_INFO = "Mehr Schritte ergeben mehr Einzelheiten und dauern länger."
+SEED = "Seed"
+SEED_INFO = "Gleicher Seed und gleiche Einstellungen ergeben gleiche Bilder."
+RANDOMISE = "Jedes Mal ein neuer Seed"
+VARIATION_STRENGTH = "Stärke der Variation"
+VARIATION_STRENGTH_INFO = (
+    "Über 0 entstehen Variationen des Bildes zum Seed; höhere Werte weichen stärker ab."
+)
+VARIATION_SEED = "Seed der Variation"
+VARIATION_SEED_INFO = "Bestimmt die Variation, wenn deren Stärke über 0 liegt."
 
 COPY_SETTINGS = "Einstellungen kopieren"
 COPY_LINK = "Link kopieren"
 DOWNLOAD = "Herunterladen als"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
 TOO_LONG_FOR_JPEG = (
-    "Die Einstellungen sind zu lang für eine JPEG-Datei. In PNG und WebP passen sie."
+    "Die Einstellungen sind zu lang für eine JPEG-Datei. Bitte wählen Sie PNG oder WebP."
 )
 COPIED = "Kopiert"
 USE_SETTINGS = "Einstellungen übernehmen"
-NEW_SEED = "Mit neuer Startzahl"
-VARIATIONS = "Dieses abwandeln"
-SHOW_ANYWAY = "Trotzdem zeigen"
-HIDE_AGAIN = "Wieder verbergen"
-TAKEN_OVER = "Die Einstellungen sind übernommen. „Zeichnen“ verwendet sie."
-LINK_NOT_USED = "Nicht alles in diesem Link lässt sich verwenden."
+NEW_SEED = "Mit neuem Seed wiederholen"
+VARIATIONS = "Variationen zeichnen"
+SHOW_ANYWAY = "Trotzdem anzeigen"
+HIDE_AGAIN = "Wieder ausblenden"
+TAKEN_OVER = "Die Einstellungen sind eingetragen. Drücken Sie „Zeichnen“, um sie zu verwenden."
+LINK_NOT_USED = "Teile des Links lassen sich nicht verwenden."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
@@ -115,23 +117,29 @@ SETTINGS = {
 SIZE = "Größe"
 
 HISTORY = "Verlauf"
-HISTORY_INFO = "Nur in diesem Browser aufbewahrt."
+HISTORY_INFO = "Nur in diesem Browser gespeichert."
 CLEAR_HISTORY = "Verlauf löschen"
 
-RESTORE = "Aus einem Bild wiederherstellen"
-RESTORE_PICTURE = "Ein Bild von hier oder aus AUTOMATIC1111s Web-UI"
-RESTORE_TEXT = "Oder der Text, der dabei war"
+RESTORE = "Einstellungen wiederherstellen"
+RESTORE_PICTURE = "Ein Bild von dieser Seite oder aus AUTOMATIC1111s Web-UI"
+RESTORE_TEXT = "Oder seine Einstellungen als Text"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = "In diesem Bild stehen keine Einstellungen."
+NO_SETTINGS_IN_PICTURE = "Dieses Bild enthält keine Einstellungen."
 NO_SETTINGS_IN_TEXT = (
-    "Es wurden keine Einstellungen gefunden. Die letzte Zeile sollte lauten: Steps: 25, Seed: 7, …"
+    "Es wurden keine Einstellungen gefunden. Die letzte Zeile sollte so aussehen: Steps: 25, "
+    "Seed: 7, …"
 )
-UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild sind nicht lesbar."
-UNREADABLE_PICTURE = "Das ist kein lesbares Bild. Möglich sind PNG, JPEG und WebP."
-TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß, um gelesen zu werden."
+UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild lassen sich nicht lesen."
+UNREADABLE_PICTURE = (
+    "Diese Datei lässt sich nicht als Bild lesen. Bitte verwenden Sie PNG, JPEG oder WebP."
+)
+TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß."
 
-AWAY = "Die Seite wartet auf die Verbindung…"
-LOST = "Die Verbindung brach ab, und die Anfrage ging verloren. Bitte noch einmal zeichnen."
+AWAY = "Warten auf die Verbindung…"
+LOST = (
+    "Die Verbindung ist abgebrochen, und Ihre Anfrage ging verloren. Bitte zeichnen Sie noch "
+    "einmal."
+)
 NOTHING = "nichts"  # a value that is missing
 
 MESSAGES = {
@@ -248,9 +256,9 @@ def written(number: object) -> str:
 
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """Return a picture's caption, which screen readers read out as well."""
-    remark = "" if variation is None else f", Abwandlung {variation}"
-    remark += ", vom Filter unscharf gemacht" if blurred else ""
-    return f"Startzahl {seed}{remark}: {prompt}"
+    remark = "" if variation is None else f", Variation {variation}"
+    remark += ", vom Sicherheitsfilter unscharf gemacht" if blurred else ""
+    return f"Seed {seed}{remark}: {prompt}"
 
 
 def unfinished(done: int, total: int) -> str:
@@ -266,13 +274,17 @@ def progress(done: int, total: int, left_s: float | None) -> str:
 
 def waiting(position: int, wait_s: float | None) -> str:
     """Return the place in the queue and, if known, the time until the drawing begins."""
-    place = "Als Nächstes an der Reihe" if position == 1 else f"Platz {position} der Warteschlange"
+    place = (
+        "Sie sind als Nächstes an der Reihe"
+        if position == 1
+        else f"Platz {position} der Warteschlange"
+    )
     return place if wait_s is None else f"{place}, etwa {duration(wait_s)}"
 
 
 def starting(attempt: int = 1) -> str:
     """Return the message that the drawing begins, or begins again on another replica."""
-    return "Es geht los …" if attempt == 1 else f"Es geht von vorn los, Versuch {attempt} …"
+    return "Das Zeichnen beginnt…" if attempt == 1 else f"Neuer Beginn, Versuch {attempt}…"
 
 
 def finished(pictures: int, seconds: float | None) -> str:
@@ -290,23 +302,25 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    return f"{field}: {_short(value)} ist hier nicht möglich; {comma(concise(used))} gilt."
+    return (
+        f"{field}: {_short(value)} ist hier nicht möglich; stattdessen gilt {comma(concise(used))}."
+    )
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " oder ".join(map(size, model.sizes))
-    return f"Jenes Bild hat {width} × {height} Pixel; hier sind es {here}."
+    return f"Das Bild hat {width} × {height} Pixel; hier haben Bilder {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"Es wurde von {short(name)} gezeichnet; hier zeichnet {short(model.name)}."
+    return f"Das Bild wurde von {short(name)} gezeichnet; hier zeichnet {short(model.name)}."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"Von seinen Worten gelten die ersten {limit} Zeichen."
+    return f"Nur die ersten {limit} Zeichen einer Beschreibung werden verwendet."
 
 
 def length(tokens: int, limit: int) -> str:
@@ -316,7 +330,7 @@ def length(tokens: int, limit: int) -> str:
 
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the end of the prompt, which the model does not read."""
-    return f"Die Beschreibung ist länger, als das Modell lesen kann. Weggelassen: „{left_out}“"
+    return f"Die Beschreibung ist länger, als das Modell lesen kann. Nicht gelesen: „{left_out}“"
 
 
 def soon(wait_s: float | None) -> str:

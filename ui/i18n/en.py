@@ -8,15 +8,15 @@ from ui.model_kind import Kind
 
 MINIATURE = "Bundled miniature"
 MINIATURE_LIMITS = (
-    "This miniature draws one or two simple shapes in plain colours, nothing else. "
-    "It can still get a colour, a shape or a place wrong."
+    "This miniature draws one or two simple shapes in plain colours and nothing else. Even so, it"
+    " may get a colour, a shape or a position wrong."
 )
 LIMITS = (
-    "The pictures are invented. Faces, hands, lettering, counts and places are often wrong, "
-    "and the model repeats the biases of the pictures it learned from."
+    "The pictures are invented. Faces, hands, lettering, counts and positions are often wrong, "
+    "and the model repeats the biases of the pictures it was trained on."
 )
 LICENCE = "Model licence"
-OWN_LICENCE = "The model's own card states its licence."
+OWN_LICENCE = "The model’s own page states its licence."
 
 LANGUAGE = "en"
 
@@ -26,12 +26,12 @@ GENERATE = "Generate"
 STOP = "Stop"
 EXAMPLES = "Try one of these"
 SURPRISE = "Surprise me"
-SEVERAL = "A picture for each line"
-SEVERAL_INFO = "Every line of the prompt becomes a picture of its own."
-EMBED = "Settings inside the pictures’ files"
-EMBED_INFO = "They can be restored from there, by everyone who has the file."
+SEVERAL = "One picture per line"
+SEVERAL_INFO = "Each line of the prompt becomes a picture of its own."
+EMBED = "Save settings in the picture files"
+EMBED_INFO = "Anyone who has a file can read them."
 GALLERY = "Pictures"
-LOOKS = "How the pictures look so far"
+LOOKS = "Preview of the pictures"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Download All"}
 # Texts that Gradio itself shows; # stands for a number.
@@ -71,32 +71,36 @@ STYLES = {
 NEGATIVE = "Negative prompt"
 NEGATIVE_INFO = "What the pictures should not show."
 GUIDANCE = "Guidance scale"
-GUIDANCE_INFO = "How closely to follow the words."
+GUIDANCE_INFO = "How closely the pictures follow the prompt."
 GUIDANCE_UNTIL = "Guidance until"
-GUIDANCE_UNTIL_INFO = "The share of the steps with guidance. Less is quicker, and less obedient."
+GUIDANCE_UNTIL_INFO = (
+    "The share of the steps with guidance. Less is faster, but follows the prompt less."
+)
 STEPS = "Steps"
-STEPS_INFO = "More steps, more detail, more time."
+STEPS_INFO = "More steps give more detail and take longer."
 SEED = "Seed"
 SEED_INFO = "The same seed and settings give the same pictures."
-RANDOMISE = "A new seed every time"
+RANDOMISE = "New seed every time"
 VARIATION_STRENGTH = "Variation strength"
-VARIATION_STRENGTH_INFO = "Above 0, the pictures are variations of the seed’s: so far from it."
+VARIATION_STRENGTH_INFO = (
+    "Above 0, the pictures are variations of the seed’s picture; higher values differ more."
+)
 VARIATION_SEED = "Variation seed"
-VARIATION_SEED_INFO = "What the variations lean towards, if they have a strength."
+VARIATION_SEED_INFO = "Chooses the variation, if its strength is above 0."
 
 COPY_SETTINGS = "Copy settings"
 COPY_LINK = "Copy link"
 DOWNLOAD = "Download as"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-TOO_LONG_FOR_JPEG = "The settings are too long for a JPEG file. PNG and WebP files hold them."
+TOO_LONG_FOR_JPEG = "The settings are too long for a JPEG file. Please choose PNG or WebP."
 COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
-NEW_SEED = "Same with a new seed"
-VARIATIONS = "Variations of this one"
-SHOW_ANYWAY = "Show it anyway"
-HIDE_AGAIN = "Hide it again"
-TAKEN_OVER = "The settings are in place. Generate draws with them."
-LINK_NOT_USED = "Not all of the link can be used."
+NEW_SEED = "Repeat with a new seed"
+VARIATIONS = "Draw variations"
+SHOW_ANYWAY = "Show anyway"
+HIDE_AGAIN = "Hide again"
+TAKEN_OVER = "The settings are filled in. Press Generate to use them."
+LINK_NOT_USED = "Parts of the link cannot be used."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
@@ -112,21 +116,23 @@ SETTINGS = {
 SIZE = "Size"
 
 HISTORY = "History"
-HISTORY_INFO = "Kept in this browser only."
+HISTORY_INFO = "Stored in this browser only."
 CLEAR_HISTORY = "Clear history"
 
-RESTORE = "Restore from a picture"
-RESTORE_PICTURE = "A picture made here, or by AUTOMATIC1111's web UI"
-RESTORE_TEXT = "Or the text that came with it"
+RESTORE = "Restore settings"
+RESTORE_PICTURE = "A picture from this page or from AUTOMATIC1111’s web UI"
+RESTORE_TEXT = "Or its settings as text"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = "This picture has no settings in it."
-NO_SETTINGS_IN_TEXT = "No settings were found. The last line should read: Steps: 25, Seed: 7, …"
+NO_SETTINGS_IN_PICTURE = "This picture contains no settings."
+NO_SETTINGS_IN_TEXT = (
+    "No settings were found. The last line should look like this: Steps: 25, Seed: 7, …"
+)
 UNREADABLE_SETTINGS = "The settings in this picture cannot be read."
-UNREADABLE_PICTURE = "This is no picture that can be read. PNG, JPEG and WebP files can be."
-TOO_LARGE_A_PICTURE = "This picture is too large to be read."
+UNREADABLE_PICTURE = "This file cannot be read as a picture. Please use PNG, JPEG or WebP."
+TOO_LARGE_A_PICTURE = "This picture is too large to read."
 
-AWAY = "Waiting for the connection to come back…"
-LOST = "The connection was lost, and the request with it. Please generate again."
+AWAY = "Waiting for the connection to return…"
+LOST = "The connection was lost, and your request with it. Please generate again."
 NOTHING = "nothing"  # a value that is missing
 
 MESSAGES = messages.ENGLISH | {
@@ -210,23 +216,23 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    return f"{field}: {_short(value)} is not possible here; {concise(used)} is used."
+    return f"{field}: {_short(value)} is not possible here; {concise(used)} is used instead."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " or ".join(map(size, model.sizes))
-    return f"That picture has {width} × {height} pixels; here it is {here}."
+    return f"The picture has {width} × {height} pixels; here pictures have {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"It was drawn by {_short(name)}; here {_short(model.name)} draws."
+    return f"The picture was drawn by {_short(name)}; here {_short(model.name)} draws."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"Of its words the first {limit} characters are used."
+    return f"Only the first {limit} characters of a prompt are used."
 
 
 def length(tokens: int, limit: int) -> str:

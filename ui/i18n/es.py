@@ -9,28 +9,28 @@ LANGUAGE = "es"
 
 MINIATURE = "Miniatura incluida"
 MINIATURE_LIMITS = (
-    "Esta miniatura dibuja una o dos formas sencillas en colores planos, nada más. "
-    "Aun así puede equivocarse de color, de forma o de lugar."
+    "Esta miniatura dibuja una o dos formas sencillas en colores planos y nada más. Aun así, "
+    "puede equivocarse de color, de forma o de posición."
 )
 LIMITS = (
-    "Las imágenes son inventadas. Caras, manos, letras, cantidades y lugares suelen estar mal, "
-    "y el modelo repite los prejuicios de las imágenes de las que aprendió."
+    "Las imágenes son inventadas. Caras, manos, letras, cantidades y posiciones suelen ser "
+    "erróneas, y el modelo repite los sesgos de las imágenes con las que se entrenó."
 )
 LICENCE = "Licencia del modelo"
-OWN_LICENCE = "La ficha del modelo indica su licencia."
+OWN_LICENCE = "La licencia figura en la página del modelo."
 
 PROMPT = "Descripción"
-PROMPT_LABEL = "¿Qué le gustaría ver? (en inglés)"
+PROMPT_LABEL = "¿Qué desea ver? (en inglés)"
 GENERATE = "Dibujar"
-STOP = "Parar"
-EXAMPLES = "Pruebe una de estas"
+STOP = "Detener"
+EXAMPLES = "Pruebe un ejemplo"
 SURPRISE = "Sorpréndame"
 SEVERAL = "Una imagen por línea"
-SEVERAL_INFO = "Cada línea de la descripción se convierte en una imagen propia."
-EMBED = "Ajustes dentro de los archivos"
-EMBED_INFO = "Quien tenga el archivo puede recuperarlos de ahí."
+SEVERAL_INFO = "Cada línea de la descripción da una imagen propia."
+EMBED = "Guardar los ajustes en los archivos"
+EMBED_INFO = "Quien tenga un archivo puede leerlos."
 GALLERY = "Imágenes"
-LOOKS = "Cómo son las imágenes por ahora"
+LOOKS = "Vista previa de las imágenes"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Descargar todo"}
 # Texts that Gradio itself shows; # stands for a number.
@@ -67,35 +67,40 @@ STYLES = {
     "Candy": "Caramelo",
     "Night": "Noche",
 }
-NEGATIVE = "Que no aparezca"
+NEGATIVE = "Qué evitar"
 NEGATIVE_INFO = "Lo que las imágenes no deben mostrar."
 GUIDANCE = "Fidelidad al texto"
-GUIDANCE_INFO = "Con qué exactitud se siguen las palabras."
+GUIDANCE_INFO = "Con qué exactitud las imágenes siguen la descripción."
 GUIDANCE_UNTIL = "Fidelidad hasta"
-GUIDANCE_UNTIL_INFO = "La parte de los pasos que sigue el texto. Menos es más rápido y menos fiel."
+GUIDANCE_UNTIL_INFO = (
+    "Parte de los pasos con fidelidad. Menos es más rápido, pero sigue menos la descripción."
+)
 STEPS = "Pasos"
-STEPS_INFO = "Más pasos, más detalle, más tiempo."
+STEPS_INFO = "Más pasos dan más detalle y tardan más."
 SEED = "Semilla"
 SEED_INFO = "La misma semilla y los mismos ajustes dan las mismas imágenes."
-RANDOMISE = "Una semilla nueva cada vez"
+RANDOMISE = "Semilla nueva cada vez"
 VARIATION_STRENGTH = "Fuerza de la variación"
-VARIATION_STRENGTH_INFO = "Por encima de 0, las imágenes se apartan así de la de la semilla."
+VARIATION_STRENGTH_INFO = (
+    "Por encima de 0 se dibujan variaciones de la imagen de la semilla; un valor mayor se aparta "
+    "más."
+)
 VARIATION_SEED = "Semilla de la variación"
-VARIATION_SEED_INFO = "Hacia dónde van las variaciones, si tienen fuerza."
+VARIATION_SEED_INFO = "Elige la variación, si su fuerza es mayor que 0."
 
 COPY_SETTINGS = "Copiar los ajustes"
 COPY_LINK = "Copiar el enlace"
 DOWNLOAD = "Descargar como"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-TOO_LONG_FOR_JPEG = "Los ajustes son demasiado largos para un archivo JPEG. En PNG y WebP caben."
+TOO_LONG_FOR_JPEG = "Los ajustes son demasiado largos para un archivo JPEG. Elija PNG o WebP."
 COPIED = "Copiado"
 USE_SETTINGS = "Usar estos ajustes"
-NEW_SEED = "Con una semilla nueva"
-VARIATIONS = "Variaciones de esta"
+NEW_SEED = "Repetir con una semilla nueva"
+VARIATIONS = "Dibujar variaciones"
 SHOW_ANYWAY = "Mostrar de todos modos"
 HIDE_AGAIN = "Volver a ocultar"
-TAKEN_OVER = "Los ajustes están puestos. «Dibujar» los utiliza."
-LINK_NOT_USED = "No todo lo que dice el enlace se puede usar."
+TAKEN_OVER = "Los ajustes se han rellenado. Pulse «Dibujar» para usarlos."
+LINK_NOT_USED = "Partes del enlace no se pueden usar."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
@@ -114,20 +119,20 @@ HISTORY = "Historial"
 HISTORY_INFO = "Se guarda solo en este navegador."
 CLEAR_HISTORY = "Borrar el historial"
 
-RESTORE = "Recuperar de una imagen"
-RESTORE_PICTURE = "Una imagen hecha aquí, o por la interfaz web de AUTOMATIC1111"
-RESTORE_TEXT = "O el texto que venía con ella"
+RESTORE = "Recuperar ajustes"
+RESTORE_PICTURE = "Una imagen de esta página o de la interfaz web de AUTOMATIC1111"
+RESTORE_TEXT = "O sus ajustes como texto"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
 NO_SETTINGS_IN_PICTURE = "Esta imagen no contiene ajustes."
 NO_SETTINGS_IN_TEXT = (
-    "No se encontraron ajustes. La última línea debería decir: Steps: 25, Seed: 7, …"
+    "No se encontraron ajustes. La última línea debería ser así: Steps: 25, Seed: 7, …"
 )
-UNREADABLE_SETTINGS = "Los ajustes de esta imagen no se pueden leer."
-UNREADABLE_PICTURE = "No es una imagen que se pueda leer. Los archivos PNG, JPEG y WebP sí."
-TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande para leerla."
+UNREADABLE_SETTINGS = "No se pueden leer los ajustes de esta imagen."
+UNREADABLE_PICTURE = "Este archivo no se puede leer como imagen. Use PNG, JPEG o WebP."
+TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande."
 
 AWAY = "Esperando a que vuelva la conexión…"
-LOST = "Se perdió la conexión y, con ella, la petición. Dibuje de nuevo, por favor."
+LOST = "Se perdió la conexión y, con ella, su petición. Dibuje de nuevo."
 NOTHING = "nada"  # a value that is missing
 
 MESSAGES = {
@@ -228,7 +233,7 @@ def written(number: object) -> str:
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """Return a picture's caption, which screen readers read out as well."""
     remark = "" if variation is None else f", variación {variation}"
-    remark += ", desenfocada por el filtro" if blurred else ""
+    remark += ", desenfocada por el filtro de seguridad" if blurred else ""
     return f"Semilla {seed}{remark}: {prompt}"
 
 
@@ -245,13 +250,15 @@ def progress(done: int, total: int, left_s: float | None) -> str:
 
 def waiting(position: int, wait_s: float | None) -> str:
     """Return the place in the queue and, if known, the time until the drawing begins."""
-    place = "El siguiente turno es suyo" if position == 1 else f"Número {position} de la cola"
+    place = "Usted es el siguiente" if position == 1 else f"Número {position} de la cola"
     return place if wait_s is None else f"{place}, unos {duration(wait_s)}"
 
 
 def starting(attempt: int = 1) -> str:
     """Return the message that the drawing begins, or begins again on another replica."""
-    return "Empezando…" if attempt == 1 else f"Empezando otra vez, intento {attempt}…"
+    return (
+        "El dibujo empieza…" if attempt == 1 else f"El dibujo empieza de nuevo, intento {attempt}…"
+    )
 
 
 def finished(pictures: int, seconds: float | None) -> str:
@@ -269,23 +276,25 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    return f"{field}: {_short(value)} no es posible aquí; se usa {comma(concise(used))}."
+    return (
+        f"{field}: {_short(value)} no es posible aquí; se usa {comma(concise(used))} en su lugar."
+    )
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " o ".join(map(size, model.sizes))
-    return f"Aquella imagen tiene {width} × {height} píxeles; aquí son {here}."
+    return f"La imagen tiene {width} × {height} píxeles; aquí las imágenes tienen {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"La dibujó {short(name)}; aquí dibuja {short(model.name)}."
+    return f"La imagen la dibujó {short(name)}; aquí dibuja {short(model.name)}."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"De sus palabras se usan los primeros {limit} caracteres."
+    return f"Solo se usan los primeros {limit} caracteres de una descripción."
 
 
 def length(tokens: int, limit: int) -> str:
@@ -295,7 +304,7 @@ def length(tokens: int, limit: int) -> str:
 
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the end of the prompt, which the model does not read."""
-    return f"La descripción es más larga de lo que el modelo puede leer. Omitido: «{left_out}»"
+    return f"La descripción es más larga de lo que el modelo puede leer. Sin leer: «{left_out}»"
 
 
 def soon(wait_s: float | None) -> str:

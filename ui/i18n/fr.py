@@ -9,28 +9,28 @@ LANGUAGE = "fr"
 
 MINIATURE = "Miniature fournie"
 MINIATURE_LIMITS = (
-    "Cette miniature dessine une ou deux formes simples en couleurs unies, rien d’autre. "
-    "Elle peut se tromper de couleur, de forme ou de place."
+    "Cette miniature dessine une ou deux formes simples en couleurs unies, et rien d’autre. Même "
+    "ainsi, elle peut se tromper de couleur, de forme ou de position."
 )
 LIMITS = (
-    "Les images sont inventées. Visages, mains, lettres, nombres et lieux sont souvent faux, "
-    "et le modèle répète les préjugés des images dont il a appris."
+    "Les images sont inventées. Visages, mains, lettres, nombres et positions sont souvent faux, "
+    "et le modèle reproduit les biais des images de son entraînement."
 )
 LICENCE = "Licence du modèle"
-OWN_LICENCE = "La fiche du modèle indique sa licence."
+OWN_LICENCE = "La licence figure sur la page du modèle."
 
 PROMPT = "Description"
 PROMPT_LABEL = "Que voulez-vous voir ? (en anglais)"
 GENERATE = "Dessiner"
 STOP = "Arrêter"
-EXAMPLES = "Essayez l’une de celles-ci"
+EXAMPLES = "Essayez un exemple"
 SURPRISE = "Surprenez-moi"
 SEVERAL = "Une image par ligne"
-SEVERAL_INFO = "Chaque ligne de la description devient une image à part."
-EMBED = "Réglages dans les fichiers des images"
-EMBED_INFO = "Quiconque a le fichier peut les y retrouver."
+SEVERAL_INFO = "Chaque ligne de la description donne une image à part."
+EMBED = "Enregistrer les réglages dans les fichiers"
+EMBED_INFO = "Quiconque a un fichier peut les lire."
 GALLERY = "Images"
-LOOKS = "Les images telles qu’elles sont pour l’instant"
+LOOKS = "Aperçu des images"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Tout télécharger"}
 # Texts that Gradio itself shows; # stands for a number.
@@ -70,36 +70,37 @@ STYLES = {
 NEGATIVE = "À éviter"
 NEGATIVE_INFO = "Ce que les images ne doivent pas montrer."
 GUIDANCE = "Fidélité au texte"
-GUIDANCE_INFO = "À quel point suivre les mots."
+GUIDANCE_INFO = "À quel point les images suivent la description."
 GUIDANCE_UNTIL = "Fidélité jusqu’à"
 GUIDANCE_UNTIL_INFO = (
-    "La part des étapes qui suivent le texte. Moins, c’est plus rapide et moins fidèle."
+    "Part des étapes avec fidélité. Moins, c’est plus rapide, mais moins proche de la description."
 )
 STEPS = "Étapes"
-STEPS_INFO = "Plus d’étapes, plus de détails, plus de temps."
+STEPS_INFO = "Plus d’étapes donnent plus de détails et prennent plus de temps."
 SEED = "Graine"
 SEED_INFO = "La même graine et les mêmes réglages donnent les mêmes images."
-RANDOMISE = "Une nouvelle graine à chaque fois"
+RANDOMISE = "Nouvelle graine à chaque fois"
 VARIATION_STRENGTH = "Force des variations"
-VARIATION_STRENGTH_INFO = "Au-dessus de 0, les images s’écartent d’autant de celle de la graine."
+VARIATION_STRENGTH_INFO = (
+    "Au-dessus de 0, les images sont des variations de celle de la graine ; plus c’est haut, plus"
+    " elles diffèrent."
+)
 VARIATION_SEED = "Graine des variations"
-VARIATION_SEED_INFO = "Vers quoi tendent les variations, si elles ont une force."
+VARIATION_SEED_INFO = "Choisit la variation, si sa force est supérieure à 0."
 
 COPY_SETTINGS = "Copier les réglages"
 COPY_LINK = "Copier le lien"
 DOWNLOAD = "Télécharger en"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-TOO_LONG_FOR_JPEG = (
-    "Les réglages sont trop longs pour un fichier JPEG. Les fichiers PNG et WebP les contiennent."
-)
+TOO_LONG_FOR_JPEG = "Les réglages sont trop longs pour un fichier JPEG. Choisissez PNG ou WebP."
 COPIED = "Copié"
-USE_SETTINGS = "Reprendre ces réglages"
-NEW_SEED = "Avec une nouvelle graine"
-VARIATIONS = "Variations de celle-ci"
+USE_SETTINGS = "Utiliser ces réglages"
+NEW_SEED = "Refaire avec une nouvelle graine"
+VARIATIONS = "Dessiner des variations"
 SHOW_ANYWAY = "Afficher quand même"
 HIDE_AGAIN = "Masquer à nouveau"
-TAKEN_OVER = "Les réglages sont en place. « Dessiner » les utilise."
-LINK_NOT_USED = "Tout n’est pas utilisable dans ce lien."
+TAKEN_OVER = "Les réglages sont remplis. Appuyez sur « Dessiner » pour les utiliser."
+LINK_NOT_USED = "Certaines parties du lien sont inutilisables."
 SETTINGS = {
     "prompt": PROMPT,
     "negative_prompt": NEGATIVE,
@@ -115,23 +116,24 @@ SETTINGS = {
 SIZE = "Taille"
 
 HISTORY = "Historique"
-HISTORY_INFO = "Conservé dans ce navigateur seulement."
+HISTORY_INFO = "Conservé uniquement dans ce navigateur."
 CLEAR_HISTORY = "Effacer l’historique"
 
-RESTORE = "Restaurer à partir d’une image"
-RESTORE_PICTURE = "Une image faite ici, ou par l’interface web d’AUTOMATIC1111"
-RESTORE_TEXT = "Ou le texte qui l’accompagnait"
+RESTORE = "Retrouver des réglages"
+RESTORE_PICTURE = "Une image de cette page ou de l’interface web d’AUTOMATIC1111"
+RESTORE_TEXT = "Ou ses réglages sous forme de texte"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
 NO_SETTINGS_IN_PICTURE = "Cette image ne contient pas de réglages."
 NO_SETTINGS_IN_TEXT = (
-    "Aucun réglage n’a été trouvé. La dernière ligne devrait être : Steps: 25, Seed: 7, …"
+    "Aucun réglage n’a été trouvé. La dernière ligne devrait ressembler à ceci : Steps: 25, Seed:"
+    " 7, …"
 )
 UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles."
-UNREADABLE_PICTURE = "Ce n’est pas une image lisible. Les fichiers PNG, JPEG et WebP le sont."
-TOO_LARGE_A_PICTURE = "Cette image est trop grande pour être lue."
+UNREADABLE_PICTURE = "Ce fichier n’est pas lisible comme image. Utilisez PNG, JPEG ou WebP."
+TOO_LARGE_A_PICTURE = "Cette image est trop grande."
 
 AWAY = "En attente du retour de la connexion…"
-LOST = "La connexion a été perdue, et la demande avec elle. Veuillez dessiner de nouveau."
+LOST = "La connexion a été perdue, et votre demande avec elle. Veuillez dessiner de nouveau."
 NOTHING = "rien"  # a value that is missing
 
 MESSAGES = {
@@ -243,7 +245,7 @@ def written(number: object) -> str:
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """Return a picture's caption, which screen readers read out as well."""
     remark = "" if variation is None else f", variation {variation}"
-    remark += ", floutée par le filtre" if blurred else ""
+    remark += ", floutée par le filtre de sécurité" if blurred else ""
     return f"Graine {seed}{remark} : {prompt}"
 
 
@@ -260,13 +262,13 @@ def progress(done: int, total: int, left_s: float | None) -> str:
 
 def waiting(position: int, wait_s: float | None) -> str:
     """Return the place in the queue and, if known, the time until the drawing begins."""
-    place = "Vous êtes le prochain" if position == 1 else f"Numéro {position} dans la file"
+    place = "Vous êtes le suivant" if position == 1 else f"Numéro {position} dans la file"
     return place if wait_s is None else f"{place}, {duration(wait_s)} environ"
 
 
 def starting(attempt: int = 1) -> str:
     """Return the message that the drawing begins, or begins again on another replica."""
-    return "C’est parti…" if attempt == 1 else f"On recommence, essai {attempt}…"
+    return "Le dessin commence…" if attempt == 1 else f"Le dessin recommence, essai {attempt}…"
 
 
 def finished(pictures: int, seconds: float | None) -> str:
@@ -284,23 +286,24 @@ def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    return f"{field} : {_short(value)} n’est pas possible ici ; {comma(concise(used))} est utilisé."
+    instead = f"{comma(concise(used))} est utilisé à la place."
+    return f"{field} : {_short(value)} n’est pas possible ici ; {instead}"
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " ou ".join(map(size, model.sizes))
-    return f"Cette image-là fait {width} × {height} pixels ; ici, c’est {here}."
+    return f"L’image fait {width} × {height} pixels ; ici, les images font {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"Elle a été dessinée par {short(name)} ; ici, c’est {short(model.name)} qui dessine."
+    return f"L’image a été dessinée par {short(name)} ; ici, {short(model.name)} dessine."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"De ses mots, les {limit} premiers caractères sont utilisés."
+    return f"Seuls les {limit} premiers caractères d’une description sont utilisés."
 
 
 def length(tokens: int, limit: int) -> str:
@@ -310,7 +313,7 @@ def length(tokens: int, limit: int) -> str:
 
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the end of the prompt, which the model does not read."""
-    return f"La description est plus longue que ce que le modèle peut lire. Omis : « {left_out} »"
+    return f"La description est plus longue que ce que le modèle peut lire. Non lu : « {left_out} »"
 
 
 def soon(wait_s: float | None) -> str:

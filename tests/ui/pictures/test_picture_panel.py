@@ -51,7 +51,7 @@ def test_used_settings_are_said_to_be_in_place():
     *fields, strip = picture_panel.apply(SETTINGS[0], MODEL)
     assert fields[5:8] == [False, 7, False]
     assert i18n.TAKEN_OVER in strip
-    assert "It was drawn by m" in strip
+    assert "The picture was drawn by m" in strip
 
 
 def test_a_new_seed_is_left_to_chance():
