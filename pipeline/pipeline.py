@@ -431,7 +431,7 @@ class SDXLPipeline:
 
         They are computed on the host, where nothing compiles.
         """
-        of_latents, of_value = schedule.picture[evaluation]
+        of_latents, of_value = schedule.pred_x0[evaluation]
         value = np.asarray(after.history)[0]
         return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
 

@@ -6,7 +6,7 @@ prediction e, from which the method computes
     value   v_i = value_latents * x + value_prediction * e
     next    x'  = latents * x + sum over k of values[k] * v_(i-k) + noise * (standard normal noise)
 
-The schedulers differ only in the coefficients, which follow from the noise levels. So each
+The schedulers differ only in the coefficients, which follow from the sigmas. So each
 scheduler is one function that makes a `Table` of coefficients, on the host in float64. The device
 runs every table with the same few lines in float32, by index, and its program is compiled without
 knowing the scheduler.
@@ -68,14 +68,14 @@ class Schedule:
     """Schedule of a run with `num_inference_steps`.
 
     `init_noise_sigma`: the standard deviation of the latents that the first step expects.
-    `picture`: `[N, 2]`, for each evaluation the coefficients of the latents before it and of its
+    `pred_x0`: `[N, 2]`, for each evaluation the coefficients of the latents before it and of its
     value, whose weighted sum is the network's prediction of the noise-free latents (pred_x0).
     """
 
     table: Table[np.ndarray]
     init_noise_sigma: float
     num_inference_steps: int
-    picture: np.ndarray
+    pred_x0: np.ndarray
 
     @property
     def timesteps(self) -> np.ndarray:
@@ -134,10 +134,10 @@ def euler(config: SchedulerConfig, steps: int) -> Schedule:
 
     Karras et al. 2022, algorithm 1 with no churn.
     """
-    timesteps, sigmas = euler_levels(config, steps)
+    timesteps, sigmas = euler_sigmas(config, steps)
     table = _euler_table(config, timesteps, sigmas[:-1], sigmas[1:])
-    picture = _expected_picture(config, _variance_preserving(sigmas[:-1]), table)
-    return Schedule(table, _euler_start(config, sigmas), steps, picture)
+    pred_x0 = _pred_x0(config, _variance_preserving(sigmas[:-1]), table)
+    return Schedule(table, _euler_start(config, sigmas), steps, pred_x0)
 
 
 def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
@@ -147,12 +147,12 @@ def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
     lower level is such that the step has the variance of the DDPM posterior (Ho et al. 2020,
     equation 7). Name and form are from https://github.com/crowsonkb/k-diffusion.
     """
-    timesteps, sigmas = euler_levels(config, steps)
+    timesteps, sigmas = euler_sigmas(config, steps)
     now, after = sigmas[:-1], sigmas[1:]
     up = after * np.sqrt(1 - (after / now) ** 2)
     table = _euler_table(config, timesteps, now, np.sqrt(after**2 - up**2), noise=up)
-    picture = _expected_picture(config, _variance_preserving(now), table)
-    return Schedule(table, _euler_start(config, sigmas), steps, picture)
+    pred_x0 = _pred_x0(config, _variance_preserving(now), table)
+    return Schedule(table, _euler_start(config, sigmas), steps, pred_x0)
 
 
 def ddim(config: SchedulerConfig, steps: int) -> Schedule:
@@ -171,7 +171,7 @@ def ddim(config: SchedulerConfig, steps: int) -> Schedule:
         latents=latents,
         values=[values],
     )
-    return Schedule(table, 1.0, steps, _expected_picture(config, now, table))
+    return Schedule(table, 1.0, steps, _pred_x0(config, now, table))
 
 
 # Weights of the predictions, latest first, at each of the first evaluations of a run; the last row
@@ -217,7 +217,7 @@ def pndm(config: SchedulerConfig, steps: int) -> Schedule:
         timesteps, value_latents=0, value_prediction=1, latents=latents, values=weights.T
     )
     at, _ = _mixtures(config, timesteps, ends)
-    return Schedule(table, 1.0, steps, _expected_picture(config, at, table))
+    return Schedule(table, 1.0, steps, _pred_x0(config, at, table))
 
 
 def dpm_solver_multistep(config: SchedulerConfig, steps: int) -> Schedule:
@@ -225,14 +225,14 @@ def dpm_solver_multistep(config: SchedulerConfig, steps: int) -> Schedule:
 
     The first step is of first order, and so is the last step, because it ends without noise.
     """
-    timesteps, sigmas = dpm_solver_levels(config, steps)
+    timesteps, sigmas = dpm_solver_sigmas(config, steps)
     now, after = _variance_preserving(sigmas[:-1]), _variance_preserving(sigmas[1:])
     latents = after.noise / now.noise
-    denoised = after.picture - latents * now.picture
+    denoised = after.signal - latents * now.signal
     half = np.zeros(steps)  # 1 / (2 r)
     lengths = np.log(sigmas[:-2] / sigmas[1:-1])  # h of all steps but the last
     half[1:-1] = lengths[1:] / (2 * lengths[:-1])
-    value_latents, value_prediction = _picture_part(config, now)
+    value_latents, value_prediction = _x0_part(config, now)
     table = _table(
         timesteps,
         value_latents=value_latents,
@@ -240,7 +240,7 @@ def dpm_solver_multistep(config: SchedulerConfig, steps: int) -> Schedule:
         latents=latents,
         values=[denoised * (1 + half), -denoised * half],
     )
-    return Schedule(table, 1.0, steps, _expected_picture(config, now, table))
+    return Schedule(table, 1.0, steps, _pred_x0(config, now, table))
 
 
 METHODS: dict[str, Callable[[SchedulerConfig, int], Schedule]] = {
@@ -252,56 +252,59 @@ METHODS: dict[str, Callable[[SchedulerConfig, int], Schedule]] = {
 }
 
 
-def euler_levels(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def euler_sigmas(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Return timesteps `[steps]` and sigmas `[steps + 1]` of both Euler methods.
 
     The last sigma is 0.
     """
-    levels = train_sigmas(config)
+    training = train_sigmas(config)
     timesteps = spaced_timesteps(config, steps).astype(np.float32)
-    sigmas = np.interp(timesteps, np.arange(len(levels)), levels)
+    sigmas = np.interp(timesteps, np.arange(len(training)), training)
     if config.use_karras_sigmas:
         sigmas = karras_sigmas(sigmas[0], sigmas[-1], steps)
         timesteps = timesteps_of(sigmas, config)
     return timesteps, np.append(sigmas, 0.0)
 
 
-def dpm_solver_levels(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def dpm_solver_sigmas(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Return timesteps `[steps]` and sigmas `[steps + 1]` of DPM-Solver++.
 
     All timesteps are whole numbers. The last sigma is 0.
     """
-    levels = train_sigmas(config)
+    training = train_sigmas(config)
     if config.use_karras_sigmas:
-        sigmas = karras_sigmas(float(levels[-1]), float(levels[0]), steps)
+        sigmas = karras_sigmas(float(training[-1]), float(training[0]), steps)
         return np.round(timesteps_of(sigmas, config)), np.append(sigmas, 0.0)
     if config.timestep_spacing == "trailing":
         timesteps = spaced_timesteps(config, steps)
     else:  # the end of the last step is spaced too, then left out
         timesteps = spaced_timesteps(config, steps + 1)[:-1]
     timesteps = np.round(timesteps).astype(int)
-    return timesteps, np.append(levels[timesteps].astype(np.float64), 0.0)
+    return timesteps, np.append(training[timesteps].astype(np.float64), 0.0)
 
 
 class Mixture(NamedTuple):
-    """Shares of picture and noise in latents of unit variance, at each evaluation `[N]`."""
+    """Shares of signal and noise in latents of unit variance, at each evaluation `[N]`.
 
-    picture: np.ndarray
+    The signal is the noise-free latents (x0).
+    """
+
+    signal: np.ndarray
     noise: np.ndarray
 
 
 def _variance_preserving(sigmas: np.ndarray) -> Mixture:
-    picture = 1 / np.sqrt(sigmas**2 + 1)
-    return Mixture(picture, sigmas * picture)
+    signal = 1 / np.sqrt(sigmas**2 + 1)
+    return Mixture(signal, sigmas * signal)
 
 
 def _mixtures(
     config: SchedulerConfig, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[Mixture, Mixture]:
     """Return the mixtures at whole timesteps; an end below 0 is the end of the run."""
-    levels = alphas_cumprod(config).astype(np.float64)
-    last = 1.0 if config.set_alpha_to_one else levels[0]
-    shares = levels[starts], np.where(ends >= 0, levels[ends], last)
+    alphas = alphas_cumprod(config).astype(np.float64)
+    last = 1.0 if config.set_alpha_to_one else alphas[0]
+    shares = alphas[starts], np.where(ends >= 0, alphas[ends], last)
     now, after = (Mixture(np.sqrt(share), np.sqrt(1 - share)) for share in shares)
     return now, after
 
@@ -313,34 +316,32 @@ def _stride(config: SchedulerConfig, steps: int) -> int:
 def _transfer(now: Mixture, after: Mixture) -> tuple[np.ndarray, np.ndarray]:
     """Return the coefficients of the latents and of their noise for a change of the mixture.
 
-    The weighted sum contains the same picture and noise, in the shares `after`.
+    The weighted sum contains the same signal and noise, in the shares `after`.
     """
-    latents = after.picture / now.picture
+    latents = after.signal / now.signal
     return latents, after.noise - latents * now.noise
 
 
 def _noise_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
     """Return the coefficients of latents and prediction that give the noise.
 
-    For v (Salimans and Ho 2022): v = now.picture * (the noise) - now.noise * (the picture).
+    For v (Salimans and Ho 2022): v = now.signal * noise - now.noise * x0.
     """
     if config.prediction_type == "epsilon":
         return np.zeros_like(now.noise), np.ones_like(now.noise)
-    return now.noise, now.picture
+    return now.noise, now.signal
 
 
-def _picture_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients of latents and prediction that give the picture."""
+def _x0_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coefficients of latents and prediction that give x0."""
     if config.prediction_type == "epsilon":
-        return 1 / now.picture, -now.noise / now.picture
-    return now.picture, -now.noise
+        return 1 / now.signal, -now.noise / now.signal
+    return now.signal, -now.noise
 
 
-def _expected_picture(
-    config: SchedulerConfig, now: Mixture, table: Table[np.ndarray]
-) -> np.ndarray:
-    """Return `Schedule.picture` for evaluations at the mixtures `now`."""
-    of_latents, of_prediction = _picture_part(config, now)
+def _pred_x0(config: SchedulerConfig, now: Mixture, table: Table[np.ndarray]) -> np.ndarray:
+    """Return `Schedule.pred_x0` for evaluations at the mixtures `now`."""
+    of_latents, of_prediction = _x0_part(config, now)
     of_value = of_prediction / table.value_prediction
     of_latents = of_latents * table.input_scale - of_value * table.value_latents
     return np.stack([of_latents, of_value], axis=1).astype(np.float32)
@@ -355,15 +356,15 @@ def _euler_table(
 ) -> Table[np.ndarray]:
     """Make the table of Euler steps from the sigmas `now` to `after`.
 
-    Latents are the picture plus sigma * noise. `noise` is the standard deviation of the noise that
+    Latents are x0 plus sigma * noise. `noise` is the standard deviation of the noise that
     each step adds at its end.
     """
     mixture = _variance_preserving(now)
     value_latents, value_prediction = _noise_part(config, mixture)
     return _table(
         timesteps,
-        input_scale=mixture.picture,
-        value_latents=value_latents * mixture.picture,
+        input_scale=mixture.signal,
+        value_latents=value_latents * mixture.signal,
         value_prediction=value_prediction,
         latents=1,
         values=[after - now],

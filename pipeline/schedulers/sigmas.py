@@ -1,7 +1,7 @@
-"""Noise levels at the timesteps of training and at the steps of a run, computed on the host.
+"""Sigmas at the timesteps of training and at the steps of a run, computed on the host.
 
-Training mixes picture and noise as sqrt(alphas_cumprod) * picture + sqrt(1 - alphas_cumprod) *
-noise (Ho et al. 2020). `sigma` is the factor of the noise when the picture's factor is 1.
+Training mixes x0 and noise as sqrt(alphas_cumprod) * x0 + sqrt(1 - alphas_cumprod) *
+noise (Ho et al. 2020). `sigma` is the factor of the noise when the factor of x0 is 1.
 """
 
 import numpy as np
@@ -12,11 +12,11 @@ KARRAS_RHO = 7.0
 
 
 def alphas_cumprod(config: SchedulerConfig) -> np.ndarray:
-    """Return the picture's share of the variance at every training timestep.
+    """Return the share of x0 in the variance at every training timestep.
 
     The result is `[T]` float32, falling. It is rounded to float32 where diffusers rounds it: the
-    lowest noise levels come from 1 - alpha, which keeps only a few digits, and networks are trained
-    and run with these rounded levels.
+    lowest sigmas come from 1 - alpha, which keeps only a few digits, and networks are trained
+    and run with these rounded values.
     """
     start, end, count = config.beta_start, config.beta_end, config.num_train_timesteps
     if config.beta_schedule == "linear":
@@ -47,13 +47,13 @@ def spaced_timesteps(config: SchedulerConfig, steps: int) -> np.ndarray:
 
 
 def karras_sigmas(high: float, low: float, steps: int) -> np.ndarray:
-    """Return noise levels `[steps]` from `high` to `low`: equation 5 of Karras et al. 2022."""
+    """Return sigmas `[steps]` from `high` to `low`: equation 5 of Karras et al. 2022."""
     ramp = np.linspace(0, 1, steps)
     first, last = high ** (1 / KARRAS_RHO), low ** (1 / KARRAS_RHO)
     return (first + ramp * (last - first)) ** KARRAS_RHO
 
 
 def timesteps_of(sigmas: np.ndarray, config: SchedulerConfig) -> np.ndarray:
-    """Return the timesteps that have these noise levels, interpolated between whole timesteps."""
-    levels = train_sigmas(config)
-    return np.interp(np.log(sigmas), np.log(levels), np.arange(len(levels), dtype=np.float64))
+    """Return the timesteps that have these sigmas, interpolated between whole timesteps."""
+    training = train_sigmas(config)
+    return np.interp(np.log(sigmas), np.log(training), np.arange(len(training), dtype=np.float64))

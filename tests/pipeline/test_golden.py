@@ -16,7 +16,7 @@ import pytest
 from pipeline import SDXLPipeline
 from pipeline.models.config import read_config
 from pipeline.schedulers.config import SCHEDULERS
-from pipeline.schedulers.methods import dpm_solver_levels, euler_levels, make_schedule
+from pipeline.schedulers.methods import dpm_solver_sigmas, euler_sigmas, make_schedule
 from tests.checkpoints import CompilationCount
 from tools import agreement
 from tools.agreement import Networks, relative_error
@@ -27,17 +27,17 @@ DRAWN_IN_EVERY_WAY = ("plain", "sd_1", "sd_2")
 COMPONENT_BOUND = 2e-5
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
-LEVELS = {
-    "euler": euler_levels,
-    "euler-ancestral": euler_levels,
-    "dpmsolver++": dpm_solver_levels,
+SIGMAS_OF = {
+    "euler": euler_sigmas,
+    "euler-ancestral": euler_sigmas,
+    "dpmsolver++": dpm_solver_sigmas,
 }
 
 
-BY_NOISE_LEVELS = [
+BY_SIGMAS = [
     name
     for name in NAMES
-    if read_config(GOLDEN / name / "checkpoint").scheduler.name in LEVELS  # others: timesteps
+    if read_config(GOLDEN / name / "checkpoint").scheduler.name in SIGMAS_OF  # others: timesteps
 ]
 
 for_every_checkpoint = pytest.mark.parametrize("name", NAMES)
@@ -161,10 +161,10 @@ def test_schedule(name: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 25, 50])
-@pytest.mark.parametrize("name", BY_NOISE_LEVELS)
-def test_noise_levels(name: str, steps: int) -> None:
+@pytest.mark.parametrize("name", BY_SIGMAS)
+def test_sigmas_and_timesteps(name: str, steps: int) -> None:
     config = read_config(GOLDEN / name / "checkpoint").scheduler
-    _, ours = LEVELS[config.name](config, steps)
+    _, ours = SIGMAS_OF[config.name](config, steps)
     theirs = golden(name)[f"schedule_{steps}_sigmas"]
     np.testing.assert_allclose(ours, theirs, rtol=COMPONENT_BOUND)
 

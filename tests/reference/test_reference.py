@@ -23,7 +23,7 @@ from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images.moderation import prepare
 from pipeline.models.clip_config import read_safety_checker
 from pipeline.models.safety_checker import SafetyChecker
-from pipeline.schedulers.methods import dpm_solver_levels, euler_levels, make_schedule
+from pipeline.schedulers.methods import dpm_solver_sigmas, euler_sigmas, make_schedule
 from tests.reference.drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
 from tools import agreement, torch_reference
 from tools.agreement import Networks, relative_error
@@ -161,13 +161,13 @@ def test_vae(drawn: Drawn) -> None:
 
 def test_schedule(drawn: Drawn) -> None:
     config = drawn.ours.config.scheduler
-    levels = dpm_solver_levels if config.name == "dpmsolver++" else euler_levels
+    sigmas_of = dpm_solver_sigmas if config.name == "dpmsolver++" else euler_sigmas
     for steps in {1, 25, 50, *drawn.rng.integers(2, 50, 5).tolist()}:
         schedule = make_schedule(config, steps)
         ours = {
             "timesteps": schedule.timesteps,
             "init_noise_sigma": schedule.init_noise_sigma,
-            "sigmas": levels(config, steps)[1],
+            "sigmas": sigmas_of(config, steps)[1],
         }
         for key, theirs in torch_reference.schedule(drawn.theirs, steps).items():
             np.testing.assert_allclose(

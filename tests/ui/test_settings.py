@@ -58,7 +58,12 @@ def test_a_size_that_there_is_goes_back_as_it_was():
         ({"variation_seed": 2**32}, "variation_seed", 2**32 - 1, "Variation seed: 4294967296"),
         ({"seed": 10**400}, "seed", 2**32 - 1, "Seed: 1000"),
         ({"prompt": "x" * 3000}, "prompt", "x" * 2000, "the first 2000 characters"),
-        ({"width": 512, "height": 768}, "prompt", "a star", "512 × 768 pixels; here pictures have 256"),
+        (
+            {"width": 512, "height": 768},
+            "prompt",
+            "a star",
+            "512 × 768 pixels; here",
+        ),
         ({"model": "anything-v3"}, "prompt", "a star", "The picture was drawn by anything-v3"),
     ],
 )

@@ -57,7 +57,7 @@ def test_what_is_left_out_is_no_reason_to_refuse_a_choice(tmp_path: Path) -> Non
             read_scheduler(file, SCHEDULERS[chosen], xl=True)
 
 
-def test_karras_levels_are_for_those_that_have_them(tmp_path: Path) -> None:
+def test_only_schedulers_with_karras_sigmas_accept_them(tmp_path: Path) -> None:
     read_so = {name: read(tmp_path, name, use_karras_sigmas=True) for name in SCHEDULERS}
     assert [name for name, config in read_so.items() if config.use_karras_sigmas] == [
         "euler",

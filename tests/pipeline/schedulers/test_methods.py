@@ -1,4 +1,4 @@
-"""Noise levels and coefficients of a run; agreement with diffusers is in test_golden."""
+"""Sigmas and coefficients of a run; agreement with diffusers is in test_golden."""
 
 from dataclasses import replace
 from itertools import product
@@ -14,8 +14,8 @@ from pipeline.schedulers.methods import (
     PNDM_WEIGHTS,
     REMEMBERED,
     State,
-    dpm_solver_levels,
-    euler_levels,
+    dpm_solver_sigmas,
+    euler_sigmas,
     make_schedule,
     scale_model_input,
     step,
@@ -40,11 +40,11 @@ SPACINGS = ["leading", "trailing", "linspace"]
 
 @pytest.mark.parametrize("karras", [False, True])
 @pytest.mark.parametrize("spacing", SPACINGS)
-@pytest.mark.parametrize("levels", [euler_levels, dpm_solver_levels])
-def test_every_step_count_gives_falling_noise(levels, spacing: str, karras: bool) -> None:
+@pytest.mark.parametrize("sigmas_of", [euler_sigmas, dpm_solver_sigmas])
+def test_every_step_count_gives_falling_noise(sigmas_of, spacing: str, karras: bool) -> None:
     config = replace(SDXL, timestep_spacing=spacing, use_karras_sigmas=karras)
     for steps in STEPS:
-        timesteps, sigmas = levels(config, steps)
+        timesteps, sigmas = sigmas_of(config, steps)
         assert timesteps.shape == (steps,)
         assert sigmas.shape == (steps + 1,)
         assert sigmas[-1] == 0
@@ -76,24 +76,24 @@ def test_every_step_count_gives_a_table(name: str, spacing: str) -> None:
 
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_the_expected_picture_of_a_network_that_knows_it(name: str, prediction: str) -> None:
+def test_pred_x0_is_exact_for_an_exact_network(name: str, prediction: str) -> None:
     config = replace(SDXL, name=name, prediction_type=prediction)
     schedule = make_schedule(config, 25)
     table = schedule.table
-    picture, noise = 0.7, -1.3
+    x0, noise = 0.7, -1.3
     shares = alphas_cumprod(config)[schedule.timesteps.astype(int)].astype(np.float64)
-    of_picture, of_noise = np.sqrt(shares), np.sqrt(1 - shares)
-    latents = (of_picture * picture + of_noise * noise) / table.input_scale
-    predicted = {"epsilon": noise, "v_prediction": of_picture * noise - of_noise * picture}
+    of_x0, of_noise = np.sqrt(shares), np.sqrt(1 - shares)
+    latents = (of_x0 * x0 + of_noise * noise) / table.input_scale
+    predicted = {"epsilon": noise, "v_prediction": of_x0 * noise - of_noise * x0}
     value = table.value_latents * latents + table.value_prediction * predicted[prediction]
-    expected = schedule.picture[:, 0] * latents + schedule.picture[:, 1] * value
-    np.testing.assert_allclose(expected, picture, atol=1e-4)
+    expected = schedule.pred_x0[:, 0] * latents + schedule.pred_x0[:, 1] * value
+    np.testing.assert_allclose(expected, x0, atol=1e-4)
 
 
 def test_sdxl_in_25_steps() -> None:
     schedule = make_schedule(SDXL, 25)
     assert schedule.timesteps.tolist() == [961 - 40 * i for i in range(25)]
-    sigmas = euler_levels(SDXL, 25)[1]
+    sigmas = euler_sigmas(SDXL, 25)[1]
     assert schedule.init_noise_sigma == pytest.approx((sigmas[0] ** 2 + 1) ** 0.5)
 
 
@@ -116,7 +116,7 @@ def test_spacings() -> None:
 def test_only_leading_starts_from_the_variance_preserving_level() -> None:
     config = replace(SDXL, timestep_spacing="trailing")
     assert make_schedule(config, 10).init_noise_sigma == pytest.approx(
-        euler_levels(config, 10)[1][0]
+        euler_sigmas(config, 10)[1][0]
     )
 
 
@@ -131,18 +131,18 @@ def test_beta_schedules_differ() -> None:
 def test_scaled_input_has_unit_variance() -> None:
     rng = np.random.default_rng(0)
     schedule = make_schedule(SDXL, 10)
-    sigma = euler_levels(SDXL, 10)[1][0]
+    sigma = euler_sigmas(SDXL, 10)[1][0]
     noisy = rng.normal(size=10_000) + sigma * rng.normal(size=10_000)
     row = jax.tree.map(lambda column: column[0], schedule.table)
     assert float(scale_model_input(jnp.float32(noisy), row).std()) == pytest.approx(1, abs=0.02)
 
 
 def shares(config: SchedulerConfig, timestep: float) -> tuple[float, float]:
-    """Return the shares of picture and noise in the network's input at a fractional timestep."""
-    levels = train_sigmas(config)
-    sigma = np.interp(timestep, np.arange(len(levels)), levels)
-    picture = (sigma**2 + 1) ** -0.5
-    return picture, sigma * picture
+    """Return the shares of x0 and noise in the network's input at a fractional timestep."""
+    training = train_sigmas(config)
+    sigma = np.interp(timestep, np.arange(len(training)), training)
+    x0 = (sigma**2 + 1) ** -0.5
+    return x0, sigma * x0
 
 
 # Only in this one case are PNDM's steps between the timesteps that the network receives.
@@ -155,26 +155,26 @@ FOLLOWED = [
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 8])
 @pytest.mark.parametrize(("name", "spacing", "prediction_type"), FOLLOWED)
-def test_a_perfect_network_gives_the_picture(
+def test_a_perfect_network_gives_x0(
     name: str, spacing: str, prediction_type: str, steps: int
 ) -> None:
-    """A network that predicts everything but the picture as noise leads to the picture."""
+    """A network that predicts everything but x0 as noise leads to x0."""
     config = replace(SDXL, name=name, timestep_spacing=spacing, prediction_type=prediction_type)
     rng = np.random.default_rng(0)
-    picture, start, *added = rng.normal(size=(2 + steps + 1, 1, 2, 2, 3)).astype(np.float32)
+    x0, start, *added = rng.normal(size=(2 + steps + 1, 1, 2, 2, 3)).astype(np.float32)
     schedule = make_schedule(config, steps)
     alpha, sigma = shares(config, float(schedule.timesteps[0]))
-    latents = (alpha * picture + sigma * start) / schedule.table.input_scale[0]
-    state = State(jnp.float32(latents), jnp.zeros((REMEMBERED, *picture.shape)))
+    latents = (alpha * x0 + sigma * start) / schedule.table.input_scale[0]
+    state = State(jnp.float32(latents), jnp.zeros((REMEMBERED, *x0.shape)))
     for i, timestep in enumerate(schedule.timesteps):
         row = jax.tree.map(lambda column, i=i: jnp.asarray(column[i]), schedule.table)
         alpha, sigma = shares(config, float(timestep))
         seen = scale_model_input(state.latents, row)
-        noise = (seen - alpha * picture) / sigma
-        v = alpha * noise - sigma * picture
+        noise = (seen - alpha * x0) / sigma
+        v = alpha * noise - sigma * x0
         prediction = noise if prediction_type == "epsilon" else v
         state = step(jnp.float32(prediction), state, row, jnp.float32(added[i]))
-    np.testing.assert_allclose(state.latents, picture, atol=2e-3)
+    np.testing.assert_allclose(state.latents, x0, atol=2e-3)
 
 
 @pytest.mark.parametrize("name", ["ddim", "pndm"])
