@@ -77,7 +77,7 @@ def test_kuberay_takes_its_service():
         (["spec", "rayClusterConfig", "workerGroupSpecs", 0], "maxReplicas", "4"),
     ],
 )
-def test_what_kuberay_does_not_take(place: list[Any], name: str, value: object):
+def test_kuberay_refuses_unknown_fields(place: list[Any], name: str, value: object):
     service = ray_service()
     at: Any = service
     for step in place:

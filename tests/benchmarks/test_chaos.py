@@ -32,7 +32,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
         (Visit("done", changed_at="started"), []),  # the stop was never confirmed
     ],
 )
-def test_what_was_stopped_in_time_is_not_done(made: Visit, wrong: list[str]):
+def test_a_stopped_visit_is_not_counted_as_done(made: Visit, wrong: list[str]):
     toll = chaos.Toll(visits=[("cancels", made)] * 3)
     chaos.judge_stops(toll)
     assert toll.wrong == [f"{how_many} that were stopped in time are done" for how_many in wrong]

@@ -47,7 +47,7 @@ def test_ray_reads_from_the_cluster_what_its_hosts_have():
 
 
 @pytest.mark.parametrize("wrong", [{"chips": "0"}, {"accelerator": "abacus"}, {"replicas": "2"}])
-def test_what_cannot_be_said_of_a_fleet(wrong: dict[str, str]):
+def test_impossible_settings_of_a_fleet_are_refused(wrong: dict[str, str]):
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         Fleet.model_validate(wrong)
 

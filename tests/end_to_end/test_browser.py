@@ -253,7 +253,7 @@ def test_nothing_is_lost_where_nothing_was_asked_for(browser: Browser, address: 
     page.close()
 
 
-def test_a_prompt_too_long_is_said_while_typing(page: Page):
+def test_a_prompt_too_long_is_reported_while_typing(page: Page):
     page.locator("#prompt textarea").press_sequentially("a red star")
     expect(page.locator("#length")).to_have_text("5 of 77 tokens")
     page.locator("#prompt textarea").fill("red " * 80 + "star")
@@ -411,7 +411,7 @@ def test_stop(slow_page: Page):
     wait_for_pictures(page)
 
 
-def test_what_follows_a_press_at_once_is_not_meant_for_stop(slow_page: Page):
+def test_a_double_click_on_generate_does_not_stop(slow_page: Page):
     page = slow_page
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
@@ -552,7 +552,7 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
     assert one == other
 
 
-def test_who_sees_generate_may_press_it(slow_page: Page):
+def test_generate_works_whenever_it_is_visible(slow_page: Page):
     page = slow_page
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("1")

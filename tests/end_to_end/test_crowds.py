@@ -64,7 +64,7 @@ def test_connections_that_end_make_room(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"prompt": 7}', b"x" * 2_000_000])
-def test_a_missing_key_is_said_before_what_is_wrong_with_the_body(body: bytes):
+def test_a_missing_key_is_reported_before_a_wrong_body(body: bytes):
     with serve(keys=["secret"]) as site:
         for path in ("generate", "images/generations", "length", "no-such-route"):
             answer = httpx.post(f"{site.url}/v1/{path}", content=body)

@@ -220,7 +220,7 @@ def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
     expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
-def test_what_got_through_without_an_answer_is_not_drawn_twice(page: Page, line: Line):
+def test_a_request_whose_answer_was_lost_is_not_drawn_twice(page: Page, line: Line):
     def cut(route: Route) -> None:
         route.fetch()
         route.abort("connectionreset")
@@ -261,7 +261,7 @@ window.fetch = async (...call) => {
 """
 
 
-def test_what_is_asked_for_as_a_stream_ends_is_heard_of(page: Page):
+def test_a_request_sent_as_a_stream_ends_is_followed(page: Page):
     page.add_init_script(LATE_END)
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.reload()

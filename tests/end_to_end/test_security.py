@@ -227,7 +227,7 @@ def test_no_redirect_to_elsewhere(site: str, target: str):
     assert status < 500
 
 
-def test_what_one_visitor_claims_is_not_told_to_another(site: str):
+def test_a_host_name_from_one_visitor_is_not_shown_to_another(site: str):
     """A forged host header must not appear in another visitor's page, as it once did."""
     info = "/gradio_api/info"
     for name in ("X-Forwarded-Host", "X-Gradio-Server", "Host"):
@@ -410,7 +410,7 @@ OPEN_TO_ALL = {
 }
 
 
-def test_what_is_readable_without_a_session(site: str, folder: Path):
+def test_only_public_routes_are_readable_without_a_session(site: str, folder: Path):
     """Routes readable without a session reveal neither prompts nor paths of files."""
     draw(site, "my private prompt")
     for target, known in OPEN_TO_ALL.items():

@@ -202,7 +202,7 @@ def test_garbage_that_starting_left_alone_is_collected_while_it_serves():
         gc.enable()
 
 
-def test_who_reads_slowly_is_sent_everything():
+def test_a_slow_reader_is_sent_everything():
     painting = Painting()
     with serve(generator=painting) as site, asked(site) as client:
         site.stop()

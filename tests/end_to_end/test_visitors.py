@@ -102,7 +102,7 @@ def test_in_their_own_language(browser: Browser, address: str, language: ModuleT
         expect(page.locator("#status")).to_have_text(drawn, timeout=DRAWN_WITHIN_MS)
 
 
-def test_what_is_blocked_is_said_and_nothing_is_drawn(browser: Browser, address: str):
+def test_a_blocked_word_is_reported_and_nothing_is_drawn(browser: Browser, address: str):
     with opened(browser, address) as page:
         ask(page, "a red star and a gun")
         said = '"gun" is not drawn here. Please leave it out.'
@@ -145,13 +145,15 @@ def test_how_programs_ask_is_described(browser: Browser, address: str):
     ],
     ids=lambda each: "".join(each) if isinstance(each, dict) else "",
 )
-def test_programs_are_told_which_value_cannot_be(address: str, values: dict[str, Any], said: str):
+def test_programs_get_an_error_that_names_the_wrong_value(
+    address: str, values: dict[str, Any], said: str
+):
     client: Any = Client(address, verbose=False)  # its own annotations are narrower
     with pytest.raises(AppError, match=said):
         client.predict(**{"prompt": PROMPT} | values, api_name="/generate")
 
 
-def test_programs_are_told_that_a_call_is_too_large(address: str):
+def test_programs_get_an_error_for_a_call_that_is_too_large(address: str):
     client: Any = Client(address, verbose=False)
     with pytest.raises(HTTPStatusError, match="413"):
         client.predict("x" * 10_000_000, api_name="/generate")

@@ -24,7 +24,7 @@ def test_with_an_accelerator_sdxl_at_a_pinned_commit(platform: None) -> None:
     assert choose_model(None, None) == (SDXL, SDXL_REVISION)
 
 
-def test_what_was_named_stays() -> None:
+def test_a_named_model_is_kept() -> None:
     assert choose_model("some/model", None) == ("some/model", None)
     assert choose_model(SDXL, "main") == (SDXL, "main")
     assert choose_model(SDXL, None) == (SDXL, SDXL_REVISION)

@@ -123,7 +123,7 @@ def test_variations_of_a_picture(tmp_path: Path, run: Callable[..., tuple]) -> N
 
 
 @pytest.mark.parametrize("wanted", ["yes", "no"])
-def test_what_the_safety_checker_blurred_is_named(
+def test_blurred_pictures_are_named_in_the_output(
     run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     images = [Image.new("RGB", (SIZE, SIZE)) for _ in range(2)]

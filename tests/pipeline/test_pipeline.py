@@ -263,7 +263,7 @@ def test_guidance_until_is_in_the_settings(pipe: SDXLPipeline) -> None:
     assert settings(1).guidance_until is None
 
 
-def test_what_did_not_fit_is_told(pipe: SDXLPipeline) -> None:
+def test_truncated_words_are_returned(pipe: SDXLPipeline) -> None:
     long = "star " * 75 + "ring"
     result = pipe.generate(["star", long, "star", "star"], ["", "", "", long])
     assert [text.replace(" ", "")[-4:] for text in result.truncated] == ["", "ring", "", ""]

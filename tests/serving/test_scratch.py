@@ -59,7 +59,7 @@ def test_the_next_start_removes_what_a_killed_process_left(start: Callable[[], P
     assert not newest.folder.exists()
 
 
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_folders_of_other_programs_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "sdxl-page-notes").mkdir()  # readable by others, so not ours
     (tmp_path / "elsewhere").mkdir(0o700)

@@ -78,7 +78,7 @@ def pixels(png: bytes | str) -> np.ndarray:
 # --- the pipeline
 
 
-def test_what_it_flags_is_blurred_and_comes_unblurred_beside(
+def test_a_flagged_picture_is_blurred_and_sent_unblurred_beside(
     pipe: SDXLPipeline, screening: Screening
 ) -> None:
     with CompilationCount() as count:
@@ -142,7 +142,7 @@ def images(events: list[Event]) -> list[dict[str, Any]]:
     return [fields for name, fields in events if name == "image"]
 
 
-def test_who_asks_for_it_is_sent_the_picture_itself(site: Site, screening: Screening) -> None:
+def test_the_original_is_sent_if_asked_for(site: Site, screening: Screening) -> None:
     first, second = images(generate(site, unblurred=True))
     drawn = np.asarray(screening.given[0])
     np.testing.assert_array_equal(pixels(first["png"]), blur(drawn))
@@ -151,7 +151,7 @@ def test_who_asks_for_it_is_sent_the_picture_itself(site: Site, screening: Scree
     assert [each["settings"]["safety_checker"] for each in (first, second)] == ["blurred", None]
 
 
-def test_who_does_not_ask_is_sent_the_blurred_one(site: Site, screening: Screening) -> None:
+def test_only_the_blurred_picture_is_sent_unless_asked(site: Site, screening: Screening) -> None:
     assert [each["unblurred"] for each in images(generate(site))] == [None, None]
     drawn = np.asarray(screening.given[0])
     client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)

@@ -23,7 +23,7 @@ def drawn(scene: Scene) -> np.ndarray:
     return draw(scene, np.random.default_rng(1))
 
 
-def test_it_says_what_it_sees():
+def test_the_judge_names_what_it_sees():
     seen = look(drawn(STAR))
     assert seen.background == "blue"
     (thing,) = seen.things
@@ -85,7 +85,7 @@ def test_has_colour_looks_at_things_and_background():
 @pytest.mark.parametrize(
     "picture", [np.zeros((64, 64, 3), np.float32), np.zeros((64, 32, 3), np.uint8)]
 )
-def test_what_is_no_square_picture_is_refused(picture):
+def test_a_picture_that_is_not_square_is_refused(picture):
     with pytest.raises(ValueError, match="expected"):
         look(picture)
 

@@ -87,6 +87,6 @@ def test_any_text_has_a_spelling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "Red", "t-shirt", "two words", "3d", "don't"])
-def test_what_is_not_a_word_is_refused(word: str) -> None:
+def test_a_word_outside_the_vocabulary_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="lower-case word of letters only"):
         word_merges([word])

@@ -9,7 +9,7 @@ from ui.settings import Fields
 from ui.styles import NONE
 
 
-def test_a_request_is_told_as_a_link_and_a_line():
+def test_a_request_is_recorded_as_a_link_and_a_line():
     told = history.asked("an id", Fields("a star", NONE, "", 5.0, 25, False, 7))
     assert told == {
         "id": "an id",
@@ -20,7 +20,7 @@ def test_a_request_is_told_as_a_link_and_a_line():
     assert styled["said"].startswith("Anime · Seed 7")
 
 
-def test_pictures_are_told_by_their_files():
+def test_pictures_are_recorded_by_their_files():
     told = history.drawn("an id", [Path("/somewhere/token/a-star-7.png")])
     assert told == {"id": "an id", "drawn": ["token/a-star-7.png"]}
 

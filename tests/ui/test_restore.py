@@ -116,7 +116,7 @@ def test_texts_without_settings(text: str):
         restore.from_text(text)
 
 
-def test_what_was_found_is_shown_and_nothing_else_happens():
+def test_settings_found_are_shown_and_nothing_else_happens():
     shown, button, chosen = restore._of_text("<b>\nSteps: 20, CFG scale: 7, Seed: 42")
     assert "&lt;b&gt;" in shown
     assert button.visible
@@ -170,7 +170,7 @@ def test_only_uploads_are_opened_and_deleted(
     assert (upload.parent / "link.png").is_symlink()
 
 
-def test_what_is_no_file_is_left_alone(upload: Path):
+def test_a_path_that_is_no_file_is_left_alone(upload: Path):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(upload))
         with pytest.raises(RestoreError, match=i18n.UNREADABLE_PICTURE):

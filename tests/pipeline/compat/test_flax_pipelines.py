@@ -63,7 +63,7 @@ def test_pictures_are_those_of_diffusers(model: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES["flax"])
-def test_what_differs_are_two_constants(name: str) -> None:
+def test_only_two_constants_differ(name: str) -> None:
     theirs = golden("flax", "incumbent_torch_constants")[name]
     assert np.abs(pictures("flax")[name] - theirs).max() <= SAME_CONSTANTS_BOUND
 

@@ -192,7 +192,7 @@ def test_fields_that_are_not_there() -> None:
     assert settings == right
 
 
-def test_that_a_picture_was_blurred_is_said() -> None:
+def test_a_blurred_picture_is_marked_in_its_text() -> None:
     settings = replace(SETTINGS, safety_checker=BLURRED)
     assert "Safety checker: blurred, " in to_text(settings)
     assert from_text(to_text(settings)) == settings

@@ -72,7 +72,7 @@ CUDNN = "jax._src.cudnn.fused_attention_stablehlo"
     ("score_bytes", "cached_bytes"),
     [(2**28, 2**24), (2**28, 2 * HEAD_BYTES), (HEAD_BYTES // 3, 2 * HEAD_BYTES)],
 )
-def test_of_projections(
+def test_attention_of_projections(
     score_bytes: int, cached_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attention is the same for all heads at once, two heads at a time, or one query at a time."""
@@ -89,7 +89,7 @@ def test_of_projections(
 
 
 @pytest.mark.usefixtures("mixed_dtypes")
-def test_of_projections_in_bfloat16() -> None:
+def test_attention_of_projections_in_bfloat16() -> None:
     [joined] = (jnp.asarray(x, jnp.bfloat16) for x in parts(72))
     ours = self_attention(joined, 3)
     assert ours.dtype == jnp.bfloat16

@@ -94,5 +94,5 @@ def test_grid(
         (10, 640, 4356, False),  # not divisible into blocks of whole registers
     ],
 )
-def test_what_fits(heads: int, width: int, length: int, right: bool) -> None:
+def test_kernel_fits_only_some_shapes(heads: int, width: int, length: int, right: bool) -> None:
     assert fits(heads, jax.ShapeDtypeStruct((2, length, 3 * width), jnp.bfloat16)) == right

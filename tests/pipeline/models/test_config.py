@@ -241,7 +241,7 @@ def test_other_families_are_refused_by_name(
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
-def test_what_current_diffusers_writes(name: str) -> None:
+def test_configurations_of_current_diffusers_are_read(name: str) -> None:
     read_config(GOLDEN / name / "checkpoint")
 
 

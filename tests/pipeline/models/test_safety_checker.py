@@ -85,7 +85,7 @@ def test_what_is_scaled_to_may_be_more_than_is_cut_out(checker: SafetyChecker) -
 # --- blurring
 
 
-def test_of_a_blurred_picture_only_mean_colours_are_left() -> None:
+def test_a_blurred_picture_keeps_only_mean_colours() -> None:
     rng = np.random.default_rng(0)
     squares = rng.integers(0, 200, (6, 6, 3)).astype(np.uint8)
     plain = squares.repeat(16, axis=0).repeat(16, axis=1)
@@ -161,7 +161,7 @@ def flag_the_second(images: np.ndarray, checker: SafetyChecker, scratch: Path) -
     return folder
 
 
-def test_what_is_flagged_is_blurred_and_says_so(
+def test_a_flagged_picture_is_blurred_and_marked(
     unchecked: SDXLPipeline, one_flagged: Path, cache: Path
 ) -> None:
     pipe = start(one_flagged, cache)

@@ -57,7 +57,7 @@ def test_layouts_share_equally(devices: int, images: int) -> None:
     assert used == max(n for n in others if n <= devices)
 
 
-def test_devices_that_are_not_used_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_devices_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="pipeline"):
         mesh = make_mesh(jax.devices()[:3], 4)
     assert caplog.messages == ["3 devices found; 4 pictures use 2 of them"]
@@ -65,7 +65,9 @@ def test_devices_that_are_not_used_are_told(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
-def test_nothing_is_told_where_all_are_used(devices: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_if_all_devices_are_used(
+    devices: int, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, logger="pipeline"):
         mesh = make_mesh(jax.devices()[:devices], 4)
     assert caplog.messages == []

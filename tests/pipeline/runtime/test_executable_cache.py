@@ -62,7 +62,7 @@ def test_the_folder_is_made_private(cache: ExecutableCache) -> None:
     assert stored(cache).stat().st_mode & 0o077 == 0
 
 
-def test_what_it_is_about_decides(cache: ExecutableCache) -> None:
+def test_the_cache_key_decides(cache: ExecutableCache) -> None:
     get(cache)
     assert get(cache, about="three times", factor=3.0)[1].tolist() == [0, 3, 6, 9]
     assert get(cache, device=1)[0] is False
@@ -103,7 +103,7 @@ def test_versions_and_processor_decide(
     assert get(cache)[0] is True
 
 
-def test_what_was_not_used_for_longest_makes_room(cache: ExecutableCache) -> None:
+def test_the_least_recently_used_entry_makes_room(cache: ExecutableCache) -> None:
     get(cache, about="first")
     first = stored(cache)
     small = ExecutableCache(cache.folder, max_bytes=first.stat().st_size * 5 // 2)

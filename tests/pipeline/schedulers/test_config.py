@@ -133,6 +133,6 @@ def test_the_offset_of_stable_diffusion_1_and_2_needs_room(tmp_path: Path) -> No
     make_schedule(read(tmp_path, "ddim", xl=False, num_train_timesteps=51), 50)
 
 
-def test_what_only_other_classes_read_is_ignored(tmp_path: Path) -> None:
+def test_settings_of_other_classes_are_ignored(tmp_path: Path) -> None:
     assert read(tmp_path, "ddim", solver_order=3, sigma_max=80.0).name == "ddim"
     assert read(tmp_path, "pndm", lambda_min_clipped=float("-inf")).name == "pndm"

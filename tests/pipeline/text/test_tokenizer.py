@@ -110,7 +110,7 @@ def test_both_forms_of_the_files_say_the_same(tmp_path: Path) -> None:
         )
 
 
-def test_what_is_cut_is_told(folder: Path) -> None:
+def test_truncated_text_is_returned(folder: Path) -> None:
     tokenizer = Tokenizer.load(folder / "tokenizer")
     assert tokenizer.tokenize(PROMPTS["just fits"]).truncated == ""
     assert tokenizer.tokenize("red " * 75 + "large star").truncated == "large star"

@@ -211,7 +211,7 @@ def test_a_connection_that_breaks_begins_again_and_no_picture_comes_twice():
     assert events[-1][0] == "done"
 
 
-def test_what_breaks_after_the_ending_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch):
+def test_a_connection_that_breaks_after_the_ending_causes_no_retry(monkeypatch: pytest.MonkeyPatch):
     told = generator_client.stream
 
     async def breaking(*given: Any) -> AsyncGenerator[object]:
@@ -242,7 +242,7 @@ class SecondTooMany(RateLimits):
             raise RequestError(said, ErrorKind.TOO_MANY, retry_after_s=1.5)
 
 
-def test_an_instance_that_refuses_for_a_moment_is_asked_again_when_it_said():
+def test_a_busy_instance_is_asked_again_after_its_retry_time():
     with serve(rates=SecondTooMany()) as site, front_of(site.url) as front:
         assert generate(front)[-1][0] == "done"
         began = time.monotonic()
@@ -328,7 +328,7 @@ def test_an_instance_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPat
         assert metric(front, 'sdxl_retries_total{reason="silent"}') == 1
 
 
-def test_what_stuck_devices_draw_is_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch):
+def test_requests_of_stuck_devices_are_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(local, "_STUCK", 0.01)  # noticed long before the deadline
     limits = Limits(running_s=60.0)
     with serve(held=True, limits=limits) as stuck, serve() as site:
@@ -388,7 +388,7 @@ def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
     assert caplog.text.count("has come") == caplog.text.count("is forgotten") == 1
 
 
-def test_what_is_sent_under_one_id_again_is_not_taken_for_a_duplicate():
+def test_a_retry_uses_a_new_id():
     alike = ["0123456789" * 6 + end for end in ("abcd", "abce")]
     with serve(held=True) as site, front_of(site.url) as front:
         requests = [Background(front, id=one) for one in alike]
@@ -556,7 +556,7 @@ def test_nonsense_is_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture
     assert {"request_id": "0123456789abcdef"} in said
 
 
-def test_a_picture_is_taken_as_it_is_said():
+def test_a_picture_is_checked_against_its_settings():
     whole = image() + image(index=1, seed=8) + "event: done\ndata: {}\n\n"
     with nonsense_server(whole) as url, front_of(url) as front:
         assert generate(front)[-1][0] == "done"
@@ -596,7 +596,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-def test_what_cannot_be_an_instance(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_answers_that_no_instance_sends_are_refused(kind: str, monkeypatch: pytest.MonkeyPatch):
     # The limit matters only for the server whose answer never ends.
     within_s = 0.5 if kind == "dribble" else 30.0
     monkeypatch.setattr(generator_client, "ANSWER_S", within_s)
@@ -771,7 +771,7 @@ def test_no_request_has_pictures_of_two_models():
         assert drawn_with(generate(front)) == ["newer", "newer"]
 
 
-def test_what_was_begun_goes_on_with_its_model_where_there_is_one():
+def test_a_begun_request_goes_on_with_its_model_if_an_instance_has_it():
     upgraded = threading.Event()
     newer = json.dumps(json.loads(ANSWER) | {"name": "newer"})
 
@@ -800,7 +800,7 @@ def test_what_was_begun_goes_on_with_its_model_where_there_is_one():
         assert len(older[1].pipe.calls) == 1
 
 
-def test_what_waits_and_cannot_be_drawn_any_more_is_told_so():
+def test_a_waiting_request_that_cannot_be_drawn_any_more_ends():
     port = free_port()
     with ExitStack() as stack:
         with wide_site(port) as wide:
@@ -868,7 +868,7 @@ def test_a_connection_reset_while_it_is_made(method: str, monkeypatch: pytest.Mo
         assert left[0] == 0
 
 
-def test_whatever_goes_wrong_instances_are_looked_at_again(monkeypatch: pytest.MonkeyPatch):
+def test_instances_are_checked_again_after_any_error(monkeypatch: pytest.MonkeyPatch):
     fetch, failed = generator_client.fetch_model, threading.Event()
 
     async def fail_once(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:

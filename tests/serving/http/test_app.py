@@ -151,7 +151,7 @@ class AtOnce(LocalGenerator):
         asyncio.get_running_loop().call_soon(self.cancel, request.id)
 
 
-def test_a_request_that_ends_at_once_is_told_so_though_no_result_is_kept():
+def test_a_request_that_ends_at_once_gets_its_ending_without_kept_results():
     pipe = FakePipeline(held=True)
     rates = RateLimits(None, None)
     with serve(generator=AtOnce(pipe.as_pipeline(), Limits(kept=0), rates, Observer())) as site:
@@ -199,7 +199,7 @@ def test_hanging_up_on_the_openai_api_frees_the_place():
         wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
 
 
-def test_full_queue_is_429_and_says_when_to_come_back():
+def test_a_full_queue_is_429_with_a_time_to_come_back():
     with serve(held=True, limits=Limits(max_waiting=1)) as site:
         threads = [threading.Thread(target=generate, args=(site,)) for _ in range(2)]
         threads[0].start()
@@ -226,7 +226,7 @@ def test_full_queue_is_429_and_says_when_to_come_back():
         assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
 
 
-def test_a_crowd_is_told_to_come_back_and_health_is_answered_all_the_same():
+def test_a_crowd_is_refused_and_health_is_still_answered():
     """With too many calls, new ones are refused, but probes are answered.
 
     Every open page holds a call. If a probe failed for that, the restart would end all of them.
@@ -360,7 +360,7 @@ class Broken(LocalGenerator):
 
 
 @pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
-def test_what_nobody_expects_is_an_error_like_others(path: str):
+def test_an_unexpected_error_has_the_usual_format(path: str):
     rates = RateLimits(None, None)
     generator = Broken(FakePipeline().as_pipeline(), Limits(), rates, Observer())
     with serve(generator=generator) as site:
@@ -447,7 +447,7 @@ def taken_slowly(client: socket.socket) -> int:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("takes", [True, False])
-def test_who_takes_nothing_is_hung_up_on_and_who_takes_little_is_not(
+def test_a_reader_of_nothing_is_cut_off_and_a_slow_reader_is_not(
     stream: bool, takes: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(timeouts, "TAKE_WITHIN_S", 0.7)

@@ -89,7 +89,7 @@ def test_as_many_pictures_as_wanted(site: Site):
     assert [content.type for content in result.content] == ["image", "text"]
 
 
-def test_progress_is_told_step_by_step(site: Site):
+def test_progress_is_reported_step_by_step(site: Site):
     told: list[tuple[float, float | None]] = []
 
     async def listen(progress: float, total: float | None, message: str | None) -> None:
@@ -119,19 +119,19 @@ def test_progress_is_told_step_by_step(site: Site):
         ({"prompt": "break"}, "Something went wrong"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(site: Site, arguments: dict[str, Any], message: str):
+def test_an_impossible_request_is_an_error(site: Site, arguments: dict[str, Any], message: str):
     result = call(site, **arguments)
     assert result.isError
     assert message in said(result)
 
 
-def test_an_unknown_tool_is_said(site: Site):
+def test_an_unknown_tool_is_an_error(site: Site):
     result = ask(site, lambda session: session.call_tool("paint", {}))
     assert result.isError
     assert "There is no tool 'paint'" in said(result)
 
 
-def test_who_leaves_stops_the_drawing():
+def test_a_client_that_leaves_stops_the_drawing():
     with serve(held=True) as site:
 
         async def leave() -> None:

@@ -207,7 +207,7 @@ def test_the_log_names_what_is_ignored_in_one_line_and_no_value(
     assert "secret" not in caplog.text
 
 
-def test_what_is_wrong_is_still_refused(client: openai.OpenAI):
+def test_wrong_values_are_still_refused(client: openai.OpenAI):
     for wrong, param in (
         ({"n": 0}, "n"),
         ({"n": 11}, "n"),

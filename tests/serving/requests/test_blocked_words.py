@@ -45,11 +45,11 @@ BLOCKED = Message(Code.BLOCKED, {"word": "gun"})
         ("", ""),
     ],
 )
-def test_what_is_found(text: str, found: str):
+def test_blocked_words_are_found(text: str, found: str):
     assert " ".join(BlockedWords(LINES).find(text).split()) == found
 
 
-def test_none_are_blocked_unless_said():
+def test_no_words_are_blocked_by_default():
     assert BlockedWords().find("a gun") == ""
 
 

@@ -25,7 +25,7 @@ def test_from_the_first_step_on():
     assert told([(1, 0.0), (2, 2.0), (3, 4.0), (5, 8.0), (10, 18.0)]) == [None, None, 14, 10, 0]
 
 
-def test_who_comes_late_learns_it_from_what_is_left():
+def test_a_late_follower_gets_an_estimate_from_the_steps_left():
     assert told([(6, 50.0), (7, 51.0), (8, 52.0)]) == [None, None, 2]
 
 

@@ -20,7 +20,7 @@ def filled(pushes: list[tuple[str, str]]) -> FairQueue[Item]:
 
 @settings(deadline=None)
 @given(PUSHES)
-def test_what_goes_in_comes_out_once_and_in_the_order_foretold(pushes: list[tuple[str, str]]):
+def test_every_item_comes_out_once_in_the_order_announced(pushes: list[tuple[str, str]]):
     queue = filled(pushes)
     foretold = list(queue)
     assert len(queue) == len(pushes)
@@ -33,7 +33,7 @@ def test_what_goes_in_comes_out_once_and_in_the_order_foretold(pushes: list[tupl
 
 @settings(deadline=None)
 @given(PUSHES)
-def test_nobody_waits_for_two_turns_of_another(pushes: list[tuple[str, str]]):
+def test_no_visitor_waits_for_two_turns_of_another(pushes: list[tuple[str, str]]):
     order = list(filled(pushes))
     for place, (address, visitor, _) in enumerate(order):
         before = [one for one, *_ in order[:place]]
@@ -100,7 +100,7 @@ def test_empty():
 
 @settings(deadline=None)
 @given(PUSHES, st.integers(0, 30))
-def test_what_is_not_ready_keeps_its_place(pushes: list[tuple[str, str]], least: int):
+def test_an_item_that_is_not_ready_keeps_its_place(pushes: list[tuple[str, str]], least: int):
     queue = filled(pushes)
     ready = [item for item in queue if item[2] >= least]
     others = [item for item in queue if item[2] < least]

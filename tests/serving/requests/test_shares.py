@@ -11,7 +11,7 @@ def test_one_address_cannot_take_everything():
     assert not shares.take("c")
 
 
-def test_what_is_given_back_can_be_taken_again():
+def test_a_share_given_back_can_be_taken_again():
     shares = Shares(4, 2)
     shares.take("a", 2)
     shares.give_back("a", 1)

@@ -221,7 +221,7 @@ def test_nothing_is_cancelled_behind_the_pages_back(page: Page, name: str):
     assert page.client.post(f"/gradio_api/{name}", json=body).status_code == 404
 
 
-def test_a_session_that_is_gone_is_told_so_without_a_traceback(
+def test_a_missing_session_is_reported_without_a_traceback(
     page: Page, caplog: pytest.LogCaptureFixture
 ):
     answer = page.client.get("/gradio_api/queue/data?session_hash=gone")
@@ -422,7 +422,7 @@ def test_the_same_picture_of_two_visitors_is_two_files(page: Page):
     assert Path(other).read_bytes() == b"a picture"
 
 
-def test_what_nobody_has_read_is_removed(page: Page, monkeypatch: pytest.MonkeyPatch):
+def test_unread_uploads_are_removed(page: Page, monkeypatch: pytest.MonkeyPatch):
     page.upload()
     monkeypatch.setattr(uploads, "KEPT_S", -1.0)
     left = Path(page.upload(b"another"))

@@ -54,7 +54,7 @@ class Shop:
         return answer.status_code, answer.json()
 
 
-async def test_what_comes_again_gets_the_same_answer():
+async def test_a_repeated_call_gets_the_same_answer():
     shop = Shop()
     assert await shop.buy("?once=a&seed=1") == (201, [1, "tea"])
     assert await shop.buy("?once=a&seed=1") == (201, [1, "tea"])

@@ -89,7 +89,7 @@ def wrong(code: Code, value: Any, low: float, high: float) -> str:
 
 
 @pytest.mark.parametrize("language", OTHERS)
-def test_it_has_every_word(language: str):
+def test_a_language_has_every_text(language: str):
     own, english = names(i18n.LANGUAGES[language]), names(en)
     assert own.keys() == english.keys()
     for name, word in english.items():
@@ -108,7 +108,7 @@ def test_every_style_has_a_name():
 
 
 @pytest.mark.parametrize("language", OTHERS)
-def test_it_says_as_much(language: str):
+def test_a_text_has_the_same_values_in_every_language(language: str):
     own = sentences(i18n.LANGUAGES[language])
     for name, english in sentences(en).items():
         sample = [SAMPLES[each] for each in inspect.signature(getattr(en, name)).parameters]
@@ -158,7 +158,7 @@ def test_large_whole_numbers_have_all_their_digits(language: str):
 
 
 @pytest.mark.parametrize("seed", [2**32, 1e10, 1e22])
-def test_so_has_a_seed_that_nobody_can_draw(seed: float):
+def test_a_seed_out_of_range_is_quoted_with_all_its_digits(seed: float):
     request = Request("a red star", None, 5.0, 4, seed)  # type: ignore[arg-type]
     with pytest.raises(RequestError) as refused:
         admission.check(request, MODEL, BlockedWords())

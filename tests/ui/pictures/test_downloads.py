@@ -68,7 +68,7 @@ def test_nothing_else_has_an_address(path: Path):
     assert [answer.status_code for answer in get(*addresses)] == [404] * len(addresses)
 
 
-def test_settings_with_no_room_in_a_jpeg_are_said_to_have_none(path: Path):
+def test_settings_too_long_for_a_jpeg_are_refused(path: Path):
     path.write_bytes(picture("x" * 40_000))
     base = f"/pictures/{path.parent.name}/a-star-7"
     jpeg, webp = get(f"{base}.jpg", f"{base}.webp")

@@ -34,7 +34,7 @@ def test_the_open_picture_has_its_own_settings():
     assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8" in text
 
 
-def test_of_a_variation_there_are_no_further_ones():
+def test_a_variation_cannot_be_varied_again():
     variation = replace(SETTINGS[0], variation_seed=3, variation_strength=0.5)
     _, _, varying, *_ = opened(0, [replace(PICTURES[0], settings=variation)])
     assert not varying.visible
@@ -47,7 +47,7 @@ def test_a_picture_without_settings_has_no_panel(index: int):
     assert (text, chosen) == ("", None)
 
 
-def test_used_settings_are_said_to_be_in_place():
+def test_using_settings_shows_a_note():
     *fields, strip = picture_panel.apply(SETTINGS[0], MODEL)
     assert fields[5:8] == [False, 7, False]
     assert i18n.TAKEN_OVER in strip

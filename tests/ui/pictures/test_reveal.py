@@ -71,7 +71,7 @@ def test_there_and_back(shown: list[Picture]):
     assert hidden[1].caption == shown[1].caption
 
 
-def test_who_wants_files_without_settings_gets_such(shown: list[Picture]):
+def test_files_without_settings_stay_without_them(shown: list[Picture]):
     revealed = reveal.exchange(shown, 1, BARE)
     assert metadata.read(revealed[1].path) is None
     assert revealed[1].settings.prompt == "a red star"
@@ -80,7 +80,7 @@ def test_who_wants_files_without_settings_gets_such(shown: list[Picture]):
     assert inside[1].other == revealed[1].other
 
 
-def test_what_is_gone_is_said(shown: list[Picture]):
+def test_a_picture_that_is_gone_is_refused(shown: list[Picture]):
     for index in (0, 2):  # one without another version, and one that does not exist
         with pytest.raises(RequestError, match="no longer kept"):
             reveal.exchange(shown, index, WITH_SETTINGS)
