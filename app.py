@@ -127,7 +127,7 @@ def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Op
 
 def _leave(status: int) -> NoReturn:
     """End the process without joining its threads: a device may block one for ever."""
-    log.warning("Something still runs that does not stop; it is left to end with the process")
+    log.warning("A task did not stop in time; it ends with the process")
     scratch.remove_made()
     logging.shutdown()
     sys.stdout.flush()

@@ -191,7 +191,7 @@ class Replica:
             try:
                 self._demand = front_end.meet.remote(self._url).result(timeout_s=10)
             except Exception as error:  # the next announcement may succeed
-                log.warning("The front-end cannot be told of %s: %r", self._url, error)
+                log.warning("Telling the front-end about %s failed: %r", self._url, error)
 
     async def __del__(self) -> None:
         """Finish the requests being drawn and stop the server; Ray calls this."""

@@ -144,5 +144,5 @@ def read_keys(flag: str, file: Path | None) -> list[str]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{flag}: {file} cannot be read: {error}") from error
     if not keys:
-        raise ValueError(f"{flag}: {file} has no keys; one a line is needed")
+        raise ValueError(f"{flag}: {file} has no keys; write one on each line")
     return keys

@@ -9,7 +9,7 @@ from typing import Any
 from serving.generator import Request
 
 
-def about(request: Request) -> dict[str, Any]:
+def log_fields(request: Request) -> dict[str, Any]:
     """Return the `extra` of a log message about a request: its id, and nothing of its content."""
     return {"fields": {"request_id": request.id}}
 

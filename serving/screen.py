@@ -22,5 +22,5 @@ def find(name: str) -> "Screen":
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"--screen: {name} cannot be used: {reason}") from error
     if not callable(found):
-        raise InputError(f"--screen: {name} cannot be used: {found!r} is no function")
+        raise InputError(f"--screen: {name} cannot be used: {found!r} is not a function")
     return cast("Screen", found)

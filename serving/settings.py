@@ -58,8 +58,8 @@ def _size(text: str) -> tuple[int, int]:
 
 def _origin(text: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", text):
-        shown = re.sub(r"//.*@", "//...@", text)  # a password stays out of the log
-        raise ValueError(f"{shown!r} is not possible; an origin such as https://example.org is")
+        masked = re.sub(r"//.*@", "//...@", text)  # a password stays out of the log
+        raise ValueError(f"{masked!r} is not possible; an origin such as https://example.org is")
     return text
 
 
@@ -111,12 +111,12 @@ def _setting(
         ge: the lowest value of a whole number.
         le: the highest value of a whole number.
     """
-    shown = {"section": section, "default_text": default_text, "on_space": on_space}
+    documented = {"section": section, "default_text": default_text, "on_space": on_space}
     return Field(
         default,
         description=description,
         validation_alias=aliases,
-        json_schema_extra={"shown": shown},
+        json_schema_extra={"documented": documented},
         ge=ge,
         le=le,
     )
@@ -300,7 +300,7 @@ class Options(BaseSettings):
         cls, value: str | None, others: ValidationInfo
     ) -> str | None:
         if value and others.data.get("backend_urls"):
-            raise ValueError("pictures are screened where they are drawn: at --backend-urls")
+            raise ValueError("--screen cannot be combined with --backend-urls; set it at the instances that draw")
         return value
 
     @classmethod
@@ -384,18 +384,18 @@ def described() -> list[Setting]:
     """Return all settings that have a flag, in the order of their declaration."""
     settings: list[Setting] = []
     for name, field in Options.model_fields.items():
-        shown = _shown(field)
-        if shown is None:
+        documented = _documented(field)
+        if documented is None:
             continue
         description = f"{field.description}"
         if field.annotation is int:
             description += " From {} to {}.".format(*_bounds(field))
-        default = shown["default_text"] or _text(field.default)
-        if shown["on_space"] is not None:
-            default += f"; {_text(shown['on_space'])} on a Hugging Face Space"
+        default = documented["default_text"] or _text(field.default)
+        if documented["on_space"] is not None:
+            default += f"; {_text(documented['on_space'])} on a Hugging Face Space"
         settings.append(
             Setting(
-                shown["section"] or settings[-1].section,
+                documented["section"] or settings[-1].section,
                 name,
                 _flag(name),
                 name.upper(),
@@ -407,21 +407,21 @@ def described() -> list[Setting]:
     return settings
 
 
-def _shown(field: FieldInfo) -> dict[str, Any] | None:
+def _documented(field: FieldInfo) -> dict[str, Any] | None:
     """Return the arguments that `_setting` was given, or None for a field without a flag."""
     extra = field.json_schema_extra
-    return dict[str, Any](extra)["shown"] if isinstance(extra, dict) else None
+    return dict[str, Any](extra)["documented"] if isinstance(extra, dict) else None
 
 
 def _defaults(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that differ on a Hugging Face Space, if this is one."""
     if "space_id" not in variables:
         return {}
-    found = {name: _shown(field) for name, field in Options.model_fields.items()}
+    found = {name: _documented(field) for name, field in Options.model_fields.items()}
     return {
-        name: shown["on_space"]
-        for name, shown in found.items()
-        if shown and shown["on_space"] is not None
+        name: documented["on_space"]
+        for name, documented in found.items()
+        if documented and documented["on_space"] is not None
     }
 
 

@@ -20,8 +20,8 @@ from serving.messages import Code, Message
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
-_SAY_S = 30.0
+_POLL_S = 1.0
+_REPEAT_S = 30.0
 
 
 class _Server(uvicorn.Server):
@@ -50,14 +50,14 @@ async def wait_for_model(
     waiting = _Server(at)
     with _collecting():
         serving = asyncio.create_task(waiting.serve())
-        looking = asyncio.create_task(_look(client, urls))
+        asking = asyncio.create_task(_first_model(client, urls))
         try:
-            await asyncio.wait([serving, looking], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([serving, asking], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 raise SystemExit(waiting.status)
-            return looking.result()
+            return asking.result()
         finally:
-            looking.cancel()
+            asking.cancel()
             waiting.should_exit = True
             await serving
 
@@ -74,16 +74,16 @@ def _collecting() -> Iterator[None]:
             gc.disable()
 
 
-async def _look(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:
+async def _first_model(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:
     """Ask the instances in turn until one is ready, and return its model."""
-    said: dict[str, float] = {}
+    logged: dict[str, float] = {}
     while True:
         for url in urls:
             try:
                 return (await fetch_model(client, url))[0]
             except BackendError as error:
-                _say(said, f"Waiting for {url}: it {error}")
-        await asyncio.sleep(_LOOK_S)
+                _log_seldom(logged, f"Waiting for {url}: it {error}")
+        await asyncio.sleep(_POLL_S)
 
 
 def config(host: str, port: int) -> uvicorn.Config:
@@ -104,9 +104,9 @@ def config(host: str, port: int) -> uvicorn.Config:
     return server.config(app, host, port)
 
 
-def _say(said: dict[str, float], message: str) -> None:
-    """Log a message, at most every `_SAY_S` seconds."""
+def _log_seldom(logged: dict[str, float], message: str) -> None:
+    """Log a message, at most every `_REPEAT_S` seconds."""
     now = asyncio.get_running_loop().time()
-    if now - said.get(message, -_SAY_S) >= _SAY_S:
-        said[message] = now
+    if now - logged.get(message, -_REPEAT_S) >= _REPEAT_S:
+        logged[message] = now
         log.info(message)

@@ -337,7 +337,7 @@ class Drawing:
                             moved = time.monotonic()
                             yield _running(status.progress(done, total, left_s))
                     case Preview(looks):
-                        yield _running(looks=status.looks(looks))
+                        yield _running(looks=status.previews(looks))
                     case Image():
                         images.append(event)
                     case Done():

@@ -11,7 +11,7 @@ from ui.events import AT_ONCE
 
 USUAL = ""  # the choice's value for the model's own size
 # Time between two checks for sizes that are not available yet.
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def parse(model: Model, value: str) -> tuple[int, int] | None:
 def layout(model: Model) -> Sizes:
     """Return the choice, which is hidden while there is only one size."""
     choice = gr.Radio(value=USUAL, label=i18n.SIZE, elem_id="size", **_choices(model))
-    return Sizes(choice, gr.Timer(LOOK_SECONDS, active=bool(model.coming_sizes)))
+    return Sizes(choice, gr.Timer(POLL_SECONDS, active=bool(model.coming_sizes)))
 
 
 def connect(page: gr.Blocks, sizes: Sizes, generator: Generator) -> None:

@@ -31,13 +31,13 @@ def busy(text: str) -> str:
     )
 
 
-def looks(jpegs: Sequence[bytes]) -> str:
+def previews(jpegs: Sequence[bytes]) -> str:
     """Return previews of the pictures, each in its picture's place."""
     if not jpegs:
         return EMPTY
     sources = (f"data:image/jpeg;base64,{b64encode(jpeg).decode()}" for jpeg in jpegs)
     images = "".join(f'<img src="{source}" alt="" decoding="sync">' for source in sources)
-    return f'<div role="img" aria-label="{escape(i18n.LOOKS)}">{images}</div>'
+    return f'<div role="img" aria-label="{escape(i18n.PREVIEWS)}">{images}</div>'
 
 
 def length(length: Length | None) -> str:

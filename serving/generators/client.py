@@ -104,21 +104,21 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
     if status == 508:
         raise LoopError(str(Message(Code.LOOP)))
     if status != 200:
-        raise BackendError(f"answers {status}, not 200", "refused")
+        raise BackendError(f"answers with status {status}, not 200", "refused")
     try:
         found = _ANSWER.validate_json(content)
     except ValidationError as error:
-        said = f"does not say what it draws with: {_about(error)}"
-        raise BackendError(said, "nonsense") from error
+        message = f"does not describe its model: {_describe(error)}"
+        raise BackendError(message, "nonsense") from error
     if found.load.stuck:  # its requests begin again elsewhere, as after a loss
-        raise BackendError("has devices that say nothing any more", "lost")
+        raise BackendError("has devices that stopped responding", "lost")
     if not found.load.accepting:
-        raise BackendError("takes in nothing at the moment", "stopping")
+        raise BackendError("accepts no requests at the moment", "stopping")
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
     return Model(**fields), found.load
 
 
-def _about(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     """Describe in one line what is missing or wrong; older instances do not send every field."""
     wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     return ", ".join(wrong)[:200]
@@ -156,7 +156,7 @@ async def _content(answer: httpx.Response) -> bytes:
     async for chunk in answer.aiter_raw():
         content += chunk
         if len(content) > _MAX_ANSWER_BYTES:
-            raise BackendError("answers without an end", "nonsense")
+            raise BackendError("sends an endless answer", "nonsense")
     return bytes(content)
 
 
@@ -170,7 +170,7 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
             line.clear()
         line += rest
         if len(line) > _MAX_LINE_BYTES:
-            raise BackendError("sends a line without an end", "nonsense")
+            raise BackendError("sends an endless line", "nonsense")
 
 
 async def stream(
@@ -208,8 +208,8 @@ async def stream(
     except httpx.HTTPError as error:
         raise BackendError(f"was lost: {error!r}", "lost") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise BackendError(f"answers nonsense: {str(error)[:200]}", "nonsense") from error
-    raise BackendError("stopped in mid-request", "lost")
+        raise BackendError(f"sends an invalid answer: {str(error)[:200]}", "nonsense") from error
+    raise BackendError("closed the connection before the request ended", "lost")
 
 
 def _refusal(status: int, content: bytes) -> Error:
@@ -220,9 +220,9 @@ def _refusal(status: int, content: bytes) -> Error:
         message = schemas.to_message(str(error["message"]), code, params)
         return Error(ErrorKind(error["code"]), message)
     except (ValueError, KeyError, TypeError, RecursionError) as cause:
-        raise BackendError(f"answers {status}, and not why", "nonsense") from cause
+        raise BackendError(f"answers with status {status} and no reason", "nonsense") from cause
 
 
 def _retry_after_s(headers: httpx.Headers) -> float | None:
-    said = headers.get("retry-after", "")
-    return float(said) if re.fullmatch(r"[0-9]{1,9}", said) else None
+    value = headers.get("retry-after", "")
+    return float(value) if re.fullmatch(r"[0-9]{1,9}", value) else None

@@ -31,7 +31,7 @@ def check(event: Event, record: Record, model: Model) -> None:
         case Preview(jpegs) if not (
             1 <= len(jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in jpegs)
         ):
-            raise BackendError("sends a preview that is none", "nonsense")
+            raise BackendError("sends an invalid preview", "nonsense")
         case Done() if record.images < wanted:
             raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
 
@@ -41,11 +41,11 @@ def _check_image(image: Image, record: Record, wanted: int, model: Model) -> Non
     request = record.request
     seeds = picture_seeds(request.seed, wanted, request.variation_strength)
     if not (0 <= image.index < wanted and image.png.startswith(_PNG)):
-        raise BackendError(f"sends a picture {image.index} that is none", "nonsense")
+        raise BackendError(f"sends an invalid picture {image.index}", "nonsense")
     if not _may_be_unblurred(image, record):
-        raise BackendError("sends a picture unblurred that is not to be", "nonsense")
+        raise BackendError("sends an unblurred picture that was not asked for", "nonsense")
     if image.seed != seeds[image.index] or not _are_settings(image.settings):
-        raise BackendError("sends a picture of another seed, or without settings", "nonsense")
+        raise BackendError("sends a picture with a wrong seed or without settings", "nonsense")
     # An instance may be replaced between two health checks.
     drawn_with = image.settings["model"], image.settings["revision"]
     if drawn_with != (model.name, model.revision):

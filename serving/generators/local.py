@@ -28,7 +28,7 @@ from serving.generator import (
     Step,
 )
 from serving.generators.previews import Previews
-from serving.logs import about
+from serving.logs import log_fields
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
@@ -202,8 +202,8 @@ def _generate(
     def on_step(done: int, total: int, _latents: object) -> None:
         publish(Step(done, total))
 
-    def on_preview(look: Callable[[], np.ndarray]) -> None:
-        if jpegs := previews.make(look):
+    def on_preview(decode: Callable[[], np.ndarray]) -> None:
+        if jpegs := previews.make(decode):
             publish(Preview(jpegs[: request.images]))
 
     try:
@@ -231,7 +231,7 @@ def _generate(
 
 
 def _failed(request: Request, error: Exception) -> Error:
-    log.error("A request failed", exc_info=error, extra=about(request))
+    log.error("A request failed", exc_info=error, extra=log_fields(request))
     if isinstance(error, ScreenError):
         return Error(ErrorKind.FAILED, Message(Code.UNSCREENED))
     # XLA has no exception type for this; its message has this word on every platform.

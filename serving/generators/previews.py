@@ -20,16 +20,16 @@ class Previews:
         self._clock = clock
         self._due = clock()
 
-    def make(self, look: Callable[[], np.ndarray]) -> tuple[bytes, ...]:
+    def make(self, decode: Callable[[], np.ndarray]) -> tuple[bytes, ...]:
         """Return previews as JPEG files, or () if it is too soon after the last ones.
 
         Args:
-            look: returns the pictures, `[images, h, w, 3]` uint8; not called if it is too soon.
+            decode: returns the pictures, `[images, h, w, 3]` uint8; not called if it is too soon.
         """
         began = self._clock()
         if began < self._due:
             return ()
-        files = tuple(_jpeg(picture) for picture in look())
+        files = tuple(_jpeg(picture) for picture in decode())
         ended = self._clock()
         self._due = ended + max(PAUSE_S, (ended - began) / SHARE)
         return files

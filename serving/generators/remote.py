@@ -31,7 +31,7 @@ from serving.generators.client import (
 )
 from serving.generators.compatibility import check
 from serving.http import schemas
-from serving.logs import about
+from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import admission
@@ -133,7 +133,7 @@ class RemoteGenerator(RequestLifecycle):
     ) -> None:
         self._client = client
         self._backends = [Backend(url) for url in urls]
-        self._looking: set[asyncio.Task[None]] = set()
+        self._watching: set[asyncio.Task[None]] = set()
         self._again: dict[str, _PutOff] = {}
         self._begun_with: dict[str, Model] = {}  # by the id of a request
         super().__init__(model, limits, rates, observer)
@@ -141,22 +141,22 @@ class RemoteGenerator(RequestLifecycle):
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         await super().close(within_s)
-        for looking in self._looking:
-            looking.cancel()
+        for watching in self._watching:
+            watching.cancel()
         await self._client.aclose()
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
         for backend in self._backends:
-            self._look(backend)
+            self._watch(backend)
 
     def add(self, url: str) -> None:
         """Add an instance, which is used until it is silent for long; ignore one already added."""
         if all(backend.url != url for backend in self._backends):
-            log.info("%s has come", url)
+            log.info("Found the instance %s", url)
             backend = Backend(url, stays=False, healthy=False)  # until its first check
             self._backends.append(backend)
-            self._look(backend)
+            self._watch(backend)
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
@@ -195,7 +195,7 @@ class RemoteGenerator(RequestLifecycle):
                 await self._draw_at(backend, record, attempt)
                 return
             except BackendError as error:
-                log.warning("%s %s", backend.url, error, extra=about(record.request))
+                log.warning("%s %s", backend.url, error, extra=log_fields(record.request))
                 if record.ending:  # it is over: do not begin it again
                     return
                 if error.reason in _PASSING:
@@ -323,7 +323,7 @@ class RemoteGenerator(RequestLifecycle):
                         backend.drawing.discard(request.id)
                         self._free(record)
         except TimeoutError as error:
-            raise BackendError("does not answer any more", "silent") from error
+            raise BackendError("stopped responding", "silent") from error
         except BackendError as error:
             if error.reason not in _PASSING:
                 backend.healthy = False
@@ -332,25 +332,25 @@ class RemoteGenerator(RequestLifecycle):
             backend.drawing.discard(request.id)
             del backend.streams[request.id]
 
-    def _look(self, backend: Backend) -> None:
-        looking = asyncio.create_task(self._keep_looking(backend))
-        self._looking.add(looking)
-        looking.add_done_callback(self._looking.discard)
+    def _watch(self, backend: Backend) -> None:
+        watching = asyncio.create_task(self._keep_watching(backend))
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
 
-    async def _keep_looking(self, backend: Backend) -> None:
+    async def _keep_watching(self, backend: Backend) -> None:
         while backend.stays or backend.silent < LAST_LOOKS:
             try:
-                await self._look_at(backend)
+                await self._refresh(backend)
             except Exception as error:  # the checks must go on
-                log.error("%s cannot be looked at", backend.url, exc_info=error)
+                log.error("%s cannot be checked", backend.url, exc_info=error)
                 backend.healthy, backend.model = False, None
             self._follow_most()
             self._begin_next()
             await asyncio.sleep(HEALTH_S)
-        log.info("%s is forgotten", backend.url)
+        log.info("Removed the instance %s", backend.url)
         self._backends.remove(backend)
 
-    async def _look_at(self, backend: Backend) -> None:
+    async def _refresh(self, backend: Backend) -> None:
         try:
             model, load = await fetch_model(self._client, backend.url)
         except (BackendError, LoopError) as error:
@@ -380,8 +380,8 @@ class RemoteGenerator(RequestLifecycle):
         that is silent for the first time counts only for the current model.
         """
         own = _without_sizes(self.model)
-        told = [(each, _without_sizes(each.model)) for each in self._backends if each.model]
-        counts = Counter(model for each, model in told if each.healthy or model == own)
+        known = [(each, _without_sizes(each.model)) for each in self._backends if each.model]
+        counts = Counter(model for each, model in known if each.healthy or model == own)
         undecided = sum(each.undecided for each in self._backends)
         # A tie goes to a model that draws the same pictures, then to the one that comes first.
         rank = {model: (count, not differences(model, own)) for model, count in counts.items()}
@@ -396,7 +396,7 @@ class RemoteGenerator(RequestLifecycle):
         replaced, self.model = self.model, model
         self.model = replace(model, **self._sizes())
         others = differences(model, replaced) or "with other defaults"
-        log.warning("The instances draw with another model now: %s", others)
+        log.warning("The instances have changed their model: %s", others)
         self._observer.watch(self.model, lambda: self.load)
         for record in list(self._queue):
             self._end_if_impossible(record)

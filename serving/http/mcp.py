@@ -115,18 +115,18 @@ class McpServer:
         left_out = ""
         async with aclosing(self._generator.events(request.id)) as events:
             async for event in events:
-                await self._tell(event)
+                await self._report(event)
                 if isinstance(event, Image):
                     images.append(event)
                 elif isinstance(event, Error):
                     raise as_refusal(event)
                 elif isinstance(event, Done):
                     left_out = event.truncated
-        about = {"seeds": [image.seed for image in images], "left_out": left_out}
-        text = types.TextContent(type="text", text=json.dumps(about))
-        return [*map(_picture, images), text], about
+        summary = {"seeds": [image.seed for image in images], "left_out": left_out}
+        text = types.TextContent(type="text", text=json.dumps(summary))
+        return [*map(_picture, images), text], summary
 
-    async def _tell(self, event: Event) -> None:
+    async def _report(self, event: Event) -> None:
         """Report a step to the client if it asked for progress."""
         context = self._server.request_context
         token = context.meta.progressToken if context.meta else None

@@ -43,7 +43,7 @@ from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.errors import as_refusal, error_body
 from serving.http.openai_files import LIFETIME_S, Files
-from serving.logs import about
+from serving.logs import log_fields
 from serving.messages import Code, Message
 
 T = TypeVar("T")
@@ -162,7 +162,9 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         )
         parts = list(_parts(request, wanted, model.images_per_request))
         if ignored := _ignored(body, model.name):
-            log.info("Ignored in an OpenAI request: %s", ", ".join(ignored), extra=about(parts[0]))
+            log.info(
+                "Ignored in an OpenAI request: %s", ", ".join(ignored), extra=log_fields(parts[0])
+            )
         await generator.submit(parts[0])
         # Follow it before the answer begins: it may end, and be forgotten, in between.
         events = _drawn(generator, model, parts, generator.events(parts[0].id))
@@ -201,7 +203,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     @routes.get("/models")
     async def models() -> dict[str, Any]:
         """List the model that is served."""
-        return {"object": "list", "data": [_about_model(generator.model, started_at)]}
+        return {"object": "list", "data": [_describe_model(generator.model, started_at)]}
 
     @routes.get("/models/{model:path}")  # the name of a model on the Hub has a slash
     async def one_model(model: str) -> dict[str, Any]:
@@ -210,12 +212,12 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
             params = {"field": "model", "value": model, "choices": [generator.model.name]}
             message = Message(Code.UNKNOWN_CHOICE, params)
             raise RequestError(message, ErrorKind.UNKNOWN, field="model")
-        return _about_model(generator.model, started_at)
+        return _describe_model(generator.model, started_at)
 
     return routes
 
 
-def _about_model(model: Model, started_at: int) -> dict[str, Any]:
+def _describe_model(model: Model, started_at: int) -> dict[str, Any]:
     owner, slash, _ = model.name.partition("/")
     owned_by = owner if slash else "local"
     return {"id": model.name, "object": "model", "created": started_at, "owned_by": owned_by}

@@ -163,10 +163,10 @@ def to_event(name: str, data: str) -> Event:
         ValueError: if they are not a valid event.
     """
     if name not in _READERS:
-        raise ValueError(f"an event of the unknown kind {name[:40]!r}")
+        raise ValueError(f"the event {name[:40]!r} is unknown")
     fields = json.loads(data)
     if not isinstance(fields, dict):
-        raise ValueError(f"an event {name!r} without fields")
+        raise ValueError(f"the event {name!r} has no fields")
     for each in _FILES & fields.keys():
         fields[each] = _each(partial(base64.b64decode, validate=True), fields[each])
     if name == "error":

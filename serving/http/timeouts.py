@@ -57,7 +57,7 @@ class PatientProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Start to watch whether the client reads what it is sent."""
         super().pause_writing()
-        self._look_later()
+        self._check_later()
 
     def resume_writing(self) -> None:
         """Stop watching the client, unless the connection is closing."""
@@ -80,23 +80,23 @@ class PatientProtocol(H11Protocol):
 
     def _close(self) -> None:
         self.transport.close()  # after the buffer is sent
-        self._look_later()
+        self._check_later()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         if self._watch:
             self._watch.cancel()
         if unsent := self.transport.get_write_buffer_size():
-            self._watch = self.loop.call_later(TAKE_WITHIN_S, self._look, unsent)
+            self._watch = self.loop.call_later(TAKE_WITHIN_S, self._check, unsent)
 
-    def _look(self, before: int) -> None:
+    def _check(self, before: int) -> None:
         """Close the connection unless the client read `TAKE_AT_LEAST` bytes, or the whole buffer.
 
-        `before`: bytes that were buffered at the last look.
+        `before`: bytes that were buffered at the last check.
         """
         if self.transport.get_write_buffer_size() > max(0, before - TAKE_AT_LEAST):
             self.transport.abort()
         else:
-            self._look_later()
+            self._check_later()
 
 
 class PatientBodies:

@@ -51,10 +51,10 @@ def _pattern(line: str, number: int) -> re.Pattern[str]:
         try:
             return re.compile(line[1:-1], re.IGNORECASE)
         except re.error as error:
-            raise ValueError(f"line {number}: {line} is no regular expression: {error}") from error
+            raise ValueError(f"line {number}: {line} is not a regular expression: {error}") from error
     words = _plain(line).split()
     if not words:
-        raise ValueError(f"line {number}: there is no word in it")
+        raise ValueError(f"line {number}: it contains no word")
     pattern = r"\s+".join(map(re.escape, words))
     return re.compile(_edge(words[0][0], r"(?<!\w)") + pattern + _edge(words[-1][-1], r"(?!\w)"))
 

@@ -16,7 +16,7 @@ from serving.generator import (
     RequestError,
     Started,
 )
-from serving.logs import about
+from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.admission import check
@@ -185,7 +185,7 @@ class RequestLifecycle(ABC):
             task = self._tasks[request_id] = asyncio.create_task(self._run(record))
             # A callback, not the end of `_run`: a task cancelled before it begins never runs.
             task.add_done_callback(lambda _, record=record: self._over(record))
-        self._tell_places()
+        self._announce_positions()
 
     def _has_room(self) -> bool:
         most = self._parallel + _MAX_FINISHING
@@ -197,7 +197,7 @@ class RequestLifecycle(ABC):
             if not record.ending:  # it may have been stopped before it began
                 await self._draw(record)
         except Exception as error:  # one request must not hurt the next
-            log.error("A request failed", exc_info=error, extra=about(record.request))
+            log.error("A request failed", exc_info=error, extra=log_fields(record.request))
             self._registry.end(record, ErrorKind.FAILED, Message(Code.FAILED))
 
     def _over(self, record: Record) -> None:
@@ -215,10 +215,10 @@ class RequestLifecycle(ABC):
         self._queue.remove(request.address, request.visitor, record)
         self._stop(record)
         if not self._closing:
-            self._tell_places()
+            self._announce_positions()
         self._observer.ended(record)
 
-    def _tell_places(self) -> None:
+    def _announce_positions(self) -> None:
         wait_s = self._until_free_s()
         for position, record in enumerate(self._queue, start=1):
             self._registry.publish(record, Queued(position, wait_s))

@@ -57,7 +57,7 @@ def test_blocked_words_that_cannot_be_used(tmp_path: Path):
     [
         ("nowhere.at_all:look", "ModuleNotFoundError: No module named 'nowhere'"),
         ("tests.screens:look", "AttributeError: module 'tests.screens' has no attribute 'look'"),
-        ("tests.screens:NOT_A_FUNCTION", "'a text' is no function"),
+        ("tests.screens:NOT_A_FUNCTION", "'a text' is not a function"),
     ],
 )
 def test_a_screen_that_cannot_be_used(function: str, said: str):
@@ -175,7 +175,7 @@ def test_ends_though_its_devices_are_stuck(tmp_path: Path):
     log = tmp_path / "log"
     with drawing(["-m", "tests.fake_pipeline", "--stop-within", "0"], log) as instance:
         assert instance.stop(120) == 0
-    assert "Something still runs that does not stop" in log.read_text()
+    assert "A task did not stop in time" in log.read_text()
 
 
 def test_a_second_ctrl_c_waits_for_no_drawing(tmp_path: Path):

@@ -401,7 +401,7 @@ def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
     said = [update.looks for update in updates if update.looks != gr.skip()]
     looks, cleared = said
     assert re.findall('base64,([^"]+)', looks) == ["bG9vayAw", "bG9vayAx"]
-    assert f'aria-label="{i18n.LOOKS}"' in looks
+    assert f'aria-label="{i18n.PREVIEWS}"' in looks
     assert cleared == status.EMPTY
     assert updates[-1].looks == status.EMPTY
 

@@ -30,7 +30,7 @@ SEVERAL_INFO = "Jede Zeile der Beschreibung ergibt ein eigenes Bild."
 EMBED = "Einstellungen in den Bilddateien speichern"
 EMBED_INFO = "Wer eine Datei hat, kann sie lesen."
 GALLERY = "Bilder"
-LOOKS = "Vorschau der Bilder"
+PREVIEWS = "Vorschau der Bilder"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Alle herunterladen"}
 # Texts that Gradio itself shows; # stands for a number.

@@ -31,7 +31,7 @@ SEVERAL_INFO = "Each line of the prompt becomes a picture of its own."
 EMBED = "Save settings in the picture files"
 EMBED_INFO = "Anyone who has a file can read them."
 GALLERY = "Pictures"
-LOOKS = "Preview of the pictures"
+PREVIEWS = "Preview of the pictures"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Download All"}
 # Texts that Gradio itself shows; # stands for a number.

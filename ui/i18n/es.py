@@ -30,7 +30,7 @@ SEVERAL_INFO = "Cada línea de la descripción da una imagen propia."
 EMBED = "Guardar los ajustes en los archivos"
 EMBED_INFO = "Quien tenga un archivo puede leerlos."
 GALLERY = "Imágenes"
-LOOKS = "Vista previa de las imágenes"
+PREVIEWS = "Vista previa de las imágenes"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Descargar todo"}
 # Texts that Gradio itself shows; # stands for a number.

@@ -30,7 +30,7 @@ SEVERAL_INFO = "Chaque ligne de la description donne une image à part."
 EMBED = "Enregistrer les réglages dans les fichiers"
 EMBED_INFO = "Quiconque a un fichier peut les lire."
 GALLERY = "Images"
-LOOKS = "Aperçu des images"
+PREVIEWS = "Aperçu des images"
 # Texts of Gradio's own that it has only in English, by its key.
 GRADIOS = {"common.download_all": "Tout télécharger"}
 # Texts that Gradio itself shows; # stands for a number.

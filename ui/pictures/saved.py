@@ -40,8 +40,8 @@ class Picture:
     @property
     def caption(self) -> str:
         """Return the caption, in the visitor's language."""
-        said = self.settings
-        return i18n.caption(self.prompt, said.seed or 0, said.variation_seed, self.blurred)
+        seed, variation_seed = self.settings.seed or 0, self.settings.variation_seed
+        return i18n.caption(self.prompt, seed, variation_seed, self.blurred)
 
 
 def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
@@ -50,17 +50,17 @@ def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
     Raises:
         RequestError: if the files cannot be written.
     """
-    said = [settings.of_image(image) for image in images]
-    prompts = [caption or each.prompt for each in said]
+    found = [settings.of_image(image) for image in images]
+    prompts = [caption or each.prompt for each in found]
     named = {
         files.name(prompt, image.seed, each.variation_seed): (
             image.png if embed else metadata.rewritten(image.png, None)
         )
-        for prompt, image, each in zip(prompts, images, said, strict=True)
+        for prompt, image, each in zip(prompts, images, found, strict=True)
     }
     return [
         Picture(path, prompt, each, image.unblurred)
-        for path, prompt, each, image in zip(files.save(named), prompts, said, images, strict=True)
+        for path, prompt, each, image in zip(files.save(named), prompts, found, images, strict=True)
     ]
 
 
@@ -90,11 +90,11 @@ def exchanged(picture: Picture, embed: bool) -> Picture:
     if picture.other is None:
         raise LookupError(picture.path.name)
     remark = None if picture.blurred else metadata.BLURRED
-    said = replace(picture.settings, safety_checker=remark)
-    shown = picture.path.read_bytes()
-    other = metadata.rewritten(picture.other, said if embed else None)
+    changed = replace(picture.settings, safety_checker=remark)
+    current = picture.path.read_bytes()
+    other = metadata.rewritten(picture.other, changed if embed else None)
     [path] = files.save({picture.path.name: other})
-    return replace(picture, path=path, settings=said, other=shown)
+    return replace(picture, path=path, settings=changed, other=current)
 
 
 def for_gallery(pictures: Sequence[Picture]) -> list[tuple[str, str]]:

@@ -378,14 +378,14 @@ def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
             await generator.submit(wanted[1])
             drawn = [event async for event in generator.events(wanted[1].id)]
             site.stop()
-            while "is forgotten" not in caplog.text:
+            while "Removed the instance" not in caplog.text:
                 await asyncio.sleep(0.01)
         await generator.close(0)
         return [base64.b64encode(event.png).decode() for event in drawn if isinstance(event, Image)]
 
     with serve() as site:
         assert pictures(generate(site)) == asyncio.run(life(site))
-    assert caplog.text.count("has come") == caplog.text.count("is forgotten") == 1
+    assert caplog.text.count("Found the instance") == caplog.text.count("Removed the instance") == 1
 
 
 def test_a_retry_uses_a_new_id():
@@ -455,7 +455,7 @@ def test_no_request_goes_where_its_pictures_would_be_others(
         assert ("started", 2) in [(name, fields.get("attempt")) for name, fields in events]
         assert events[-1][0] == "done"
         assert len(pipe.calls) == 1
-        assert f"The instances draw with another model now: {said[14:]}" in caplog.text
+        assert f"The instances have changed their model: {said[14:]}" in caplog.text
 
 
 def test_an_instance_that_does_not_say_how_it_draws_is_not_used(caplog: pytest.LogCaptureFixture):
@@ -695,7 +695,7 @@ def test_a_rolling_upgrade_is_followed(caplog: pytest.LogCaptureFixture):
         assert post(site, {"prompt": "a", "num_inference_steps": 31}).status_code == 400
         assert post(site, {"prompt": "a", "images": 2}).status_code == 400
         wait_until(lambda: f":{ports[2]} is used again" in caplog.text)
-        assert caplog.text.count("The instances draw with another model now: name 'newer'") == 1
+        assert caplog.text.count("The instances have changed their model: name 'newer'") == 1
 
 
 def test_the_only_instance_is_upgraded():

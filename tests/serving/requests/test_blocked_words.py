@@ -56,9 +56,9 @@ def test_no_words_are_blocked_by_default():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"fine\n/(/\n", "line 2: /(/ is no regular expression"),
+        (b"fine\n/(/\n", "line 2: /(/ is not a regular expression"),
         (b"\xff", "cannot be used"),
-        ("\u200b".encode(), "line 1: there is no word in it"),
+        ("\u200b".encode(), "line 1: it contains no word"),
     ],
 )
 def test_a_file_that_cannot_be_used(content: bytes, said: str, tmp_path: Path):
