@@ -45,33 +45,45 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("prompt", nargs="+", help="one prompt for all pictures, or one for each picture")
     add("--negative", default=None, metavar="TEXT", help="what the pictures should not show")
-    add("--guidance", type=float, default=5.0, metavar="SCALE", help="default 5; 1 or less: none")
-    add("--guidance-until", type=float, default=1.0, metavar="SHARE", help="of the steps, after"
-        " which there is no guidance: quicker, and less obedient; default 1")  # fmt: skip
-    add("--steps", type=int, default=25, help="1 to 50, default 25")
+    add(
+        "--guidance",
+        type=float,
+        default=5.0,
+        metavar="SCALE",
+        help="how closely to follow the prompt; default 5, no guidance at 1 or less",
+    )
+    add("--guidance-until", type=float, default=1.0, metavar="SHARE", help="share of the"
+        " steps with guidance; less is faster, but follows the prompt less; default 1")  # fmt: skip
+    add("--steps", type=int, default=25, help="denoising steps, 1 to 50; default 25")
     add("--seed", type=int, default=0, help="picture i is drawn from seed + i; default 0")
     add("--variation-strength", type=float, default=0.0, metavar="SHARE", help="draw variations of"
-        " the picture of --seed: how far from it, 0 to 1; default 0, not at all")  # fmt: skip
-    add("--variation-seed", type=int, default=0, metavar="SEED", help="variation i leans towards"
-        " the picture of this seed + i; default 0")  # fmt: skip
-    add("--out", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
+        " the picture of --seed, this far from it, 0 to 1; default 0, no variations")  # fmt: skip
+    add("--variation-seed", type=int, default=0, metavar="SEED", help="variation i is drawn from"
+        " this seed + i; default 0")  # fmt: skip
+    add(
+        "--out",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="folder for the files; default: the current one",
+    )
     add("--model", help="folder or Hub id; default: SDXL base 1.0 on an accelerator, else the"
         " bundled miniature")  # fmt: skip
     add("--revision", help="branch, tag or commit on the Hub")
-    add("--height", type=int, help="pixels; default: the checkpoint's own")
-    add("--width", type=int, help="pixels; default: the checkpoint's own")
+    add("--height", type=int, help="in pixels; default: the checkpoint's own")
+    add("--width", type=int, help="in pixels; default: the checkpoint's own")
     add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4")
     add("--scheduler", choices=(*SCHEDULERS,), help="default: the checkpoint's own")
-    add("--safety-checker", choices=("yes", "no"), default="yes", help="blur what the checkpoint's"
-        " safety checker, where it has one, flags; default yes")  # fmt: skip
-    add("--dtype", choices=("float32", "bfloat16"), help="default: by device")
+    add("--safety-checker", choices=("yes", "no"), default="yes", help="blur pictures that the"
+        " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
+    add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--verbose", action="store_true", help="log the stages of startup")
     return parser
 
 
 def _make_folder(folder: Path) -> None:
-    reason = "no folder that can be written to; name another one with --out"
+    reason = "cannot be written to; name another one with --out"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -300,7 +300,7 @@ class Options(BaseSettings):
         cls, value: str | None, others: ValidationInfo
     ) -> str | None:
         if value and others.data.get("backend_urls"):
-            raise ValueError("--screen cannot be combined with --backend-urls; set it at the instances that draw")
+            raise ValueError("set it at the instances that draw, not beside --backend-urls")
         return value
 
     @classmethod

@@ -51,7 +51,8 @@ def _pattern(line: str, number: int) -> re.Pattern[str]:
         try:
             return re.compile(line[1:-1], re.IGNORECASE)
         except re.error as error:
-            raise ValueError(f"line {number}: {line} is not a regular expression: {error}") from error
+            message = f"line {number}: {line} is not a regular expression: {error}"
+            raise ValueError(message) from error
     words = _plain(line).split()
     if not words:
         raise ValueError(f"line {number}: it contains no word")

@@ -101,7 +101,7 @@ def pointed(port: int, at: int) -> Iterator[subprocess.Popen[str]]:
 def test_pointed_at_each_other():
     """The first program waits and answers probes; the second detects the loop and reports it."""
     ports = free_port(), free_port()
-    loop = "app.py: --backend-urls: This instance passes requests on itself"
+    loop = "app.py: --backend-urls: This instance passes requests on;"
     here = f"http://127.0.0.1:{ports[0]}"
     with pointed(*ports) as first:
         wait_until(lambda: answers(f"{here}/healthz"), 300)
