@@ -464,7 +464,7 @@ def test_an_instance_that_does_not_say_how_it_draws_is_not_used(caplog: pytest.L
     answer = http_answer("application/json", json.dumps(older))
     with raw_server(lambda _: answer) as url, front_of(url) as front:
         wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
-    said = "does not say what it draws with: scheduler: Field required, version: Field required"
+    said = "does not describe its model: scheduler: Field required, version: Field required"
     assert f"{url} is not used: {said}" in caplog.text
 
 
