@@ -60,8 +60,16 @@ def main() -> None:
     sys.exit(bool(report["wrong"]))
 
 
-async def run(seconds: float, kill_every_s: float, folder: Path) -> dict[str, Any]:
-    """Run for `seconds`, with logs and temporary files in `folder`."""
+async def run(
+    seconds: float,
+    kill_every_s: float,
+    folder: Path,
+    front_program: Callable[..., list[str]] = front_end,
+) -> dict[str, Any]:
+    """Run for `seconds`, with logs and temporary files in `folder`.
+
+    `front_program` returns the program of the front-end, for URLs of instances and flags.
+    """
     temporary = folder / "temporary"
     temporary.mkdir()
     os.environ["TMPDIR"] = str(temporary)  # for the processes started from here
@@ -70,7 +78,7 @@ async def run(seconds: float, kill_every_s: float, folder: Path) -> dict[str, An
     # Files are deleted so soon that their number is constant from the second quarter on.
     keep = str(max(60, round(seconds / 12)))
     backends = [spared.url, killed.url]
-    front = Instance(front_end(backends, "--keep-files", keep), folder / "front-end.log")
+    front = Instance(front_program(backends, "--keep-files", keep), folder / "front-end.log")
     started = [spared, killed, front]
     try:
         for each in started:

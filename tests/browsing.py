@@ -1,11 +1,13 @@
 """Helpers for tests that open the page in a browser."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from playwright.sync_api import (
     Browser,
+    BrowserContext,
     ConsoleMessage,
     Locator,
     Page,
@@ -17,6 +19,7 @@ from playwright.sync_api import (
     TimeoutError as NotInTime,
 )
 
+from tools.page_states import THREE_FRAMES
 from ui import i18n
 
 # The limits are generous because a busy machine is slow, not wrong.
@@ -37,14 +40,65 @@ def opened(
     unless: str = NO_ERROR,
     **options: Any,
 ) -> Iterator[Page]:
-    """Open the page, and check that it requests nothing from other sites and logs no errors.
+    """Open the page in a browser that was never used; see `_watched`."""
+    with (
+        _context(browser, width, height, **options) as context,
+        _watched(context, address, unless) as page,
+    ):
+        yield page
 
-    Errors that begin with `unless` are ignored.
-    """
+
+class Visitor:
+    """A visitor who comes to pages anew, in a browser that keeps only the files of pages."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self._context = context
+        self._beside: dict[str, Page] = {}  # by address; keeps the address's renderer running
+
+    @classmethod
+    @contextmanager
+    def of(cls, browser: Browser) -> Iterator[Self]:
+        with _context(browser) as context:
+            yield cls(context)
+
+    @contextmanager
+    def at(self, address: str, *, unless: str = NO_ERROR) -> Iterator[Page]:
+        """Open a page, and make the browser forget what it stored when the page is closed.
+
+        See `_watched`.
+        """
+        if address not in self._beside:
+            self._beside[address] = self._context.new_page()
+            self._beside[address].goto(f"{address}/healthz")
+        try:
+            with _watched(self._context, address, unless) as page:
+                yield page
+        finally:
+            for page in self._context.pages:
+                if page not in self._beside.values():
+                    page.close()
+            self._context.clear_permissions()
+            self._beside[address].evaluate("localStorage.clear()")
+
+
+@contextmanager
+def _context(
+    browser: Browser, width: int = 1280, height: int = 800, **options: Any
+) -> Iterator[BrowserContext]:
     # Animations would be rendered by the CPU, which is busy enough.
     options.setdefault("reduced_motion", "reduce")
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(SHOWN_WITHIN_MS)
+    yield context
+    context.close()
+
+
+@contextmanager
+def _watched(context: BrowserContext, address: str, unless: str) -> Iterator[Page]:
+    """Open the page, and check that it requests nothing from other sites and logs no errors.
+
+    Errors that begin with `unless` are ignored.
+    """
     page = context.new_page()
     strangers: list[str] = []
     errors: list[str] = []
@@ -62,7 +116,8 @@ def opened(
         page.goto(address)
     expect(page.locator("#prompt textarea")).to_be_visible()
     yield page
-    context.close()
+    page.close()
+    context.remove_listener("request", sent)
     assert strangers == []
     assert errors == [], errors
 
@@ -95,6 +150,29 @@ def ask_after_a_refusal(page: Page, prompt: str) -> None:
             continue
         return
     raise AssertionError("no press of Enter was taken")
+
+
+def settle(page: Page) -> None:
+    """Wait until the page shows what it has received."""
+    page.evaluate(THREE_FRAMES)
+
+
+def await_answer(page: Page) -> None:
+    """Ask the server something, and wait for the answer: it has heard of all that was sent before.
+
+    The prompt is another one afterwards.
+    """
+    page.locator("#prompt textarea").fill("a star")
+    expect(page.locator("#length")).to_have_text("4 of 77 tokens")
+    settle(page)
+
+
+def wait_until(page: Page, condition: Callable[[], object]) -> None:
+    """Wait until a condition holds; the browser's events arrive meanwhile."""
+    deadline = time.monotonic() + SHOWN_WITHIN_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        page.wait_for_timeout(10)
 
 
 def wait_for_pictures(page: Page) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,8 @@ os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cach
 
 import jax
 
-from tests import compiling, slowly
+from tests import compiling
+from tests.gated import Gate
 from tests.web import PROGRAM, folder_served, served
 
 # Eight simulated devices stand in for an accelerator host. They are set through the configuration
@@ -29,17 +31,30 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 # usual optimisations.
 jax.config.update("jax_disable_most_optimizations", True)
 
-# These files start first, so that no worker is left with a long one while the others are idle.
-LONG = {
-    "test_browser",
-    "test_chaos",
-    "test_flax_pipelines",
-    "test_examples",
-    "test_golden",
-    "test_memory",
-    "test_network",
-    "test_training",
+# Files that one worker runs, because they share what takes long to make: servers, and pipelines.
+TOGETHER = {
+    "servers": (
+        "end_to_end/test_browser",
+        "end_to_end/test_network",
+        "end_to_end/test_memory",
+        "end_to_end/test_visitors",
+        "end_to_end/test_keyboard",
+        "end_to_end/test_accessibility",
+        "end_to_end/test_clients",
+    ),
+    "pipelines": ("pipeline/test_pipeline", "pipeline/runtime/test_compiled"),
 }
+# These start first, in this order, so that no worker is left with a long file at the end.
+LONG = (
+    *TOGETHER["servers"],
+    "tools/test_training",
+    "pipeline/test_golden",
+    *TOGETHER["pipelines"],
+    "benchmarks/test_chaos",
+    "pipeline/compat/test_flax_pipelines",
+    "test_examples",
+    "end_to_end/test_choices",
+)
 
 
 def pytest_configure() -> None:
@@ -52,9 +67,30 @@ def pytest_configure() -> None:
             jax.devices()
 
 
+def name_of(path: str) -> str:
+    """Return a test file's path below this folder, without its suffix."""
+    return path.rpartition("tests/")[2].removesuffix(".py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests so that the files that take long come first."""
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(name_of(item.path.as_posix()), len(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute files to workers, and those of `TOGETHER` to the same one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    groups = {name: group for group, names in TOGETHER.items() for name in names}
+
+    class ByGroup(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return groups.get(name_of(file), file)
+
+    return ByGroup(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +112,13 @@ def address(elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def slow_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of the real program, slowed down so that any browser is faster."""
-    with served(slowly.program(400), tmp_path_factory.mktemp("slow") / "log") as url:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    """Return the gate at which the program of `slow_address` waits in long drawings."""
+    return Gate(tmp_path_factory.mktemp("gate") / "open")
+
+
+@pytest.fixture(scope="session")
+def slow_address(gate: Gate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of the real program, whose long drawings wait at the gate."""
+    with served(gate.program, tmp_path_factory.mktemp("slow") / "log") as url:
         yield url

@@ -34,18 +34,41 @@ class FakePipeline:
         self.stuck = False
         self.steps = 0
         self.calls: list[dict[str, Any]] = []
-        self._permits = threading.Semaphore(0)
+        self._permits = 0
+        self._permitted = threading.Condition()
+        self._waiting_for: threading.Event | None = None  # the end of the waiting request
         self._busy = threading.Lock()
 
     def as_pipeline(self) -> SDXLPipeline:
         return cast(SDXLPipeline, self)
 
     def let_step(self, steps: int = 1) -> None:
-        self._permits.release(steps)
+        with self._permitted:
+            self._permits += steps
+            self._permitted.notify_all()
 
     def let_all(self) -> None:
-        self.held = self.stuck = False
-        self._permits.release(10_000)
+        with self._permitted:
+            self.held = self.stuck = False
+            self._permitted.notify_all()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether a step waits, and goes on waiting until the test does something."""
+        with self._permitted:
+            return self._waiting_for is not None and not self._may_step(self._waiting_for)
+
+    def _may_step(self, cancelled: threading.Event) -> bool:
+        return not self.held or self._permits > 0 or (cancelled.is_set() and not self.stuck)
+
+    def _wait_for_permit(self, cancelled: threading.Event) -> None:
+        with self._permitted:
+            self._waiting_for = cancelled
+            while not self._may_step(cancelled):
+                self._permitted.wait(0.002)  # nobody tells that it is cancelled
+            if self.held and self._permits:
+                self._permits -= 1
+            self._waiting_for = None
 
     def measure(self, prompt: str) -> tuple[int, int, str]:
         words = prompt.split()
@@ -88,9 +111,7 @@ class FakePipeline:
         if prompt == "exhaust":
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16.0GiB")
         for step in range(num_inference_steps):
-            while self.held and not self._permits.acquire(timeout=0.002):
-                if cancelled.is_set() and not self.stuck:
-                    break
+            self._wait_for_permit(cancelled)
             if cancelled.is_set():
                 raise Cancelled
             self.steps += 1

@@ -1,7 +1,9 @@
 """The files in deploy/ are valid by their schemas and match this program."""
 
+import ast
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,15 +15,22 @@ import kubernetes_validate
 import pytest
 import yaml
 from prometheus_client import generate_latest
+from starlette.testclient import TestClient
 
 from serving import settings
+from serving.generators.local import LocalGenerator
+from serving.http import app as http_app
 from serving.http import server
 from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
 
-DEPLOY = Path(__file__).parent.parent / "deploy"
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.37"
-# Environment variables that are not settings of this program.
-OTHERS = {"HF_HOME"}
+# Environment variables that are for libraries and tools.
+OTHERS = {"HF_HOME", "PATH", "PYTHONPATH", "PYTHONUNBUFFERED"}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -33,12 +42,15 @@ def ray_service() -> dict[str, Any]:
     return service
 
 
-def pods() -> list[dict[str, Any]]:
-    """Return the specifications of all pods."""
+def pods(*files: str) -> list[dict[str, Any]]:
+    """Return the specifications of the pods in some files, by default in all."""
     [*_, deployment] = documents("kubernetes.yaml")
     cluster = ray_service()["spec"]["rayClusterConfig"]
-    owners = [deployment["spec"], cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [owner["template"]["spec"] for owner in owners]
+    owners = {
+        "kubernetes.yaml": [deployment["spec"]],
+        "kuberay.yaml": [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]],
+    }
+    return [owner["template"]["spec"] for file in files or owners for owner in owners[file]]
 
 
 def test_kubernetes_takes_its_own_kinds():
@@ -117,61 +129,170 @@ def test_compose_takes_its_files():
                 assert not source.startswith("./") or (DEPLOY / source).exists()
 
 
-# Directives known to systemd: systemd.unit(5), .service(5), .exec(5), .kill(5).
-UNIT = {
-    "Unit": {"Description", "Wants", "After"},
-    "Service": {
-        *("User", "WorkingDirectory", "Environment", "EnvironmentFile", "ExecStart"),
-        *("Restart", "RestartSec", "TimeoutStopSec", "LimitMEMLOCK"),
-        *("CacheDirectory", "CacheDirectoryMode", "NoNewPrivileges", "PrivateTmp"),
-        *("ProtectHome", "ProtectSystem", "ProtectKernelTunables", "ProtectKernelModules"),
-        *("ProtectControlGroups", "RestrictSUIDSGID", "LockPersonality"),
-    },
-    "Install": {"WantedBy"},
-}
-
-
-def test_systemd_takes_its_unit(tmp_path: Path):
-    """Every line is a directive of systemd; where systemd is installed, it verifies the unit."""
-    unit = (DEPLOY / "sdxl-jax.service").read_text()
-    section = ""
-    for line in filter(None, unit.splitlines()):
-        if line.startswith("["):
-            section = line.strip("[]")
-        elif not line.startswith("#"):
+def unit() -> dict[str, list[str]]:
+    """Return the values of each directive of the systemd unit."""
+    found: dict[str, list[str]] = {}
+    for line in (DEPLOY / "sdxl-jax.service").read_text().splitlines():
+        if line and line[0] not in "#[":
             key, _, value = line.partition("=")
-            assert key in UNIT[section], line
-            assert value, line
-    program = re.findall(r"^ExecStart=(\S+) (\S+)$", unit, re.MULTILINE)
-    assert program == [("/opt/sdxl-jax/.venv/bin/python", "app.py")]
-    assert (DEPLOY.parent / "app.py").exists()
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_systemd_starts_the_program_that_make_sets_up(tmp_path: Path):
+    """The unit runs an existing file by make's Python; where systemd is, it verifies the unit."""
+    [command], [folder] = unit()["ExecStart"], unit()["WorkingDirectory"]
+    python, program = command.split()
+    [venv] = re.findall(r"^VENV := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert Path(python) == Path(folder) / venv / "bin" / "python"
+    assert (ROOT / program).is_file()
     if systemd := shutil.which("systemd-analyze"):
         here = tmp_path / "sdxl-jax.service"
-        here.write_text(unit.replace("/opt/sdxl-jax/.venv/bin/python", sys.executable))
+        text = (DEPLOY / "sdxl-jax.service").read_text()
+        here.write_text(text.replace(python, sys.executable))
         checked = subprocess.run([systemd, "verify", here], capture_output=True, text=True)
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_only_settings_that_there_are(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        settings.read(["--help"], {})
-    known = {*re.findall(r"\[([A-Z_]+)\]", capsys.readouterr().out), *OTHERS}
-    unit = (DEPLOY / "sdxl-jax.service").read_text()
-    lines = re.findall(r"^Environment=(.*)", unit, re.MULTILINE)
-    named = {part.partition("=")[0] for line in lines for part in line.split()}
-    for pod in pods():
-        named |= {each["name"] for one in pod["containers"] for each in one.get("env", [])}
+def test_systemd_lets_the_program_write_where_it_has_to():
+    """With a file system that is read-only, all that is kept lies in the unit's cache folder."""
+    assert unit()["ProtectSystem"] == ["strict"]
+    [cache] = unit()["CacheDirectory"]
+    variables = environments()["systemd"]
+    for name in ("CACHE_DIR", "HF_HOME"):
+        assert Path(variables[name]).is_relative_to(Path("%C") / cache), name
+
+
+def image() -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return the image's variables, and its other instructions with their arguments."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    steps = re.findall(r"^([A-Z]+) (.*)$", text, re.MULTILINE)
+    variables = [each for name, value in steps if name == "ENV" for each in shlex.split(value)]
+    return dict(each.split("=", 1) for each in variables), steps
+
+
+def environments() -> dict[str, dict[str, str]]:
+    """Return the variables that the program gets in each way to run it; the image has its own."""
+    own, _ = image()
+    [*_, deployment] = documents("kubernetes.yaml")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
     serve = yaml.safe_load(ray_service()["spec"]["serveConfigV2"])
     [application] = serve["applications"]
-    named |= application["runtime_env"]["env_vars"].keys()
-    named |= documents("compose.yaml")[0]["services"]["sdxl"]["environment"].keys()
-    assert named <= known
+    lines = " ".join(unit()["Environment"])
+    return {
+        "image": own,
+        "kubernetes": own | {each["name"]: each["value"] for each in container["env"]},
+        "kuberay": own | application["runtime_env"]["env_vars"],
+        "compose": own | documents("compose.yaml")[0]["services"]["sdxl"]["environment"],
+        "systemd": dict(each.split("=", 1) for each in lines.split()),
+    }
+
+
+@pytest.mark.parametrize("way", environments())
+def test_the_program_takes_its_settings(way: str):
+    """Every variable is a setting or belongs to a library, and has a value that is possible."""
+    variables = environments()[way]
+    known = {setting.variable for setting in settings.described()}
+    assert variables.keys() <= known | OTHERS
+    chosen = settings.read([], variables)
+    for name in variables.keys() & known:
+        assert str(getattr(chosen, name.lower())) == variables[name], name
+    assert chosen.host == "0.0.0.0"  # not only this machine reaches a container or a service
+
+
+def test_a_misspelt_setting_would_be_found():
+    with pytest.raises(SystemExit):
+        settings.read([], {"RATE_PER_ADDRESS": "twenty"})
+    assert "RATE_PER_ADRESS" not in {setting.variable for setting in settings.described()}
+
+
+@pytest.fixture(scope="module")
+def program() -> TestClient:
+    """Return a client of the program's own routes, over a stand-in for the model."""
+    pipe, observer = FakePipeline().as_pipeline(), Observer()
+    generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
+    return TestClient(http_app.build(generator, observer))
+
+
+def test_probes_ask_what_the_program_answers(program: TestClient):
+    """Each probe's path exists, on a port that the container names and the image listens on."""
+    probes = 0
+    for pod in pods():
+        for container in pod["containers"]:
+            ports = {each["name"]: each["containerPort"] for each in container.get("ports", [])}
+            for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if kind not in container:
+                    continue
+                asked = container[kind]["httpGet"]
+                assert program.get(asked["path"]).status_code == 200, asked
+                assert str(ports[asked["port"]]) == image()[0]["PORT"]
+                probes += 1
+    assert probes >= 3
+
+
+def test_the_image_starts_and_checks_the_program(program: TestClient):
+    variables, steps = image()
+    commands = {name: value for name, value in steps if name in ("CMD", "HEALTHCHECK", "EXPOSE")}
+    [_, file] = json.loads(commands["CMD"])
+    assert (ROOT / file).is_file()
+    assert commands["EXPOSE"] == variables["PORT"]
+    [_, _, check] = json.loads(commands["HEALTHCHECK"].partition("CMD")[2])
+    compile(check, "HEALTHCHECK", "exec")
+    [path] = re.findall(r"'(/\w+)'", check)
+    assert program.get(path).status_code == 200
+    for accelerator in ("cpu", "cuda13", "tpu", "cluster"):
+        assert (ROOT / f"requirements-{accelerator}.txt").is_file()
+
+
+def test_services_lead_to_ports_that_containers_have():
+    [deployment] = [each for each in documents("kubernetes.yaml") if each["kind"] == "Deployment"]
+    [service] = [each for each in documents("kubernetes.yaml") if each["kind"] == "Service"]
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    [container] = template["spec"]["containers"]
+    names = {each["name"] for each in container["ports"]}
+    assert {each["targetPort"] for each in service["spec"]["ports"]} <= names
+
+
+@pytest.mark.parametrize("file", ["kubernetes.yaml", "kuberay.yaml"])
+def test_what_is_kept_lies_on_a_volume_that_is_declared(file: str):
+    """The checkpoint and the compiled programs outlive a container."""
+    claims = {
+        each["metadata"]["name"]
+        for each in documents(file)
+        if each["kind"] == "PersistentVolumeClaim"
+    }
+    variables = environments()[file.removesuffix(".yaml")]
+    for pod in pods(file):
+        mounts = [each for one in pod["containers"] for each in one.get("volumeMounts", [])]
+        if not mounts:  # the head of a cluster draws nothing
+            continue
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        for mount in mounts:
+            assert volumes[mount["name"]]["persistentVolumeClaim"]["claimName"] in claims
+        for name in ("CACHE_DIR", "HF_HOME"):
+            path = Path(variables[name])
+            assert any(path.is_relative_to(each["mountPath"]) for each in mounts), name
+
+
+def test_kuberay_runs_an_application_that_there_is():
+    [application] = yaml.safe_load(ray_service()["spec"]["serveConfigV2"])["applications"]
+    module, _, function = application["import_path"].partition(":")
+    parsed = ast.parse((ROOT / f"{module}.py").read_text())
+    fleet = next(each for each in parsed.body if getattr(each, "name", "") == "Fleet")
+    assert function in {getattr(each, "name", "") for each in parsed.body}
+    assert isinstance(fleet, ast.ClassDef)
+    fields = {
+        each.target.id
+        for each in fleet.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    assert application["args"].keys() <= fields
 
 
 def test_kuberay_leads_visitors_to_the_front_end():
     [port] = ray_service()["spec"]["serveService"]["spec"]["ports"]
-    image = (DEPLOY.parent / "Dockerfile").read_text()
-    assert f"PORT={port['targetPort']} " in image
+    assert str(port["targetPort"]) == environments()["kuberay"]["PORT"]
     # By default, KubeRay routes visitors to the container port of this name.
     [head] = ray_service()["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"][
         "containers"
@@ -185,6 +306,14 @@ def test_prometheus_asks_where_compose_serves():
     host, _, port = target.partition(":")
     [published] = documents("compose.yaml")[0]["services"][host]["ports"]
     assert published.endswith(f":{port}")
+    assert port == environments()["compose"]["PORT"]
+
+
+def test_compose_builds_with_arguments_that_the_image_has():
+    built = documents("compose.yaml")[0]["services"]["sdxl"]["build"]
+    assert (DEPLOY / built["context"]).resolve() == ROOT
+    arguments = {value.partition("=")[0] for name, value in image()[1] if name == "ARG"}
+    assert built["args"].keys() <= arguments
 
 
 def test_the_dashboard_shows_what_is_measured():

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from httpx._transports import default
 
 from benchmarks.processes import ROOT, Instance, free_port
 from pipeline import BUNDLED
@@ -33,6 +34,8 @@ PROGRAM = ["app.py", "--model", str(BUNDLED), "--steps", str(STEPS)]
 # Tests wait as long as this; httpx's default of 5 seconds is too short on a slow machine.
 for name in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, name, 60.0)
+# No test speaks TLS, and reading the certificates takes 20 ms of every call of httpx.get.
+default.create_ssl_context = cache(default.create_ssl_context)
 
 
 @dataclass
@@ -43,9 +46,24 @@ class Site:
     pipe: FakePipeline
     server: Server
     thread: threading.Thread
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def connections(self) -> list[Any]:
+        """The protocols of the open connections."""
+        return list(self.server.server_state.connections)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a client reads less than it is sent."""
+        return any(each.transport.get_write_buffer_size() for each in self.connections)
 
     def stop(self) -> None:
         self.server.should_exit = True
+
+    def skip(self, seconds: float) -> None:
+        """Advance the server's clock by `seconds`, so that timers due until then fire now."""
+        asyncio.run_coroutine_threadsafe(skip(seconds), self.loop).result(60)
 
 
 @contextmanager
@@ -79,16 +97,22 @@ def serve(
         answers_on_s=answers_on_s,
         behind_proxy=behind_proxy,
     )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    runner = asyncio.Runner()
+    thread = threading.Thread(target=_run, args=(runner, server), daemon=True)
     thread.start()
     wait_until(lambda: server.started)
     try:
-        yield Site(f"http://127.0.0.1:{port}", pipe, server, thread)
+        yield Site(f"http://127.0.0.1:{port}", pipe, server, thread, runner.get_loop())
     finally:
         pipe.let_all()
         server.should_exit = True
         thread.join(60)
         assert not thread.is_alive()
+
+
+def _run(runner: asyncio.Runner, server: Server) -> None:
+    with runner:
+        runner.run(server.serve())
 
 
 @contextmanager
@@ -167,6 +191,15 @@ def raw_request(url: str, sent: str) -> bytes:
         while part := connection.recv(65_536):
             answer += part
     return answer
+
+
+async def skip(seconds: float) -> None:
+    """Advance the event loop's clock by `seconds`, so that timers due until then fire now."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds
+    for _ in range(10):  # for what the timers begin
+        await asyncio.sleep(0)
 
 
 def wait_until(condition: Any, within_s: float = 60.0) -> None:

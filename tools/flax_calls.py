@@ -19,6 +19,13 @@ SEED = 33
 STEPS = 25
 
 
+def ids(pipeline: Any) -> dict[str, np.ndarray]:
+    """Return the ids of the prompts and of the negative prompt, by name."""
+    prompts = [f"{PROMPT} {'hat ' * i}" for i in range(8)]
+    found = {"ids": prompts, "negative_ids": NEGATIVE}
+    return {name: np.asarray(pipeline.prepare_inputs(texts)) for name, texts in found.items()}
+
+
 def pictures(
     pipeline: Any, params: dict[str, Any], device_counts: Sequence[int] = DEVICES
 ) -> dict[str, np.ndarray]:
@@ -27,18 +34,17 @@ def pictures(
     Pictures are float32 in 0..1: `[devices, batch, H, W, 3]` if they were drawn with `jit`,
     `[batch, H, W, 3]` otherwise.
     """
-    prompts = [f"{PROMPT} {'hat ' * i}" for i in range(8)]
-    ids, negative_ids = pipeline.prepare_inputs(prompts), pipeline.prepare_inputs(NEGATIVE)
+    made = ids(pipeline)
+    prompt_ids, negative_ids = made.values()
     key = jax.random.PRNGKey(SEED)
     # Two pictures are drawn from one key in one case. With SDXL it is the call on one device.
     # Otherwise it is the call on four devices, because diffusers 0.39 draws only one without `jit`.
-    alone, on_four = (2, 1) if ids.ndim == 3 else (1, 2)
+    alone, on_four = (2, 1) if prompt_ids.ndim == 3 else (1, 2)
     drawn = {
-        "ids": ids,
-        "negative_ids": negative_ids,
-        "defaults": pipeline(ids[:alone], params, key).images,
+        **made,
+        "defaults": pipeline(prompt_ids[:alone], params, key).images,
         "negative": pipeline(
-            ids[:1],
+            prompt_ids[:1],
             params,
             key,
             num_inference_steps=STEPS,
@@ -51,7 +57,7 @@ def pictures(
     for devices in device_counts:
         batch = on_four if devices == 4 else 1
         drawn[f"devices_{devices}"] = pipeline(
-            ids[: devices * batch].reshape(devices, batch, *ids.shape[1:]),
+            prompt_ids[: devices * batch].reshape(devices, batch, *prompt_ids.shape[1:]),
             replicate(params, jax.devices()[:devices]),
             jax.random.split(key, devices),
             num_inference_steps=STEPS,

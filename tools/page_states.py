@@ -17,7 +17,7 @@ FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-componen
 PROMPT = "a large red star on a blue background"
 _MANY_STEPS = 50  # so that a state lasts long enough to look at it
 _MINUTE_MS = 60_000.0
-_THREE_FRAMES = """async () => {
+THREE_FRAMES = """async () => {
   for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
 }"""
 
@@ -106,7 +106,7 @@ def open_advanced(page: Page) -> None:
     """
     page.get_by_role("button", name=i18n.ADVANCED).click()
     expect(page.locator("#steps input[type=number]")).to_be_visible()
-    page.evaluate(_THREE_FRAMES)
+    page.evaluate(THREE_FRAMES)
 
 
 def _set_steps(page: Page, steps: int) -> None:

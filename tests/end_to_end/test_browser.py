@@ -16,7 +16,7 @@ from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import ROOT
+from benchmarks.processes import ROOT, stand_in
 from pipeline import BUNDLED, metadata
 from pipeline.images.metadata import Settings
 from serving.messages import Code, Message
@@ -25,33 +25,16 @@ from tests.browsing import (
     SHOWN_WITHIN_MS,
     ask,
     ask_after_a_refusal,
+    await_answer,
     opened,
     press_to_copy,
     wait_for_pictures,
 )
-from tests.web import STEPS
-from tools.page_states import PROMPT, launched, open_advanced
+from tests.web import STEPS, served
+from tools.page_states import PROMPT, open_advanced
 from ui import i18n
 
 BLACK = "rgb(0, 0, 0)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    with opened(browser, address) as found:
-        yield found
-
-
-@pytest.fixture
-def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
-    with opened(browser, slow_address) as found:
-        yield found
 
 
 def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
@@ -248,7 +231,7 @@ def test_nothing_is_lost_where_nothing_was_asked_for(browser: Browser, address: 
     expect(page.locator("#network")).to_have_text(i18n.AWAY)
     page.unroute("**/app_id")
     expect(page.locator("#network")).to_have_text("")
-    page.wait_for_timeout(1000)  # a message would have appeared by now
+    await_answer(page)
     expect(page.locator("#status")).to_have_text("")
     page.close()
 
@@ -316,7 +299,7 @@ def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Br
 def test_opening_the_page_clears_nothing(page: Page):
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.reload()
-    page.wait_for_timeout(1000)
+    await_answer(page)
     expect(page.locator("#generate")).to_have_text(i18n.GENERATE)
 
 
@@ -411,6 +394,10 @@ def test_stop(slow_page: Page):
     wait_for_pictures(page)
 
 
+NOTE_CLICKS = """() => document.addEventListener(
+    "click", ({ timeStamp }) => { window.clicked = timeStamp; }, true)"""
+
+
 def test_a_double_click_on_generate_does_not_stop(slow_page: Page):
     page = slow_page
     open_advanced(page)
@@ -421,13 +408,14 @@ def test_a_double_click_on_generate_does_not_stop(slow_page: Page):
     generate = page.locator("#generate").bounding_box()
     assert generate is not None
     at = generate["x"] + generate["width"] / 2, generate["y"] + generate["height"] / 2
+    page.evaluate(NOTE_CLICKS)
     page.mouse.click(*at, delay=50, click_count=12)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     expect(page.locator("#history li")).to_have_count(1)
-    page.wait_for_timeout(500)
+    page.wait_for_function("performance.now() - window.clicked > 500")  # no part of the same press
     page.mouse.dblclick(*at)  # its second click must not hit Generate
     expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    page.wait_for_timeout(500)
+    await_answer(page)
     expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(page.locator("#history li")).to_have_count(1)
 
@@ -475,10 +463,10 @@ def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page
     page.keyboard.press("Shift+Enter")
     page.locator("#stop").click()
     expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    page.wait_for_timeout(500)
+    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
+    await_answer(page)
     expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(page.locator("#history li")).to_have_count(1)
-    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
 
 
 NOTE_STOP_GONE = """() => {
@@ -495,7 +483,7 @@ def test_older_settings_come_back_while_something_is_drawn(slow_page: Page):
     page.locator("#history summary").click()
     page.locator("#history li button").last.click()
     expect(page.locator("#steps input[type=number]")).to_have_value("1")
-    page.wait_for_timeout(1000)
+    await_answer(page)
     assert not page.evaluate("stopGone")
     page.locator("#stop").click()
     expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
@@ -566,14 +554,18 @@ WAIT = re.compile(r"in the queue, about \d+ (s|min)$")
 
 
 @pytest.mark.slow
-def test_a_later_visitor_waits_and_a_reload_keeps_the_place(slow_page: Page, browser: Browser):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("5")
-    ask(page, PROMPT)
-    wait_for_pictures(page)  # now the server knows how long pictures take
-    page.get_by_role("button", name=i18n.ADVANCED).click()
-    with opened(browser, page.url) as second, opened(browser, page.url) as third:
+def test_a_later_visitor_waits_and_a_reload_keeps_the_place(browser: Browser, tmp_path: Path):
+    with (
+        served(stand_in(400), tmp_path / "log") as address,
+        opened(browser, address) as page,
+        opened(browser, address) as second,
+        opened(browser, address) as third,
+    ):
+        open_advanced(page)
+        page.locator("#steps input[type=number]").fill("5")
+        ask(page, PROMPT)
+        wait_for_pictures(page)  # now the server knows how long pictures take
+        page.get_by_role("button", name=i18n.ADVANCED).click()
         for busy in (page, second):  # two, so that the third waits long enough
             open_advanced(busy)
             busy.locator("#steps input[type=number]").fill("50")

@@ -1,14 +1,12 @@
 """The page without a mouse: every part can be reached, and the focus is always visible."""
 
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, opened, wait_for_pictures
+from tests.browsing import DRAWN_WITHIN_MS, wait_for_pictures
 from tests.web import STEPS
-from tools.page_states import PROMPT, launched, open_advanced
+from tools.page_states import PROMPT, open_advanced
 from ui import i18n
 
 IS_SEEN = """() => {
@@ -18,24 +16,6 @@ IS_SEEN = """() => {
 IS_SEEN_OR_NOWHERE = f"() => document.activeElement === document.body || ({IS_SEEN})()"
 IS_THERE = "(selector) => Boolean(document.activeElement.closest(selector))"
 MOST_TABS = 60
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    with opened(browser, address) as found:
-        yield found
-
-
-@pytest.fixture
-def slow_page(browser: Browser, slow_address: str) -> Iterator[Page]:
-    with opened(browser, slow_address) as found:
-        yield found
 
 
 def go(page: Page, selector: str, key: str = "Tab") -> None:

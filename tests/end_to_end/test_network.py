@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -16,10 +17,11 @@ from playwright.sync_api import Browser, Page, Route, expect
 from benchmarks.processes import Instance
 from benchmarks.proxy import Proxy
 from serving.messages import Code, Message
-from tests import slowly
-from tests.browsing import DRAWN_WITHIN_MS, ask, opened, wait_for_pictures
-from tests.web import PROGRAM, start, wait_until
-from tools.page_states import PROMPT, launched, open_advanced
+from tests.browsing import DRAWN_WITHIN_MS, Visitor, ask, settle, wait_for_pictures
+from tests.browsing import wait_until as wait_until_seen
+from tests.gated import Gate
+from tests.web import start, wait_until
+from tools.page_states import PROMPT, open_advanced
 from ui import i18n
 
 MEANWHILE = "a yellow moon"
@@ -29,11 +31,11 @@ SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadT
 
 
 class Line:
-    """A network connection between the browser and a server, which a test can cut."""
+    """A network connection between the browser and a server's port, which a test can cut."""
 
-    def __init__(self, server: Instance) -> None:
-        self.server = server
-        self._proxy = Proxy(server.port)
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._proxy = Proxy(port)
         self.url = self._proxy.url
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -51,47 +53,56 @@ class Line:
 
 
 @contextmanager
-def line_to(program: list[str], log: Path) -> Iterator[Line]:
-    server = Instance(program, log)
-    start(server)
-    line = Line(server)
+def line_to(port: int) -> Iterator[Line]:
+    line = Line(port)
     yield line
     line.close()
-    server.stop(60)
 
 
 @pytest.fixture(scope="module")
-def slow_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """Yield a connection to a server that takes seven seconds for 25 steps."""
-    with line_to(slowly.program(280), tmp_path_factory.mktemp("slow") / "log") as line:
+def slow_line(slow_address: str) -> Iterator[Line]:
+    """Yield a connection to the program whose long drawings wait at the gate."""
+    with line_to(port_of(slow_address)) as line:
         yield line
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+def line(address: str) -> Iterator[Line]:
     """Yield a connection to the real program with a real model."""
-    with line_to(PROGRAM, tmp_path_factory.mktemp("app") / "log") as line:
+    with line_to(port_of(address)) as line:
         yield line
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as started:
-        yield started
+@pytest.fixture
+def instance(gate: Gate, tmp_path: Path) -> Iterator[Instance]:
+    """Yield a program behind the gate that the test may stop, suspend and kill."""
+    instance = Instance([*gate.program, "--grace", "0"], tmp_path / "log")
+    try:
+        start(instance)
+        yield instance
+    finally:
+        instance.kill()
 
 
 @pytest.fixture
-def page(browser: Browser, line: Line) -> Iterator[Page]:
-    with opened(browser, line.url, unless=BROKEN) as found:
+def page(visitor: Visitor, line: Line) -> Iterator[Page]:
+    with visitor.at(line.url, unless=BROKEN) as found:
         yield found
 
 
 @pytest.fixture
-def slow_page(browser: Browser, slow_line: Line) -> Iterator[Page]:
-    with opened(browser, slow_line.url, unless=BROKEN) as found:
-        open_advanced(found)
-        set_steps(found, 50)  # enough to last, however slow the test machine is
+def slow_page(visitor: Visitor, slow_line: Line) -> Iterator[Page]:
+    with drawing_for_long(visitor, slow_line) as found:
         yield found
+
+
+@contextmanager
+def drawing_for_long(visitor: Visitor, line: Line) -> Iterator[Page]:
+    """Open a page that is to draw so many steps that the drawing waits at the gate."""
+    with visitor.at(line.url, unless=BROKEN) as page:
+        open_advanced(page)
+        set_steps(page, 50)
+        yield page
 
 
 def set_steps(page: Page, steps: int) -> None:
@@ -105,7 +116,11 @@ def drawn(line: Line) -> float:
 
 
 def metrics(line: Line) -> str:
-    return httpx.get(f"http://127.0.0.1:{line.server.port}/metrics").text
+    return httpx.get(f"http://127.0.0.1:{line.port}/metrics").text
+
+
+def port_of(address: str) -> int:
+    return urlsplit(address).port or 0
 
 
 @contextmanager
@@ -141,7 +156,7 @@ def expect_ready(page: Page, strip: str) -> None:
     expect(page.get_by_test_id("toast-body")).to_have_count(0)
 
 
-def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line):
+def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line, gate: Gate):
     page = slow_page
     draw(page)
     slow_line.cut()
@@ -150,7 +165,8 @@ def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line):
     slow_line.mend()
     expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50, about"))
     expect(page.locator("#network")).to_have_text("")
-    expect_ready(page, "4 pictures")
+    with gate.open():
+        expect_ready(page, "4 pictures")
     expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
     set_steps(page, 2)
     ask(page, MEANWHILE)
@@ -159,13 +175,13 @@ def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line):
 
 
 @pytest.mark.slow
-def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line):
+def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line, gate: Gate):
     page, before = slow_page, drawn(slow_line)
-    set_steps(page, 25)
     draw(page)
     slow_line.cut()
     expect_away(page)
-    wait_until(lambda: drawn(slow_line) == before + 1)
+    with gate.open():
+        wait_until(lambda: drawn(slow_line) == before + 1)
     slow_line.mend()
     expect_ready(page, "4 pictures")
     pictures = page.locator("#gallery .thumbnail-lg img")
@@ -174,14 +190,15 @@ def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line):
 
 
 @pytest.mark.slow
-def test_away_for_several_times(slow_page: Page, slow_line: Line):
+def test_away_for_several_times(slow_page: Page, slow_line: Line, gate: Gate):
     draw(slow_page)
     for _ in range(2):
         slow_line.cut()
         expect_away(slow_page)
         slow_line.mend()
         expect(slow_page.locator("#status")).to_be_visible()
-    expect_ready(slow_page, "4 pictures")
+    with gate.open():
+        expect_ready(slow_page, "4 pictures")
 
 
 @pytest.mark.slow
@@ -202,12 +219,14 @@ def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line)
 
 
 @pytest.mark.slow
-def test_silence_is_no_connection(slow_page: Page, slow_line: Line):
-    draw(slow_page)
-    slow_line.server.signal(signal.SIGSTOP)
-    expect(slow_page.locator("#network")).to_have_text(i18n.AWAY)
-    slow_line.server.signal(signal.SIGCONT)
-    expect_ready(slow_page, "4 pictures")
+def test_silence_is_no_connection(visitor: Visitor, instance: Instance, gate: Gate):
+    with line_to(instance.port) as line, drawing_for_long(visitor, line) as page:
+        draw(page)
+        instance.signal(signal.SIGSTOP)
+        expect(page.locator("#network")).to_have_text(i18n.AWAY)
+        instance.signal(signal.SIGCONT)
+        with gate.open():
+            expect_ready(page, "4 pictures")
 
 
 def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
@@ -231,9 +250,15 @@ def test_a_request_whose_answer_was_lost_is_not_drawn_twice(page: Page, line: Li
         ask(page, PROMPT)
         expect_away(page)
     wait_for_pictures(page)
-    page.wait_for_timeout(1000)
+    wait_until(lambda: idle(line))
     assert drawn(line) == before + 1
     expect(page.locator("#history li")).to_have_count(1)
+
+
+def idle(line: Line) -> bool:
+    """Return whether the server has nothing to draw."""
+    load = httpx.get(f"http://127.0.0.1:{line.port}/readyz").json()
+    return load["waiting"] == load["running"] == 0
 
 
 # Delays the end of the first event stream until the page has submitted another call.
@@ -282,19 +307,34 @@ def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     )
 
 
-def break_off_late(route: Route) -> None:
-    """Abort a request so late that other images with the same address wait for it, too."""
-    time.sleep(1)
-    route.abort("connectionreset")
-
-
 def test_it_is_fetched_again_wherever_it_is_shown(page: Page):
     """Two images of one address are loaded again, the second added while the first one waits."""
+    asked: list[Route] = []
+
+    def cut_the_first(route: Route) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            route.abort("connectionreset")
+
     ask(page, PROMPT)
     wait_for_pictures(page)
-    page.route(re.compile(r"\?again$"), break_off_late, times=2)
-    page.evaluate(
+    page.route(re.compile(r"\?again$"), cut_the_first, times=2)
+    with page.expect_response(lambda answer: "app_id" in answer.url):
+        page.evaluate(SHOW_TWICE)
+    settle(page)
+    wait_until_seen(page, lambda: len(asked) == 2)
+    # By now the first image waits for the answer to the second one's request.
+    asked[1].abort("connectionreset")
+    page.wait_for_function(
         """() => {
+            const shown = [...document.querySelectorAll(".again")]
+            return shown.length === 2 && shown.every((image) => image.naturalWidth)
+        }""",
+        timeout=DRAWN_WITHIN_MS,
+    )
+
+
+SHOW_TWICE = """() => {
             const gallery = document.querySelector("#gallery")
             const src = `${gallery.querySelector(".thumbnail-lg img").src}?again`
             const show = () => {
@@ -304,14 +344,6 @@ def test_it_is_fetched_again_wherever_it_is_shown(page: Page):
             }
             show().addEventListener("error", show, { once: true })
         }"""
-    )
-    page.wait_for_function(
-        """() => {
-            const shown = [...document.querySelectorAll(".again")]
-            return shown.length === 2 && shown.every((image) => image.naturalWidth)
-        }""",
-        timeout=DRAWN_WITHIN_MS,
-    )
 
 
 def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
@@ -326,36 +358,34 @@ def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
     )
     with is_anybody_there:
         wait_for_pictures(page)
-    page.wait_for_timeout(500)
+    settle(page)
     assert page.title() != "away"
 
 
 @pytest.mark.slow
-def test_a_server_that_began_anew(slow_page: Page, slow_line: Line):
-    page = slow_page
-    draw(page)
-    slow_line.server.kill()
-    expect_away(page)
-    slow_line.server.start()
-    expect_ready(page, i18n.LOST)
-    set_steps(page, 2)
-    ask(page, MEANWHILE)
-    wait_for_pictures(page)
+def test_a_server_that_began_anew(visitor: Visitor, instance: Instance):
+    with line_to(instance.port) as line, drawing_for_long(visitor, line) as page:
+        draw(page)
+        instance.kill()
+        expect_away(page)
+        instance.start()
+        expect_ready(page, i18n.LOST)
+        set_steps(page, 2)
+        ask(page, MEANWHILE)
+        wait_for_pictures(page)
 
 
 @pytest.mark.slow
-def test_away_for_longer_than_anybody_waits(browser: Browser, tmp_path: Path):
+def test_away_for_longer_than_anybody_waits(visitor: Visitor, instance: Instance, gate: Gate):
     """A request abandoned while a phone was locked is drawn once its visitor is back."""
-    with (
-        line_to([*slowly.program(400), "--grace", "0"], tmp_path / "log") as line,
-        opened(browser, line.url, unless=BROKEN) as page,
-    ):
+    with line_to(instance.port) as line, drawing_for_long(visitor, line) as page:
         draw(page)
         line.cut()
         expect_away(page)
         wait_until(lambda: 'outcome="abandoned"} 1' in metrics(line))
-        line.mend()
-        expect_ready(page, "4 pictures")
+        with gate.open():
+            line.mend()
+            expect_ready(page, "4 pictures")
 
 
 @contextmanager
@@ -375,13 +405,14 @@ def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
 
 
 @pytest.mark.slow
-def test_a_slow_network(browser: Browser, slow_line: Line):
+def test_a_slow_network(browser: Browser, slow_line: Line, gate: Gate):
     with on_a_slow_network(browser, slow_line) as page:
-        ask(page, PROMPT)
+        ask(page, PROMPT)  # more steps than are drawn before the gate
         page.wait_for_function("document.querySelector('#status progress')?.value > 0")
         began = time.monotonic()
         expect(page.locator("#looks img")).to_have_count(4)
-        wait_for_pictures(page)
+        with gate.open():
+            wait_for_pictures(page)
         said = re.search(r"in ([\d.]+) s", page.locator("#status").inner_text())
         assert said is not None
         assert time.monotonic() - began < float(said[1]) + 60  # not minutes
@@ -390,12 +421,8 @@ def test_a_slow_network(browser: Browser, slow_line: Line):
 
 
 @pytest.mark.slow
-def test_stop_on_a_slow_network(browser: Browser, tmp_path: Path):
-    """Stop works on a slow network; the drawing outlasts a busy browser's press of Stop."""
-    with (
-        line_to(slowly.program(3000), tmp_path / "log") as line,
-        on_a_slow_network(browser, line) as page,
-    ):
+def test_stop_on_a_slow_network(browser: Browser, slow_line: Line):
+    with on_a_slow_network(browser, slow_line) as page:
         draw(page)
         page.locator("#stop").click()
         expect_ready(page, str(Message(Code.CANCELLED)))

@@ -9,7 +9,6 @@ import json
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from signal import SIGTERM
@@ -17,24 +16,24 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from benchmarks.processes import Instance
 from serving.generator import Done, Image
 from serving.generators.local import LocalGenerator
+from serving.http import server
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
-from tests import slowly
 from tests.browsing import SHOWN_WITHIN_MS, ask, opened, wait_for_pictures
+from tests.browsing import wait_until as wait_until_seen
 from tests.fake_pipeline import FakePipeline
+from tests.gated import Gate
 from tests.web import Site, folder_served, serve, start, wait_until
-from tools.page_states import launched
 
 pytestmark = pytest.mark.slow  # starts the program again and again
 
-STEP_MS = 240
 # Larger than the system's buffers for a client that does not read.
 LARGE = b"\x89PNG" + bytes(24 * 2**20)
 ALL_ARE_SHOWN = """() => {
@@ -44,12 +43,6 @@ ALL_ARE_SHOWN = """() => {
 
 
 # --- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +56,11 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 @pytest.fixture(scope="module")
 def instance(
-    others: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+    others: tuple[str, str], gate: Gate, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Instance]:
     """Run the program; the last test that uses it may stop it."""
     log = tmp_path_factory.mktemp("app") / "log"
-    instance = Instance([*slowly.program(STEP_MS), "--cors-origins", others[0]], log)
+    instance = Instance([*gate.program, "--cors-origins", others[0]], log)
     try:
         start(instance)
         yield instance
@@ -112,16 +105,10 @@ def test_a_page_elsewhere_shows_this_one_only_if_it_is_named(
     else:
         assert "Failed to fetch" in failed
         for why in ("frame-ancestors", "CORS policy"):
-            wait_until(lambda why=why: any(why in text for text in refused) or not_yet(page))
+            wait_until_seen(page, lambda why=why: any(why in text for text in refused))
         for prompt in prompts:
             expect(prompt).to_have_count(0)
     page.close()
-
-
-def not_yet(page: Page) -> bool:
-    """Let the browser's events arrive, and return False."""
-    page.wait_for_timeout(20)
-    return False
 
 
 def test_the_component_is_read_by_nobody_who_is_not_named(
@@ -141,13 +128,17 @@ def test_the_component_is_read_by_nobody_who_is_not_named(
         assert headers["Content-Security-Policy"].endswith(f"frame-ancestors 'self' {others[0]}")
 
 
-def test_the_page_shows_the_pictures_that_were_being_drawn(browser: Browser, instance: Instance):
+def test_the_page_shows_the_pictures_that_were_being_drawn(
+    browser: Browser, instance: Instance, gate: Gate
+):
     """The program shows the pictures it was drawing, and then ends."""
     with opened(browser, instance.url) as page:
         ask(page, "a large red star")
         expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d"))
         instance.signal(SIGTERM)
-        wait_for_pictures(page)
+        wait_until(lambda: httpx.get(f"{instance.url}/readyz").status_code == 503)
+        with gate.open():
+            wait_for_pictures(page)
         page.wait_for_function(ALL_ARE_SHOWN)
     assert instance.process.wait(120) == 0
 
@@ -207,7 +198,8 @@ def test_a_slow_reader_is_sent_everything():
     with serve(generator=painting) as site, asked(site) as client:
         site.stop()
         painting.may_end.set()
-        time.sleep(2)
+        wait_until(lambda: site.has_unsent)
+        site.skip(server.GOODBYE_S - 1)
         answer = rest(client)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert f"content-length: {len(body)}".encode() in head
@@ -225,6 +217,7 @@ def test_questions_are_answered_for_a_while_after_the_last_drawing():
         site.stop()
         wait_until(lambda: readiness(site).status_code == 503)
         assert httpx.get(f"{site.url}/healthz").status_code == 200
+        site.skip(8)
         site.thread.join(60)
         assert not site.thread.is_alive()
 

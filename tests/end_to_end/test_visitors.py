@@ -1,7 +1,6 @@
 """Different visitors use the real program with the real model, each in a browser."""
 
 import re
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.browsing import (
     wait_for_pictures,
     width_needed,
 )
-from tools.page_states import PROMPT, launched, open_advanced
+from tools.page_states import PROMPT, open_advanced
 from ui import i18n
 from ui.i18n import es, fr
 
@@ -29,12 +28,6 @@ DARKNESS = """() => {
     const colour = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number);
     return 1 - Math.max(...colour.slice(0, 3)) / 255;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as started:
-        yield started
 
 
 def test_two_at_once_each_get_their_own_pictures(browser: Browser, address: str):

@@ -4,7 +4,7 @@ The bounds are the project's promise in float32; a larger difference is a defect
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,20 @@ BY_SIGMAS = [
     if read_config(GOLDEN / name / "checkpoint").scheduler.name in SIGMAS_OF  # others: timesteps
 ]
 
+# Drawing from these checkpoints is compiled in `make test`, from the others in `make test-slow`.
+# Their networks, schedules and tokenizers are always compared.
+DRAWN_ALWAYS = ("plain", "sd_1", "sd_2", "v_prediction")
+
+
+def drawn(name: str, always: Sequence[str]) -> Any:
+    """Return the parameter of a test that draws."""
+    return pytest.param(name, marks=() if name in always else pytest.mark.slow)
+
+
 for_every_checkpoint = pytest.mark.parametrize("name", NAMES)
+drawn_from_every_checkpoint = pytest.mark.parametrize(
+    "name", [drawn(name, DRAWN_ALWAYS) for name in NAMES]
+)
 
 
 @cache
@@ -190,18 +203,18 @@ def draw_sample(pipe: SDXLPipeline, name: str, **request: Any) -> Any:
     return pipe.generate(prompts, latents=theirs["sample_latents"], **request).images
 
 
-@for_every_checkpoint
+@drawn_from_every_checkpoint
 def test_sample_without_negative_prompt(start: Callable[..., SDXLPipeline], name: str) -> None:
     check_sample(start(name), name, "none", guidance_scale=5.0)
 
 
-@for_every_checkpoint
+@drawn_from_every_checkpoint
 def test_sample_with_negative_prompts(start: Callable[..., SDXLPipeline], name: str) -> None:
     negative = negative_prompts(name)
     check_sample(start(name), name, "negative", negative_prompt=negative, guidance_scale=5.0)
 
 
-@pytest.mark.parametrize("name", DRAWN_IN_EVERY_WAY)
+@pytest.mark.parametrize("name", [drawn(name, ["plain"]) for name in DRAWN_IN_EVERY_WAY])
 def test_sample_of_every_type(start: Callable[..., SDXLPipeline], name: str) -> None:
     """Latents and pictures agree when all steps run at once, without a callback."""
     request = {"negative_prompt": negative_prompts(name), "guidance_scale": 5.0}
@@ -213,13 +226,13 @@ def test_sample_of_every_type(start: Callable[..., SDXLPipeline], name: str) -> 
     assert np.abs(levels - np.round(255 * images)).max() <= 1
 
 
-@for_every_checkpoint
+@drawn_from_every_checkpoint
 def test_sample_without_guidance(start: Callable[..., SDXLPipeline], name: str) -> None:
     check_sample(start(name), name, "unguided", negative_prompt="a star", guidance_scale=1.0)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("name", DRAWN_IN_EVERY_WAY)
+@pytest.mark.parametrize("name", [drawn(name, ["plain"]) for name in DRAWN_IN_EVERY_WAY])
 def test_sample_by_every_scheduler(
     start: Callable[..., SDXLPipeline], name: str, scheduler: str
 ) -> None:

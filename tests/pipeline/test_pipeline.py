@@ -461,7 +461,7 @@ def test_the_size_is_what_the_network_is_told(pipe: SDXLPipeline) -> None:
     assert np.abs(np.asarray(own.added_embed) - np.asarray(wide.added_embed)).max() > 1e-3
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_program_of_every_size_has_run_once_before_a_request(
     devices: int, runs: Counter[Any]
 ) -> None:
@@ -828,7 +828,7 @@ def mixed_dtypes() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("mixed_dtypes")
-@pytest.mark.parametrize("dtype", ["bfloat16", None])
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), None])
 def test_other_size_and_precision(
     dtype: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

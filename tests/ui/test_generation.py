@@ -585,7 +585,7 @@ def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPat
 
     async def silence(*_: object) -> AsyncGenerator[Event]:
         yield Queued(1, None)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     monkeypatch.setattr(StandIn, "events", silence)
 

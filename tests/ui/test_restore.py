@@ -6,7 +6,6 @@ import json
 import socket
 import struct
 import threading
-import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -236,34 +235,40 @@ def test_few_pictures_are_read_at_a_time_and_the_page_goes_on(
     upload: Path, monkeypatch: pytest.MonkeyPatch
 ):
     under_way, most, lock = 0, 0, threading.Lock()
+    may_end = threading.Event()
 
-    def read_slowly(path: Path) -> Settings:
+    def read_when_told(path: Path) -> Settings:
         nonlocal under_way, most
         with lock:
             under_way += 1
             most = max(most, under_way)
-        time.sleep(0.05)
+        assert may_end.wait(60)
         with lock:
             under_way -= 1
         return MADE_HERE
 
-    async def drop_many() -> int:
+    def others_wait() -> bool:
+        limiter = restore._reading.get(None)
+        return limiter is not None and limiter.statistics().tasks_waiting == 8 - restore.MOST_READ
+
+    async def drop_many() -> None:
+        may_end.clear()
         drops = [asyncio.create_task(dropped(i)) for i in range(8)]
-        ticks = 0
-        while not all(drop.done() for drop in drops):
-            await asyncio.sleep(0.001)
-            ticks += 1
-        assert all(drop.result()[-1] == MADE_HERE for drop in drops)
-        return ticks
+        async with asyncio.timeout(60):
+            while under_way < restore.MOST_READ or not others_wait():
+                await asyncio.sleep(0)
+        may_end.set()
+        for drop in drops:
+            assert (await drop)[-1] == MADE_HERE
 
     async def dropped(number: int) -> tuple[Any, ...]:
         path = picture(upload.with_name(f"{number}.png"), None)
         return await restore._of_picture({"path": str(path)})
 
-    monkeypatch.setattr(metadata, "read", read_slowly)
+    monkeypatch.setattr(metadata, "read", read_when_told)
     for _ in range(2):  # with two event loops
         upload.parent.mkdir(exist_ok=True)
-        assert asyncio.run(drop_many()) > 10
+        asyncio.run(drop_many())
     assert most == restore.MOST_READ == 2
 
 

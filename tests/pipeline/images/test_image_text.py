@@ -475,17 +475,24 @@ FUZZED = settings(
 )
 
 
-@settings(FUZZED, max_examples=900)
-@given(whole=st.sampled_from(WHOLE), changes=CHANGES, repaired=st.booleans())
-@example(WHOLE[0], [("length", 33, 1, 2**32 - 1)], False)
-@example(WHOLE[4], [("cut", 100, 1, 0)], False)
-def test_damaged_files_are_read_or_refused(
-    tmp_path: Path, whole: bytes, changes: list[Change], repaired: bool
-) -> None:
-    content = changed(whole, changes)
-    if repaired and content.startswith(b"\x89PNG"):
-        content = with_checksums(content)
-    check_that_it_is_read_or_refused(tmp_path / "picture", content)
+def damaging(examples: int) -> Callable[..., None]:
+    """Return a test of so many damaged files."""
+
+    @settings(FUZZED, max_examples=examples)
+    @given(whole=st.sampled_from(WHOLE), changes=CHANGES, repaired=st.booleans())
+    @example(WHOLE[0], [("length", 33, 1, 2**32 - 1)], False)
+    @example(WHOLE[4], [("cut", 100, 1, 0)], False)
+    def test(tmp_path: Path, whole: bytes, changes: list[Change], repaired: bool) -> None:
+        content = changed(whole, changes)
+        if repaired and content.startswith(b"\x89PNG"):
+            content = with_checksums(content)
+        check_that_it_is_read_or_refused(tmp_path / "picture", content)
+
+    return test
+
+
+test_damaged_files_are_read_or_refused = damaging(200)
+test_many_damaged_files_are_read_or_refused = pytest.mark.slow(damaging(900))
 
 
 ENTRIES = st.lists(

@@ -1,6 +1,7 @@
 """Colours from latents: the fit to a decoder, and the previews of a run."""
 
 import numpy as np
+import pytest
 
 from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images import preview
@@ -38,6 +39,7 @@ def test_sizes_that_are_no_multiple_of_a_patch() -> None:
     np.testing.assert_allclose(colours.matrix, MATRIX, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_previews_of_the_miniature_look_like_its_pictures() -> None:
     pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=2)
     looks: list[np.ndarray] = []

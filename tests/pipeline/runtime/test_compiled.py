@@ -100,7 +100,7 @@ def test_halves_of_guidance_run_on_different_devices() -> None:
         }
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow), 4, 8])
 def test_every_device_computes_only_its_share(devices: int) -> None:
     """No array in a device's programs holds more of the batch than the device's share."""
     run = shared_pipeline(devices)._compiled

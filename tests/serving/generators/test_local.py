@@ -36,6 +36,7 @@ from serving.requests.record import Record
 from serving.requests.registry import Limits
 from tests.checkpoints import SMALLEST
 from tests.fake_pipeline import FakePipeline
+from tests.web import skip
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -81,14 +82,6 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.001)
-
-
-async def skip(seconds: float) -> None:
-    """Advance the event loop's clock by `seconds`, so that timers due until then fire now."""
-    loop = asyncio.get_running_loop()
-    now = loop.time
-    loop.time = lambda: now() + seconds
-    await asyncio.sleep(0.01)
 
 
 def ending(events: list[Event]) -> Event:
@@ -241,13 +234,12 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
             assert compiled.wait(PATIENCE_S)
 
     pipe = Compiling(held=True)
-    limits, rates = Limits(running_s=0.5), RateLimits(None, None)
+    limits, rates = Limits(running_s=0.0), RateLimits(None, None)  # stuck after any time at all
     generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=((16, 8),))
 
     async def test() -> None:
         await generator.open()
         await until(lambda: generator.at_work)
-        await asyncio.sleep(0.2)
         assert not generator.stuck
         compiled.set()
         await until(lambda: generator.stuck)
@@ -259,6 +251,7 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
     asyncio.run(test())
 
 
+@pytest.mark.slow
 def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -522,7 +515,7 @@ def test_a_request_to_be_kept_survives_a_reload():
         while await anext(events) != Step(2, 4):
             pass
         await events.aclose()
-        await asyncio.sleep(0.05)
+        await skip(29)
         again = generator.events(wanted.id)
         assert [await anext(again), await anext(again)] == [Started(1), Step(2, 4)]
         pipe.let_all()

@@ -68,8 +68,16 @@ class LifeOfRequests(RuleBasedStateMachine):
 
     async def settle(self) -> None:
         """Wait until the devices' thread waits for a permit or a request."""
-        for _ in range(3):
-            await asyncio.sleep(0.003)
+        async with asyncio.timeout(60):
+            while not self.is_settled():
+                await asyncio.sleep(0.001)
+        for _ in range(10):  # for the followers
+            await asyncio.sleep(0)
+
+    def is_settled(self) -> bool:
+        """Return whether nothing happens until the next action."""
+        tasks = len(self.generator._tasks)
+        return tasks == 0 or (tasks == 1 and self.pipe.at_rest)
 
     def waiting(self) -> list[str]:
         """Return the visitors of the requests that have neither begun nor ended."""

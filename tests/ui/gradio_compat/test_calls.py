@@ -5,7 +5,9 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,14 +56,33 @@ class Page:
         assert answer.status_code == 200, answer.text
         return answer.json()[0]
 
+    def forget(self) -> None:
+        """Forget all sessions, calls and files, so that the next test finds a new page."""
+        for pending in (
+            self.blocks._queue.pending_event_ids_session,
+            self.blocks._queue.pending_messages_per_session,
+            self.blocks._queue.event_ids_to_events,
+        ):
+            pending.clear()
+        self.sessions.forget_unused(datetime.max)
+        self.generator.asked.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """Yield the page that all tests share; making one takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("calls") / "served"
+        patch.setenv("GRADIO_TEMP_DIR", str(folder))
+        yield Page(folder)
+
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
-    folder = tmp_path / "served"
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder))
-    made = Page(folder)
-    with made.client:
-        yield made
+def page(served: Page) -> Iterator[Page]:
+    with served.client:
+        yield served
+    served.forget()
 
 
 @pytest.fixture

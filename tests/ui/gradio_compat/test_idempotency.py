@@ -80,8 +80,14 @@ async def test_the_second_waits_for_the_first_which_may_be_gone():
     while not shop.asked:
         await asyncio.sleep(0)
     first.cancel()
-    second = asyncio.create_task(shop.buy("?once=a"))
-    await asyncio.sleep(0.01)
+    sent = asyncio.Event()
+
+    async def content() -> AsyncGenerator[bytes]:
+        yield b'"tea"'
+        sent.set()
+
+    second = asyncio.create_task(shop.buy("?once=a", content=content()))
+    await sent.wait()
     shop.open.set()
     assert await second == (201, [1, "tea"])
 

@@ -44,14 +44,14 @@ def test_pages_that_nobody_uses_are_forgotten():
 
 async def often(tidy: Callable[..., Awaitable[None]], *given: Any) -> None:
     *others, every_s = given
-    await tidy(*others, every_s / 100)
+    await tidy(*others, every_s / 1000)
 
 
 def test_an_application_keeps_a_bounded_number_of_pages_and_nothing_for_good(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(sessions, "MOST", 3)
-    # Expired files and sessions are removed a hundred times as often as usual.
+    # Expired files and sessions are removed a thousand times as often as usual.
     for where, name in ((files, "remove_old"), (sessions, "forget_unused")):
         tidy = partial(often, getattr(where, name))
         monkeypatch.setattr(where, name, tidy)
