@@ -22,17 +22,18 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
+from pipeline.families import read_config
+from pipeline.families.family import Config
 from pipeline.kernels.matmul_conv import dot_general
-from pipeline.models.config import Config, read_config
 from pipeline.platforms import platform_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh
+from pipeline.runtime.executables import compile_missing
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
-from pipeline.runtime.programs import Networks, Shapes
+from pipeline.runtime.programs import Shapes, Target
 from pipeline.schedulers.methods import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
-TOKENS = 77
 # The side of the square matrices whose product gives the machine's own rate.
 MATMUL = 8192
 MATMUL_ON_CPU = 2048
@@ -55,7 +56,7 @@ def main() -> None:
         "device": device.device_kind,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "start_seconds": started,
-        "compile_seconds": job.compiled.seconds,
+        "compile_seconds": job.compile_seconds,
         "request_seconds": timed(lambda: job.pictures()),
         "encode_seconds": timed(lambda: jax.block_until_ready(job.encode())),
         "step_seconds": timed(lambda: job.denoise(context).block_until_ready()) / options.steps,
@@ -84,14 +85,16 @@ class Job:
         devices = jax.devices()
         used = devices[:1] if platform_of(devices[0]).is_accelerator else devices
         self.mesh = make_mesh(used, images)
-        shapes = Shapes(images, pixels, pixels, TOKENS)
-        networks = random_networks(config, jnp.dtype(dtype), NamedSharding(self.mesh, P()))
-        self.compiled = CompiledSampler(config, networks, self.mesh, shapes, cache=None, kept={})
-        self.compiled.set_params(networks)
+        shapes = Shapes(images, pixels, pixels, config.tokens)
+        target = Target(config, jnp.dtype(dtype), self.mesh, shapes)
+        networks = random_networks(config, target.dtype, NamedSharding(self.mesh, P()))
+        executables = compile_missing(target, networks)
+        self.compile_seconds = executables.compile_seconds
+        self.compiled = CompiledSampler(target, executables, networks)
         self._schedule = make_schedule(config.scheduler, options.steps)
         self._table = self.compiled.put_schedule(self._schedule)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
-        shape = (2, images, len(config.text_encoders), TOKENS)
+        shape = (2, images, len(config.text_encoders), config.tokens)
         self._ids = np.random.default_rng(0).integers(0, words, shape, np.int32)
         self._seeds = self.compiled.put_seeds(np.arange(images, dtype=np.uint32))
         self._no_zeros = np.zeros(images, np.bool_)
@@ -114,13 +117,13 @@ class Job:
         return run.denoise(state, context, self._seeds, self._table, scale, stop, 0, stop).latents
 
 
-def random_networks(config: Config, dtype: Any, place: NamedSharding) -> Networks:
+def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[str, Any]:
     """Return networks with random weights, which are the same in any dtype."""
     made = {}
     for i, (name, network) in enumerate(trace_networks(config, dtype).items()):
         graphdef, shapes = nnx.split(network)
         made[name] = nnx.merge(graphdef, fill(shapes, jax.random.key(i), place))
-    return Networks.named(made)
+    return made
 
 
 def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:

@@ -3,7 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from pipeline.models.config import Config, read_config
+from pipeline.families import read_config
+from pipeline.families.family import Config
 from tools.published_configs import SDXL_BASE, write
 
 

@@ -45,28 +45,30 @@ def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
 
     from benchmarks.full_size import read_published
     from pipeline.platforms import network_dtype
-    from pipeline.runtime.compiled import CompiledSampler, load_cached, make_mesh
+    from pipeline.runtime.compiled import make_mesh
     from pipeline.runtime.executable_cache import ExecutableCache
+    from pipeline.runtime.executables import compile_missing, load_cached
     from pipeline.runtime.loading import trace_networks, without_collecting_garbage
-    from pipeline.runtime.programs import Networks, Shapes
+    from pipeline.runtime.programs import Shapes, Target
 
     devices = jax.devices()
     dtype = network_dtype(None, devices)
     mesh = make_mesh(devices, 4)
-    shapes = Shapes(images=4, height=pixels, width=pixels, tokens=77)
     config = read_published()
+    shapes = Shapes(images=4, height=pixels, width=pixels, tokens=config.tokens)
+    target = Target(config, dtype, mesh, shapes)
     cache = ExecutableCache(cache_dir)
     with without_collecting_garbage(), ThreadPoolExecutor(1) as threads:
-        keeping = threads.submit(load_cached, config, dtype, mesh, shapes, cache)
-        networks = Networks.named(trace_networks(config, dtype, cache))
-        compiled = CompiledSampler(config, networks, mesh, shapes, cache, keeping.result())
+        cached = threads.submit(load_cached, target, cache)
+        networks = trace_networks(config, dtype, cache)
+        executables = compile_missing(target, networks, cache, cached.result())
     return {
         "device": f"{len(devices)} x {devices[0].device_kind}",
         "size": f"4 x {pixels}x{pixels}",
         "dtype": dtype.name,
         "versions": {name: importlib.metadata.version(name) for name in SHOWN},
         "seconds": round(time.perf_counter() - START, 2),
-        "programs": {name: round(seconds, 2) for name, seconds in compiled.seconds.items()},
+        "programs": {name: round(seconds, 2) for name, seconds in executables.seconds.items()},
         "megabytes": round(sum(file.stat().st_size for file in cache_dir.iterdir()) / 1e6),
     }
 

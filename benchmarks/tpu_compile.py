@@ -16,9 +16,10 @@ from benchmarks.tpu_topology import describe, megabytes, versions  # first: it s
 import jax.numpy as jnp
 
 from benchmarks.full_size import read_published
-from pipeline.runtime.compiled import CompiledSampler, make_mesh
+from pipeline.runtime.compiled import make_mesh
+from pipeline.runtime.executables import compile_missing
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.programs import Networks, Shapes
+from pipeline.runtime.programs import Shapes, Target
 
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 
@@ -32,11 +33,11 @@ def main() -> None:
     devices = describe(options.topology)
     config = read_published()
     mesh = make_mesh(devices, SHAPES.images)
-    networks = Networks.named(trace_networks(config, jnp.dtype(jnp.bfloat16)))
-    compiled = CompiledSampler(config, networks, mesh, SHAPES, cache=None, kept={})
+    target = Target(config, jnp.dtype(jnp.bfloat16), mesh, SHAPES)
+    compiled = compile_missing(target, trace_networks(config, target.dtype))
     options.out.mkdir(parents=True, exist_ok=True)
     programs = {}
-    for name, executable in compiled.executables.items():
+    for name, executable in compiled.by_name.items():
         (options.out / f"{name}.hlo").write_text(executable.as_text() or "")
         programs[name] = {
             "compile_seconds": round(compiled.seconds[name], 1),

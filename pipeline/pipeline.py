@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from PIL import Image
 
-from pipeline.checkpoints.folder import Checkpoint, count_parameters
+from pipeline.checkpoints.checkpoint import Checkpoint
+from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch
 from pipeline.errors import Cancelled, InputError
+from pipeline.families import FamilyReader
+from pipeline.families.family import Config, image_size
 from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
-from pipeline.models.config import Config, read_config
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     MAX_IMAGES,
@@ -31,10 +32,10 @@ from pipeline.request import (
     check_count,
     check_request,
     checked_latents,
-    image_size,
 )
-from pipeline.runtime.compiled import CompiledSampler, load_cached, make_mesh, place_on
+from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.executables import compile_missing, load_cached
 from pipeline.runtime.loading import (
     Timed,
     find_networks,
@@ -43,10 +44,10 @@ from pipeline.runtime.loading import (
     without_collecting_garbage,
 )
 from pipeline.runtime.mesh import failures_explained, find_devices
-from pipeline.runtime.programs import Networks, Shapes
+from pipeline.runtime.programs import Shapes, Target
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import Schedule, State, make_schedule
-from pipeline.text.tokenizer import Tokenizers, longest, read_length
+from pipeline.text.tokenizer import Tokenizers, longest
 
 OUTPUT_TYPES = ("pil", "np", "latent")
 
@@ -118,8 +119,7 @@ class SDXLPipeline:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        config: Config,
+        checkpoint: Checkpoint[Config],
         tokenizers: Tokenizers,
         compiled: CompiledSampler,
         colours: preview.Colours,
@@ -129,7 +129,8 @@ class SDXLPipeline:
     ):
         self.model = checkpoint.model
         self.revision = checkpoint.revision
-        self.family = "Stable Diffusion" + (" XL" if config.text_encoder_2 else "")
+        config = checkpoint.config
+        self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
         self.screened = screen is not None
         self.scheduler = config.scheduler.name
@@ -210,29 +211,22 @@ class SDXLPipeline:
         # bfloat16 below therefore reads full precision where the checkpoint has it.
         chosen = network_dtype(dtype, used)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
-        checkpoint = fetch(
-            str(model),
-            revision,
-            prefer_fp16=chosen.itemsize == 2,
-            scheduler=scheduler,
-            safety_checker=safety_checker,
-        )
+        reader = FamilyReader(scheduler, safety_checker)
+        checkpoint = fetch(str(model), revision, reader, prefer_fp16=chosen.itemsize == 2)
         parameters = count_parameters(checkpoint)
         if dtype is None and worth_bfloat16(used[0], parameters):
             chosen = network_dtype("bfloat16", used)
-        config = read_config(checkpoint.folder, scheduler, safety_checker=safety_checker)
-        tokens = read_length(checkpoint.folder)
-        shapes = Shapes(images_per_request, *image_size(config, height, width), tokens)
+        config = checkpoint.config
+        shapes = Shapes(images_per_request, *image_size(config, height, width), config.tokens)
         if devices is None:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request)
-        tokenizers, compiled = _load(checkpoint, config, chosen, mesh, shapes, cache)
+        target = Target(config, chosen, mesh, shapes)
+        tokenizers, compiled = _load(checkpoint, target, cache)
         with Timed("warmed up"):
             tokenizers.tokenize(["warm up"])
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
-        return cls(
-            checkpoint, config, tokenizers, compiled, colours, num_inference_steps, chosen, screen
-        )
+        return cls(checkpoint, tokenizers, compiled, colours, num_inference_steps, chosen, screen)
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size that `add_size` does not support."""
@@ -502,12 +496,7 @@ class SDXLPipeline:
 
 @without_collecting_garbage()
 def _load(
-    checkpoint: Checkpoint,
-    config: Config,
-    dtype: np.dtype[Any],
-    mesh: Mesh,
-    shapes: Shapes,
-    cache: ExecutableCache | None,
+    checkpoint: Checkpoint[Config], target: Target, cache: ExecutableCache | None
 ) -> tuple[Tokenizers, CompiledSampler]:
     """Load the tokenizers and the compiled sampler of a checkpoint on this machine.
 
@@ -516,11 +505,10 @@ def _load(
     before anything is compiled.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
-        keeping = threads.submit(load_cached, config, dtype, mesh, shapes, cache)
-        tokenizers = load_tokenizers(checkpoint.folder, config, cache)
-        found = find_networks(checkpoint, config, dtype, cache)
-        loading = threads.submit(load_networks, found, place_on(mesh))
-        empty = Networks.named({name: stored.module for name, stored in found.items()})
-        compiled = CompiledSampler(config, empty, mesh, shapes, cache, keeping.result())
-    compiled.set_params(loading.result())
-    return tokenizers, compiled
+        cached = threads.submit(load_cached, target, cache)
+        tokenizers = load_tokenizers(checkpoint, cache)
+        found = find_networks(checkpoint, target.dtype, cache)
+        networks = threads.submit(load_networks, found, place_on(target.mesh))
+        empty = {name: stored.module for name, stored in found.items()}
+        executables = compile_missing(target, empty, cache, cached.result())
+    return tokenizers, CompiledSampler(target, executables, networks.result(), cache)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.models.config import Config
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 
 MAX_IMAGES = 64  # per request
@@ -125,23 +124,3 @@ def check_count(name: str, value: object, low: int, high: int) -> None:
         raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
     if not low <= value <= high:
         raise InputError(f"{name} is {value}; expected {low} to {high}")
-
-
-def image_size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
-    """Return the pictures' height and width in pixels, by default the checkpoint's own.
-
-    Raises:
-        InputError: if a side is too large, or not a multiple of the factor by which VAE and UNet
-            shrink it.
-    """
-    factor = config.vae.scale_factor
-    multiple = factor * 2 ** (len(config.unet.block_out_channels) - 1)
-    own = (side * factor for side in config.unet.sample_size)
-    sizes = []
-    for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
-        size = default if given is None else given
-        check_count(name, size, multiple, 8192)
-        if size % multiple:
-            raise InputError(f"{name} is {size}; expected a multiple of {multiple}")
-        sizes.append(int(size))
-    return sizes[0], sizes[1]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from pipeline.checkpoints.tensors import open_tensors
 from pipeline.checkpoints.weights import match_weights, shape_rngs
+from pipeline.families import read_config
+from pipeline.families.family import Config
 from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.config import Config, read_config
 from pipeline.models.unet import UNet
 from pipeline.models.vae import VAE
 from pipeline.text.tokenizer import Tokenizers
@@ -49,22 +51,21 @@ def load_networks(folder: Path) -> Networks:
     """Load a checkpoint from a local folder."""
     config = read_config(folder)
     encoders = config.text_encoders
-    lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
     return Networks(
         config=config,
-        tokenizers=Tokenizers.load(folder, lengths),
+        tokenizers=Tokenizers.load(folder, config.tokenizers),
         text_encoders=tuple(
             load_module(CLIPTextEncoder, part, folder / name) for name, part in encoders.items()
         ),
-        unet=load_module(UNet, config.unet, folder / "unet"),
-        vae=load_module(VAE, config.vae, folder / "vae"),
+        unet=load_module(UNet, config.networks["unet"], folder / "unet"),
+        vae=load_module(VAE, config.networks["vae"], folder / "vae"),
     )
 
 
 def load_module(kind: Callable[..., M], config: object, folder: Path) -> M:
     """Load one network in float32 from its component's folder."""
     network = nnx.eval_shape(lambda: kind(config, dtype=jnp.float32, rngs=shape_rngs()))
-    return match_weights(network, folder).load(jnp.asarray)
+    return match_weights(network, partial(open_tensors, folder)).load(jnp.asarray)
 
 
 def compiled(function: Callable[..., R]) -> Callable[..., R]:

@@ -120,24 +120,16 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
 
 def ours(component: str, folder: Path) -> tuple[Arrays, float]:
     """Return our networks' outputs for `make_inputs`, and the seconds that loading took."""
+    from pipeline.families import read_config
     from pipeline.images.moderation import prepare
-    from pipeline.models.clip import CLIPTextEncoder
-    from pipeline.models.config import read_config
     from pipeline.models.safety_checker import SafetyChecker
-    from pipeline.models.unet import UNet
-    from pipeline.models.vae import VAE
     from tools import agreement
 
     config = read_config(folder)
-    kind, part = {
-        "text_encoder": (CLIPTextEncoder, config.text_encoder),
-        "text_encoder_2": (CLIPTextEncoder, config.text_encoder_2),
-        "unet": (UNet, config.unet),
-        "vae": (VAE, config.vae),
-        "safety_checker": (SafetyChecker, config.safety_checker),
-    }[component]
+    kinds = {part.name: part.make for part in config.family.all_networks}
+    part = config.networks[component]
     start = time.perf_counter()
-    network: Any = agreement.load_module(kind, part, folder / component)
+    network: Any = agreement.load_module(kinds[component], part, folder / component)
     seconds = time.perf_counter() - start
     inputs: Any = make_inputs(component, folder)
     if component.startswith("text_encoder"):

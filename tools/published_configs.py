@@ -1,10 +1,13 @@
-"""Configuration files of published checkpoints, every key of them."""
+"""Configuration files of published checkpoints, every key but the tokenizers'."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 Files = dict[str, dict[str, Any]]
+
+# The keys that are read from the configuration.
+_TOKENIZER = {"model_max_length": 77, "tokenizer_class": "CLIPTokenizer"}
 
 # stabilityai/stable-diffusion-xl-base-1.0
 SDXL_BASE: Files = {
@@ -21,6 +24,7 @@ SDXL_BASE: Files = {
         "unet": ["diffusers", "UNet2DConditionModel"],
         "vae": ["diffusers", "AutoencoderKL"],
     },
+    "tokenizer/tokenizer_config.json": _TOKENIZER,
     "text_encoder/config.json": {
         "architectures": ["CLIPTextModel"],
         "attention_dropout": 0.0,
@@ -262,6 +266,7 @@ SD_1: Files = {
         "unet": ["diffusers", "UNet2DConditionModel"],
         "vae": ["diffusers", "AutoencoderKL"],
     },
+    "tokenizer/tokenizer_config.json": _TOKENIZER,
     "text_encoder/config.json": {
         **SDXL_BASE["text_encoder/config.json"],
         "_name_or_path": "openai/clip-vit-large-patch14",
@@ -338,6 +343,7 @@ SD_2: Files = {
         "safety_checker": [None, None],
         "scheduler": ["diffusers", "DDIMScheduler"],
     },
+    "tokenizer/tokenizer_config.json": _TOKENIZER,
     "text_encoder/config.json": {
         **SDXL_BASE["text_encoder/config.json"],
         "hidden_act": "gelu",

@@ -5,22 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pipeline.checkpoints.tensors import choose_weight_files, open_tensors
+from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions, Parts, Reader
+from pipeline.checkpoints.tensors import TensorFiles, choose_weight_files, open_tensors
 from pipeline.errors import CheckpointError
-from pipeline.models.config import family, read_config
 from pipeline.strict_json import StrictJson
 
-TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
-OTHER_NETWORKS = ("unet", "vae")
-CONFIG_FILES = (
-    "model_index.json",
-    "scheduler/scheduler_config.json",
-    *(f"{component}/config.json" for component in TEXT_ENCODERS + OTHER_NETWORKS),
-)
+INDEX = "model_index.json"
 LONE_CONFIG = "config.json"  # the configuration of a network published by itself
-SAFETY_CHECKER_FILES = ("safety_checker/config.json", "feature_extractor/preprocessor_config.json")
 TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
@@ -32,111 +25,111 @@ TOKENIZER_FILES = (
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint on this machine.
+class FolderCheckpoint(Checkpoint[C]):
+    """A checkpoint in diffusers' layout: a folder with a folder for each component.
 
     Attributes:
-        folder: the path of its folder.
-        model: its name: the Hub id, or the folder's own name.
-        revision: the commit on the Hub; None for a folder.
         weights: for each network the weight files to read, as paths below `folder`, which
             `tensors.choose_weight_files` chose. Other weight files are ignored.
     """
 
-    folder: Path
-    model: str
-    revision: str | None
     weights: Mapping[str, Sequence[str]]
+
+    def tensors(self, network: str) -> TensorFiles:
+        return open_tensors(self.folder / network, self.weights[network])
 
 
 class Needed(NamedTuple):
-    """The files of a checkpoint that are needed to run it, as paths below its root.
+    """The files that are needed beside the configuration, as paths below a checkpoint's root.
 
     Attributes:
-        files: all needed files.
-        weights: the weight files of each network, as in `Checkpoint`.
+        files: all these files.
+        weights: the weight files of each network, as in `FolderCheckpoint`.
     """
 
     files: list[str]
     weights: dict[str, list[str]]
 
 
-class FetchOptions(NamedTuple):
-    """The options of `pipeline.checkpoints.source.fetch`, which describes them."""
+def config_patterns(folder: Path, unwanted: Collection[str] = ()) -> list[str]:
+    """Return patterns of the configuration files of every component that the index names.
 
-    prefer_fp16: bool
-    scheduler: str | None
-    safety_checker: bool
+    Args:
+        folder: the checkpoint's folder, with the index. An index that cannot be read names none.
+        unwanted: components to leave out.
+    """
+    try:
+        index = StrictJson(folder / INDEX).values
+    except CheckpointError:
+        return []
+    return [
+        f"{component}/*config.json"
+        for component, names in index.items()
+        if isinstance(names, list) and None not in names and component not in unwanted
+    ]
 
 
-def needed_files(
-    names: Collection[str],
-    prefer_fp16: bool = False,
-    text_encoders: Collection[str] = TEXT_ENCODERS,
-    safety_checker: bool = False,
-) -> Needed:
+def needed_files(names: Collection[str], parts: Parts, prefer_fp16: bool = False) -> Needed:
     """Choose the needed files among all files of a checkpoint, given as paths below its root.
 
     Raises:
         CheckpointError: if a tokenizer or the weights of a network are missing.
     """
-    absent = set(TEXT_ENCODERS) - set(text_encoders)
-    needed = [file for file in CONFIG_FILES if file.split("/")[0] not in absent]
-    for component in (name.replace("text_encoder", "tokenizer") for name in text_encoders):
-        files = [
-            f"{component}/{name}" for name in TOKENIZER_FILES if f"{component}/{name}" in names
-        ]
-        vocabulary = {f"{component}/vocab.json", f"{component}/merges.txt"}
-        if not vocabulary <= set(files) and f"{component}/tokenizer.json" not in files:
-            raise CheckpointError(
-                f"{component}/ has no tokenizer; expected vocab.json and merges.txt, or "
-                "tokenizer.json"
-            )
-        needed += files
+    tokenizers = [_tokenizer_files(names, component) for component in parts.tokenizers]
     weights = {
-        component: choose_weight_files(names, component, prefer_fp16)
-        for component in (*text_encoders, *OTHER_NETWORKS)
+        network: _weight_files(names, network, prefer_fp16, parts.hints.get(network))
+        for network in parts.networks
     }
-    if safety_checker:
-        needed += SAFETY_CHECKER_FILES
-        weights["safety_checker"] = _safety_checker_weights(names, prefer_fp16)
-    return Needed([*needed, *chain.from_iterable(weights.values())], weights)
+    return Needed([*chain.from_iterable((*tokenizers, *weights.values()))], weights)
 
 
-def _safety_checker_weights(names: Collection[str], prefer_fp16: bool) -> list[str]:
+def _tokenizer_files(names: Collection[str], component: str) -> list[str]:
+    files = [f"{component}/{name}" for name in TOKENIZER_FILES if f"{component}/{name}" in names]
+    vocabulary = {f"{component}/vocab.json", f"{component}/merges.txt"}
+    if not vocabulary <= set(files) and f"{component}/tokenizer.json" not in files:
+        raise CheckpointError(
+            f"{component}/ has no tokenizer; expected vocab.json and merges.txt, or tokenizer.json"
+        )
+    return files
+
+
+def _weight_files(
+    names: Collection[str], network: str, prefer_fp16: bool, hint: str | None
+) -> list[str]:
     try:
-        return choose_weight_files(names, "safety_checker", prefer_fp16)
+        return choose_weight_files(names, network, prefer_fp16)
     except CheckpointError as error:
-        raise CheckpointError(f"{error} (or turn the safety checker off)") from None
+        raise CheckpointError(f"{error} ({hint})" if hint else str(error)) from None
 
 
-def check(folder: Path, where: str, names: Collection[str], wanted: FetchOptions) -> Needed:
-    """Return the needed files among `names`; `folder` must already have the configuration.
+def check(
+    folder: Path, where: str, names: Collection[str], options: FetchOptions[C]
+) -> tuple[C, Needed]:
+    """Return a checkpoint's configuration, which is in `folder`, and its needed files.
 
     Raises:
         CheckpointError: if the checkpoint is incomplete or not supported. The message names it
             as `where`.
     """
-    if "model_index.json" not in names:
+    if INDEX not in names:
         raise CheckpointError(
             f"{where}: no checkpoint in diffusers' layout, which has a model_index.json; "
-            + _what_else(folder)
+            + _what_else(folder, options.reader)
         )
-    config = read_config(folder, wanted.scheduler, safety_checker=wanted.safety_checker)
-    checked = config.safety_checker is not None
+    config = options.reader.read(folder)
     try:
-        return needed_files(names, wanted.prefer_fp16, config.text_encoders, checked)
+        return config, needed_files(names, config, options.prefer_fp16)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
 
 
-def _what_else(folder: Path) -> str:
+def _what_else(folder: Path, reader: Reader[Any]) -> str:
     """Describe the contents of a folder that holds no checkpoint, for an error message."""
     try:
         name = StrictJson(folder / LONE_CONFIG).values["_class_name"]
     except (CheckpointError, KeyError):
         return "a single file with all weights is not supported"
-    return f"its {LONE_CONFIG} is that of a lone {name}{family(name)}"
+    return f"its {LONE_CONFIG} is that of a lone {name}{reader.describe(name)}"
 
 
 def list_folder(folder: Path) -> list[str]:
@@ -148,14 +141,14 @@ def list_folder(folder: Path) -> list[str]:
         raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from error
 
 
-def count_parameters(checkpoint: Checkpoint) -> int:
+def count_parameters(checkpoint: Checkpoint[Any]) -> int:
     """Return the number of parameters in the weight files; only their headers are read.
 
     Raises:
         CheckpointError: if a file is damaged or cannot be read.
     """
     total = 0
-    for network, files in checkpoint.weights.items():
-        with open_tensors(checkpoint.folder / network, files) as tensors:
+    for network in checkpoint.config.networks:
+        with checkpoint.tensors(network) as tensors:
             total += sum(math.prod(tensor.shape) for tensor in tensors.values())
     return total

@@ -23,53 +23,51 @@ from huggingface_hub.errors import (
     RevisionResolutionError,
 )
 
+from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions
 from pipeline.checkpoints.folder import (
-    CONFIG_FILES,
+    INDEX,
     LONE_CONFIG,
-    SAFETY_CHECKER_FILES,
-    Checkpoint,
-    FetchOptions,
+    FolderCheckpoint,
     check,
+    config_patterns,
     list_folder,
 )
 from pipeline.errors import CheckpointError
-from pipeline.models.config import names_safety_checker
 
 
-def download(model: str, revision: str | None, wanted: FetchOptions) -> Checkpoint:
+def download(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
     """Download the files of a checkpoint that `pipeline.checkpoints.source.fetch` needs.
 
     Raises:
         CheckpointError: under the conditions that `fetch` lists.
     """
     try:
-        return _from_hub(model, revision, wanted)
+        return _from_hub(model, revision, options)
     except CheckpointError:
         raise
     # The client passes on its own errors and those of its transports, which have no common base.
     except Exception as error:
         if _is_final(error):
             raise CheckpointError(_explanation(model, revision, error)) from error
-        return _from_cache(model, revision, wanted, error)
+        return _from_cache(model, revision, options, error)
 
 
-def _from_hub(model: str, revision: str | None, wanted: FetchOptions) -> Checkpoint:
+def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
     if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit is not looked up
         _check_that_it_answers(model, revision)
     resolved = resolve_revision(model, revision=revision)
-    folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[*CONFIG_FILES]))
-    if not (folder / "model_index.json").is_file():
-        snapshot_download(model, revision=resolved, allow_patterns=[LONE_CONFIG])
-    if wanted.safety_checker and names_safety_checker(folder):
-        snapshot_download(model, revision=resolved, allow_patterns=[*SAFETY_CHECKER_FILES])
+    folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[INDEX]))
+    is_whole = (folder / INDEX).is_file()
+    patterns = config_patterns(folder, options.reader.unwanted) if is_whole else [LONE_CONFIG]
+    snapshot_download(model, revision=resolved, allow_patterns=patterns)
     try:
         names = [file.path for file in get_cached_repo_tree(model, revision=resolved)]
     except CachedRepoTreeNotFoundError:  # the cache cannot be written to
         tree = list_repo_tree(model, revision=resolved.resolved, recursive=True)
         names = [entry.path for entry in tree]
-    needed = check(folder, model, names, wanted)
+    config, needed = check(folder, model, names, options)
     snapshot_download(model, revision=resolved, allow_patterns=needed.files)
-    return Checkpoint(folder, model, resolved.resolved, needed.weights)
+    return FolderCheckpoint(folder, model, resolved.resolved, config, needed.weights)
 
 
 def _check_that_it_answers(model: str, revision: str | None) -> None:
@@ -89,8 +87,8 @@ def _check_that_it_answers(model: str, revision: str | None) -> None:
 
 
 def _from_cache(
-    model: str, revision: str | None, wanted: FetchOptions, reason: Exception
-) -> Checkpoint:
+    model: str, revision: str | None, options: FetchOptions[C], reason: Exception
+) -> Checkpoint[C]:
     """Return the checkpoint from the cache, in whichever precision is there.
 
     Raises:
@@ -98,17 +96,17 @@ def _from_cache(
     """
     try:
         # Without patterns the client would insist on every file of the repository.
-        folder = snapshot_download(
-            model, revision=revision, allow_patterns=[], local_files_only=True
+        folder = Path(
+            snapshot_download(model, revision=revision, allow_patterns=[], local_files_only=True)
         )
     except LocalEntryNotFoundError:
         raise CheckpointError(_explanation(model, revision, reason)) from reason
     try:
-        needed = check(Path(folder), folder, list_folder(Path(folder)), wanted)
+        config, needed = check(folder, str(folder), list_folder(folder), options)
     except CheckpointError as error:
         message = f"{_explanation(model, revision, reason)} What is in the cache: {error}"
         raise CheckpointError(message) from reason
-    return Checkpoint(Path(folder), model, Path(folder).name, needed.weights)
+    return FolderCheckpoint(folder, model, folder.name, config, needed.weights)
 
 
 def _is_final(error: Exception) -> bool:

@@ -3,17 +3,14 @@
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.checkpoints.folder import Checkpoint, FetchOptions, check, list_folder
+from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions, Reader
+from pipeline.checkpoints.folder import FolderCheckpoint, check, list_folder
 from pipeline.errors import CheckpointError
 
 
 def fetch(
-    model: str,
-    revision: str | None = None,
-    prefer_fp16: bool = False,
-    scheduler: str | None = None,
-    safety_checker: bool = True,
-) -> Checkpoint:
+    model: str, revision: str | None, reader: Reader[C], prefer_fp16: bool = False
+) -> Checkpoint[C]:
     """Find a checkpoint in diffusers' layout, and download only needed files from the Hub.
 
     The configuration is downloaded first, so that a checkpoint that cannot run is refused before
@@ -24,16 +21,15 @@ def fetch(
     Args:
         model: a folder, or an id on the Hub such as `stabilityai/stable-diffusion-xl-base-1.0`.
         revision: a branch, tag or commit on the Hub; None is the main branch.
+        reader: reads the configuration, which decides which other files are needed.
         prefer_fp16: whether to prefer weights in half precision: half the download, and enough
             for networks that run in 16 bits. The preference applies to a local folder as well.
-        scheduler: replaces the checkpoint's own scheduler, as in `read_config`.
-        safety_checker: False leaves out the checkpoint's safety checker.
 
     Raises:
         CheckpointError: if there is no such checkpoint or no access to it, if it is incomplete or
             not supported, or if it cannot be downloaded or stored.
     """
-    wanted = FetchOptions(prefer_fp16, scheduler, safety_checker)
+    options = FetchOptions(reader, prefer_fp16)
     folder = Path(model)
     with suppress(RuntimeError):  # "~name" of an unknown user
         folder = folder.expanduser()
@@ -43,11 +39,11 @@ def fetch(
                 f"{model}: this is a folder, which has no revision {revision!r}; only models on "
                 "the Hub have revisions"
             )
-        needed = check(folder, str(folder), list_folder(folder), wanted)
-        return Checkpoint(folder, folder.resolve().name, None, needed.weights)
+        config, needed = check(folder, str(folder), list_folder(folder), options)
+        return FolderCheckpoint(folder, folder.resolve().name, None, config, needed.weights)
     if folder.is_file():
         raise CheckpointError(f"{model}: is a file; expected a folder in diffusers' layout")
     # Imported here because the Hub's client takes time to import, and a folder does not need it.
     from pipeline.checkpoints.hub import download
 
-    return download(model, revision, wanted)
+    return download(model, revision, options)

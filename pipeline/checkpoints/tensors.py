@@ -120,9 +120,16 @@ class Tensor:
 
 
 class TensorFiles(Mapping[str, Tensor]):
-    """The tensors of one component by name; close it (or use `with`) when done."""
+    """The tensors of one component by name; close it (or use `with`) when done.
 
-    def __init__(self, tensors: dict[str, Tensor], resources: contextlib.ExitStack) -> None:
+    Attributes:
+        where: the path of the component's folder, for messages.
+    """
+
+    def __init__(
+        self, where: Path, tensors: dict[str, Tensor], resources: contextlib.ExitStack
+    ) -> None:
+        self.where = where
         self._tensors = tensors
         self._resources = resources
 
@@ -171,7 +178,7 @@ def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFile
             tensors = _open_sharded(folder / Path(files[0]).name, resources)
         else:
             tensors = _open_shard(folder / Path(files[0]).name, resources)
-        return TensorFiles(tensors, resources.pop_all())
+        return TensorFiles(folder, tensors, resources.pop_all())
 
 
 def _list_folder(folder: Path) -> list[str]:

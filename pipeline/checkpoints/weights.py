@@ -6,16 +6,15 @@ in older files to current ones.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import jax
 import numpy as np
 from flax import nnx
 
-from pipeline.checkpoints.tensors import TensorFiles, open_tensors
+from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.kernels.matmul_conv import merged_upsample_kernels
 
@@ -54,6 +53,7 @@ OLD_NAMES = (
 IGNORED = re.compile(r"^((text|vision)_model\.)*embeddings\.position_ids$")
 
 DevicePut = Callable[[np.ndarray], jax.Array]
+OpenTensors = Callable[[], TensorFiles]
 M = TypeVar("M", bound=nnx.Module)
 
 
@@ -138,15 +138,14 @@ def shape_rngs() -> nnx.Rngs:
 
 @dataclass(frozen=True)
 class PendingWeights(Generic[M]):
-    """A module whose parameters are still to be read from the files of a component's folder.
+    """A module whose parameters are still to be read.
 
     Attributes:
         module: the module, with shapes and dtypes in place of its parameters.
     """
 
     module: M
-    _folder: Path
-    _files: Sequence[str] | None
+    _open: OpenTensors
     _sources: dict[Any, list[str]]
 
     def load(self, place: DevicePut, progress: Callable[[int], object] = lambda _: None) -> M:
@@ -161,7 +160,7 @@ class PendingWeights(Generic[M]):
         """
         graphdef, state = nnx.split(self.module)
         flat = dict(nnx.to_flat_state(state))
-        with open_tensors(self._folder, self._files) as files:
+        with self._open() as files:
             for path, param in flat.items():
                 shares = [from_checkpoint(path, files[name].read()) for name in self._sources[path]]
                 tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
@@ -171,48 +170,47 @@ class PendingWeights(Generic[M]):
         return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
-def match_weights(module: M, folder: Path, names: Sequence[str] | None = None) -> PendingWeights[M]:
-    """Find a module's parameters in the safetensors files of a component's folder.
+def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:
+    """Find a module's parameters among the tensors of a component.
 
     Args:
         module: the module, with shapes and dtypes in place of its parameters.
-        folder: the folder with the component's weights, for instance `.../unet`.
-        names: the weight files to read, as in `open_tensors`.
+        open_files: opens the component's tensors. It is called again to read them.
 
     Raises:
         CheckpointError: if a tensor is unknown, missing, duplicate or of the wrong shape, or if a
             file cannot be read; the message names file and tensor.
     """
-    with open_tensors(folder, names) as files:
+    with open_files() as files:
         params = dict(nnx.to_flat_state(nnx.state(module)))
-        return PendingWeights(module, folder, names, _match(folder, files, params))
+        return PendingWeights(module, open_files, _match(files, params))
 
 
-def _match(folder: Path, files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
+def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
     """Return the names of every parameter's tensors; each tensor must belong to a parameter."""
     found: dict[str, str] = {}
     for name in _named(files):
         modern = modern_name(name)
         if modern in found:
-            raise CheckpointError(f"{folder}: {name} and {found[modern]} are the same tensor")
+            raise CheckpointError(f"{files.where}: {name} and {found[modern]} are the same tensor")
         found[modern] = name
     sources = {}
     for path, param in params.items():
         names = checkpoint_names(path)
         for name in names:
             if name not in found:
-                raise CheckpointError(f"{folder}: the tensor {name} is missing")
+                raise CheckpointError(f"{files.where}: the tensor {name} is missing")
         sources[path] = [found.pop(name) for name in names]
         share = (*param.shape[:-1], param.shape[-1] // len(names))
         right = checkpoint_shape(path, share)
         for source in sources[path]:
             if files[source].shape != right:
                 raise CheckpointError(
-                    f"{folder}: {source} has shape {list(files[source].shape)}; expected"
+                    f"{files.where}: {source} has shape {list(files[source].shape)}; expected"
                     f" {list(right)} from the component's config.json"
                 )
     for name in found.values():
-        raise CheckpointError(f"{folder}: unknown tensor {name}")
+        raise CheckpointError(f"{files.where}: unknown tensor {name}")
     return sources
 
 

@@ -27,11 +27,12 @@ from PIL import Image
 from pipeline.checkpoints.source import fetch
 from pipeline.compat import parameters
 from pipeline.errors import CheckpointError, InputError
+from pipeline.families import FamilyReader
+from pipeline.families.family import Config, image_size
 from pipeline.images import moderation
-from pipeline.models.config import Config, read_config
 from pipeline.models.safety_checker import SafetyChecker
 from pipeline.platforms import network_dtype, platform_of
-from pipeline.request import check_count, image_size
+from pipeline.request import check_count
 from pipeline.runtime import sampler
 from pipeline.runtime.loading import (
     find_networks,
@@ -79,7 +80,6 @@ class FlaxDiffusionPipeline:
         self._factories = module_factories(config)
         self._factories.pop("safety_checker", None)
         self._check = None if checker is None else _on_first_device(checker)
-        self._xl = config.text_encoder_2 is not None
         self._on_one_device = jax.jit(self._generate, static_argnums=STATIC)
         self._on_each_device = jax.pmap(self._generate, static_broadcasted_argnums=STATIC)
 
@@ -129,18 +129,16 @@ class FlaxDiffusionPipeline:
             revision = None
         dtype = network_dtype(jnp.float32 if dtype is None else dtype, jax.devices())
         half = dtype.itemsize == 2
-        checkpoint = fetch(str(model), revision, prefer_fp16=half, safety_checker=checked)
-        config = read_config(checkpoint.folder, safety_checker=checked)
-        xl = config.text_encoder_2 is not None
-        kind = FlaxStableDiffusionXLPipeline if xl else FlaxStableDiffusionPipeline
+        reader = FamilyReader(safety_checker=checked)
+        checkpoint = fetch(str(model), revision, reader, prefer_fp16=half)
+        kind = KINDS[checkpoint.config.family.class_name]
         if not issubclass(kind, cls):
             raise CheckpointError(f"{model}: is for {kind.__name__}, not for {cls.__name__}")
-        tokenizers = load_tokenizers(checkpoint.folder, config)
-        loaded = load_networks(find_networks(checkpoint, config, dtype), _keep)
-        networks = dict(zip(config.text_encoders, loaded.text_encoders, strict=True))
-        networks |= {"unet": loaded.unet, "vae": loaded.vae}
+        tokenizers = load_tokenizers(checkpoint)
+        networks = load_networks(find_networks(checkpoint, dtype), _keep)
+        checker = networks.pop("safety_checker", None)
         params = {name: parameters.to_dict(network) for name, network in networks.items()}
-        return kind(config, tokenizers, loaded.safety_checker), {**params, "scheduler": {}}
+        return kind(checkpoint.config, tokenizers, checker), {**params, "scheduler": {}}
 
     def __call__(self, *arguments: Any, **options: Any) -> Output:
         """Draw a picture for each prompt; the subclasses define the arguments."""
@@ -151,7 +149,7 @@ class FlaxDiffusionPipeline:
         if not isinstance(prompt, str | list):
             raise InputError(f"prompt is {type(prompt).__name__}; expected a str or a list of str")
         ids, _ = self._tokenizers.tokenize([prompt] if isinstance(prompt, str) else prompt)
-        return jnp.asarray(ids if self._xl else ids[:, 0])
+        return jnp.asarray(ids.reshape(len(ids), *self._ids_row()))
 
     @staticmethod
     def numpy_to_pil(images: ArrayLike) -> list[Image.Image]:
@@ -225,16 +223,12 @@ class FlaxDiffusionPipeline:
         schedule = make_schedule(config, num_inference_steps)
         latents = self._noise(len(ids), size, prng_seed, latents) * schedule.init_noise_sigma
         negative, zero = self._negative(len(ids), neg_prompt_ids)
-        conditioning = sampler.encode(
-            [networks[name] for name in self._config.text_encoders],
-            jnp.stack([negative, ids]),
-            jnp.full(len(ids), zero),
-            jnp.asarray(sampler.time_ids(*size)),
-        )
+        family = self._config.family
+        both, zeros = jnp.stack([negative, ids]), jnp.full(len(ids), zero)
         drawn = sampler.denoise(
-            networks["unet"],
+            partial(family.predict.run, networks),
             State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
-            sampler.prepare(networks["unet"], conditioning),
+            family.encode.run(networks, both, zeros, jnp.asarray(size, jnp.float32)),
             jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
             jax.tree.map(jnp.asarray, schedule.table),
             _scalar("guidance_scale", guidance_scale),
@@ -245,7 +239,7 @@ class FlaxDiffusionPipeline:
         ).latents
         if return_latents:
             return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
-        images, _ = sampler.decode(networks["vae"], drawn)
+        images, _ = sampler.decode(partial(family.decode.run, networks), drawn)
         return images
 
     def _checked(self, images: Array) -> Output:
@@ -272,26 +266,30 @@ class FlaxDiffusionPipeline:
     def _checked_ids(self, name: str, given: ArrayLike, batch: int | None = None) -> Array:
         """Return ids as `[B, E, L]` int32, for E text encoders."""
         ids = jnp.asarray(given)
-        length = self._tokenizers.length
-        row = (2, length) if self._xl else (length,)
+        row = self._ids_row()
         if ids.shape[1:] != row or batch not in (None, len(ids)):
             right = ", ".join(map(str, ("B" if batch is None else batch, *row)))
             raise InputError(
                 f"{name} are {list(ids.shape)} on each device; expected [{right}], from"
                 " prepare_inputs"
             )
-        return ids.reshape(len(ids), -1, length).astype(jnp.int32)
+        return ids.reshape(len(ids), -1, self._tokenizers.length).astype(jnp.int32)
+
+    def _ids_row(self) -> tuple[int, ...]:
+        """Return the shape of one prompt's ids: `[L]`, or `[E, L]` for E text encoders."""
+        encoders, length = len(self._tokenizers.each), self._tokenizers.length
+        return (length,) if encoders == 1 else (encoders, length)
 
     def _negative(self, batch: int, given: ArrayLike | None) -> tuple[Array, bool]:
         """Return negative ids `[B, E, L]`, and whether to replace their embeddings with zeros.
 
-        Without a negative prompt the ids are those of a blank prompt. With SDXL the embeddings are
-        then zeros, whatever the checkpoint's files say.
+        Without a negative prompt the ids are those of a blank prompt. Where a family's embeddings
+        are then zeros, they are so whatever the checkpoint's files say.
         """
         if given is not None:
             return self._checked_ids("neg_prompt_ids", given, batch), False
         blank, _ = self._tokenizers.tokenize([""] * batch)
-        return jnp.asarray(blank), self._xl
+        return jnp.asarray(blank), self._config.family.zeros_for_empty_prompt
 
     def _noise(
         self, batch: int, size: tuple[int, int], key: Any, latents: ArrayLike | None
@@ -301,9 +299,8 @@ class FlaxDiffusionPipeline:
         Latents are given in diffusers' order, `[B, C, h, w]`. Noise is drawn in the same order,
         with one key for the whole batch.
         """
-        factor = self._config.vae.scale_factor
-        channels = self._config.unet.in_channels
-        shape = (batch, channels, size[0] // factor, size[1] // factor)
+        height, width, channels = self._config.family.latents_shape(self._config, *size)
+        shape = (batch, channels, height, width)
         if latents is None:
             latents = jax.random.normal(key, shape, jnp.float32)
         latents = jnp.asarray(latents)
@@ -410,6 +407,13 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
                 return_latents=output_type == "latent",
             )
         )
+
+
+# The pipeline of each family, by the class of diffusers' pipeline.
+KINDS: dict[str, type[FlaxDiffusionPipeline]] = {
+    "StableDiffusionPipeline": FlaxStableDiffusionPipeline,
+    "StableDiffusionXLPipeline": FlaxStableDiffusionXLPipeline,
+}
 
 
 def _keep(array: np.ndarray) -> Any:

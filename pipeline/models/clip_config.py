@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import CheckpointError
 from pipeline.strict_json import StrictJson
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
@@ -77,13 +76,13 @@ class SafetyCheckerConfig:
     image_std: tuple[float, float, float]
 
 
-def read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderConfig:
+def read_text_encoder(path: Path, *, projected: bool, penultimate: bool) -> TextEncoderConfig:
     """Read a text encoder's `config.json`.
 
     Args:
         path: the file.
         projected: whether the encoder has a projection, and so a pooled state.
-        xl: whether the encoder is SDXL's (see `TextEncoderConfig.penultimate`).
+        penultimate: as in `TextEncoderConfig`.
 
     Raises:
         CheckpointError: if a setting is not supported; the message names file, key and value.
@@ -102,7 +101,7 @@ def read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderCo
         layer_norm_eps=keys.positive("layer_norm_eps", 1e-5),
         eos_token_id=keys.take("eos_token_id", int, 49407),
         projection_dim=projection_dim if projected else None,
-        penultimate=xl,
+        penultimate=penultimate,
     )
     _drop_notes(keys)
     keys.finish()
@@ -110,20 +109,15 @@ def read_text_encoder(path: Path, *, projected: bool, xl: bool) -> TextEncoderCo
     return config
 
 
-def read_safety_checker(folder: Path) -> SafetyCheckerConfig:
-    """Read the configuration of a checkpoint's safety checker and of its preprocessing.
+def read_safety_checker(path: Path) -> SafetyCheckerConfig:
+    """Read a safety checker's `config.json`, and the configuration of its preprocessing.
+
+    The latter is in the folder `feature_extractor` beside the safety checker's.
 
     Raises:
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
-    try:
-        return _read_safety_checker(folder)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} (or turn the safety checker off)") from None
-
-
-def _read_safety_checker(folder: Path) -> SafetyCheckerConfig:
-    keys = StrictJson(folder / "safety_checker/config.json")
+    keys = StrictJson(path)
     keys.one_of("model_type", ("clip",))
     projection_dim = keys.size("projection_dim", 512)
     # If a file has vision_config_dict, transformers reads it and ignores vision_config.
@@ -135,7 +129,8 @@ def _read_safety_checker(folder: Path) -> SafetyCheckerConfig:
     _drop_notes(keys)
     keys.finish()
     shortest_edge, mean, std = _read_preprocessor(
-        StrictJson(folder / "feature_extractor/preprocessor_config.json"), vision.image_size
+        StrictJson(path.parents[1] / "feature_extractor/preprocessor_config.json"),
+        vision.image_size,
     )
     return SafetyCheckerConfig(vision, projection_dim, shortest_edge, mean, std)
 

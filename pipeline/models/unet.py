@@ -15,7 +15,6 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from pipeline.models.config import UNetConfig
 from pipeline.models.layers import (
     CrossAttention,
     GroupNorm,
@@ -29,6 +28,7 @@ from pipeline.models.layers import (
     linear,
     sinusoid,
 )
+from pipeline.models.unet_config import UNetConfig
 
 TRANSFORMER_NORM_EPS = 1e-6  # fixed in diffusers' Transformer2DModel, whatever norm_eps says
 LAYER_NORM_EPS = 1e-5

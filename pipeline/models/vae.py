@@ -8,8 +8,8 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from pipeline.models.config import VAEConfig
 from pipeline.models.layers import GroupNorm, ResnetBlock, SelfAttention, Upsample, conv
+from pipeline.models.vae_config import VAEConfig
 
 NORM_EPS = 1e-6
 LOGVAR_RANGE = (-30.0, 20.0)

@@ -1,12 +1,11 @@
-"""Loading of a pipeline's tokenizers and networks from a checkpoint's folder."""
+"""Loading of a pipeline's tokenizers and networks from a checkpoint."""
 
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,38 +14,34 @@ from jax.typing import DTypeLike
 from tqdm import tqdm
 
 from pipeline.checkpoints import weights
-from pipeline.checkpoints.folder import Checkpoint
+from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.weights import PendingWeights
 from pipeline.errors import CheckpointError
-from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.config import Config
+from pipeline.families.family import Config
 from pipeline.models.layers import merge_kernels
-from pipeline.models.safety_checker import SafetyChecker
-from pipeline.models.unet import UNet
-from pipeline.models.vae import VAE
 from pipeline.runtime.executable_cache import ExecutableCache
-from pipeline.runtime.programs import Networks
 from pipeline.text.tokenizer import Tokenizers, identity
 
 log = logging.getLogger(__name__)
 
 
 def load_tokenizers(
-    folder: Path, config: Config, cache: ExecutableCache | None = None
+    checkpoint: Checkpoint[Config], cache: ExecutableCache | None = None
 ) -> Tokenizers:
     """Load a checkpoint's tokenizers, from the cache if they are in it.
 
     Raises:
         CheckpointError: if a tokenizer cannot be loaded or does not fit its text encoder.
     """
-    encoders = config.text_encoders
-    lengths = [encoder.max_position_embeddings for encoder in encoders.values()]
-    load = partial(Tokenizers.load, folder, lengths)
+    folder, config = checkpoint.folder, checkpoint.config
+    load = partial(Tokenizers.load, folder, config.tokenizers)
     if cache is None:
         tokenizers = load()
     else:
-        tokenizers = cache.get_or_create("tokenizers", (lengths, identity(folder)), load)
-    for tokenizer, (name, encoder) in zip(tokenizers.each, encoders.items(), strict=True):
+        key = config.tokenizers, identity(folder, config.tokenizers)
+        tokenizers = cache.get_or_create("tokenizers", key, load)
+    encoders = config.text_encoders.items()
+    for tokenizer, (name, encoder) in zip(tokenizers.each, encoders, strict=True):
         if tokenizer.vocabulary_size > encoder.vocab_size:
             raise CheckpointError(
                 f"{folder}/{name}/config.json: vocab_size = {encoder.vocab_size} is less than the"
@@ -58,47 +53,44 @@ def load_tokenizers(
 def trace_networks(
     config: Config, dtype: np.dtype[Any], cache: ExecutableCache | None = None
 ) -> dict[str, Any]:
-    """Return the networks with shapes in place of parameters, by the names of their folders.
+    """Return the networks with shapes in place of parameters, by name.
 
     They are taken from the cache if they are in it.
     """
 
     def trace() -> dict[str, Any]:
-        # The safety checker's thresholds have three decimals, which need more than 16 bits.
-        own = {"safety_checker": np.dtype(np.float32)}
+        own = {part.name: part.dtype for part in config.family.all_networks}
         return {
-            name: nnx.eval_shape(partial(make, own.get(name, dtype)))
+            name: nnx.eval_shape(partial(make, own[name] or dtype))
             for name, make in module_factories(config).items()
         }
 
     if cache is None:
         return trace()
-    networks = (config.text_encoders, config.unet, config.vae, config.safety_checker)
-    return cache.get_or_create("shapes", (networks, dtype.name), trace)
+    return cache.get_or_create("shapes", (config.networks, dtype.name), trace)
 
 
 def find_networks(
-    checkpoint: Checkpoint,
-    config: Config,
-    dtype: np.dtype[Any],
-    cache: ExecutableCache | None = None,
+    checkpoint: Checkpoint[Config], dtype: np.dtype[Any], cache: ExecutableCache | None = None
 ) -> dict[str, PendingWeights[Any]]:
-    """Find the networks' parameters in a checkpoint, by the names of the networks' folders.
+    """Find the networks' parameters in a checkpoint, by the networks' names.
 
     Only the weight files that were chosen for the checkpoint are read.
 
     Raises:
         CheckpointError: if the tensors in the files do not fit the networks.
     """
-    networks = trace_networks(config, dtype, cache)
+    networks = trace_networks(checkpoint.config, dtype, cache)
     return {
-        name: weights.match_weights(network, checkpoint.folder / name, checkpoint.weights[name])
+        name: weights.match_weights(network, partial(checkpoint.tensors, name))
         for name, network in networks.items()
     }
 
 
-def load_networks(found: dict[str, PendingWeights[Any]], place: weights.DevicePut) -> Networks:
-    """Load the parameters that `find_networks` found.
+def load_networks(
+    found: Mapping[str, PendingWeights[Any]], place: weights.DevicePut
+) -> dict[str, Any]:
+    """Load the parameters that `find_networks` found, and return the networks by name.
 
     `place` takes each parameter as a host array and puts it where it belongs.
     """
@@ -107,25 +99,20 @@ def load_networks(found: dict[str, PendingWeights[Any]], place: weights.DevicePu
         with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
             return stored.load(place, bar.update)
 
-    return Networks.named({name: load(name, stored) for name, stored in found.items()})
+    return {name: load(name, stored) for name, stored in found.items()}
 
 
 def module_factories(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
-    """Return for each network, by the name of its folder, a function that makes it in a dtype.
+    """Return for each network, by name, a function that makes it in a dtype.
 
     The functions are for tracing by `nnx.eval_shape`: the networks have shapes, no parameters.
     """
 
-    def blueprint(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
+    def factory(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
         return lambda dtype: merge_kernels(make(part, dtype=dtype, rngs=weights.shape_rngs()))
 
-    encoders = {
-        name: blueprint(CLIPTextEncoder, part) for name, part in config.text_encoders.items()
-    }
-    made = {**encoders, "unet": blueprint(UNet, config.unet), "vae": blueprint(VAE, config.vae)}
-    if config.safety_checker is not None:
-        made["safety_checker"] = blueprint(SafetyChecker, config.safety_checker)
-    return made
+    makers = {part.name: part.make for part in config.family.all_networks}
+    return {name: factory(makers[name], part) for name, part in config.networks.items()}
 
 
 def _progress_bar(title: str) -> tqdm:

@@ -1,4 +1,7 @@
-"""The sampler's programs: functions to compile, their shapes, and how devices share the work."""
+"""The sampler's programs: functions to compile, their shapes, and how devices share the work.
+
+`PROGRAMS` is the table of all of them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,44 +16,17 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.config import Config
-from pipeline.models.safety_checker import SafetyChecker
-from pipeline.models.unet import Context, UNet
-from pipeline.models.vae import VAE
+from pipeline.families.family import Config, Family
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
 from pipeline.runtime import sampler
-from pipeline.runtime.sampler import Conditioning
+from pipeline.runtime.sampler import Context
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.schedulers.methods import REMEMBERED, State, Table
 
-MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the UNet; PNDM's first step takes two
-# Programs that do not depend on the pictures' height and width.
-SIZELESS = ("encode", "check")
+MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the network; PNDM's first step takes two
 
-
-@dataclass(frozen=True)
-class Networks:
-    """A checkpoint's networks, with one text encoder or SDXL's two."""
-
-    text_encoders: tuple[CLIPTextEncoder, ...]
-    unet: UNet
-    vae: VAE
-    safety_checker: SafetyChecker | None
-
-    @classmethod
-    def named(cls, networks: Mapping[str, Any]) -> "Networks":
-        """Return the networks of a mapping by the names of their folders in a checkpoint.
-
-        The second text encoder and the safety checker may be missing.
-        """
-        encoders = (networks.get(name) for name in ("text_encoder", "text_encoder_2"))
-        return cls(
-            text_encoders=tuple(encoder for encoder in encoders if encoder is not None),
-            unet=networks["unet"],
-            vae=networks["vae"],
-            safety_checker=networks.get("safety_checker"),
-        )
+# A program's first argument: the parameters of its networks, by the network's name.
+Weights = Mapping[str, list[Array]]
 
 
 @dataclass(frozen=True)
@@ -64,13 +40,38 @@ class Shapes:
 
 
 @dataclass(frozen=True)
+class Target:
+    """The model, the devices and the sizes that programs are compiled for.
+
+    `dtype` is that of the networks.
+    """
+
+    config: Config
+    dtype: np.dtype[Any]
+    mesh: Mesh
+    shapes: Shapes
+
+    @property
+    def latents_shape(self) -> tuple[int, int, int]:
+        """The shape `(h, w, C)` of a picture's latents."""
+        size = self.shapes.height, self.shapes.width
+        return self.config.family.latents_shape(self.config, *size)
+
+    @property
+    def history_spec(self) -> Any:
+        """The shape and sharding of the `history` in a run's `State`."""
+        shape = (REMEMBERED, self.shapes.images, *self.latents_shape)
+        return _spec(shape, jnp.float32, NamedSharding(self.mesh, P(None, "images")))
+
+
+@dataclass(frozen=True)
 class Program:
     """A function, and the shapes and shardings that it is compiled for.
 
     Attributes:
         function: the function to compile.
         args: shapes, dtypes and shardings in place of its arguments.
-        outputs: shardings, in the structure of its results.
+        outputs: the sharding of its results, or a structure of shardings like theirs.
         options: compiler options.
     """
 
@@ -79,167 +80,146 @@ class Program:
     outputs: Any
     options: CompilerOptions | None = None
 
+    @cached_property
+    def jitted(self) -> Any:
+        """The function under `jax.jit`, which is traced once."""
+        return jax.jit(self.function, out_shardings=self.outputs)
+
     def compile(self) -> jax.stages.Compiled:
         """Compile ahead of time, which takes minutes for a large network."""
-        jitted = jax.jit(self.function, out_shardings=self.outputs)
-        return jitted.lower(*self.args).compile(self.options)
+        return self.jitted.lower(*self.args).compile(self.options)
 
 
-def program_names(config: Config, mesh: Mesh) -> list[str]:
-    """Return the names of the programs, the slowest to compile first."""
-    # Guidance halves on different devices run at the same time, so a program without guidance
-    # would save nothing there.
-    unguided = ["unguided"] if mesh.shape["guidance"] == 1 else []
-    check = ["check"] if config.safety_checker is not None else []
-    return ["denoise", *unguided, "decode", "encode", "noise", "vary", *check]
-
-
-def cache_key(
-    name: str, config: Config, dtype: np.dtype[Any], mesh: Mesh, shapes: Shapes
-) -> object:
-    """Return the key under which a compiled program is cached.
-
-    `ExecutableCache` adds this package's source and the devices. The scheduler is not in the key,
-    because all schedulers run the same programs.
-    """
-    networks = (config.text_encoders, config.unet, config.vae)
-    part = config.safety_checker if name == "check" else networks
-    sides = None if name in SIZELESS else (shapes.height, shapes.width)
-    return name, part, dtype.name, dict(mesh.shape), shapes.images, shapes.tokens, sides
-
-
-def latents_shape(config: Config, shapes: Shapes) -> tuple[int, int, int]:
-    """Return the shape `(h, w, C)` of a picture's latents."""
-    factor = config.vae.scale_factor
-    return shapes.height // factor, shapes.width // factor, config.unet.in_channels
-
-
-def history_spec(config: Config, mesh: Mesh, shapes: Shapes) -> Any:
-    """Return the shape and sharding of the `history` in a run's `State`."""
-    shape = (REMEMBERED, shapes.images, *latents_shape(config, shapes))
-    return _spec(shape, jnp.float32, NamedSharding(mesh, P(None, "images")))
-
-
-def weights(networks: Networks) -> dict[str, list[Array]]:
-    """Return each network's parameters as the programs take them, by its name in `Networks`."""
-    return {name: jax.tree.leaves(state) for name, (_, state) in _split(networks).items()}
+def weights(networks: Mapping[str, nnx.Module]) -> dict[str, list[Array]]:
+    """Return each network's parameters as the programs take them, by its name."""
+    return {name: jax.tree.leaves(nnx.state(network)) for name, network in networks.items()}
 
 
 class Programs:
-    """The programs of a checkpoint's networks on the devices of a mesh, by name.
+    """The builder of programs for a target.
 
     Args:
-        networks: the networks; shapes and dtypes suffice in place of their parameters.
+        networks: the networks by name; shapes and dtypes suffice in place of their parameters.
     """
 
-    def __init__(self, config: Config, networks: Networks, mesh: Mesh, shapes: Shapes):
-        self._config, self._mesh, self._shapes = config, mesh, shapes
-        self._latents_shape = latents_shape(config, shapes)
-        self._whole = NamedSharding(mesh, P())
-        self._by_image = NamedSharding(mesh, P("images"))
-        self._by_half = NamedSharding(mesh, P("guidance", "images"))
-        parts = _split(networks)
+    def __init__(self, target: Target, networks: Mapping[str, nnx.Module]):
+        self._target = target
+        self._family = target.config.family
+        self._whole = NamedSharding(target.mesh, P())
+        self._by_image = NamedSharding(target.mesh, P("images"))
+        self._by_half = NamedSharding(target.mesh, P("guidance", "images"))
+        parts = {name: nnx.split(network) for name, network in networks.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
-        self._weights_spec = {
+        self._leaves = {
             name: [_spec(leaf.shape, leaf.dtype, self._whole) for leaf in jax.tree.leaves(state)]
             for name, (_, state) in parts.items()
         }
 
     def __getitem__(self, name: str) -> Program:
-        """Return the program of this name, one of those in `names`."""
-        makers = {
-            "denoise": self._denoise,
-            "unguided": self._unguided,
-            "decode": self._decode,
-            "encode": self._encode,
-            "noise": self._noise,
-            "vary": self._vary,
-            "check": self._check,
-        }
-        return makers[name]()
+        """Return the program of this name, a key of `PROGRAMS`."""
+        return PROGRAMS[name].build(self)
 
-    def _noise(self) -> Program:
-        def draw(seeds: Array, sigma: Array) -> Array:
-            return sampler.noise(seeds, self._latents_shape) * sigma
+    def noise(self) -> Program:
+        """Return the program that draws noise of a deviation."""
 
-        args = (self._seeds_spec(), _spec((), jnp.float32, self._whole))
+        def draw(_: Weights, seeds: Array, sigma: Array) -> Array:
+            return sampler.noise(seeds, self._target.latents_shape) * sigma
+
+        args = (self._weights_spec("noise"), self._seeds_spec(), self._scalar_spec(jnp.float32))
         return Program(draw, args, self._by_image)
 
-    def _vary(self) -> Program:
-        args = (self._latents_spec(), self._latents_spec(), _spec((), jnp.float32, self._whole))
-        return Program(sampler.vary, args, self._by_image)
+    def vary(self) -> Program:
+        """Return the program that turns noise towards other noise."""
 
+        def vary(_: Weights, own: Array, other: Array, strength: Array) -> Array:
+            return sampler.vary(own, other, strength)
+
+        latents = self._latents_spec()
+        args = (self._weights_spec("vary"), latents, latents, self._scalar_spec(jnp.float32))
+        return Program(vary, args, self._by_image)
+
+    def encode(self) -> Program:
+        """Return the program that turns token ids into the context of a request."""
+        return self._encode
+
+    @cached_property
     def _encode(self) -> Program:
-        shapes, rebuild = self._shapes, self._rebuild
-        ids_shape = (2, shapes.images, len(self._config.text_encoders), shapes.tokens)
+        shapes = self._target.shapes
+        ids_shape = (2, shapes.images, len(self._family.text_encoders), shapes.tokens)
         ids = _spec(ids_shape, jnp.int32, self._by_half)
         zero = _spec((shapes.images,), jnp.bool_, self._by_image)
-        time_ids = self._conditioning_spec().add_time_ids
+        size = _spec((2,), jnp.float32, self._whole)
+        run = self._family.encode.run
 
-        def encode(
-            texts: list[Array],
-            unet: list[Array],
-            ids: Array,
-            zero: Array,
-            add_time_ids: Array | None,
-        ) -> Context:
-            encoders = rebuild["text_encoders"](texts)
-            conditioning = sampler.encode(encoders, ids, zero, add_time_ids, self._shard)
-            return sampler.prepare(rebuild["unet"](unet), conditioning, self._shard)
+        def encode(weights: Weights, ids: Array, zero: Array, size: Array) -> Context:
+            return run(self._networks(weights), ids, zero, size, self._shard)
 
-        weights = self._weights_spec
-        args = (weights["text_encoders"], weights["unet"], ids, zero, time_ids)
-        return Program(encode, args, _shardings(self._context_spec), self._options())
+        args = (self._weights_spec("encode"), ids, zero, size)
+        return Program(encode, args, self._by_half, self._options())
 
-    def _denoise(self) -> Program:
+    def denoise(self) -> Program:
+        """Return the program that runs steps with guidance."""
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
         steps = self._steps()
 
-        def denoise(weights: list[Array], *rest: Any) -> State:
-            return steps(self._rebuild["unet"](weights), *rest, gather=gather)
+        def denoise(weights: Weights, *rest: Any) -> State:
+            return steps(self._predict(weights), *rest, gather=gather)
 
-        return self._evaluations(denoise)
+        return self._evaluations("denoise", denoise)
 
-    def _unguided(self) -> Program:
+    def unguided(self) -> Program:
+        """Return the program that runs steps without guidance."""
         steps = self._steps()
 
-        def denoise(weights: list[Array], state: State, context: Context, *rest: Any) -> State:
+        def denoise(weights: Weights, state: State, context: Context, *rest: Any) -> State:
             prompts = jax.tree.map(lambda halves: halves[1:], context)
-            return steps(self._rebuild["unet"](weights), state, prompts, *rest)
+            return steps(self._predict(weights), state, prompts, *rest)
 
-        return self._evaluations(denoise)
+        return self._evaluations("unguided", denoise)
+
+    def _predict(self, weights: Weights) -> sampler.Predict:
+        return partial(self._family.predict.run, self._networks(weights))
 
     def _steps(self) -> Callable[..., State]:
         """Return `sampler.denoise` as the devices' platform runs it."""
-        platform = platform_of(self._mesh.devices.flat[0])
+        platform = platform_of(self._target.mesh.devices.flat[0])
         return partial(sampler.denoise, one_by_one=platform.one_by_one)
 
-    def _evaluations(self, denoise: Callable[..., State]) -> Program:
-        history = history_spec(self._config, self._mesh, self._shapes)
-        state = State(self._latents_spec(), history)
+    def _evaluations(self, name: str, denoise: Callable[..., State]) -> Program:
+        state = State(self._latents_spec(), self._target.history_spec)
         column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
         values = _spec((MAX_EVALUATIONS, 1 + REMEMBERED), jnp.float32, self._whole)
         table = Table(*[column] * len(Table._fields))._replace(values=values)
-        scalars = (_spec((), dtype, self._whole) for dtype in (jnp.float32, jnp.int32, jnp.int32))
-        weights, context, seeds = self._weights_spec["unet"], self._context_spec, self._seeds_spec()
-        args = (weights, state, context, seeds, table, *scalars)
+        scalars = map(self._scalar_spec, (jnp.float32, jnp.int32, jnp.int32))
+        weights, seeds = self._weights_spec(name), self._seeds_spec()
+        args = (weights, state, self._context_spec(), seeds, table, *scalars)
         return self._apart(denoise, args, _shardings(state), self._options())
 
-    def _decode(self) -> Program:
-        def decode(weights: list[Array], latents: Array):
-            return sampler.decode(self._rebuild["vae"](weights), latents)
+    def decode(self) -> Program:
+        """Return the program that turns latents into pictures."""
+        run = self._family.decode.run
 
-        args = (self._weights_spec["vae"], self._latents_spec())
+        def decode(weights: Weights, latents: Array) -> tuple[Array, Array]:
+            return sampler.decode(partial(run, self._networks(weights)), latents)
+
+        args = (self._weights_spec("decode"), self._latents_spec())
         return self._apart(decode, args, (self._by_image, self._by_image))
 
-    def _check(self) -> Program:
-        def check(weights: list[Array], images: Array) -> Array:
-            return self._rebuild["safety_checker"](weights)(images)
+    def check(self) -> Program:
+        """Return the program of the safety checker."""
 
-        assert self._config.safety_checker is not None
-        side = self._config.safety_checker.vision.image_size
-        images = _spec((self._shapes.images, side, side, 3), jnp.uint8, self._by_image)
-        return Program(check, (self._weights_spec["safety_checker"], images), self._by_image)
+        def check(weights: Weights, images: Array) -> Array:
+            return self._networks(weights)["safety_checker"](images)
+
+        checker = self._target.config.safety_checker
+        assert checker is not None
+        side = checker.vision.image_size
+        images = _spec((self._target.shapes.images, side, side, 3), jnp.uint8, self._by_image)
+        return Program(check, (self._weights_spec("check"), images), self._by_image)
+
+    def _networks(self, weights: Weights) -> dict[str, Any]:
+        """Return networks with the given parameters, by name."""
+        return {name: self._rebuild[name](leaves) for name, leaves in weights.items()}
 
     def _apart(
         self,
@@ -256,45 +236,103 @@ class Programs:
         results = jax.tree.map(lambda sharding: sharding.spec, outputs)
         # `check_vma` does not support kernels and loops of unknown length.
         mapped = jax.shard_map(
-            function, mesh=self._mesh, in_specs=inputs, out_specs=results, check_vma=False
+            function, mesh=self._target.mesh, in_specs=inputs, out_specs=results, check_vma=False
         )
         return Program(mapped, args, outputs, options)
 
     def _shard(self, joined: Array) -> Array:
         """Spread a batch of both halves, `[2B, ...]`, over the devices."""
-        sharding = NamedSharding(self._mesh, P(("images", "guidance")))
+        sharding = NamedSharding(self._target.mesh, P(("images", "guidance")))
         return jax.lax.with_sharding_constraint(joined, sharding)
 
+    def _weights_spec(self, name: str) -> dict[str, list[Any]]:
+        return {network: self._leaves[network] for network in network_names(name, self._family)}
+
+    def _scalar_spec(self, dtype: Any) -> Any:
+        return _spec((), dtype, self._whole)
+
     def _seeds_spec(self) -> Any:
-        return _spec((self._shapes.images,), jnp.uint32, self._by_image)
+        return _spec((self._target.shapes.images,), jnp.uint32, self._by_image)
 
     def _latents_spec(self) -> Any:
-        return _spec((self._shapes.images, *self._latents_shape), jnp.float32, self._by_image)
+        shape = (self._target.shapes.images, *self._target.latents_shape)
+        return _spec(shape, jnp.float32, self._by_image)
 
-    def _conditioning_spec(self) -> Conditioning:
-        pair = (2, self._shapes.images)
-        dtype = self._weights_spec["unet"][0].dtype
-        embeds_shape = (*pair, self._shapes.tokens, self._config.unet.cross_attention_dim)
-        embeds = _spec(embeds_shape, dtype, self._by_half)
-        second = self._config.text_encoder_2
-        if second is None:
-            return Conditioning(embeds, None, None)
-        pooled = _spec((*pair, second.projection_dim), dtype, self._by_half)
-        return Conditioning(embeds, pooled, _spec((6,), jnp.float32, self._whole))
-
-    @cached_property
     def _context_spec(self) -> Context:
-        def prepare(weights: list[Array], conditioning: Conditioning) -> Context:
-            return sampler.prepare(self._rebuild["unet"](weights), conditioning)
-
-        weights = self._weights_spec["unet"]
-        shapes = jax.eval_shape(prepare, weights, self._conditioning_spec())
+        shapes = self._encode.jitted.eval_shape(*self._encode.args)
         return jax.tree.map(lambda leaf: _spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
     def _options(self) -> CompilerOptions:
         """Return the compiler options of the text encoders' and the UNet's programs."""
-        device, weight = self._mesh.devices.flat[0], self._weights_spec["unet"][0]
-        return compiler_options(device, weight.dtype)
+        return compiler_options(self._target.mesh.devices.flat[0], self._target.dtype)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table of programs.
+
+    Attributes:
+        build: makes the program.
+        networks: the names of the networks whose parameters it takes.
+        sized: whether it depends on the pictures' height and width.
+        exists: whether a target has it.
+    """
+
+    build: Callable[[Programs], Program]
+    networks: Callable[[Family], tuple[str, ...]]
+    sized: bool = True
+    exists: Callable[[Target], bool] = lambda _: True
+
+
+def _halves_together(target: Target) -> bool:
+    """Return whether the halves of guidance share devices.
+
+    On different devices they run at the same time, so a program without guidance would save
+    nothing there.
+    """
+    return target.mesh.shape["guidance"] == 1
+
+
+def _is_checked(target: Target) -> bool:
+    return target.config.safety_checker is not None
+
+
+# The programs by name, the slowest to compile first.
+PROGRAMS: dict[str, Entry] = {
+    "denoise": Entry(Programs.denoise, lambda family: family.predict.networks),
+    "unguided": Entry(
+        Programs.unguided, lambda family: family.predict.networks, exists=_halves_together
+    ),
+    "decode": Entry(Programs.decode, lambda family: family.decode.networks),
+    "encode": Entry(Programs.encode, lambda family: family.encode.networks, sized=False),
+    "noise": Entry(Programs.noise, lambda _: ()),
+    "vary": Entry(Programs.vary, lambda _: ()),
+    "check": Entry(Programs.check, lambda _: ("safety_checker",), sized=False, exists=_is_checked),
+}
+
+
+def program_names(target: Target) -> list[str]:
+    """Return the names of a target's programs, the slowest to compile first."""
+    return [name for name, entry in PROGRAMS.items() if entry.exists(target)]
+
+
+def network_names(program: str, family: Family) -> tuple[str, ...]:
+    """Return the names of the networks whose parameters a program takes."""
+    return PROGRAMS[program].networks(family)
+
+
+def cache_key(name: str, target: Target) -> object:
+    """Return the key under which a compiled program is cached.
+
+    `ExecutableCache` adds this package's source and the devices. The scheduler is not in the key,
+    because all schedulers run the same programs.
+    """
+    config, shapes, entry = target.config, target.shapes, PROGRAMS[name]
+    others = {part.name for part in config.family.optional} - {*entry.networks(config.family)}
+    networks = {part: read for part, read in config.networks.items() if part not in others}
+    sides = (shapes.height, shapes.width) if entry.sized else None
+    model = config.family.class_name, networks, target.dtype.name
+    return name, *model, dict(target.mesh.shape), shapes.images, shapes.tokens, sides
 
 
 def _spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) -> Any:
@@ -305,14 +343,6 @@ def _spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) ->
 def _shardings(specs: Any) -> Any:
     """Return the shardings of a structure of specs, in the same structure."""
     return jax.tree.map(lambda spec: spec.sharding, specs)
-
-
-def _split(networks: Networks) -> dict[str, Any]:
-    """Return the graph definition and the parameters of each network, by its name in `Networks`.
-
-    A safety checker that is None is left out.
-    """
-    return {name: nnx.split(network) for name, network in vars(networks).items() if network}
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:

@@ -1,8 +1,9 @@
 """A checkpoint's choice of scheduler, and its settings, read from `scheduler_config.json`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.strict_json import StrictJson
@@ -78,7 +79,10 @@ class SchedulerConfig:
 
 
 def read_scheduler(
-    path: Path, named: str, chosen: str | None = None, *, xl: bool
+    path: Path,
+    named: str,
+    chosen: str | None = None,
+    forced: Mapping[str, Any] = MappingProxyType({}),
 ) -> SchedulerConfig:
     """Read `scheduler_config.json`.
 
@@ -89,13 +93,13 @@ def read_scheduler(
         chosen: a key of `SCHEDULERS` that replaces that class, as with diffusers' `from_config`.
             Settings that the file leaves out then have the chosen class's own defaults. If such a
             default is not supported (skip_prk_steps, clip_sample), the supported value is used.
-        xl: False forces two settings as diffusers' StableDiffusionPipeline does, whatever old
-            files say: steps_offset 1 and no clip_sample.
+        forced: settings that replace the file's, as some of diffusers' pipelines force them.
 
     Raises:
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     keys = StrictJson(path)
+    keys.values |= forced
     name = chosen or _name(keys, named)
     spacings = ["linspace", "leading", "trailing"]
     config = SchedulerConfig(
@@ -108,7 +112,7 @@ def read_scheduler(
         timestep_spacing=keys.one_of(
             "timestep_spacing", spacings, "leading" if name in ("ddim", "pndm") else "linspace"
         ),
-        steps_offset=_steps_offset(keys) if xl else 1,
+        steps_offset=_steps_offset(keys),
         use_karras_sigmas=name in ("euler", "dpmsolver++")
         and bool(keys.one_of("use_karras_sigmas", (False, True, None))),
         set_alpha_to_one=name in ("ddim", "pndm")
@@ -116,19 +120,19 @@ def read_scheduler(
     )
     if name == "pndm":
         keys.one_of("skip_prk_steps", (True,), default=chosen is not None)
-    if name == "ddim" and xl:
+    if name == "ddim":
         keys.one_of("clip_sample", (False,), default=chosen is None)
     for key, right in SUPPORTED[name].items():
         keys.one_of(key, right)
     for key in ("rescale_betas_zero_snr", "thresholding"):
         keys.one_of(key, OFF)
     keys.one_of("trained_betas", (None,))
-    keys.drop("steps_offset", *ELSEWHERE)
+    keys.drop(*ELSEWHERE)
     keys.finish()
     if config.num_train_timesteps < MAX_INFERENCE_STEPS:
         right = f"at least {MAX_INFERENCE_STEPS}, the most steps of a request"
         raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
-    _check_offset(keys, config, xl=xl)
+    _check_offset(keys, config, forced="steps_offset" in forced)
     for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
         if beta >= 1:
             raise keys.error(key, beta, "a number below 1")
@@ -151,7 +155,7 @@ def _steps_offset(keys: StrictJson) -> int:
     return value
 
 
-def _check_offset(keys: StrictJson, config: SchedulerConfig, *, xl: bool) -> None:
+def _check_offset(keys: StrictJson, config: SchedulerConfig, *, forced: bool) -> None:
     """Refuse an offset that takes a run past the training timesteps.
 
     diffusers adds the offset only with "leading" spacing. An offset that is too large makes it fail
@@ -167,9 +171,11 @@ def _check_offset(keys: StrictJson, config: SchedulerConfig, *, xl: bool) -> Non
     room = trained - 1 - largest
     if config.steps_offset <= room:
         return
-    if xl:
+    if not forced:
         right = f"at most {room}, so that every timestep is below num_train_timesteps = {trained}"
         raise keys.error("steps_offset", config.steps_offset, right)
-    # Without SDXL the offset is always 1, so only the number of training timesteps can be wrong.
-    right = f"a number above {largest + 1}, a run's largest timestep with steps_offset 1"
+    # Only the number of training timesteps can be wrong where the offset is forced.
+    timestep = largest + config.steps_offset
+    right = f"a number above {timestep}, a run's largest timestep with steps_offset"
+    right += f" {config.steps_offset}"
     raise keys.error("num_train_timesteps", trained, right)

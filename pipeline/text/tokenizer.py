@@ -1,7 +1,7 @@
 """Conversion of prompts to token ids, for each of a checkpoint's text encoders."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from transformers import CLIPTokenizer
 
 POSITIONS = 77  # tokens per prompt in the training of CLIP's text encoders
-NAMES = ("tokenizer", "tokenizer_2")
 
 
 @dataclass(frozen=True)
@@ -112,29 +111,28 @@ class Tokenizers:
     each: tuple[Tokenizer, ...]
 
     @classmethod
-    def load(
-        cls, folder: Path, max_position_embeddings: Sequence[int] = (POSITIONS, POSITIONS)
-    ) -> "Tokenizers":
-        """Read `tokenizer/` of a checkpoint, and `tokenizer_2/` for a second text encoder.
+    def load(cls, folder: Path, limits: Mapping[str, int]) -> "Tokenizers":
+        """Read the tokenizers of a checkpoint.
 
         Args:
             folder: the checkpoint's folder.
-            max_position_embeddings: how many tokens each text encoder takes.
+            limits: how many tokens the text encoder of each tokenizer takes, by the tokenizer's
+                folder in the checkpoint.
 
         Raises:
-            CheckpointError: if a tokenizer cannot be loaded, as in `Tokenizer.load`, or if the two
+            CheckpointError: if a tokenizer cannot be loaded, as in `Tokenizer.load`, or if two
                 return different numbers of ids.
         """
-        each = tuple(
-            Tokenizer.load(folder / name, positions)
-            for name, positions in zip(NAMES, max_position_embeddings, strict=False)
-        )
-        if each[-1].length != each[0].length:
-            raise CheckpointError(
-                f"{folder}/tokenizer_2/tokenizer_config.json: model_max_length is "
-                f"{each[-1].length}; it must be {each[0].length}, as in tokenizer/"
-            )
-        return cls(each)
+        loaded = {name: Tokenizer.load(folder / name, limit) for name, limit in limits.items()}
+        first, *others = loaded
+        length = loaded[first].length
+        for name in others:
+            if loaded[name].length != length:
+                raise CheckpointError(
+                    f"{folder}/{name}/tokenizer_config.json: model_max_length is "
+                    f"{loaded[name].length}; it must be {length}, as in {first}/"
+                )
+        return cls(tuple(loaded.values()))
 
     @property
     def length(self) -> int:
@@ -155,23 +153,27 @@ class Tokenizers:
 
 
 def read_length(folder: Path) -> int:
-    """Return the `length` of a checkpoint's tokenizers, from the configuration alone.
+    """Return the `length` of the tokenizer in a folder, from its configuration alone.
 
     Raises:
         CheckpointError: if the configuration is missing, or has no length.
     """
-    keys = StrictJson(folder / NAMES[0] / "tokenizer_config.json")
+    keys = StrictJson(folder / "tokenizer_config.json")
     return keys.take("model_max_length", int, keys.values.get("max_len", ...))  # its former name
 
 
-def identity(folder: Path) -> object:
+def identity(folder: Path, names: Iterable[str]) -> object:
     """Return a key for the result of `Tokenizers.load`: digests of the files, library versions.
+
+    Args:
+        folder: the checkpoint's folder.
+        names: the tokenizers' folders in it.
 
     Raises:
         CheckpointError: if a file cannot be read.
     """
     digests = []
-    for file in sorted(file for name in NAMES for file in (folder / name).glob("*.*")):
+    for file in sorted(file for name in names for file in (folder / name).glob("*.*")):
         if file.suffix in (".json", ".txt") and file.is_file():
             try:
                 digests.append((file.parent.name, file.name, sha256(file.read_bytes()).digest()))

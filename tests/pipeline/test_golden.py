@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline import SDXLPipeline
-from pipeline.models.config import read_config
+from pipeline.families import read_config
 from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.methods import dpm_solver_sigmas, euler_sigmas, make_schedule
 from tests.checkpoints import CompilationCount
@@ -87,20 +87,23 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipelin
 
 def test_the_shapes_promised_are_covered() -> None:
     configs = [read_config(GOLDEN / name / "checkpoint") for name in NAMES]
+    unets = [config.networks["unet"] for config in configs]
     assert len(configs) >= 5
     assert any(
-        len(config.unet.block_out_channels) == 3 and len(set(config.unet.num_attention_heads)) > 1
-        for config in configs
+        len(unet.block_out_channels) == 3 and len(set(unet.num_attention_heads)) > 1
+        for unet in unets
     )
     assert any(config.scheduler.prediction_type == "v_prediction" for config in configs)
     assert any(config.scheduler.use_karras_sigmas for config in configs)
     assert {config.scheduler.name for config in configs} >= {"euler", "pndm", "ddim"}
     assert {
-        config.unet.use_linear_projection for config in configs if config.text_encoder_2 is None
+        config.networks["unet"].use_linear_projection
+        for config in configs
+        if len(config.text_encoders) == 1
     } == {True, False}
     assert any(
-        len(config.vae.block_out_channels) == 5 and config.vae.latent_channels == 8
-        for config in configs
+        len(vae.block_out_channels) == 5 and vae.latent_channels == 8
+        for vae in (config.networks["vae"] for config in configs)
     )
 
 
@@ -134,7 +137,7 @@ def test_prompt_embeds_are_all_encoders_states(name: str) -> None:
 @for_every_checkpoint
 def test_unet(name: str) -> None:
     ours, theirs = networks(name), golden(name)
-    xl = ours.config.unet.addition is not None
+    xl = ours.config.networks["unet"].addition is not None
     predicted = agreement.unet_prediction(
         ours.unet,
         theirs["unet_latents"],

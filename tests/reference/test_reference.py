@@ -58,7 +58,7 @@ class Drawn:
         return self.rng.standard_normal(shape, dtype=np.float32)
 
     def latents(self, count: int) -> np.ndarray:
-        config = self.ours.config.unet
+        config = self.ours.config.networks["unet"]
         return self.noise(count, *config.sample_size, config.in_channels)
 
 
@@ -136,7 +136,7 @@ def test_unet(drawn: Drawn) -> None:
     inputs = [
         drawn.latents(2),
         drawn.rng.uniform(0, 999, 2).astype(np.float32),
-        drawn.noise(2, 77, config.unet.cross_attention_dim),
+        drawn.noise(2, 77, config.networks["unet"].cross_attention_dim),
     ]
     if drawn.tiny.text_encoder_2 is not None:
         inputs.append(drawn.noise(2, drawn.tiny.text_encoder_2["projection_dim"]))
@@ -249,7 +249,7 @@ def test_safety_checker(number: int, request: pytest.FixtureRequest, tmp_path: P
     randomise(theirs, rng)
     theirs.save_pretrained(tmp_path / "safety_checker")
     processor.save_pretrained(tmp_path / "feature_extractor")
-    config = read_safety_checker(tmp_path)
+    config = read_safety_checker(tmp_path / "safety_checker/config.json")
     ours = agreement.load_module(SafetyChecker, config, tmp_path / "safety_checker")
     images = draw_pictures(rng, 6, *rng.integers(8, 100, 2).tolist())
     embeds = torch_reference.safety_embeds(theirs, processor, images)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from pipeline.models.config import read_config
+from pipeline.families import read_config
 from pipeline.models.vae import VAE
 from tests.checkpoints import SMALLEST, copy_checkpoint
 from tests.pipeline.checkpoints.test_weights import load, same_weights
@@ -167,7 +167,7 @@ def test_settings_that_cannot_be_used(change: dict[str, int], message: str) -> N
 
 
 def test_normalised_latents_have_unit_variance_and_the_same_pictures() -> None:
-    vae = load_module(VAE, read_config(SMALLEST).vae, SMALLEST / "vae")
+    vae = load_module(VAE, read_config(SMALLEST).networks["vae"], SMALLEST / "vae")
     pictures = train_vae.draw_pool(16, 0, 16)
     images = (pictures / 127.5 - 1).astype(np.float32)
     before, _ = vae_moments(vae, images)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import BUNDLED, SDXLPipeline
-from pipeline.models.config import read_config
+from pipeline.families import read_config
 from pipeline.models.vae import VAE
 from tools.agreement import load_module
 from tools.miniature.judge import has_colour, judge_scene
@@ -103,7 +103,7 @@ def _pictures(pipe: SDXLPipeline, prompts: list[str], negative: str) -> Iterator
 
 
 def _vae_psnr(folder: Path) -> float:
-    vae = load_module(VAE, read_config(folder).vae, folder / "vae")
+    vae = load_module(VAE, read_config(folder).networks["vae"], folder / "vae")
     return psnr(vae, draw_pool(64, SEED))[0]
 
 

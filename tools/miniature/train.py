@@ -18,8 +18,8 @@ import numpy as np
 from flax import nnx
 
 from pipeline.default_model import BUNDLED
+from pipeline.families import read_config
 from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.config import read_config
 from pipeline.text.tokenizer import Tokenizers
 from tools.miniature.export import write_weights
 from tools.miniature.latents import draw_latents, normalise
@@ -73,11 +73,11 @@ def train(work: Work, checkpoint: Path) -> None:
     settings, seed = work.settings, work.settings.seed
     in_vae, in_reader, in_unet = (Run(work.folder / x, SAVE_EVERY, work.tick) for x in STAGES)
     config = read_config(checkpoint)
-    size = config.unet.sample_size[0] * config.vae.scale_factor
-    vae = train_vae(config.vae, in_vae, settings, size)
+    size = config.networks["unet"].sample_size[0] * config.networks["vae"].scale_factor
+    vae = train_vae(config.networks["vae"], in_vae, settings, size)
     normalise(vae, draw_pool(settings.normalised_over, seed + 2, size))
     write_weights(checkpoint, "vae", vae)
-    tokenizers = Tokenizers.load(checkpoint)
+    tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
     pool = draw_latents(vae, work.folder, settings.pictures, seed + 10, size)
     new = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(seed))
     encoders = TextEncoders(*map(new, config.text_encoders.values()))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.models.config import Config
+from pipeline.families.family import Config
 from pipeline.models.unet import UNet
 from pipeline.schedulers.methods import train_sigmas
 from pipeline.text.tokenizer import Tokenizers
@@ -63,7 +63,8 @@ def loss_fn(
     embeds = jnp.concatenate([first, second], axis=-1)
     embeds = jnp.where(dropped[:, None, None], 0.0, embeds)
     pooled = jnp.where(dropped[:, None], 0.0, pooled)
-    height, width = (float(side * config.vae.scale_factor) for side in latents.shape[1:3])
+    factor = config.networks["vae"].scale_factor
+    height, width = (float(side * factor) for side in latents.shape[1:3])
     time_ids = jnp.array([height, width, 0.0, 0.0, height, width], jnp.float32)
     context = model.condition(embeds, pooled, jnp.broadcast_to(time_ids, (count, 6)))
     time_key, noise_key = jax.random.split(key)
@@ -100,7 +101,7 @@ def train_unet(
 ) -> UNet:
     """Train the UNet, or resume its training, and return the averaged UNet."""
     seed = settings.seed
-    unet = UNet(config.unet, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    unet = UNet(config.networks["unet"], dtype=jnp.float32, rngs=nnx.Rngs(seed))
     start_as_identity(unet)
     count = np.array([len(scene.things) for scene in pool.scenes])
     singles, pairs = (np.flatnonzero(count == n) for n in (1, 2))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from pipeline.models.config import VAEConfig
 from pipeline.models.vae import VAE
+from pipeline.models.vae_config import VAEConfig
 from tools.miniature.drawing import draw
 from tools.miniature.scenes import random_scene
 from tools.miniature.training import (

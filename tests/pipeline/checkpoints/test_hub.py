@@ -8,15 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from pipeline.checkpoints.folder import Checkpoint
+from pipeline.checkpoints.folder import FolderCheckpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
+from pipeline.families import FamilyReader
+from pipeline.families.family import Config
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
 from tests.hub_server import HubServer, Repo
 
@@ -88,6 +90,8 @@ def content(name: str) -> bytes:
         dtype = np.float16 if "fp16" in name else np.float32
         values = np.arange(50_000) + len(name)  # no two files are the same
         return save({name: values.astype(dtype)})
+    if name.endswith("tokenizer_config.json"):
+        return json.dumps({"model_max_length": 77, "name": name}).encode()
     return f"content of {name}".encode()
 
 
@@ -102,13 +106,33 @@ def hub() -> Iterator[HubServer]:
         yield server
 
 
+class Found(NamedTuple):
+    """The parts of a checkpoint that a test compares."""
+
+    folder: Path
+    model: str
+    revision: str | None
+    weights: dict[str, list[str]]
+
+
+def read(
+    model: str, revision: str | None = None, prefer_fp16: bool = False, scheduler: str | None = None
+) -> FolderCheckpoint[Config]:
+    found = fetch(model, revision, FamilyReader(scheduler), prefer_fp16)
+    assert isinstance(found, FolderCheckpoint)
+    return found
+
+
 PROGRAM = """
 import json, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 from pipeline.errors import CheckpointError
 from pipeline.checkpoints.source import fetch
+from pipeline.families import FamilyReader
 try:
-    found = fetch(**json.loads(sys.argv[1]))
+    options = json.loads(sys.argv[1])
+    reader = FamilyReader(options.pop("scheduler", None), options.pop("safety_checker", True))
+    found = fetch(reader=reader, **{"revision": None} | options)
     print(json.dumps([str(found.folder), found.model, found.revision, found.weights]))
 except CheckpointError as error:
     sys.exit(f"CheckpointError: {error}")
@@ -121,7 +145,7 @@ def fetch_apart(
     environment: dict[str, str] | None = None,
     largest_file: int = resource.RLIM_INFINITY,
     **kwargs: Any,
-) -> Checkpoint:
+) -> Found:
     """Call `fetch` in a process of its own: the client reads its environment when imported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     settings = {"HF_ENDPOINT": hub, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1,localhost"}
@@ -137,7 +161,7 @@ def fetch_apart(
         assert "Traceback" not in done.stderr, done.stderr
         raise CheckpointError(last)
     folder, *others = json.loads(done.stdout)
-    return Checkpoint(Path(folder), *others)
+    return Found(Path(folder), *others)
 
 
 def by_network(names: list[str]) -> dict[str, list[str]]:
@@ -338,7 +362,7 @@ def test_a_hub_that_does_not_answer(hub: HubServer, tmp_path: Path) -> None:
 )
 def test_neither_folder_nor_id(name: str) -> None:
     with pytest.raises(CheckpointError, match=r"no such folder, and not the form of a model's id"):
-        fetch(name)
+        read(name)
 
 
 @pytest.fixture
@@ -351,24 +375,26 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_folder(folder: Path) -> None:
-    assert fetch(str(folder)) == Checkpoint(folder, "miniature", None, by_network(WEIGHTS))
+    found = read(str(folder))
+    assert (found.folder, found.model, found.revision) == (folder, "miniature", None)
+    assert found.weights == by_network(WEIGHTS)
 
 
 def test_a_folder_with_both_precisions_is_read_as_it_would_be_downloaded(folder: Path) -> None:
     for name in FP16[:-1]:
         (folder / name).write_bytes(content(name))
-    assert fetch(str(folder)).weights == by_network(WEIGHTS)
-    assert fetch(str(folder), prefer_fp16=True).weights == by_network([*FP16[:-1], WEIGHTS[-1]])
+    assert read(str(folder)).weights == by_network(WEIGHTS)
+    assert read(str(folder), prefer_fp16=True).weights == by_network([*FP16[:-1], WEIGHTS[-1]])
 
 
 def test_folder_has_no_revision(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"miniature: this is a folder.*no revision 'main'"):
-        fetch(str(folder), revision="main")
+        read(str(folder), revision="main")
 
 
 def test_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint in diffusers' layout"):
-        fetch(str(tmp_path))
+        read(str(tmp_path))
 
 
 @pytest.mark.parametrize("from_hub", [False, True])
@@ -379,7 +405,7 @@ def test_a_network_by_itself_is_named(tmp_path: Path, from_hub: bool) -> None:
     if not from_hub:
         (tmp_path / "config.json").write_bytes(config)
         with pytest.raises(CheckpointError, match=named):
-            fetch(str(tmp_path))
+            read(str(tmp_path))
         return
     files = {"config.json": config, "diffusion_pytorch_model.safetensors": b"weights"}
     with HubServer({MODEL: Repo({FIRST: files}, {"main": FIRST})}) as server:
@@ -392,16 +418,16 @@ def test_single_file(tmp_path: Path) -> None:
     path = tmp_path / "sd_xl_base_1.0.safetensors"
     path.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"is a file; .* folder in diffusers' layout"):
-        fetch(str(path))
+        read(str(path))
 
 
 def test_folder_with_a_file_missing(folder: Path) -> None:
     (folder / WEIGHTS[2]).unlink()
     with pytest.raises(CheckpointError, match=r"miniature: unet/: no weights found"):
-        fetch(str(folder))
+        read(str(folder))
     (folder / "unet/config.json").unlink()
     with pytest.raises(CheckpointError, match=r"unet/config\.json: this file is missing"):
-        fetch(str(folder))
+        read(str(folder))
 
 
 def test_stable_diffusion_1_has_one_text_encoder(tmp_path: Path) -> None:
@@ -436,5 +462,5 @@ def test_a_scheduler_may_be_chosen_where_the_checkpoints_own_is_not_supported(
     change_json(folder / "scheduler/scheduler_config.json", _class_name=class_name)
     change_json(folder / "model_index.json", scheduler=["diffusers", class_name])
     with pytest.raises(CheckpointError, match=class_name):
-        fetch(str(folder))
-    assert fetch(str(folder), scheduler="ddim").folder == folder
+        read(str(folder))
+    assert read(str(folder), scheduler="ddim").folder == folder

@@ -13,9 +13,10 @@ from jax.typing import DTypeLike
 from safetensors.numpy import load_file, save_file
 
 from pipeline.checkpoints import weights
+from pipeline.checkpoints.tensors import open_tensors
 from pipeline.errors import CheckpointError
+from pipeline.families import read_config
 from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.config import read_config
 from pipeline.models.unet import UNet
 from pipeline.models.vae import VAE
 from tests.checkpoints import PLAIN, SMALLEST, copy_checkpoint
@@ -34,9 +35,11 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
 def find(
     checkpoint: Path, component: str, dtype: DTypeLike = jnp.float32
 ) -> weights.PendingWeights[nnx.Module]:
-    config = getattr(read_config(checkpoint), component)
+    config = read_config(checkpoint).networks[component]
     make = partial(MODULES[component], config, dtype=dtype, rngs=weights.shape_rngs())
-    return weights.match_weights(nnx.eval_shape(make), checkpoint / component)
+    return weights.match_weights(
+        nnx.eval_shape(make), partial(open_tensors, checkpoint / component)
+    )
 
 
 def load(checkpoint: Path, component: str) -> nnx.Module:

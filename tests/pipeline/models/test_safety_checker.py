@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 from pipeline import CheckpointError, SDXLPipeline, metadata
 from pipeline.compat import FlaxStableDiffusionPipeline
+from pipeline.families import read_config
 from pipeline.images.moderation import blur, prepare
-from pipeline.models.config import read_config
 from pipeline.models.safety_checker import SafetyChecker
 from tests.checkpoints import GOLDEN, CompilationCount, change_json
 from tools import agreement

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pipeline.models.config import UNetConfig, read_config
+from pipeline.families import read_config
 from pipeline.models.unet import UNet
+from pipeline.models.unet_config import UNetConfig
 from tests.checkpoints import SMALLEST
 from tools.agreement import load_module
 
 
 @cache
 def network() -> tuple[UNet, UNetConfig]:
-    config = read_config(SMALLEST).unet
+    config = read_config(SMALLEST).networks["unet"]
     return load_module(UNet, config, SMALLEST / "unet"), config
 
 

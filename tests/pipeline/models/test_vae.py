@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 from pipeline.checkpoints.weights import shape_rngs
-from pipeline.models.config import VAEConfig
 from pipeline.models.vae import VAE
+from pipeline.models.vae_config import VAEConfig
 from tests.checkpoints import random_module
 
 CONFIG = VAEConfig(

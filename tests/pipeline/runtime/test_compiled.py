@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from pipeline.models.config import read_config
+from pipeline.families import read_config
 from pipeline.runtime import sampler
 from pipeline.runtime.compiled import choose_layout, make_mesh
 from pipeline.schedulers.config import SCHEDULERS
@@ -167,7 +167,8 @@ def test_one_half_of_one_picture_at_a_time_comes_to_the_same() -> None:
     rest = first, context, seeds, run.put_schedule(schedule)
     whole = run.denoise(*rest, guidance_scale=5.0, guided=3, start=0, stop=3)
     right = np.asarray(whole.latents)
-    in_turn = jax.jit(partial(sampler.denoise, run._networks.unet, one_by_one=True))
+    predict = partial(run._config.family.predict.run, run._networks)
+    in_turn = jax.jit(partial(sampler.denoise, predict, one_by_one=True))
     ours = in_turn(*rest, np.float32(5), np.int32(0), np.int32(3)).latents
     np.testing.assert_allclose(ours, right, atol=1e-5 * np.abs(right).max())
 

@@ -11,9 +11,11 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
+from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
-from pipeline.models.config import read_config
+from pipeline.families import FamilyReader
+from pipeline.families.family import Config
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.loading import (
     find_networks,
@@ -29,16 +31,23 @@ def cache(tmp_path: Path) -> ExecutableCache:
     return ExecutableCache(tmp_path / "cache")
 
 
+def fetched(folder: Path, prefer_fp16: bool = False) -> Checkpoint[Config]:
+    return fetch(str(folder), None, FamilyReader(), prefer_fp16)
+
+
 def test_kept_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
     program = """if True:
         import sys
         from pathlib import Path
-        from pipeline.models.config import read_config
+        from pipeline.checkpoints.checkpoint import Checkpoint
+from pipeline.checkpoints.source import fetch
+        from pipeline.families import FamilyReader
         from pipeline.runtime.executable_cache import ExecutableCache
         from pipeline.runtime.loading import load_tokenizers
 
         folder, cache = map(Path, sys.argv[1:])
-        tokenizers = load_tokenizers(folder, read_config(folder), ExecutableCache(cache))
+        checkpoint = fetch(str(folder), None, FamilyReader())
+        tokenizers = load_tokenizers(checkpoint, ExecutableCache(cache))
         ids, cut = tokenizers.tokenize(["red star " * 40])
         print("transformers" in sys.modules, ids.tolist(), cut)
     """
@@ -51,25 +60,24 @@ def test_kept_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
 def test_other_tokenizers_are_read(cache: ExecutableCache, tmp_path: Path) -> None:
     folder = copy_checkpoint(tmp_path)
     (folder / "tokenizer/notes.old").mkdir()  # not a tokenizer's file
-    config = read_config(folder)
-    before = load_tokenizers(folder, config, cache)
+    checkpoint = fetched(folder)
+    before = load_tokenizers(checkpoint, cache)
     for name in ("tokenizer", "tokenizer_2"):
         change_json(folder / name / "tokenizer_config.json", model_max_length=20)
-    after = load_tokenizers(folder, config, cache)
+    after = load_tokenizers(checkpoint, cache)
     assert (before.length, after.length) == (77, 20)
     (folder / "tokenizer_2/tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer_2: the tokenizer cannot be read"):
-        load_tokenizers(folder, config, cache)
+        load_tokenizers(checkpoint, cache)
 
 
 def test_networks_are_traced_once(cache: ExecutableCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, dtype = read_config(SMALLEST), np.dtype(np.float32)
-    checkpoint = fetch(str(SMALLEST))
-    traced = find_networks(checkpoint, config, dtype, cache)
+    checkpoint, dtype = fetched(SMALLEST), np.dtype(np.float32)
+    traced = find_networks(checkpoint, dtype, cache)
     monkeypatch.setattr(
         "pipeline.runtime.loading.module_factories", lambda _: pytest.fail("traced again")
     )
-    kept = find_networks(checkpoint, config, dtype, cache)
+    kept = find_networks(checkpoint, dtype, cache)
     for name, stored in traced.items():
         (one, shapes), (other, kept_shapes) = map(nnx.split, (stored.module, kept[name].module))
         assert one == other
@@ -83,13 +91,16 @@ def test_the_weight_files_that_were_chosen_are_read(tmp_path: Path, prefer_fp16:
     for half in folder.rglob("*.fp16.safetensors"):
         twice = {name: 2 * value.astype(np.float32) for name, value in load_file(half).items()}
         save_file(twice, half.with_name(half.name.replace(".fp16", "")))
-    checkpoint = fetch(str(folder), prefer_fp16=prefer_fp16)
-    assert all((".fp16" in file) == prefer_fp16 for [file] in checkpoint.weights.values())
-    found = find_networks(checkpoint, read_config(folder), np.dtype(np.float32))
+    checkpoint = fetched(folder, prefer_fp16)
+    for name in checkpoint.config.networks:
+        with checkpoint.tensors(name) as tensors:
+            files = {tensor.file.name for tensor in tensors.values()}
+        assert all((".fp16" in file) == prefer_fp16 for file in files)
+    found = find_networks(checkpoint, np.dtype(np.float32))
     networks = load_networks(found, jax.numpy.asarray)
     [file] = (folder / "unet").glob("*.fp16.safetensors")
     stored = load_file(file)["conv_norm_out.weight"].astype(np.float32)
-    read = networks.unet.conv_norm_out.scale.get_value()
+    read = networks["unet"].conv_norm_out.scale.get_value()
     np.testing.assert_array_equal(read, stored * (1 if prefer_fp16 else 2))
 
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.models.config import read_config
+from pipeline.families import read_config
 from pipeline.runtime import programs
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.programs import Networks, Program, Programs, Shapes
+from pipeline.runtime.programs import Program, Programs, Shapes, Target
 from tests.checkpoints import GOLDEN, PLAIN, SMALLEST
 
 SAFETY = GOLDEN / "safety/checkpoint"
@@ -43,10 +43,10 @@ def test_other_arguments_are_another_program() -> None:
     for folder, dtype, devices, shapes in CHOICES:
         config, mesh = read_config(folder), make_mesh(jax.devices()[:devices], shapes.images)
         numbers = np.dtype(jnp.dtype(dtype))
-        networks = Networks.named(trace_networks(config, numbers))
-        made = Programs(config, networks, mesh, shapes)
-        for name in programs.program_names(config, mesh):
-            about = programs.cache_key(name, config, numbers, mesh, shapes)
+        target = Target(config, numbers, mesh, shapes)
+        made = Programs(target, trace_networks(config, numbers))
+        for name in programs.program_names(target):
+            about = programs.cache_key(name, target)
             seen.setdefault(name, []).append((repr(about), repr(made[name].args)))
     assert len(seen["denoise"]) == len(CHOICES)
     for name, pairs in seen.items():
@@ -62,12 +62,11 @@ def test_text_and_safety_checker_are_the_same_for_every_size() -> None:
     for folder, same in ((SMALLEST, {"encode"}), (SAFETY, {"encode", "check"})):
         config, mesh = read_config(folder), make_mesh(jax.devices()[:1], 4)
         numbers = np.dtype(np.float32)
-        networks = Networks.named(trace_networks(config, numbers))
-        one, two = (Programs(config, networks, mesh, shapes) for shapes in (SHAPES, other))
-        for name in programs.program_names(config, mesh):
-            keys = [
-                programs.cache_key(name, config, numbers, mesh, each) for each in (SHAPES, other)
-            ]
+        networks = trace_networks(config, numbers)
+        targets = [Target(config, numbers, mesh, shapes) for shapes in (SHAPES, other)]
+        one, two = (Programs(target, networks) for target in targets)
+        for name in programs.program_names(targets[0]):
+            keys = [programs.cache_key(name, target) for target in targets]
             assert (keys[0] == keys[1]) == (name in same), name
             assert (lowered(one[name]) == lowered(two[name])) == (name in same), name
 

@@ -1,62 +1,15 @@
-"""The pure functions between token ids and pictures."""
+"""The pure functions between seeds and pictures."""
 
-from dataclasses import replace
-from functools import cache
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from pipeline.checkpoints.weights import shape_rngs
-from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.clip_config import TextEncoderConfig
+from pipeline.families import latent_unet
 from pipeline.runtime import sampler
-from tests.checkpoints import random_module
-from tests.pipeline.models.test_clip import CONFIG as TEXT
-from tests.pipeline.models.test_clip import IDS
 from tests.pipeline.models.test_vae import CONFIG as VAE
 from tests.pipeline.models.test_vae import vae
-
-IMAGES = 2
-SIZE = jnp.asarray(sampler.time_ids(24, 32))
-
-
-def encode(negative: np.ndarray, zero: list[bool]) -> sampler.Conditioning:
-    both = np.stack([negative, IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
-    encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
-    return _encode(encoders, jnp.asarray(both), jnp.asarray(zero), SIZE)
-
-
-_encode = nnx.jit(sampler.encode)
-
-
-@cache
-def text_encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
-    return random_module(lambda: CLIPTextEncoder(config, dtype=jnp.float32, rngs=shape_rngs()))
-
-
-def test_conditioning() -> None:
-    given = encode(IDS[::-1], [False, False])
-    assert given.prompt_embeds.shape == (2, IMAGES, 6, 16)
-    assert given.pooled_prompt_embeds is not None
-    assert given.add_time_ids is not None
-    assert given.pooled_prompt_embeds.shape == (2, IMAGES, 5)
-    assert given.add_time_ids.tolist() == [24, 32, 0, 0, 24, 32]
-    # Negative prompts come first; here they are the prompts in reverse order.
-    for embeds in map(np.asarray, (given.prompt_embeds, given.pooled_prompt_embeds)):
-        np.testing.assert_allclose(embeds[0], embeds[1, ::-1], atol=1e-6)
-        assert np.abs(np.subtract(*embeds[1])).max() > 1e-3
-
-
-def test_blank_negative_prompts_are_zero_for_their_own_picture() -> None:
-    whole, dropped = encode(IDS, [False, False]), encode(IDS, [True, False])
-    for before, after in zip(whole[:2], dropped[:2], strict=True):
-        before, after = np.asarray(before), np.asarray(after)
-        assert not after[0, 0].any()
-        np.testing.assert_array_equal(after[0, 1], before[0, 1])
-        np.testing.assert_array_equal(after[1], before[1])
-        assert before[0, 0].any()
 
 
 def test_noise_depends_on_its_own_seed_alone() -> None:
@@ -113,27 +66,14 @@ def test_step_noise_depends_on_seed_and_evaluation_alone() -> None:
     assert abs(np.std(drawn) - 1) < 0.05
 
 
-def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
-    config = replace(TEXT, projection_dim=None, penultimate=False)
-    ids = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None])  # [2, B, 1, L]
-    given = _encode((text_encoder(config),), ids, jnp.array([False, True]), SIZE)
-    assert given.prompt_embeds.shape == (2, IMAGES, 6, 8)
-    assert given.prompt_embeds[0, 0].any()
-    assert not given.prompt_embeds[0, 1].any()
-    assert given[1:] == (None, None)
-
-
-def test_unscale() -> None:
-    z = jnp.ones((1, 2, 2, 2))
-    np.testing.assert_allclose(sampler.unscale(VAE, z), 2)
-    shifted = replace(VAE, latents_mean=(1.0, -1.0), latents_std=(3.0, 0.5))
-    right = np.broadcast_to([2 * 3 + 1, 2 * 0.5 - 1], (1, 2, 2, 2))
-    np.testing.assert_allclose(sampler.unscale(shifted, z), right)
-
-
 def test_pictures_are_clipped_and_rounded() -> None:
     latents = 20 * jnp.array(np.random.default_rng(0).normal(size=(2, 4, 4, 2)), jnp.float32)
-    as_float, as_bytes = nnx.jit(sampler.decode)(vae(VAE), latents)
+
+    @jax.jit
+    def decode(latents: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return sampler.decode(partial(latent_unet.decode, {"vae": vae(VAE)}), latents)
+
+    as_float, as_bytes = decode(latents)
     assert (as_float.shape, as_float.dtype) == ((2, 8, 8, 3), jnp.float32)
     assert (as_bytes.shape, as_bytes.dtype) == ((2, 8, 8, 3), jnp.uint8)
     assert 0 <= as_float.min() < as_float.max() <= 1

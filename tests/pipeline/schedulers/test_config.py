@@ -1,26 +1,34 @@
 """Scheduler and settings that a file asks for, and values that are refused or ignored."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.errors import CheckpointError
+from pipeline.families.stable_diffusion import SD_1
 from pipeline.schedulers.config import SCHEDULERS, SchedulerConfig, read_scheduler
 from pipeline.schedulers.methods import make_schedule
 
 # Settings with which every class supports the file of any other class.
 PLAIN = {"beta_schedule": "scaled_linear", "clip_sample": False, "skip_prk_steps": True}
+NOTHING: dict[str, Any] = {}
+FORCED = SD_1.forced_scheduler_settings
 
 
 def read(
-    folder: Path, name: str, chosen: str | None = None, xl: bool = True, **values: Any
+    folder: Path,
+    name: str,
+    chosen: str | None = None,
+    forced: Mapping[str, Any] = NOTHING,
+    **values: Any,
 ) -> SchedulerConfig:
     class_name = SCHEDULERS[name]
     file = folder / "scheduler_config.json"
     file.write_text(json.dumps({"_class_name": class_name, **PLAIN, **values}))
-    return read_scheduler(file, class_name, chosen, xl=xl)
+    return read_scheduler(file, class_name, chosen, forced)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -43,18 +51,18 @@ def test_another_one_may_be_chosen(tmp_path: Path, name: str, chosen: str) -> No
 def test_a_choice_makes_up_for_a_class_that_is_not_supported(tmp_path: Path) -> None:
     file = tmp_path / "scheduler_config.json"
     file.write_text(json.dumps({"_class_name": "UniPCMultistepScheduler", **PLAIN}))
-    assert read_scheduler(file, "UniPCMultistepScheduler", "ddim", xl=True).name == "ddim"
+    assert read_scheduler(file, "UniPCMultistepScheduler", "ddim").name == "ddim"
     with pytest.raises(CheckpointError, match="_class_name = 'UniPCMultistepScheduler'"):
-        read_scheduler(file, "UniPCMultistepScheduler", xl=True)
+        read_scheduler(file, "UniPCMultistepScheduler")
 
 
 def test_what_is_left_out_is_no_reason_to_refuse_a_choice(tmp_path: Path) -> None:
     for chosen, key in (("pndm", "skip_prk_steps"), ("ddim", "clip_sample")):
         file = tmp_path / "scheduler_config.json"
         file.write_text(json.dumps({"_class_name": SCHEDULERS[chosen]}))
-        assert read_scheduler(file, SCHEDULERS[chosen], chosen, xl=True).name == chosen
+        assert read_scheduler(file, SCHEDULERS[chosen], chosen).name == chosen
         with pytest.raises(CheckpointError, match=f"{key} = .* is not supported"):
-            read_scheduler(file, SCHEDULERS[chosen], xl=True)
+            read_scheduler(file, SCHEDULERS[chosen])
 
 
 def test_only_schedulers_with_karras_sigmas_accept_them(tmp_path: Path) -> None:
@@ -70,12 +78,12 @@ def test_only_schedulers_with_karras_sigmas_accept_them(tmp_path: Path) -> None:
 def test_stable_diffusion_1_and_2_have_an_offset(
     tmp_path: Path, name: str, given: dict[str, Any]
 ) -> None:
-    assert read(tmp_path, name, xl=False, **given).steps_offset == 1
+    assert read(tmp_path, name, forced=FORCED, **given).steps_offset == 1
     assert read(tmp_path, name, **given).steps_offset == given.get("steps_offset", 0)
 
 
 def test_stable_diffusion_1_and_2_are_never_clipped(tmp_path: Path) -> None:
-    assert read(tmp_path, "ddim", xl=False, clip_sample=True).name == "ddim"
+    assert read(tmp_path, "ddim", forced=FORCED, clip_sample=True).name == "ddim"
     with pytest.raises(CheckpointError, match="clip_sample = True is not supported"):
         read(tmp_path, "ddim", clip_sample=True)
     # The other schedulers ignore it.
@@ -129,8 +137,8 @@ def test_an_offset_stays_within_the_training_timesteps(tmp_path: Path, name: str
 def test_the_offset_of_stable_diffusion_1_and_2_needs_room(tmp_path: Path) -> None:
     assert read(tmp_path, "ddim", num_train_timesteps=50).steps_offset == 0
     with pytest.raises(CheckpointError, match=r"num_train_timesteps = 50 .* a number above 50, a"):
-        read(tmp_path, "ddim", xl=False, num_train_timesteps=50)
-    make_schedule(read(tmp_path, "ddim", xl=False, num_train_timesteps=51), 50)
+        read(tmp_path, "ddim", forced=FORCED, num_train_timesteps=50)
+    make_schedule(read(tmp_path, "ddim", forced=FORCED, num_train_timesteps=51), 50)
 
 
 def test_settings_of_other_classes_are_ignored(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pipeline.text.tokenizer import Tokenizer, Tokenizers
 from tools.miniature.vocabulary import write_tokenizer
 
 END = "<|endoftext|>"
+LIMITS = {"tokenizer": 77, "tokenizer_2": 77}
 WORDS = ["a", "large", "red", "star", "on", "blue", "background"]
 PROMPTS = {
     "plain": "a large red star on a blue background",
@@ -117,7 +118,7 @@ def test_truncated_text_is_returned(folder: Path) -> None:
 
 
 def test_pair(folder: Path) -> None:
-    tokenizers = Tokenizers.load(folder)
+    tokenizers = Tokenizers.load(folder, LIMITS)
     ids, truncated = tokenizers.tokenize(["red star", "red " * 80])
     assert (ids.shape, ids.dtype) == ((2, 2, 77), np.int32)
     assert truncated == ["", "red red red red red"]
@@ -194,7 +195,7 @@ def test_lengths_must_be_the_same(tmp_path: Path) -> None:
     write_words_and_merges(tmp_path / "tokenizer_2", "!")
     set_config(tmp_path / "tokenizer_2", model_max_length=64)
     with pytest.raises(CheckpointError, match=r"tokenizer_2/.* model_max_length is 64; .* be 77"):
-        Tokenizers.load(tmp_path)
+        Tokenizers.load(tmp_path, LIMITS)
 
 
 @pytest.mark.parametrize("missing", ["vocab.json", "merges.txt"])
@@ -207,7 +208,7 @@ def test_missing_files(tmp_path: Path, missing: str) -> None:
 
 def test_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer: no tokenizer found"):
-        Tokenizers.load(tmp_path)
+        Tokenizers.load(tmp_path, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_damaged_files(tmp_path: Path, file: str, content: str) -> None:
 def test_nothing_is_printed(folder: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from pipeline.text.tokenizer import Tokenizers;"
-        "Tokenizers.load(Path(sys.argv[1])).tokenize(['red ' * 200])"
+        f"Tokenizers.load(Path(sys.argv[1]), {LIMITS}).tokenize(['red ' * 200])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True

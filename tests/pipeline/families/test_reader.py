@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import CheckpointError
+from pipeline.families import read_config
+from pipeline.families.family import Config
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig, VisionEncoderConfig
-from pipeline.models.config import Config, SchedulerConfig, VAEConfig, read_config
+from pipeline.models.vae_config import VAEConfig
+from pipeline.schedulers.config import SchedulerConfig
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
 from tools.published_configs import SD_1, SD_2, SDXL_BASE, write
 
@@ -34,8 +37,11 @@ def changed(folder: Path, file: str, **changes: Any) -> Config:
 
 def test_sdxl_base(folder: Path) -> None:
     config = read_config(folder)
+    text_encoder_2 = config.networks["text_encoder_2"]
+    unet = config.networks["unet"]
+    vae = config.networks["vae"]
     assert config.force_zeros_for_empty_prompt
-    assert config.text_encoder == TextEncoderConfig(
+    assert config.networks["text_encoder"] == TextEncoderConfig(
         vocab_size=49408,
         hidden_size=768,
         intermediate_size=3072,
@@ -48,16 +54,15 @@ def test_sdxl_base(folder: Path) -> None:
         projection_dim=None,
         penultimate=True,
     )
-    assert config.text_encoder_2 is not None
-    assert (config.text_encoder_2.hidden_size, config.text_encoder_2.projection_dim) == (1280, 1280)
-    assert config.unet.sample_size == (128, 128)
-    assert config.unet.num_attention_heads == (5, 10, 20)
-    assert config.unet.layers_per_block == (2, 2, 2)
-    assert config.unet.down_depths == ((), (2, 2), (10, 10))
-    assert config.unet.mid_depth == 10
-    assert config.unet.up_depths == ((10, 10, 10), (2, 2, 2), ())
-    assert config.unet.time_embed_dim == 1280
-    assert config.vae == VAEConfig(
+    assert (text_encoder_2.hidden_size, text_encoder_2.projection_dim) == (1280, 1280)
+    assert unet.sample_size == (128, 128)
+    assert unet.num_attention_heads == (5, 10, 20)
+    assert unet.layers_per_block == (2, 2, 2)
+    assert unet.down_depths == ((), (2, 2), (10, 10))
+    assert unet.mid_depth == 10
+    assert unet.up_depths == ((10, 10, 10), (2, 2, 2), ())
+    assert unet.time_embed_dim == 1280
+    assert vae == VAEConfig(
         in_channels=3,
         latent_channels=4,
         block_out_channels=(128, 256, 512, 512),
@@ -70,7 +75,7 @@ def test_sdxl_base(folder: Path) -> None:
         use_post_quant_conv=True,
         mid_block_add_attention=True,
     )
-    assert config.vae.scale_factor == 8
+    assert vae.scale_factor == 8
     assert config.scheduler == SchedulerConfig(
         name="euler",
         num_train_timesteps=1000,
@@ -87,18 +92,20 @@ def test_sdxl_base(folder: Path) -> None:
 
 def test_stable_diffusion_1(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, SD_1))
+    text_encoder = config.networks["text_encoder"]
+    unet = config.networks["unet"]
     assert list(config.text_encoders) == ["text_encoder"]
-    assert config.text_encoder_2 is None
-    assert (config.text_encoder.hidden_size, config.text_encoder.hidden_act) == (768, "quick_gelu")
-    assert (config.text_encoder.penultimate, config.text_encoder.projection_dim) == (False, None)
+    assert "text_encoder_2" not in config.networks
+    assert (text_encoder.hidden_size, text_encoder.hidden_act) == (768, "quick_gelu")
+    assert (text_encoder.penultimate, text_encoder.projection_dim) == (False, None)
     assert not config.force_zeros_for_empty_prompt
-    assert config.unet.sample_size == (64, 64)
-    assert config.unet.num_attention_heads == (8, 8, 8, 8)
-    assert config.unet.down_depths == ((1, 1), (1, 1), (1, 1), ())
-    assert config.unet.mid_depth == 1
-    assert config.unet.up_depths == ((), (1, 1, 1), (1, 1, 1), (1, 1, 1))
-    assert (config.unet.use_linear_projection, config.unet.addition) == (False, None)
-    assert config.vae.scaling_factor == 0.18215
+    assert unet.sample_size == (64, 64)
+    assert unet.num_attention_heads == (8, 8, 8, 8)
+    assert unet.down_depths == ((1, 1), (1, 1), (1, 1), ())
+    assert unet.mid_depth == 1
+    assert unet.up_depths == ((), (1, 1, 1), (1, 1, 1), (1, 1, 1))
+    assert (unet.use_linear_projection, unet.addition) == (False, None)
+    assert config.networks["vae"].scaling_factor == 0.18215
     assert config.scheduler.name == "pndm"
     assert config.scheduler.timestep_spacing == "leading"
     assert (config.scheduler.steps_offset, config.scheduler.set_alpha_to_one) == (1, False)
@@ -193,10 +200,12 @@ def test_a_safety_checker_that_is_not_supported(
 
 def test_stable_diffusion_2(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, SD_2))
-    assert (config.text_encoder.hidden_size, config.text_encoder.hidden_act) == (1024, "gelu")
-    assert config.unet.sample_size == (96, 96)
-    assert config.unet.num_attention_heads == (5, 10, 20, 20)
-    assert (config.unet.use_linear_projection, config.unet.addition) == (True, None)
+    text_encoder = config.networks["text_encoder"]
+    unet = config.networks["unet"]
+    assert (text_encoder.hidden_size, text_encoder.hidden_act) == (1024, "gelu")
+    assert unet.sample_size == (96, 96)
+    assert unet.num_attention_heads == (5, 10, 20, 20)
+    assert (unet.use_linear_projection, unet.addition) == (True, None)
     assert config.scheduler.name == "ddim"
     assert config.scheduler.prediction_type == "v_prediction"
 
@@ -209,7 +218,7 @@ def test_the_first_files_of_stable_diffusion_1_mean_64(
 ) -> None:
     write(tmp_path, SD_1)
     config = changed(tmp_path, UNET, sample_size=32, _diffusers_version=version)
-    assert config.unet.sample_size == (side, side)
+    assert config.networks["unet"].sample_size == (side, side)
 
 
 @pytest.mark.parametrize(
@@ -253,9 +262,10 @@ def test_nested_depths(folder: Path) -> None:
         reverse_transformer_layers_per_block=[[4, 4, 10], [2, 1, 1], 1],
         mid_block_type="UNetMidBlock2D",
     )
-    assert config.unet.down_depths == ((), (2, 3), (4, 5))
-    assert config.unet.mid_depth is None
-    assert config.unet.up_depths == ((4, 4, 10), (2, 1, 1), ())
+    unet = config.networks["unet"]
+    assert unet.down_depths == ((), (2, 3), (4, 5))
+    assert unet.mid_depth is None
+    assert unet.up_depths == ((4, 4, 10), (2, 1, 1), ())
 
 
 def test_a_nested_mid_block_takes_the_first_depth(folder: Path) -> None:
@@ -265,8 +275,9 @@ def test_a_nested_mid_block_takes_the_first_depth(folder: Path) -> None:
         transformer_layers_per_block=[1, 2, [4, 5]],
         reverse_transformer_layers_per_block=[3, 2, 1],
     )
-    assert config.unet.mid_depth == 4
-    assert config.unet.up_depths == ((3, 3, 3), (2, 2, 2), ())
+    unet = config.networks["unet"]
+    assert unet.mid_depth == 4
+    assert unet.up_depths == ((3, 3, 3), (2, 2, 2), ())
 
 
 def test_values_per_block(folder: Path) -> None:
@@ -278,13 +289,18 @@ def test_values_per_block(folder: Path) -> None:
         sample_size=[96, 128],
         time_embedding_dim=640,
     )
-    assert config.unet.layers_per_block == (1, 2, 3)
-    assert config.unet.num_attention_heads == (1, 2, 4)
-    assert config.unet.down_depths == ((), (2, 2), (10, 10, 10))
-    assert config.unet.up_depths == ((10, 10, 10, 10), (2, 2, 2), ())
-    assert config.unet.sample_size == (96, 128)
-    assert config.unet.time_embed_dim == 640
-    assert changed(folder, UNET, attention_head_dim=5).unet.num_attention_heads == (5, 5, 5)
+    unet = config.networks["unet"]
+    assert unet.layers_per_block == (1, 2, 3)
+    assert unet.num_attention_heads == (1, 2, 4)
+    assert unet.down_depths == ((), (2, 2), (10, 10, 10))
+    assert unet.up_depths == ((10, 10, 10, 10), (2, 2, 2), ())
+    assert unet.sample_size == (96, 128)
+    assert unet.time_embed_dim == 640
+    assert changed(folder, UNET, attention_head_dim=5).networks["unet"].num_attention_heads == (
+        5,
+        5,
+        5,
+    )
 
 
 def test_vae_levels_and_latents(folder: Path) -> None:
@@ -297,7 +313,7 @@ def test_vae_levels_and_latents(folder: Path) -> None:
         "latents_std": [1.5] * 8,
     }
     change_json(folder / UNET, in_channels=8, out_channels=8)
-    config = changed(folder, VAE, **vae).vae
+    config = changed(folder, VAE, **vae).networks["vae"]
     assert (config.scale_factor, config.latent_channels) == (16, 8)
     assert (config.latents_mean, config.latents_std) == ((0.0,) * 8, (1.5,) * 8)
 
@@ -310,8 +326,8 @@ def test_keys_that_may_be_left_out(folder: Path) -> None:
     leave_out = {"timestep_spacing": ..., "beta_schedule": ..., "steps_offset": ...}
     config = changed(folder, SCHEDULER, **leave_out)
     assert config.force_zeros_for_empty_prompt
-    assert config.text_encoder.vocab_size == 49408
-    assert config.vae.layers_per_block == 1
+    assert config.networks["text_encoder"].vocab_size == 49408
+    assert config.networks["vae"].layers_per_block == 1
     assert config.scheduler.timestep_spacing == "linspace"
     assert config.scheduler.beta_schedule == "linear"
     assert config.scheduler.steps_offset == 0

@@ -1,0 +1,167 @@
+"""The record of a model family, and the configuration of a checkpoint that belongs to one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+from jax.typing import DTypeLike
+
+from pipeline.errors import InputError
+from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig
+from pipeline.request import check_count
+from pipeline.schedulers.config import SchedulerConfig
+
+MAX_SIDE = 8192  # pixels
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of a family.
+
+    Attributes:
+        name: the name of its folder in a checkpoint.
+        class_name: its class in `model_index.json`.
+        read: reads its configuration; the argument is the path of its `config.json`.
+        make: makes the module from its configuration, with the keywords `dtype` and `rngs`.
+        tokenizer: the folder of its tokenizer, if it is a text encoder.
+        dtype: its dtype; the pipeline's where None.
+        hint: advice for an error about it, if a checkpoint can do without it.
+    """
+
+    name: str
+    class_name: str
+    read: Callable[[Path], Any]
+    make: Callable[..., nnx.Module]
+    tokenizer: str | None = None
+    dtype: DTypeLike | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A pure function of some of a family's networks.
+
+    Attributes:
+        networks: the names of these networks.
+        run: the function. Its first argument holds these networks by name.
+    """
+
+    networks: tuple[str, ...]
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family: everything that the rest of the package must know of its models.
+
+    Attributes:
+        name: its name, for users.
+        class_name: the class of diffusers' pipeline in `model_index.json`.
+        recognise: tells whether a checkpoint of that class is of this family, from its folder.
+        text_encoders: in the order in which their tokens are given to `encode`.
+        networks: the other networks that every checkpoint has.
+        optional: the networks that a checkpoint may have.
+        ignored: keys of `model_index.json` without effect on pictures.
+        forced_scheduler_settings: settings of the scheduler that replace the file's.
+        zeros_for_empty_prompt: whether the embeddings of a missing negative prompt are zeros;
+            `model_index.json` may say otherwise if this is True.
+        check: raises CheckpointError if the components of a checkpoint do not fit together.
+        encode: `(networks, input_ids, zero_negative, size, shard) -> context`. The token ids are
+            `[2, B, E, L]` int32 for E text encoders, the negative prompts first. `zero_negative`
+            is `[B]` bool: whether to replace the embeddings of a picture's negative prompt with
+            zeros. `size` is `[2]` float32, the pictures' height and width. `shard` spreads a batch
+            `[2B, ...]` over devices. The context is any structure of arrays `[2, B, ...]` that
+            stay the same in all steps.
+        predict: `(networks, latents, timesteps, context) -> prediction`. The latents `[B, h, w, C]`
+            are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
+            arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
+        decode: `(networks, latents) -> pictures`: `[B, h, w, C]` float32 to `[B, H, W, 3]` in 0..1.
+        latents_shape: `(h, w, C)` of a picture's latents, from its height and width in pixels.
+        size_multiple: the number of pixels that both sides of a picture must be a multiple of.
+        own_size: the default height and width in pixels.
+    """
+
+    name: str
+    class_name: str
+    recognise: Callable[[Path], bool]
+    text_encoders: tuple[Network, ...]
+    networks: tuple[Network, ...]
+    check: Callable[[Path, "Config"], None]
+    encode: Stage
+    predict: Stage
+    decode: Stage
+    latents_shape: Callable[["Config", int, int], tuple[int, int, int]]
+    size_multiple: Callable[["Config"], int]
+    own_size: Callable[["Config"], tuple[int, int]]
+    optional: tuple[Network, ...] = ()
+    ignored: tuple[str, ...] = ()
+    forced_scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
+    zeros_for_empty_prompt: bool = False
+
+    @property
+    def all_networks(self) -> tuple[Network, ...]:
+        """All networks that a checkpoint may have, text encoders first."""
+        return (*self.text_encoders, *self.networks, *self.optional)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Configuration of a whole checkpoint.
+
+    Attributes:
+        family: the family that it belongs to.
+        networks: the configuration of each network that is used, by name.
+        scheduler: the scheduler's configuration.
+        tokens: the number of tokens that every prompt becomes.
+        force_zeros_for_empty_prompt: whether the embeddings of a blank negative prompt are zeros.
+    """
+
+    family: Family
+    networks: Mapping[str, Any]
+    scheduler: SchedulerConfig
+    tokens: int
+    force_zeros_for_empty_prompt: bool
+
+    @property
+    def text_encoders(self) -> dict[str, TextEncoderConfig]:
+        """Configuration of the text encoders, by name."""
+        return {part.name: self.networks[part.name] for part in self.family.text_encoders}
+
+    @property
+    def tokenizers(self) -> dict[str, int]:
+        """Limit of tokens of each tokenizer's text encoder, by the tokenizer's folder."""
+        return {
+            part.tokenizer: self.networks[part.name].max_position_embeddings
+            for part in self.family.text_encoders
+            if part.tokenizer is not None
+        }
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """Advice for errors about a network, by name."""
+        return {part.name: part.hint for part in self.family.all_networks if part.hint}
+
+    @property
+    def safety_checker(self) -> SafetyCheckerConfig | None:
+        """Configuration of the safety checker; pictures are not checked where it is None."""
+        return self.networks.get("safety_checker")
+
+
+def image_size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:
+    """Return the pictures' height and width in pixels, by default the checkpoint's own.
+
+    Raises:
+        InputError: if a side is too large, or not a multiple of the factor by which the networks
+            shrink it.
+    """
+    multiple, own = config.family.size_multiple(config), config.family.own_size(config)
+    sizes = []
+    for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
+        size = default if given is None else given
+        check_count(name, size, multiple, MAX_SIDE)
+        if size % multiple:
+            raise InputError(f"{name} is {size}; expected a multiple of {multiple}")
+        sizes.append(int(size))
+    return sizes[0], sizes[1]

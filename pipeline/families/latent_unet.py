@@ -1,0 +1,117 @@
+"""The parts that families with CLIP text encoders, a UNet and a VAE have in common."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pipeline.errors import CheckpointError
+from pipeline.families.family import Config, Network, Stage
+from pipeline.families.halves import joined, split
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.unet import Context
+from pipeline.models.vae import VAE
+from pipeline.models.vae_config import VAEConfig, read_vae
+
+# Networks by name.
+Networks = Mapping[str, Any]
+Shard = Callable[[Array], Array]
+
+
+def check_unet_size(folder: Path, key: str, value: int, right: int, why: str) -> None:
+    """Raise CheckpointError if a size of the UNet does not fit another network."""
+    if value != right:
+        file = folder / "unet/config.json"
+        raise CheckpointError(f"{file}: {key} = {value} does not fit; expected {right}, {why}")
+
+
+def check(folder: Path, config: Config) -> None:
+    """Raise CheckpointError if the UNet fits neither the VAE nor the text encoders."""
+    unet, channels = config.networks["unet"], config.networks["vae"].latent_channels
+    width = sum(encoder.hidden_size for encoder in config.text_encoders.values())
+    why = "the VAE's latent_channels", "the text encoders' width"
+    check_unet_size(folder, "in_channels", unet.in_channels, channels, why[0])
+    check_unet_size(folder, "cross_attention_dim", unet.cross_attention_dim, width, why[1])
+
+
+def encode_prompts(
+    text_encoders: Sequence[CLIPTextEncoder],
+    input_ids: Array,
+    zero_negative: Array,
+    shard: Shard = lambda x: x,
+) -> tuple[Array, Array | None]:
+    """Return `prompt_embeds` and `pooled_prompt_embeds`; the arguments are those of `encode`.
+
+    Returns:
+        The hidden states `[2, B, L, D]` of all text encoders side by side, and the pooled
+        embeddings `[2, B, P]` of the last one, which are None if it has no projection.
+    """
+    ids = shard(joined(input_ids))
+    outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
+    embeds = split(jnp.concatenate([states for states, _ in outputs], axis=-1))
+    dropped = jnp.stack([zero_negative, jnp.zeros_like(zero_negative)])  # [2, B]
+    embeds = jnp.where(dropped[:, :, None, None], 0, embeds)
+    _, pooled = outputs[-1]
+    if pooled is None:
+        return embeds, None
+    return embeds, jnp.where(dropped[:, :, None], 0, split(pooled))
+
+
+def encode(
+    networks: Networks,
+    input_ids: Array,
+    zero_negative: Array,
+    size: Array,
+    shard: Shard = lambda x: x,
+) -> Context:
+    """Return the UNet's context of the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
+    embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zero_negative, shard)
+    return jax.tree.map(split, networks["unet"].condition(shard(joined(embeds))))
+
+
+def predict(networks: Networks, latents: Array, timesteps: Array, context: Context) -> Array:
+    """Run the UNet; see `Family.predict`."""
+    return networks["unet"](latents, timesteps, context)
+
+
+def decode(networks: Networks, latents: Array) -> Array:
+    """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]`, float32 in 0..1."""
+    vae: VAE = networks["vae"]
+    return jnp.clip(vae.decode(unscale(vae.config, latents)) / 2 + 0.5, 0, 1)
+
+
+def unscale(config: VAEConfig, latents: Array) -> Array:
+    """Convert the diffusion model's latents (about unit variance) to the VAE's own."""
+    z = latents / config.scaling_factor
+    if config.latents_mean is not None and config.latents_std is not None:
+        z = z * jnp.array(config.latents_std, jnp.float32)
+        z = z + jnp.array(config.latents_mean, jnp.float32)
+    return z
+
+
+def latents_shape(config: Config, height: int, width: int) -> tuple[int, int, int]:
+    """Return the shape `(h, w, C)` of a picture's latents."""
+    factor = config.networks["vae"].scale_factor
+    return height // factor, width // factor, config.networks["unet"].in_channels
+
+
+def size_multiple(config: Config) -> int:
+    """Return the factor by which VAE and UNet together shrink a picture's sides."""
+    halvings = len(config.networks["unet"].block_out_channels) - 1
+    return config.networks["vae"].scale_factor * 2**halvings
+
+
+def own_size(config: Config) -> tuple[int, int]:
+    """Return the height and width in pixels that the UNet was trained for."""
+    height, width = config.networks["unet"].sample_size
+    factor = config.networks["vae"].scale_factor
+    return height * factor, width * factor
+
+
+VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE)
+UNET_CLASS = "UNet2DConditionModel"
+PREDICT = Stage(("unet",), predict)
+DECODE = Stage(("vae",), decode)

@@ -1,0 +1,141 @@
+"""The reading of a checkpoint's configuration, by the record of the family that it belongs to.
+
+Each reader takes the keys it knows, one by one. An unknown key, or a value that this package does
+not implement, is an error that names the file, the key and the value. Keys that a file may leave
+out default to the values of diffusers' and transformers' own classes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import CheckpointError
+from pipeline.families.family import Config, Family, Network
+from pipeline.families.sdxl import SDXL
+from pipeline.families.stable_diffusion import SD_1, SD_2
+from pipeline.schedulers.config import SCHEDULERS, read_scheduler
+from pipeline.strict_json import StrictJson
+from pipeline.text.tokenizer import read_length
+
+FAMILIES = (SDXL, SD_1, SD_2)
+# Unsupported kinds of model. The keys are parts of the class names of their pipelines.
+OTHER_FAMILIES = {
+    "StableDiffusion3": "Stable Diffusion 3",
+    "Flux": "FLUX",
+    "ControlNet": "a ControlNet",
+    "Inpaint": "an inpainting model",
+    "Img2Img": "an image-to-image model",
+    "InstructPix2Pix": "an image-editing model",
+    "Upscale": "an upscaler",
+    "Depth2Img": "a depth-to-image model",
+}
+TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
+# Folders of a checkpoint that only the safety checker needs.
+SAFETY_CHECKER = ("safety_checker", "feature_extractor")
+
+
+@dataclass(frozen=True)
+class FamilyReader:
+    """A reader of configuration for `pipeline.checkpoints.source.fetch`.
+
+    Attributes:
+        scheduler: a key of `SCHEDULERS` that replaces the checkpoint's own scheduler.
+        safety_checker: False leaves out the checkpoint's safety checker.
+    """
+
+    scheduler: str | None = None
+    safety_checker: bool = True
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        """Components that are left out, by folder."""
+        return () if self.safety_checker else SAFETY_CHECKER
+
+    def describe(self, class_name: object) -> str:
+        """Return a phrase that says what an unsupported class is, or "" if it is unknown.
+
+        The phrase continues the sentence of an error message.
+        """
+        named = (name for part, name in OTHER_FAMILIES.items() if part in str(class_name))
+        return next((f"; this is {name}" for name in named), "")
+
+    def read(self, folder: Path) -> Config:
+        """Read every configuration of a checkpoint in diffusers' layout.
+
+        Raises:
+            CheckpointError: if a setting is not supported; the message names file, key and value.
+        """
+        index = StrictJson(folder / "model_index.json")
+        family = self._recognise(folder, index)
+        scheduler, networks, force_zeros = self._read_index(index, family)
+        config = Config(
+            family=family,
+            networks={part.name: _read_network(folder, part) for part in networks},
+            scheduler=read_scheduler(
+                folder / "scheduler/scheduler_config.json",
+                scheduler,
+                self.scheduler,
+                family.forced_scheduler_settings,
+            ),
+            tokens=read_length(folder / str(family.text_encoders[0].tokenizer)),
+            force_zeros_for_empty_prompt=force_zeros,
+        )
+        family.check(folder, config)
+        return config
+
+    def _recognise(self, folder: Path, index: StrictJson) -> Family:
+        name = index.values.get("_class_name")
+        of_class = [family for family in FAMILIES if family.class_name == name]
+        if not of_class:
+            known = dict.fromkeys(repr(family.class_name) for family in FAMILIES)
+            raise index.error("_class_name", name, " or ".join(known) + self.describe(name))
+        return next(family for family in of_class if family.recognise(folder))
+
+    def _read_index(self, keys: StrictJson, family: Family) -> tuple[str, list[Network], bool]:
+        """Return the scheduler's class, the networks in use, and whether to force zeros."""
+        required = (*family.text_encoders, *family.networks)
+        for part in required:
+            _check_component(keys, part.name, (part.class_name,))
+            if part.tokenizer is not None:
+                _check_component(keys, part.tokenizer, TOKENIZERS)
+        scheduler = keys.take("scheduler", list)
+        supported = SCHEDULERS.values()
+        if len(scheduler) != 2 or (self.scheduler is None and scheduler[1] not in supported):
+            raise keys.error("scheduler", scheduler, f"a class out of {', '.join(supported)}")
+        keys.one_of("image_encoder", ([None, None],))
+        keys.drop("feature_extractor", *family.ignored)
+        force_zeros = family.zeros_for_empty_prompt and keys.take(
+            "force_zeros_for_empty_prompt", bool, True
+        )
+        optional = [part for part in family.optional if _is_there(keys, part)]
+        keys.finish()
+        wanted = [part for part in optional if part.name not in self.unwanted]
+        return scheduler[1], [*required, *wanted], force_zeros
+
+
+def _check_component(keys: StrictJson, component: str, class_names: tuple[str, ...]) -> None:
+    value = keys.take(component, list)
+    if len(value) != 2 or value[1] not in class_names:
+        raise keys.error(component, value, f"the class {class_names[0]!r}")
+
+
+def _is_there(keys: StrictJson, part: Network) -> bool:
+    """Return whether the index names an optional network."""
+    value = keys.take(part.name, list, [None, None])
+    if len(value) != 2 or value[1] not in (None, part.class_name):
+        raise keys.error(part.name, value, f"the class {part.class_name!r}, or none")
+    return value[1] is not None
+
+
+def _read_network(folder: Path, part: Network) -> Any:
+    try:
+        return part.read(folder / part.name / "config.json")
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} ({part.hint})" if part.hint else str(error)) from None
+
+
+def read_config(
+    folder: Path, scheduler: str | None = None, *, safety_checker: bool = True
+) -> Config:
+    """Read the configuration of a checkpoint in a folder; see `FamilyReader`."""
+    return FamilyReader(scheduler, safety_checker).read(folder)

@@ -1,0 +1,96 @@
+"""Stable Diffusion XL (Podell et al. 2023): two text encoders, a UNet and a VAE.
+
+The pooled prompt and the picture's size condition the UNet too.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pipeline.families import latent_unet
+from pipeline.families.family import Config, Family, Network, Stage
+from pipeline.families.halves import joined, split
+from pipeline.families.latent_unet import Networks, Shard
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.clip_config import read_text_encoder
+from pipeline.models.unet import Context, UNet
+from pipeline.models.unet_config import read_unet
+
+TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
+
+
+def check(folder: Path, config: Config) -> None:
+    """Raise CheckpointError if the UNet fits the other networks not."""
+    latent_unet.check(folder, config)
+    addition = config.networks["unet"].addition
+    latent_unet.check_unet_size(
+        folder,
+        "projection_class_embeddings_input_dim",
+        addition.input_dim,
+        config.networks["text_encoder_2"].projection_dim + 6 * addition.time_embed_dim,
+        "text_encoder_2's projection_dim + 6 * addition_time_embed_dim",
+    )
+
+
+def time_ids(size: Array) -> Array:
+    """Return the add_time_ids `[6]` float32 of a whole picture, in pixels.
+
+    They are the original size, the top and left of the crop, and the target size. `size` is
+    `[2]` float32, the height and width.
+    """
+    return jnp.concatenate([size, jnp.zeros_like(size), size])
+
+
+def encode(
+    networks: Networks,
+    input_ids: Array,
+    zero_negative: Array,
+    size: Array,
+    shard: Shard = lambda x: x,
+) -> Context:
+    """Return the UNet's context of the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
+    encoders = [networks[name] for name in TEXT_ENCODERS]
+    embeds, pooled = latent_unet.encode_prompts(encoders, input_ids, zero_negative, shard)
+    assert pooled is not None  # the second text encoder has a projection
+    both = shard(joined(embeds)), shard(joined(pooled))
+    sizes = jnp.broadcast_to(time_ids(size), (len(both[0]), 6))
+    return jax.tree.map(split, networks["unet"].condition(*both, sizes))
+
+
+SDXL = Family(
+    name="Stable Diffusion XL",
+    class_name="StableDiffusionXLPipeline",
+    recognise=lambda _: True,
+    text_encoders=(
+        Network(
+            name="text_encoder",
+            class_name="CLIPTextModel",
+            read=partial(read_text_encoder, projected=False, penultimate=True),
+            make=CLIPTextEncoder,
+            tokenizer="tokenizer",
+        ),
+        Network(
+            name="text_encoder_2",
+            class_name="CLIPTextModelWithProjection",
+            read=partial(read_text_encoder, projected=True, penultimate=True),
+            make=CLIPTextEncoder,
+            tokenizer="tokenizer_2",
+        ),
+    ),
+    networks=(
+        Network("unet", latent_unet.UNET_CLASS, partial(read_unet, addition=True), UNet),
+        latent_unet.VAE_NETWORK,
+    ),
+    ignored=("add_watermarker",),
+    zeros_for_empty_prompt=True,
+    check=check,
+    encode=Stage((*TEXT_ENCODERS, "unet"), encode),
+    predict=latent_unet.PREDICT,
+    decode=latent_unet.DECODE,
+    latents_shape=latent_unet.latents_shape,
+    size_multiple=latent_unet.size_multiple,
+    own_size=latent_unet.own_size,
+)

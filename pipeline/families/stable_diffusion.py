@@ -1,0 +1,71 @@
+"""Stable Diffusion 1 and 2 (Rombach et al. 2022): one text encoder, a UNet and a VAE."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from pipeline.families import latent_unet
+from pipeline.families.family import Family, Network, Stage
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.clip_config import read_safety_checker, read_text_encoder
+from pipeline.models.safety_checker import SafetyChecker
+from pipeline.models.unet import UNet
+from pipeline.models.unet_config import read_unet
+from pipeline.strict_json import StrictJson
+
+# According to diffusers, the first files of Stable Diffusion 1 mean this sample_size where they
+# give a smaller one.
+LEGACY_SAMPLE_SIZE = 64
+
+
+def is_version_2(folder: Path) -> bool:
+    """Return whether a checkpoint is of version 2, whose UNets alone project linearly."""
+    values = StrictJson(folder / "unet/config.json").values
+    return bool(values.get("use_linear_projection"))
+
+
+SAFETY_CHECKER = Network(
+    name="safety_checker",
+    class_name="StableDiffusionSafetyChecker",
+    read=read_safety_checker,
+    make=SafetyChecker,
+    # The thresholds have three decimals, which need more than 16 bits.
+    dtype=jnp.float32,
+    hint="or turn the safety checker off",
+)
+SD_1 = Family(
+    name="Stable Diffusion",
+    class_name="StableDiffusionPipeline",
+    recognise=lambda folder: not is_version_2(folder),
+    text_encoders=(
+        Network(
+            name="text_encoder",
+            class_name="CLIPTextModel",
+            read=partial(read_text_encoder, projected=False, penultimate=False),
+            make=CLIPTextEncoder,
+            tokenizer="tokenizer",
+        ),
+    ),
+    networks=(
+        Network(
+            name="unet",
+            class_name=latent_unet.UNET_CLASS,
+            read=partial(read_unet, smallest_legacy_size=LEGACY_SAMPLE_SIZE),
+            make=UNet,
+        ),
+        latent_unet.VAE_NETWORK,
+    ),
+    optional=(SAFETY_CHECKER,),
+    ignored=("requires_safety_checker",),
+    forced_scheduler_settings={"steps_offset": 1, "clip_sample": False},
+    check=latent_unet.check,
+    encode=Stage(("text_encoder", "unet"), latent_unet.encode),
+    predict=latent_unet.PREDICT,
+    decode=latent_unet.DECODE,
+    latents_shape=latent_unet.latents_shape,
+    size_multiple=latent_unet.size_multiple,
+    own_size=latent_unet.own_size,
+)
+SD_2 = replace(SD_1, recognise=is_version_2)

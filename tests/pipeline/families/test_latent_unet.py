@@ -1,0 +1,79 @@
+"""Conditioning on prompts and size, and the scale of latents."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from pipeline.checkpoints.weights import shape_rngs
+from pipeline.families import latent_unet, sdxl
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.clip_config import TextEncoderConfig
+from tests.checkpoints import random_module
+from tests.pipeline.models.test_clip import CONFIG as TEXT
+from tests.pipeline.models.test_clip import IDS
+from tests.pipeline.models.test_vae import CONFIG as VAE
+
+IMAGES = 2
+Embeds = tuple[jax.Array, jax.Array | None]
+
+
+def encode(negative: np.ndarray, zero: list[bool]) -> Embeds:
+    both = np.stack([negative, IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
+    encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
+    return _encode(encoders, jnp.asarray(both), jnp.asarray(zero))
+
+
+_encode = nnx.jit(latent_unet.encode_prompts)
+
+
+@cache
+def text_encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
+    return random_module(lambda: CLIPTextEncoder(config, dtype=jnp.float32, rngs=shape_rngs()))
+
+
+def test_two_text_encoders_give_prompt_embeds_and_pooled_ones() -> None:
+    prompt_embeds, pooled = encode(IDS[::-1], [False, False])
+    assert prompt_embeds.shape == (2, IMAGES, 6, 16)
+    assert pooled is not None
+    assert pooled.shape == (2, IMAGES, 5)
+    # Negative prompts come first; here they are the prompts in reverse order.
+    for embeds in map(np.asarray, (prompt_embeds, pooled)):
+        np.testing.assert_allclose(embeds[0], embeds[1, ::-1], atol=1e-6)
+        assert np.abs(np.subtract(*embeds[1])).max() > 1e-3
+
+
+def test_blank_negative_prompts_are_zero_for_their_own_picture() -> None:
+    whole, dropped = encode(IDS, [False, False]), encode(IDS, [True, False])
+    for before, after in zip(whole, dropped, strict=True):
+        before, after = np.asarray(before), np.asarray(after)
+        assert not after[0, 0].any()
+        np.testing.assert_array_equal(after[0, 1], before[0, 1])
+        np.testing.assert_array_equal(after[1], before[1])
+        assert before[0, 0].any()
+
+
+def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
+    config = replace(TEXT, projection_dim=None, penultimate=False)
+    ids = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None])  # [2, B, 1, L]
+    prompt_embeds, pooled = _encode((text_encoder(config),), ids, jnp.array([False, True]))
+    assert prompt_embeds.shape == (2, IMAGES, 6, 8)
+    assert prompt_embeds[0, 0].any()
+    assert not prompt_embeds[0, 1].any()
+    assert pooled is None
+
+
+def test_sizes_of_a_whole_picture() -> None:
+    size = jnp.array([24, 32], jnp.float32)
+    assert sdxl.time_ids(size).tolist() == [24, 32, 0, 0, 24, 32]
+
+
+def test_unscale() -> None:
+    z = jnp.ones((1, 2, 2, 2))
+    np.testing.assert_allclose(latent_unet.unscale(VAE, z), 2)
+    shifted = replace(VAE, latents_mean=(1.0, -1.0), latents_std=(3.0, 0.5))
+    right = np.broadcast_to([2 * 3 + 1, 2 * 0.5 - 1], (1, 2, 2, 2))
+    np.testing.assert_allclose(latent_unet.unscale(shifted, z), right)
