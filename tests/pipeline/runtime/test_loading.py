@@ -39,8 +39,7 @@ def test_kept_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
     program = """if True:
         import sys
         from pathlib import Path
-        from pipeline.checkpoints.checkpoint import Checkpoint
-from pipeline.checkpoints.source import fetch
+        from pipeline.checkpoints.source import fetch
         from pipeline.families import FamilyReader
         from pipeline.runtime.executable_cache import ExecutableCache
         from pipeline.runtime.loading import load_tokenizers
