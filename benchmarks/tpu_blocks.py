@@ -26,9 +26,9 @@ from jax.sharding import SingleDeviceSharding
 from benchmarks import record
 from benchmarks.roofline import CHIPS, whole_and_loop
 from pipeline.checkpoints.weights import shape_rngs
-from pipeline.kernels.matmul_conv import CompilerOptions
 from pipeline.models.layers import ResnetBlock, Upsample, merge_kernels
 from pipeline.models.unet import TransformerBlock
+from pipeline.platforms import CompilerOptions
 
 BATCH = 1  # one half of guidance
 TOKENS, PROMPT, TIME = 77, 2048, 1280

@@ -20,7 +20,7 @@ from jax.sharding import SingleDeviceSharding
 from benchmarks import record
 from benchmarks.roofline import CHIPS, Chip, whole_and_loop
 from benchmarks.tpu_blocks import BLOCKS, program
-from pipeline.kernels.matmul_conv import CompilerOptions
+from pipeline.platforms import CompilerOptions
 
 SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"
 OPTIONS: list[tuple[str, str | bool]] = [

@@ -104,7 +104,9 @@ def _compile_all(
     """Compile programs, started in this order; return the executables and their seconds."""
     if not names:
         return {}
-    programs = Programs(target, networks)
+    builder = Programs(target, networks)
+    # They are built before the threads start, so that what they share is traced once.
+    programs = {name: builder[name] for name in names}
 
     def run(name: str) -> tuple[jax.stages.Compiled, float]:
         start = time.perf_counter()

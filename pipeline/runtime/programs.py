@@ -192,7 +192,7 @@ class Programs:
         table = Table(*[column] * len(Table._fields))._replace(values=values)
         scalars = map(self._scalar_spec, (jnp.float32, jnp.int32, jnp.int32))
         weights, seeds = self._weights_spec(name), self._seeds_spec()
-        args = (weights, state, self._context_spec(), seeds, table, *scalars)
+        args = (weights, state, self._context_spec, seeds, table, *scalars)
         return self._apart(denoise, args, _shardings(state), self._options())
 
     def decode(self) -> Program:
@@ -258,6 +258,7 @@ class Programs:
         shape = (self._target.shapes.images, *self._target.latents_shape)
         return _spec(shape, jnp.float32, self._by_image)
 
+    @cached_property
     def _context_spec(self) -> Context:
         shapes = self._encode.jitted.eval_shape(*self._encode.args)
         return jax.tree.map(lambda leaf: _spec(leaf.shape, leaf.dtype, self._by_half), shapes)

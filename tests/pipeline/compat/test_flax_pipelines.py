@@ -185,7 +185,7 @@ def test_branches_with_flax_weights_stand_for_the_main_branch(
 ) -> None:
     asked = []
 
-    def fetch(model: str, revision: str | None, prefer_fp16: bool, safety_checker: bool) -> Any:
+    def fetch(model: str, revision: str | None, reader: Any, prefer_fp16: bool) -> Any:
         asked.append((model, revision, prefer_fp16))
         raise CheckpointError("far enough")
 
