@@ -1,9 +1,13 @@
-"""Draw pictures from the command line: `python -m pipeline "a prompt" --out folder`."""
+"""Draw pictures from the command line: `python -m pipeline "a prompt" --out folder`.
+
+`python -m pipeline --plan` prints instead how much memory and time to compile a model needs.
+"""
 
 import argparse
 import errno
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -19,10 +23,13 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one request and return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("pipeline").setLevel(logging.INFO if options.verbose else logging.WARNING)
     try:
+        if options.plan:
+            _print_plan(options)
+            return 0
         for file in _draw(options):
             print(file)
     except KeyboardInterrupt:
@@ -34,6 +41,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.plan and not options.prompt:
+        parser.error("a prompt is needed, or --plan")
+    if options.sizes and not options.plan:
+        parser.error("--sizes goes with --plan; --width and --height set the size to draw")
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline",
@@ -43,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "130 interrupted.",
     )
     add = parser.add_argument
-    add("prompt", nargs="+", help="one prompt for all pictures, or one for each picture")
+    add("prompt", nargs="*", help="one prompt for all pictures, or one for each picture")
     add("--negative", default=None, metavar="TEXT", help="what the pictures should not show")
     add(
         "--guidance",
@@ -78,8 +95,43 @@ def _parser() -> argparse.ArgumentParser:
         " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
+    add("--plan", action="store_true", help="draw nothing: print the memory and the time to compile"
+        " that this needs here and on other machines; downloads no weights")  # fmt: skip
+    add("--sizes", type=_sizes, default=(), metavar="LIST", help="with --plan: sizes to draw, such"
+        " as 1024x1024,1152x896; default: --width and --height alone")  # fmt: skip
     add("--verbose", action="store_true", help="log the stages of startup")
     return parser
+
+
+def _sizes(text: str) -> list[tuple[int, int]]:
+    """Return the (height, width) of each size in a list."""
+    sizes = [re.fullmatch(r"(\d{1,4})x(\d{1,4})", size.strip()) for size in text.split(",")]
+    if None in sizes:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected sizes such as 1024x1024,1152x896")
+    return [(int(size[2]), int(size[1])) for size in sizes if size]
+
+
+def _print_plan(options: argparse.Namespace) -> None:
+    from pipeline.checkpoints.source import fetch
+    from pipeline.default_model import choose_model
+    from pipeline.families import FamilyReader
+    from pipeline.families.family import image_size
+    from pipeline.request import MAX_IMAGES, check_count
+    from pipeline.runtime.mesh import cores_as_devices, find_devices
+    from pipeline.runtime.plan_report import report
+
+    check_count("images_per_request", options.images, 1, MAX_IMAGES)
+    cores_as_devices(options.images)
+    checked = options.safety_checker == "yes"
+    model, revision = choose_model(options.model, options.revision)
+    found = fetch(model, revision, FamilyReader(None, checked), weights=False)
+    config = found.config
+    given = options.sizes or [(options.height, options.width)]
+    sizes = [image_size(config, *size) for size in given]
+    plans = report(config, sizes, options.images, config.tokens, find_devices(), options.dtype)
+    print(f"{found.model}\n\n{plans.text}")
+    if plans.refusal is not None:
+        raise DeviceError(plans.refusal)
 
 
 def _make_folder(folder: Path) -> None:

@@ -41,9 +41,12 @@ from pipeline.runtime.loading import (
     find_networks,
     load_networks,
     load_tokenizers,
+    measure_networks,
     without_collecting_garbage,
 )
+from pipeline.runtime.memory import budget_of
 from pipeline.runtime.mesh import failures_explained, find_devices
+from pipeline.runtime.plan import Budget
 from pipeline.runtime.programs import Shapes, Target
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import Schedule, State, make_schedule
@@ -122,6 +125,7 @@ class SDXLPipeline:
         checkpoint: Checkpoint[Config],
         tokenizers: Tokenizers,
         compiled: CompiledSampler,
+        budget: Budget,
         colours: preview.Colours,
         num_inference_steps: int,
         dtype: np.dtype,
@@ -146,6 +150,7 @@ class SDXLPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
+        self._budget = budget
         # This mapping is replaced, never mutated: one thread may draw while another adds a size.
         self._by_size: Mapping[tuple[int, int], CompiledSampler] = {
             (self.height, self.width): compiled
@@ -222,15 +227,24 @@ class SDXLPipeline:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request)
         target = Target(config, chosen, mesh, shapes)
-        tokenizers, compiled = _load(checkpoint, target, cache)
+        tokenizers, compiled, budget = _load(checkpoint, target, cache)
         with Timed("warmed up"):
             tokenizers.tokenize(["warm up"])
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
-        return cls(checkpoint, tokenizers, compiled, colours, num_inference_steps, chosen, screen)
+        return cls(
+            checkpoint, tokenizers, compiled, budget, colours, num_inference_steps, chosen, screen
+        )
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size that `add_size` does not support."""
         image_size(self._config, height, width)
+
+    def check_memory(self, sizes: Sequence[tuple[int, int]]) -> None:
+        """Raise DeviceError if the memory cannot hold programs for more sizes, (height, width).
+
+        The message says what to leave out. Nothing is compiled.
+        """
+        self._budget.check(list(dict.fromkeys([*self._by_size, *sizes])))
 
     @failures_explained()
     def add_size(self, height: int, width: int) -> None:
@@ -245,6 +259,7 @@ class SDXLPipeline:
         size = image_size(self._config, height, width)
         with self._adding:
             if size not in self._by_size:
+                self.check_memory([size])
                 self._by_size = {**self._by_size, size: self._compiled.resized(*size)}
 
     @failures_explained()
@@ -497,18 +512,22 @@ class SDXLPipeline:
 @without_collecting_garbage()
 def _load(
     checkpoint: Checkpoint[Config], target: Target, cache: ExecutableCache | None
-) -> tuple[Tokenizers, CompiledSampler]:
+) -> tuple[Tokenizers, CompiledSampler, Budget]:
     """Load the tokenizers and the compiled sampler of a checkpoint on this machine.
 
     Cached executables are loaded while the checkpoint's files are checked. The other programs are
-    compiled while the parameters are loaded. A checkpoint whose files do not fit is refused
-    before anything is compiled.
+    compiled while the parameters are loaded. A checkpoint whose files do not fit, or that needs
+    more memory than there is, is refused before anything is compiled.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
         cached = threads.submit(load_cached, target, cache)
         tokenizers = load_tokenizers(checkpoint, cache)
         found = find_networks(checkpoint, target.dtype, cache)
-        networks = threads.submit(load_networks, found, place_on(target.mesh))
         empty = {name: stored.module for name, stored in found.items()}
+        model = measure_networks(target.config, empty, target.dtype, cache)
+        shapes = target.shapes
+        budget = budget_of(model, list(target.mesh.devices.flat), shapes.images, shapes.tokens)
+        budget.check([(shapes.height, shapes.width)])
+        networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, empty, cache, cached.result())
-    return tokenizers, CompiledSampler(target, executables, networks.result(), cache)
+    return tokenizers, CompiledSampler(target, executables, networks.result(), cache), budget

@@ -4,6 +4,7 @@ import logging
 import os
 import resource
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from serving.generators.local import LocalGenerator
 
 log = logging.getLogger(__name__)
+
+Size = tuple[int, int]
 
 # Above `serving.http.server.MAX_CONNECTIONS`: each is an open file, as are pictures and the model.
 _OPEN_FILES = 8192
@@ -90,10 +93,25 @@ def local_generator(
     from serving.generators.local import LocalGenerator
 
     pipe, bundled = loaded
-    more = chosen.sizes[1:]
+    more = _fitting(pipe, chosen.sizes[1:])
     return LocalGenerator(
         pipe, *limits, observer, bundled=bundled, more_sizes=more, reveal=chosen.reveal
     )
+
+
+def _fitting(pipe: "SDXLPipeline", sizes: Sequence[Size]) -> tuple[Size, ...]:
+    """Return the sizes, each (width, height), that fit into the memory; log the others."""
+    from pipeline import DeviceError
+
+    fitting: list[Size] = []
+    for size in sizes:
+        try:
+            pipe.check_memory([(height, width) for width, height in (*fitting, size)])
+        except DeviceError as error:
+            log.error("Pictures of %dx%d cannot be drawn: %s", *size, error)
+        else:
+            fitting.append(size)
+    return tuple(fitting)
 
 
 def limits(chosen: Options) -> tuple[Limits, RateLimits]:

@@ -62,6 +62,7 @@ class FetchOptions(Generic[C]):
 
     reader: Reader[C]
     prefer_fp16: bool
+    weights: bool = True
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,8 @@ def check(
             + _what_else(folder, options.reader)
         )
     config = options.reader.read(folder)
+    if not options.weights:
+        return config, Needed([], {})
     try:
         return config, needed_files(names, config, options.prefer_fp16)
     except CheckpointError as error:

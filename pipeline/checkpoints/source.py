@@ -9,7 +9,11 @@ from pipeline.errors import CheckpointError
 
 
 def fetch(
-    model: str, revision: str | None, reader: Reader[C], prefer_fp16: bool = False
+    model: str,
+    revision: str | None,
+    reader: Reader[C],
+    prefer_fp16: bool = False,
+    weights: bool = True,
 ) -> Checkpoint[C]:
     """Find a checkpoint in diffusers' layout, and download only needed files from the Hub.
 
@@ -24,12 +28,13 @@ def fetch(
         reader: reads the configuration, which decides which other files are needed.
         prefer_fp16: whether to prefer weights in half precision: half the download, and enough
             for networks that run in 16 bits. The preference applies to a local folder as well.
+        weights: False looks for the configuration alone, and downloads nothing else.
 
     Raises:
         CheckpointError: if there is no such checkpoint or no access to it, if it is incomplete or
             not supported, or if it cannot be downloaded or stored.
     """
-    options = FetchOptions(reader, prefer_fp16)
+    options = FetchOptions(reader, prefer_fp16, weights)
     folder = Path(model)
     with suppress(RuntimeError):  # "~name" of an unknown user
         folder = folder.expanduser()

@@ -53,6 +53,26 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Activations:
+    """Elements of the largest arrays that a model's stages hold, for plans of memory.
+
+    Attributes:
+        encode: of the text encoders, for each token of a prompt.
+        predict: of `Family.predict`, for each latent pixel of one half of a picture.
+        decode: of `Family.decode`, for each pixel of a picture.
+        context: of the context, for each token of one half of a picture.
+        attended: for each level with attention in `Family.predict`, the latent pixels to one pixel
+            there, and the number of heads.
+    """
+
+    encode: float
+    predict: float
+    decode: float
+    context: int
+    attended: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class Family:
     """A model family: everything that the rest of the package must know of its models.
 
@@ -81,6 +101,7 @@ class Family:
         latents_shape: `(h, w, C)` of a picture's latents, from its height and width in pixels.
         size_multiple: the number of pixels that both sides of a picture must be a multiple of.
         own_size: the default height and width in pixels.
+        activations: the largest arrays that the stages hold.
     """
 
     name: str
@@ -95,6 +116,7 @@ class Family:
     latents_shape: Callable[["Config", int, int], tuple[int, int, int]]
     size_multiple: Callable[["Config"], int]
     own_size: Callable[["Config"], tuple[int, int]]
+    activations: Callable[["Config"], Activations]
     optional: tuple[Network, ...] = ()
     ignored: tuple[str, ...] = ()
     forced_scheduler_settings: Mapping[str, Any] = field(default_factory=dict)

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from pipeline.errors import CheckpointError
-from pipeline.families.family import Config, Network, Stage
+from pipeline.families.family import Activations, Config, Network, Stage
 from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.unet import Context
+from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae import VAE
 from pipeline.models.vae_config import VAEConfig, read_vae
 
@@ -109,6 +110,60 @@ def own_size(config: Config) -> tuple[int, int]:
     height, width = config.networks["unet"].sample_size
     factor = config.networks["vae"].scale_factor
     return height * factor, width * factor
+
+
+def activations(config: Config) -> Activations:
+    """Return the largest arrays that the text encoders, the UNet and the VAE's decoder hold."""
+    unet = config.networks["unet"]
+    return Activations(
+        encode=max(encoder.intermediate_size for encoder in config.text_encoders.values()),
+        predict=_per_latent_pixel(unet),
+        decode=_per_pixel(config.networks["vae"]),
+        context=_context(unet),
+        attended=_attended(unet),
+    )
+
+
+def _per_latent_pixel(config: UNetConfig) -> float:
+    """Return the elements of all skips and of the widest layer, per latent pixel.
+
+    A level has a quarter of the pixels of the level above it.
+    """
+    channels, top = config.block_out_channels, len(config.block_out_channels) - 1
+    skips = channels[0] + sum(
+        width * layers / 4**level + (width / 4 ** (level + 1) if level < top else 0)
+        for level, (width, layers) in enumerate(zip(channels, config.layers_per_block, strict=True))
+    )
+    widest = max(
+        (8 if config.down_depths[level] else 2) * width / 4**level
+        for level, width in enumerate(channels)
+    )
+    return skips + widest
+
+
+def _per_pixel(config: VAEConfig) -> float:
+    """Return the elements of the decoder's widest layer, just after upsampling, per pixel."""
+    channels, top = config.block_out_channels, len(config.block_out_channels) - 1
+    return max(channels[min(level + 1, top)] / 4**level for level in range(top + 1))
+
+
+def _context(config: UNetConfig) -> int:
+    """Return the elements of all transformer blocks' keys and values for one token."""
+    channels = config.block_out_channels
+    depths = [*zip(channels, config.down_depths, strict=True)]
+    depths += zip(reversed(channels), config.up_depths, strict=True)
+    blocks = sum(width * sum(depth) for width, depth in depths)
+    return 2 * (blocks + channels[-1] * (config.mid_depth or 0))
+
+
+def _attended(config: UNetConfig) -> tuple[tuple[int, int], ...]:
+    levels = range(len(config.block_out_channels))
+    depths = zip(levels, config.down_depths, reversed(config.up_depths), strict=True)
+    return tuple(
+        (4**level, config.num_attention_heads[level])
+        for level, down, up in depths
+        if any(down) or any(up)
+    )
 
 
 VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE)

@@ -93,4 +93,5 @@ SDXL = Family(
     latents_shape=latent_unet.latents_shape,
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,
+    activations=latent_unet.activations,
 )

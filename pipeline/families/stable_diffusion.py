@@ -67,5 +67,6 @@ SD_1 = Family(
     latents_shape=latent_unet.latents_shape,
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,
+    activations=latent_unet.activations,
 )
 SD_2 = replace(SD_1, recognise=is_version_2)

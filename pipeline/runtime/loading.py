@@ -20,6 +20,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Config
 from pipeline.models.layers import merge_kernels
 from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.model_size import ModelSize, model_size
 from pipeline.text.tokenizer import Tokenizers, identity
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,23 @@ def trace_networks(
     if cache is None:
         return trace()
     return cache.get_or_create("shapes", (config.networks, dtype.name), trace)
+
+
+def measure_networks(
+    config: Config,
+    networks: Mapping[str, Any],
+    dtype: np.dtype[Any],
+    cache: ExecutableCache | None = None,
+) -> ModelSize:
+    """Return the sizes of the networks that `trace_networks` returned for a dtype.
+
+    They are taken from the cache if they are in it.
+    """
+    measure = partial(model_size, config, networks)
+    if cache is None:
+        return measure()
+    key = config.family.name, config.networks, dtype.name
+    return cache.get_or_create("sizes", key, measure)
 
 
 def find_networks(

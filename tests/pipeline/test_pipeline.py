@@ -775,7 +775,7 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     compiled, first = start()
     assert compiled == 6
     stored = sorted((tmp_path / "cache").iterdir())
-    names = "decode denoise encode noise shapes tokenizers unguided vary"
+    names = "decode denoise encode noise shapes sizes tokenizers unguided vary"
     assert [file.name.split("-")[0] for file in stored] == names.split()
 
     decode = stored[0]

@@ -1,0 +1,102 @@
+"""Memory of the devices, and of the machine for a CPU."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from pipeline.runtime.compiled import choose_layout
+from pipeline.runtime.device_kinds import KINDS, NEAREST, DeviceKind
+from pipeline.runtime.model_size import ModelSize
+from pipeline.runtime.plan import Budget
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+# For each version of cgroups the folder of its groups, and the files with a group's limit and use.
+CGROUP_FILES = (
+    ("", "memory.max", "memory.current"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+# Memory of files, which the system gives back when it is needed.
+RECLAIMABLE = ("inactive_file", "active_file")
+
+
+def budget_of(model: ModelSize, devices: Sequence[jax.Device], images: int, tokens: int) -> Budget:
+    """Return the budget of a pipeline on these devices."""
+    layout = partial(choose_layout, len(devices))
+    kind, memory = kind_of(devices[0]), device_memory(devices[0])
+    return Budget(model, kind, memory, layout, images, tokens)
+
+
+def kind_of(device: jax.Device) -> DeviceKind:
+    """Return the kind of a device, or of one whose rates are likely to be the nearest."""
+    return _listed(device) or NEAREST.get(device.platform, NEAREST["gpu"])
+
+
+def _listed(device: jax.Device) -> DeviceKind | None:
+    named = (kind for kind in KINDS if device.device_kind.startswith(kind.names))
+    return next(named, None)
+
+
+def device_memory(device: jax.Device) -> int | None:
+    """Return the bytes that JAX can use on a device; None if they are not known.
+
+    On a CPU they are those that are available on the machine, for all its devices together.
+    """
+    if device.platform == "cpu":
+        return available_memory()
+    reported = (device.memory_stats() or {}).get("bytes_limit")
+    if reported is not None:
+        return int(reported)
+    kind = _listed(device)
+    return None if kind is None else kind.memory
+
+
+def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Return the bytes that this process can still get, with swap; None if they are not known.
+
+    These are the least of the machine's and of those that each of the process's cgroups allows.
+    """
+    machine = _numbers(proc / "meminfo")
+    if "MemAvailable:" not in machine:
+        return None
+    whole = 1024 * (machine["MemAvailable:"] + machine.get("SwapFree:", 0))
+    return min([whole, *_allowed(proc / "self/cgroup", cgroups)])
+
+
+def _allowed(memberships: Path, cgroups: Path) -> Iterator[int]:
+    """Yield the bytes that each cgroup of the process still allows, from the inside out."""
+    try:
+        paths = [line.split(":", 2)[2] for line in memberships.read_text().splitlines()]
+    except (OSError, IndexError):
+        return
+    for part, limit_file, use_file in CGROUP_FILES:
+        root = cgroups / part
+        for path in dict.fromkeys(paths):
+            inside = root / path.lstrip("/")
+            # In a container the path may be the host's; the container's own cgroup is the root.
+            for folder in (inside, *inside.parents):
+                limit, use = _number(folder / limit_file), _number(folder / use_file)
+                if limit is not None and use is not None:
+                    files = _numbers(folder / "memory.stat")
+                    given_back = sum(files.get(name, 0) for name in RECLAIMABLE)
+                    yield max(limit - max(use - given_back, 0), 0)
+                if folder == root:
+                    break
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # there is no such file, or no limit: "max"
+        return None
+
+
+def _numbers(file: Path) -> Mapping[str, int]:
+    """Return the numbers of a file with a name and a number in each line."""
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}

@@ -1,0 +1,93 @@
+"""Sizes of a checkpoint's networks, from which a plan is made; no weights are needed."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+
+from pipeline.families.family import Config
+from pipeline.models.clip_config import SafetyCheckerConfig
+
+TEXT_ENCODERS, UNET, VAE, SAFETY_CHECKER = "text_encoders", "unet", "vae", "safety_checker"
+MERGED_AXES = 6  # of the kernels that `matmul_conv.merged_upsample_kernels` makes
+
+
+class NetworkSize(NamedTuple):
+    """Size of a network, or of several that run in one program.
+
+    Attributes:
+        parameters: elements of all weight tensors.
+        tensors: the number of weight tensors.
+        upsampling: elements of the upsampling kernels, each merged from a larger one.
+        activations: elements of the largest activations: of a token for text encoders, of a latent
+            pixel of one half of a picture for a UNet, of a pixel of a picture for a VAE, and of a
+            picture for a safety checker.
+        itemsize: bytes of an element.
+    """
+
+    parameters: int
+    tensors: int
+    upsampling: int
+    activations: float
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Sizes of a checkpoint's networks.
+
+    Attributes:
+        networks: by name: `TEXT_ENCODERS`, `UNET`, `VAE` and, where there is one, `SAFETY_CHECKER`.
+        scale_factor: pixels per latent pixel, along each side.
+        latent_channels: the channels of latents.
+        context: elements of the UNet's context for one token of one half of a picture.
+        attended: for each level of the UNet with attention, the latent pixels to one pixel there,
+            and the number of heads.
+    """
+
+    networks: Mapping[str, NetworkSize]
+    scale_factor: int
+    latent_channels: int
+    context: int
+    attended: tuple[tuple[int, int], ...]
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all parameters."""
+        return sum(network.parameters * network.itemsize for network in self.networks.values())
+
+
+def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
+    """Return the sizes of the networks that `loading.trace_networks` returned."""
+    family, largest = config.family, config.family.activations(config)
+    encoders = [part.name for part in family.text_encoders]
+    groups = {
+        TEXT_ENCODERS: (encoders, largest.encode),
+        UNET: (family.predict.networks, largest.predict),
+        VAE: (family.decode.networks, largest.decode),
+    }
+    if config.safety_checker is not None:
+        groups[SAFETY_CHECKER] = ([SAFETY_CHECKER], _per_checked(config.safety_checker))
+    sizes = {
+        name: _size([networks[part] for part in parts], elements)
+        for name, (parts, elements) in groups.items()
+    }
+    height, width = family.own_size(config)
+    rows, _, channels = family.latents_shape(config, height, width)
+    return ModelSize(sizes, height // rows, channels, largest.context, largest.attended)
+
+
+def _size(networks: Iterable[Any], activations: float) -> NetworkSize:
+    leaves = [leaf for network in networks for leaf in jax.tree.leaves(nnx.state(network))]
+    elements = [math.prod(leaf.shape) for leaf in leaves]
+    merged = sum(math.prod(leaf.shape) for leaf in leaves if len(leaf.shape) == MERGED_AXES)
+    return NetworkSize(sum(elements), len(leaves), merged, activations, leaves[0].dtype.itemsize)
+
+
+def _per_checked(config: SafetyCheckerConfig) -> float:
+    vision = config.vision
+    patches = (vision.image_size // vision.patch_size) ** 2
+    return (patches + 1) * vision.intermediate_size

@@ -1,0 +1,366 @@
+"""Plans of a pipeline's memory and compile time, made before anything is compiled.
+
+Nothing is compiled for a plan, and no weights are read. The weights' bytes are exact, since they
+follow from the networks' shapes. The rest follows from a few rules, whose rates differ by kind of
+device (`pipeline.runtime.device_kinds`):
+
+- The code of a program, and the time to compile it, grow with the number of its networks' weight
+  tensors, because every layer is compiled by itself.
+- The temporaries of a program grow with its network's largest activations: with the pixels, and
+  with the pictures that a device draws at once. The UNet's programs also hold copies of the
+  prompt's keys and values.
+- Every size of pictures has programs of its own, except for those that do not see pictures.
+- Programs run one at a time, so that only the largest temporaries count.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pipeline.errors import DeviceError
+from pipeline.kernels.attention import CACHED_BYTES, SCORE_BYTES
+from pipeline.runtime.device_kinds import DeviceKind
+from pipeline.runtime.model_size import SAFETY_CHECKER, TEXT_ENCODERS, UNET, VAE, ModelSize
+from pipeline.schedulers.methods import REMEMBERED
+
+log = logging.getLogger(__name__)
+
+Size = tuple[int, int]  # height and width in pixels
+FLOAT32 = 4
+HALVES = 2  # of guidance: the negative prompt's, and the prompt's
+
+
+class Share(NamedTuple):
+    """One device's share of the work.
+
+    Attributes:
+        pictures: the pictures that the device draws at once.
+        halves: the halves of guidance that it computes, 1 or 2.
+        tokens: tokens of a prompt.
+        pixels: pixels of a picture; 0 for programs that do not see pictures.
+    """
+
+    pictures: int
+    halves: int
+    tokens: int
+    pixels: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """The work of a program: its network, and the batch that the network sees at once.
+
+    Attributes:
+        network: name of the network in `ModelSize`; None for a program without one.
+        by_size: whether every size of pictures has such a program.
+        halves: the halves of guidance that it computes, of those that its device has.
+        units: for how many units, as in `NetworkSize.activations`, a share has activations.
+    """
+
+    network: str | None
+    by_size: bool
+    halves: Callable[[Share], int]
+    units: Callable[[Share], int]
+
+
+def _both(share: Share) -> int:
+    return share.halves
+
+
+def _one(_: Share) -> int:
+    return 1
+
+
+LOADS = {
+    "denoise": Load(UNET, True, _both, lambda share: share.pixels),
+    "unguided": Load(UNET, True, _one, lambda share: share.pixels),
+    "decode": Load(VAE, True, _one, lambda share: share.pictures * share.pixels),
+    "encode": Load(
+        TEXT_ENCODERS, False, _both, lambda share: share.halves * share.pictures * share.tokens
+    ),
+    "noise": Load(None, True, _one, lambda share: share.pictures * share.pixels),
+    "vary": Load(None, True, _one, lambda share: share.pictures * share.pixels),
+    "check": Load(SAFETY_CHECKER, False, _one, lambda share: share.pictures),
+}
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """One program's part of a plan: bytes of code and temporaries on a device, and seconds."""
+
+    name: str
+    size: Size | None
+    code: int
+    temporaries: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The memory and the compile time of a pipeline, in bytes of one device and seconds.
+
+    On a CPU, whose devices share one memory, the bytes are those of all of its devices.
+
+    Attributes:
+        kind: the kind of the devices.
+        devices: the number of devices in use.
+        weights: the parameters.
+        arrays: the arguments and results of programs beside the parameters.
+        programs: the programs, the slowest to compile first for each size.
+        memory: the device's memory; None if it is not known.
+    """
+
+    kind: DeviceKind
+    devices: int
+    weights: int
+    arrays: int
+    programs: tuple[PlannedProgram, ...]
+    memory: int | None
+
+    @property
+    def where(self) -> str:
+        """The memory's owner, in words."""
+        return "this machine" if self.is_shared else f"one {self.kind.name}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all devices share one memory."""
+        return not self.kind.platform.is_accelerator
+
+    @property
+    def code(self) -> int:
+        """Bytes of all programs' code."""
+        return sum(program.code for program in self.programs)
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes of the largest temporaries; programs run one at a time."""
+        return max(program.temporaries for program in self.programs)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds to compile all programs, those of one size side by side."""
+        slowest: dict[Size | None, float] = {}
+        for program in self.programs:
+            slowest[program.size] = max(slowest.get(program.size, 0), program.seconds)
+        # The programs of no size are compiled beside those of the first.
+        of_no_size, first, *others = slowest.pop(None), *slowest.values()
+        return max(of_no_size, first) + sum(others)
+
+    @property
+    def total(self) -> int:
+        """Bytes of everything, by the estimate."""
+        return self._total(1)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Bytes of everything, by the least and the most likely code and temporaries."""
+        least, most = self.kind.rates.spread
+        return self._total(least), self._total(most)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device's memory suffices by the estimate."""
+        return self.memory is None or self.total <= self.memory
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the memory does not even suffice for the least likely code and temporaries."""
+        return self.memory is not None and self.range[0] > self.memory
+
+    def _total(self, factor: float) -> int:
+        return self.weights + self.arrays + int(factor * (self.code + self.temporaries))
+
+
+# What is left out, in words, and what is left.
+Alternative = tuple[str, "Budget", Sequence[Size]]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The memory of a machine's devices, and the pipeline that has to fit in.
+
+    Attributes:
+        model: sizes of the checkpoint's networks.
+        kind: the kind of the devices.
+        memory: bytes of one device, or of all of a CPU's; None if they are not known.
+        layout: returns, for a number of pictures, how many devices share them and how many the
+            halves of guidance, as `compiled.choose_layout` does.
+        images: pictures per request.
+        tokens: tokens of a prompt.
+    """
+
+    model: ModelSize
+    kind: DeviceKind
+    memory: int | None
+    layout: Callable[[int], tuple[int, int]]
+    images: int
+    tokens: int
+
+    def plan(self, sizes: Sequence[Size]) -> Plan:
+        """Return the plan of a pipeline with these sizes of pictures."""
+        split, guidance = self.layout(self.images)
+        copies = 1 if self.kind.platform.is_accelerator else split * guidance
+        pictures, halves = self.images // split, HALVES // guidance
+        names = [name for name in LOADS if self._exists(name, guidance)]
+        programs = []
+        for size in (*sizes, None):
+            pixels = 0 if size is None else math.prod(size)
+            share = Share(pictures, halves, self.tokens, pixels)
+            programs += [
+                self._program(name, size, share, copies)
+                for name in names
+                if LOADS[name].by_size == (size is not None)
+            ]
+        arrays = max(
+            self._arrays(Share(pictures, halves, self.tokens, math.prod(size))) for size in sizes
+        )
+        return Plan(
+            self.kind,
+            split * guidance,
+            copies * self.model.weights,
+            copies * arrays,
+            tuple(programs),
+            self.memory,
+        )
+
+    def check(self, sizes: Sequence[Size]) -> None:
+        """Refuse sizes of pictures that the memory cannot hold, and log a warning where it may not.
+
+        Raises:
+            DeviceError: if the memory does not even suffice for the least likely code and
+                temporaries. The message says what to leave out.
+        """
+        plan = self.plan(sizes)
+        if plan.is_hopeless:
+            raise DeviceError(self.refusal(plan, sizes))
+        if not plan.fits:
+            log.warning("%s", self.refusal(plan, sizes))
+
+    def refusal(self, plan: Plan, sizes: Sequence[Size]) -> str:
+        """Return why a plan does not fit, and what to leave out."""
+        assert plan.memory is not None
+        needs, total = (
+            ("needs at least", plan.range[0]) if plan.is_hopeless else ("may need", plan.total)
+        )
+        return (
+            f"too little memory: {shown(sizes)}, {self.images} pictures per request, {needs} "
+            f"{gigabytes(total)} of the {gigabytes(plan.memory)} of {plan.where}: "
+            f"{gigabytes(plan.weights)} of weights, about {gigabytes(plan.code)} of code and about "
+            f"{gigabytes(plan.temporaries)} of temporaries; {self._advice(sizes, plan)}"
+        )
+
+    def _advice(self, sizes: Sequence[Size], refused: Plan) -> str:
+        """Return what to leave out so that the rest is not refused as the plan is."""
+
+        def works(budget: "Budget", sizes: Sequence[Size]) -> bool:
+            plan = budget.plan(sizes)
+            return not plan.is_hopeless if refused.is_hopeless else plan.fits
+
+        found = (
+            next((text for text, budget, rest in ways if works(budget, rest)), None)
+            for ways in (self._fewer_sizes(sizes), self._fewer_pictures(sizes))
+        )
+        either = [text for text in found if text is not None]
+        if not either:
+            smaller = self._smaller(sizes)
+            either = [text for text, budget, rest in smaller if works(budget, rest)][:1]
+        return " or ".join(either) or "use a smaller model, or a device with more memory"
+
+    def _fewer_sizes(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
+        for size in reversed(sizes[1:]):
+            rest = [each for each in sizes if each != size]
+            yield f"leave out the size {shown([size])}", self, rest
+        if len(sizes) > 2:
+            yield f"leave out the sizes {shown(sizes[1:])}", self, sizes[:1]
+
+    def _fewer_pictures(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
+        for images in range(self.images - 1, 0, -1):
+            if self.images % images == 0:
+                count = f"{images} picture{'s' * (images > 1)}"
+                yield f"draw {count} per request", replace(self, images=images), sizes
+
+    def _smaller(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
+        """Yield one picture per request of one size, the first or a smaller one."""
+        multiple = 8 * self.model.scale_factor
+        for share in (1, 3 / 4, 1 / 2):
+            height, width = (int(share * side) // multiple * multiple for side in sizes[0])
+            if min(height, width) > 0:
+                one = [(height, width)]
+                yield f"draw 1 picture per request, of {shown(one)}", replace(self, images=1), one
+
+    def _exists(self, name: str, guidance: int) -> bool:
+        network = LOADS[name].network
+        # Guidance halves on different devices run at the same time, without a program for one.
+        return (network is None or network in self.model.networks) and (
+            name != "unguided" or guidance == 1
+        )
+
+    def _program(self, name: str, size: Size | None, share: Share, copies: int) -> PlannedProgram:
+        load, rates = LOADS[name], self.kind.rates
+        if load.network is None:
+            latents = share.pictures * self._latents(share) * FLOAT32
+            return PlannedProgram(name, size, 0, int(copies * latents), 0.0)
+        network = self.model.networks[load.network]
+        temporaries = rates.activations[load.network] * self._activations(load, share)
+        if load.network == UNET:
+            temporaries += self._beside_activations(share, load.halves(share) * share.pictures)
+        if network.itemsize < FLOAT32:
+            temporaries += rates.widened * network.parameters * FLOAT32
+        return PlannedProgram(
+            name,
+            size,
+            int(copies * rates.code[load.network] * network.tensors),
+            int(copies * temporaries),
+            rates.seconds[load.network] * network.tensors,
+        )
+
+    def _beside_activations(self, share: Share, batch: int) -> float:
+        """Return the bytes of what a program of the UNet holds beside activations."""
+        rates, unet = self.kind.rates, self.model.networks[UNET]
+        context = rates.context * batch * share.tokens * self.model.context
+        arrays = (context + rates.upsampling * unet.upsampling) * unet.itemsize
+        return arrays + rates.scores * self._scores(share, batch)
+
+    def _scores(self, share: Share, batch: int) -> float:
+        """Return the bytes of attention's scores that are held at once, as `attention` does."""
+        latent_pixels = share.pixels / self.model.scale_factor**2
+        held = [0.0]
+        for pixels, heads in self.model.attended:
+            of_head = FLOAT32 * (latent_pixels / pixels) ** 2
+            held.append(min(batch * heads * of_head, max(CACHED_BYTES, of_head), SCORE_BYTES))
+        return max(held)
+
+    def _activations(self, load: Load, share: Share) -> float:
+        """Return the bytes of a network's largest activations."""
+        assert load.network is not None
+        network = self.model.networks[load.network]
+        units = load.units(share)
+        if load.network == UNET:
+            batch = 1 if self.kind.platform.one_by_one else load.halves(share) * share.pictures
+            units = batch * units / self.model.scale_factor**2
+        return network.activations * units * network.itemsize
+
+    def _latents(self, share: Share) -> float:
+        """Return the elements of a picture's latents."""
+        return self.model.latent_channels * share.pixels / self.model.scale_factor**2
+
+    def _arrays(self, share: Share) -> int:
+        """Return the bytes of context, latents and finished pictures of one request."""
+        itemsize = self.model.networks[UNET].itemsize
+        context = share.halves * share.tokens * self.model.context * itemsize
+        latents = (1 + REMEMBERED) * self._latents(share) * FLOAT32
+        pictures = share.pixels * 3 * (FLOAT32 + 1)  # as float32 and as uint8
+        return int(share.pictures * (context + latents + pictures))
+
+
+def shown(sizes: Sequence[Size]) -> str:
+    """Return sizes as WIDTHxHEIGHT, separated by commas."""
+    return ", ".join(f"{width}x{height}" for height, width in sizes)
+
+
+def gigabytes(size: int) -> str:
+    """Return a number of bytes in GB, or in MB where it is small."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -1,0 +1,120 @@
+"""The plan of a model for this machine and for others, as a text: `python -m pipeline --plan`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipeline.families.family import Config
+from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
+from pipeline.runtime.compiled import choose_layout
+from pipeline.runtime.device_kinds import MACHINES, DeviceKind
+from pipeline.runtime.loading import trace_networks
+from pipeline.runtime.memory import budget_of
+from pipeline.runtime.model_size import SAFETY_CHECKER, ModelSize, model_size
+from pipeline.runtime.plan import Budget, Plan, PlannedProgram, Size, gigabytes, shown
+
+
+class Report(NamedTuple):
+    """Plans as a text, and why the plan for this machine does not fit; None if it fits."""
+
+    text: str
+    refusal: str | None
+
+
+def report(
+    config: Config,
+    sizes: Sequence[Size],
+    images: int,
+    tokens: int,
+    devices: Sequence[jax.Device],
+    dtype: str | None = None,
+) -> Report:
+    """Plan a model for this machine's devices and for those of `device_kinds.MACHINES`.
+
+    Nothing is compiled, and no weights are read.
+
+    Args:
+        config: the checkpoint's configuration.
+        sizes: sizes of the pictures.
+        images: pictures per request.
+        tokens: tokens of a prompt.
+        devices: the devices of this machine.
+        dtype: the networks' dtype; each machine's default where None.
+    """
+    measured = model_size(config, trace_networks(config, np.dtype(jnp.bfloat16)))
+    parameters = sum(network.parameters for network in measured.networks.values())
+    own = network_dtype(dtype, devices)
+    if dtype is None and worth_bfloat16(devices[0], parameters):
+        own = np.dtype(jnp.bfloat16)
+    used = worth_a_copy(devices, parameters)
+    here = budget_of(_in_dtype(measured, own), used, images, tokens)
+    plan = here.plan(sizes)
+    parts = [_described(f"This machine, {devices[0].device_kind}", here, plan, own)]
+    elsewhere = np.dtype(dtype or jnp.bfloat16)
+    for kind in MACHINES:
+        there = _budget(kind, _in_dtype(measured, elsewhere), images, tokens)
+        title = f"{kind.name}, {kind.devices} device{'s' * (kind.devices > 1)}"
+        parts.append(_described(title, there, there.plan(sizes), elsewhere))
+    return Report("\n\n".join(parts), None if plan.fits else here.refusal(plan, sizes))
+
+
+def _budget(kind: DeviceKind, model: ModelSize, images: int, tokens: int) -> Budget:
+    return Budget(model, kind, kind.memory, partial(choose_layout, kind.devices), images, tokens)
+
+
+def _in_dtype(model: ModelSize, dtype: np.dtype[Any]) -> ModelSize:
+    """Return a model's sizes in a dtype, which the safety checker's does not follow."""
+    networks = {
+        name: size if name == SAFETY_CHECKER else size._replace(itemsize=dtype.itemsize)
+        for name, size in model.networks.items()
+    }
+    return replace(model, networks=networks)
+
+
+def _described(title: str, budget: Budget, plan: Plan, dtype: np.dtype[Any]) -> str:
+    return "\n  ".join([*_lines(title, budget, plan, dtype)])
+
+
+def _lines(title: str, budget: Budget, plan: Plan, dtype: np.dtype[Any]) -> Iterator[str]:
+    kind = plan.kind
+    unit = "this machine's memory" if plan.is_shared else "memory of one device"
+    yield f"{title}: {budget.images} pictures per request on {plan.devices} of them, {dtype}"
+    yield _row("program", "size", "code", "temporaries", "compiling")
+    yield from map(_program, plan.programs)
+    least, most = map(gigabytes, plan.range)
+    yield f"weights {gigabytes(plan.weights)}, other arrays {gigabytes(plan.arrays)}"
+    yield f"all code {gigabytes(plan.code)}, largest temporaries {gigabytes(plan.temporaries)}"
+    yield f"sum {gigabytes(plan.total)}, {least} to {most}"
+    yield f"{unit} {_memory(plan)}"
+    soon, late = (_duration(factor * plan.seconds) for factor in kind.rates.time_spread)
+    yield f"compiling {_duration(plan.seconds)}, {soon} to {late}, the programs of a size together"
+    yield f"weights: exact; code, temporaries and times: {kind.rates_source}"
+    yield f"memory: {kind.memory_source}"
+
+
+def _memory(plan: Plan) -> str:
+    if plan.memory is None:
+        return "is not known"
+    room = plan.memory - plan.total
+    verdict = "does not fit" if plan.is_hopeless else "fits" if plan.fits else "may not fit"
+    left = f"{gigabytes(room)} of room" if room >= 0 else f"{gigabytes(-room)} too little"
+    return f"{gigabytes(plan.memory)}, {left}: {verdict}"
+
+
+def _program(program: PlannedProgram) -> str:
+    size = "any" if program.size is None else shown([program.size])
+    cells = gigabytes(program.code), gigabytes(program.temporaries)
+    return _row(program.name, size, *cells, _duration(program.seconds))
+
+
+def _row(name: str, size: str, *cells: str) -> str:
+    return f"{name:10}{size:11}" + "".join(f"{cell:>13}" for cell in cells)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
