@@ -150,7 +150,7 @@ CPU = DeviceKind(
         scores=1.0,
         widened=0.3,
         seconds={"text_encoders": 0.02, "unet": 0.1, "vae": 0.1, "safety_checker": 0.02},
-        spread=(0.5, 2.0),
+        spread=(0.7, 1.5),
         time_spread=(0.3, 5.0),
     ),
     rates_source="measured with XLA for the bundled miniature; scaled from that, which is an "

@@ -101,7 +101,7 @@ class PlannedProgram:
 class Plan:
     """The memory and the compile time of a pipeline, in bytes of one device and seconds.
 
-    On a CPU, whose devices share one memory, the bytes are those of all of its devices.
+    On a CPU, whose devices share one memory and all code, the bytes are those of all devices.
 
     Attributes:
         kind: the kind of the devices.
@@ -312,7 +312,7 @@ class Budget:
         return PlannedProgram(
             name,
             size,
-            int(copies * rates.code[load.network] * network.tensors),
+            int(rates.code[load.network] * network.tensors),
             int(copies * temporaries),
             rates.seconds[load.network] * network.tensors,
         )

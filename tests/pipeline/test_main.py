@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from PIL import Image
 
 from pipeline import Result, SDXLPipeline, metadata
 from pipeline import __main__ as command
+from pipeline.runtime import memory
 from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import SMALLEST, CompilationCount, change_json, copy_checkpoint
 
@@ -271,6 +273,72 @@ def test_interrupted(run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch)
 )
 def test_grid(count: int, grid: tuple[int, int]) -> None:
     assert command._grid(count) == grid
+
+
+def plan(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Return the exit status, the output and the messages of `--plan`."""
+    status = command.main(["--plan", *arguments])
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan needs no prompt, compiles nothing and needs no weights."""
+    with CompilationCount() as count:
+        model = ("--model", str(SMALLEST), "--images", "2")
+        status, printed, messages = plan(*model, "--sizes", "16x16,24x16", capsys=capsys)
+    assert (status, messages, count.value) == (0, "", 0)
+    for title in ("This machine, cpu:", "TPU v5e, 4 devices:", "TPU v6e", "NVIDIA H200, 1 device:"):
+        assert f"\n{title}" in printed
+    here, *others = printed.split("\n\n")[1:]
+    assert "2 pictures per request on 4 of them, float32" in here
+    assert all("bfloat16" in other for other in others)
+    assert re.search(r"denoise +24x16 +\d", here)
+    assert re.search(r"memory \d+\.\d\d GB, .* of room: fits", here)
+    assert "no GPU has been measured" in others[-1]
+
+
+def test_a_plan_needs_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = copy_checkpoint(tmp_path)
+    for file in folder.rglob("*.safetensors"):
+        file.unlink()
+    status, printed, _ = plan("--model", str(folder), capsys=capsys)
+    assert status == 0
+    assert printed.startswith("checkpoint\n")
+
+
+def test_a_plan_that_does_not_fit_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 60_000_000)
+    sizes = ("--sizes", "16x16,512x512")
+    status, printed, messages = plan("--model", str(SMALLEST), *sizes, capsys=capsys)
+    assert status == 1
+    assert "too little: does not fit" in printed
+    assert messages.startswith("error: too little memory: 16x16, 512x512, 4 pictures per request")
+    assert "leave out the size 512x512" in messages
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sizes", "16"], "--sizes: '16'; expected sizes such as 1024x1024,1152x896"),
+        (["a star", "--sizes", "16x16"], "--sizes goes with --plan"),
+        ([], "a prompt is needed, or --plan"),
+    ],
+)
+def test_bad_usage_of_a_plan(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_size_that_cannot_be_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, messages = plan("--model", str(SMALLEST), "--sizes", "15x16", capsys=capsys)
+    assert (status, messages) == (2, "error: width is 15; expected a multiple of 4\n")
 
 
 def test_help() -> None:

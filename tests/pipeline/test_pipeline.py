@@ -1,6 +1,7 @@
 """The whole pipeline from text to pictures: options, results and refused requests."""
 
 import logging
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -19,8 +20,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import pipeline
-from pipeline import Cancelled, CheckpointError, InputError, SDXLPipeline, metadata
-from pipeline.runtime import sampler
+from pipeline import Cancelled, CheckpointError, DeviceError, InputError, SDXLPipeline, metadata
+from pipeline.runtime import memory, sampler
 from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import (
     SMALLEST,
@@ -756,6 +757,33 @@ def test_interrupted_while_it_looks_through_a_checkpoint(monkeypatch: pytest.Mon
     with CompilationCount() as count, pytest.raises(KeyboardInterrupt):
         SDXLPipeline.from_pretrained(SMALLEST)
     assert count.value == 0
+
+
+def test_too_little_memory_is_known_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
+    with CompilationCount() as count, pytest.raises(DeviceError) as caught:
+        SDXLPipeline.from_pretrained(SMALLEST, devices=jax.devices()[:1])
+    assert count.value == 0
+    message = r"too little memory: 16x16, 4 pictures per request, needs at least .* 1\.0 MB of this"
+    assert re.match(message, str(caught.value))
+
+
+def test_a_size_that_does_not_fit_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = shared_pipeline(1)
+    monkeypatch.setattr(pipe, "_budget", replace(pipe._budget, memory=1_000_000_000))
+    with CompilationCount() as count:
+        for refuse in (
+            lambda: pipe.add_size(8192, 8192),
+            lambda: pipe.check_memory([(8192, 8192)]),
+        ):
+            with pytest.raises(DeviceError, match=r"leave out the size 8192x8192$"):
+                refuse()
+        pipe.check_memory([(16, 24)])
+    assert count.value == 0
+    with pytest.raises(InputError, match="the size is 8192x8192; expected one of 16x16"):
+        pipe.generate("a star", height=8192, width=8192)
 
 
 def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

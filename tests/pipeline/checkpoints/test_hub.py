@@ -189,6 +189,14 @@ def test_only_what_is_needed_is_downloaded(hub: HubServer, tmp_path: Path) -> No
         assert (found.folder / name).read_bytes() == content(name)
 
 
+def test_the_configuration_alone(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_apart(hub.url, tmp_path, weights=False)
+    assert (found.model, found.revision, found.weights) == (MODEL, SECOND, {})
+    assert hub.downloaded() == set(CONFIGS)
+    again = fetch_apart(NOBODY, tmp_path, OFFLINE, weights=False)
+    assert (again.folder, again.weights) == (found.folder, {})
+
+
 def test_half_precision_where_offered(hub: HubServer, tmp_path: Path) -> None:
     hub.repos[MODEL].commits[SECOND].pop(FP16[-1])  # fp16 for all but the VAE
     found = fetch_apart(hub.url, tmp_path, prefer_fp16=True)

@@ -1,0 +1,105 @@
+"""The memory of devices, and of a machine whose cgroups limit it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import pytest
+
+from pipeline.runtime.device_kinds import CPU, H200, TPU_V5E, TPU_V6E, DeviceKind
+from pipeline.runtime.memory import available_memory, device_memory, kind_of
+
+KIB, GIB = 2**10, 2**30
+MEMINFO = f"MemTotal: {32 * GIB // KIB} kB\nMemAvailable: {16 * GIB // KIB} kB\nSwapFree: {{}} kB\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Return a folder like the root of a machine with 16 GiB available and no cgroups."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text(MEMINFO.format(0))
+    return tmp_path
+
+
+def write(folder: Path, **files: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{content}\n")
+
+
+def available(machine: Path) -> int | None:
+    return available_memory(machine / "proc", machine / "cgroup")
+
+
+def test_no_cgroups(machine: Path) -> None:
+    assert available(machine) == 16 * GIB
+
+
+def test_swap_counts(machine: Path) -> None:
+    (machine / "proc/meminfo").write_text(MEMINFO.format(4 * GIB // KIB))
+    assert available(machine) == 20 * GIB
+
+
+def test_no_linux(tmp_path: Path) -> None:
+    assert available(tmp_path) is None
+
+
+def test_a_group_with_a_limit(machine: Path) -> None:
+    """Files that the group has in memory are given back when it is needed."""
+    write(machine / "proc/self", cgroup="0::/service/one")
+    inside = machine / "cgroup/service/one"
+    write(inside, memory__max=4 * GIB, memory__current=3 * GIB)
+    assert available(machine) == GIB
+    write(inside, memory__stat=f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB // 2}")
+    assert available(machine) == 2.5 * GIB
+
+
+def test_the_tightest_group_counts(machine: Path) -> None:
+    write(machine / "proc/self", cgroup="0::/service/one")
+    write(machine / "cgroup/service/one", memory__max="max", memory__current=GIB)
+    write(machine / "cgroup/service", memory__max=2 * GIB, memory__current=GIB)
+    assert available(machine) == GIB
+
+
+def test_a_container_sees_its_group_as_the_root(machine: Path) -> None:
+    write(machine / "proc/self", cgroup="0::/docker/1234")
+    write(machine / "cgroup", memory__max=3 * GIB, memory__current=GIB)
+    assert available(machine) == 2 * GIB
+
+
+def test_the_first_version_of_cgroups(machine: Path) -> None:
+    write(machine / "proc/self", cgroup="5:cpu:/other\n4:memory:/one")
+    no_limit = 2**63 - 4096
+    memory = machine / "cgroup/memory"
+    write(memory, memory__limit_in_bytes=no_limit, memory__usage_in_bytes=GIB)
+    assert available(machine) == 16 * GIB
+    write(memory / "one", memory__limit_in_bytes=2 * GIB, memory__usage_in_bytes=GIB)
+    assert available(machine) == GIB
+
+
+def device(device_kind: str, platform: str, stats: dict[str, int] | None = None) -> Any:
+    return SimpleNamespace(device_kind=device_kind, platform=platform, memory_stats=lambda: stats)
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "kind", "memory"),
+    [
+        ("TPU v5 lite", "tpu", TPU_V5E, TPU_V5E.memory),
+        ("TPU v6 lite", "tpu", TPU_V6E, TPU_V6E.memory),
+        ("TPU v4", "tpu", TPU_V5E, None),
+        ("NVIDIA H200", "gpu", H200, H200.memory),
+        ("NVIDIA L4", "gpu", H200, None),
+        ("AMD Instinct MI300X", "gpu", H200, None),
+    ],
+)
+def test_kinds(name: str, platform: str, kind: DeviceKind, memory: int | None) -> None:
+    assert kind_of(device(name, platform)) is kind
+    assert device_memory(device(name, platform)) == memory
+    assert device_memory(device(name, platform, {"bytes_limit": 7})) == 7
+
+
+def test_this_machine() -> None:
+    here = jax.devices()[0]
+    assert kind_of(here) is CPU
+    assert device_memory(here) == pytest.approx(available_memory(), rel=0.3)
