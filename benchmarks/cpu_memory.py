@@ -21,13 +21,14 @@ import jax.numpy as jnp
 
 from benchmarks import record
 from benchmarks.processes import ROOT
-from pipeline.models.config import Config, read_config
+from pipeline.families import read_config
+from pipeline.families.family import Config
 from pipeline.runtime.compiled import choose_layout, make_mesh
 from pipeline.runtime.device_kinds import CPU
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.model_size import model_size
 from pipeline.runtime.plan import Budget
-from pipeline.runtime.programs import Networks, Programs, Shapes, program_names
+from pipeline.runtime.programs import Programs, Shapes, Target, program_names
 from tools.published_configs import SD_1, write
 
 MINIATURE = "pipeline/miniature"
@@ -76,12 +77,13 @@ def measure(case: Case) -> dict[str, dict[str, Any]]:
     shapes = Shapes(case.images, case.side, case.side, 77)
     mesh = make_mesh(jax.devices()[: case.devices], case.images)
     networks = trace_networks(config, jnp.dtype(case.dtype))
-    programs = Programs(config, Networks.named(networks), mesh, shapes)
+    target = Target(config, jnp.dtype(case.dtype), mesh, shapes)
+    programs = Programs(target, networks)
     layout = partial(choose_layout, case.devices)
     budget = Budget(model_size(config, networks), CPU, None, layout, case.images, shapes.tokens)
     planned = {each.name: each for each in budget.plan([(case.side, case.side)]).programs}
     found = {}
-    for name in program_names(config, mesh):
+    for name in program_names(target):
         began = time.perf_counter()
         memory = programs[name].compile().memory_analysis()
         assert memory is not None

@@ -127,7 +127,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     found = fetch(model, revision, FamilyReader(None, checked), weights=False)
     config = found.config
     given = options.sizes or [(options.height, options.width)]
-    sizes = [image_size(config, *size) for size in given]
+    sizes = list(dict.fromkeys(image_size(config, *size) for size in given))
     plans = report(config, sizes, options.images, config.tokens, find_devices(), options.dtype)
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:

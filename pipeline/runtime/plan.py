@@ -174,7 +174,7 @@ class Plan:
         return self.weights + self.arrays + int(factor * (self.code + self.temporaries))
 
 
-# What is left out, in words, and what is left.
+# The words for a smaller pipeline, its budget, and its sizes.
 Alternative = tuple[str, "Budget", Sequence[Size]]
 
 
@@ -285,11 +285,15 @@ class Budget:
     def _smaller(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
         """Yield one picture per request of one size, the first or a smaller one."""
         multiple = 8 * self.model.scale_factor
-        for share in (1, 3 / 4, 1 / 2):
-            height, width = (int(share * side) // multiple * multiple for side in sizes[0])
-            if min(height, width) > 0:
-                one = [(height, width)]
-                yield f"draw 1 picture per request, of {shown(one)}", replace(self, images=1), one
+        height, width = sizes[0]
+        smaller = (
+            (int(share * height) // multiple * multiple, int(share * width) // multiple * multiple)
+            for share in (3 / 4, 1 / 2)
+        )
+        for size in ((height, width), *smaller):
+            if min(size) > 0:
+                text = f"draw 1 picture per request, of {shown([size])}"
+                yield text, replace(self, images=1), [size]
 
     def _exists(self, name: str, guidance: int) -> bool:
         network = LOADS[name].network

@@ -14,15 +14,15 @@ import pytest
 
 from benchmarks.full_size import read_published
 from pipeline.errors import DeviceError
-from pipeline.models.config import read_config
+from pipeline.families import read_config
 from pipeline.runtime import plan_report
 from pipeline.runtime.compiled import choose_layout, make_mesh
 from pipeline.runtime.device_kinds import CPU, H200, TPU_V5E, TPU_V6E, DeviceKind
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import UNET, ModelSize, model_size
-from pipeline.runtime.plan import LOADS, Budget, Size
-from pipeline.runtime.programs import Networks, Programs, Shapes, program_names
+from pipeline.runtime.plan import Budget, Size
+from pipeline.runtime.programs import PROGRAMS, Programs, Shapes, Target, program_names, weights
 from tests.checkpoints import GOLDEN, SMALLEST
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
@@ -92,9 +92,8 @@ def test_what_xla_measures_here(side: int) -> None:
     """Compile, because the record may be older than the programs."""
     config, devices = read_config(SMALLEST), jax.devices()[:1]
     networks = trace_networks(config, FLOAT32)
-    programs = Programs(
-        config, Networks.named(networks), make_mesh(devices, 4), Shapes(4, side, side, 77)
-    )
+    target = Target(config, FLOAT32, make_mesh(devices, 4), Shapes(4, side, side, 77))
+    programs = Programs(target, networks)
     plan = budget_of(tiny(SMALLEST), devices, 4, 77).plan([(side, side)])
     planned = {program.name: program.temporaries for program in plan.programs}
     for name in ("denoise", "decode"):
@@ -108,17 +107,14 @@ def test_what_xla_measures_here(side: int) -> None:
 def test_every_program_is_planned(folder: Path, devices: int) -> None:
     config, used = read_config(folder), jax.devices()[:devices]
     plan = budget_of(tiny(folder), used, 4, 77).plan([(16, 16), (16, 32)])
-    names = program_names(config, make_mesh(used, 4))
-    sized = {name for name in names if LOADS[name].by_size}
+    names = program_names(Target(config, FLOAT32, make_mesh(used, 4), Shapes(4, 16, 16, 77)))
+    sized = {name for name in names if PROGRAMS[name].sized}
     assert sorted(program.name for program in plan.programs) == sorted([*names, *sized])
 
 
 def test_weights_are_those_of_the_networks() -> None:
-    networks = Networks.named(trace_networks(read_config(SMALLEST), FLOAT32))
-    programs = Programs(
-        read_config(SMALLEST), networks, make_mesh(jax.devices()[:1], 1), Shapes(1, 16, 16, 77)
-    )
-    leaves = jax.tree.leaves(programs._weights_spec)
+    networks = weights(trace_networks(read_config(SMALLEST), FLOAT32))
+    leaves = jax.tree.leaves(networks)
     assert tiny(SMALLEST).weights == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
