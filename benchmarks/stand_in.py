@@ -20,7 +20,7 @@ from PIL import Image
 import app
 from pipeline import Cancelled, Result, SDXLPipeline, metadata
 from pipeline.pipeline import OnPreview
-from pipeline.request import picture_seeds
+from pipeline.request import Request
 from serving.settings import Options
 
 
@@ -67,20 +67,19 @@ class StandIn:
                 on_preview(self._look)
         count = self.images_per_request
         prompts = [prompt] * count if isinstance(prompt, str) else prompt
-        seeds = picture_seeds(seed, count, variation_strength)
+        seeds = Request("", seed=seed, variation_strength=variation_strength, images=count).seeds
         images = []
         for text, one in zip(prompts, seeds, strict=True):
             image = self._picture(text, one)
             settings = metadata.Settings(
                 text,
                 "",
-                one,
-                num_inference_steps,
-                guidance_scale,
-                self.width,
-                self.height,
-                self.model,
-                None,
+                seed=one,
+                num_inference_steps=num_inference_steps,
+                guidance_scale=guidance_scale,
+                width=self.width,
+                height=self.height,
+                model=self.model,
             )
             metadata.attach(image, settings)
             images.append(image)

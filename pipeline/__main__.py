@@ -14,6 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError
+from pipeline.request import SETTINGS, GenerateRequest, Setting, check_request, in_order
 from pipeline.schedulers.config import SCHEDULERS
 
 EXIT_FAILED = 1
@@ -61,22 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("prompt", nargs="*", help="one prompt for all pictures, or one for each picture")
-    add("--negative", default=None, metavar="TEXT", help="what the pictures should not show")
-    add(
-        "--guidance",
-        type=float,
-        default=5.0,
-        metavar="SCALE",
-        help="how closely to follow the prompt; default 5, no guidance at 1 or less",
-    )
-    add("--guidance-until", type=float, default=1.0, metavar="SHARE", help="share of the"
-        " steps with guidance; less is faster, but follows the prompt less; default 1")  # fmt: skip
-    add("--steps", type=int, default=25, help="denoising steps, 1 to 50; default 25")
-    add("--seed", type=int, default=0, help="picture i is drawn from seed + i; default 0")
-    add("--variation-strength", type=float, default=0.0, metavar="SHARE", help="draw variations of"
-        " the picture of --seed, this far from it, 0 to 1; default 0, no variations")  # fmt: skip
-    add("--variation-seed", type=int, default=0, metavar="SEED", help="variation i is drawn from"
-        " this seed + i; default 0")  # fmt: skip
+    for setting in in_order(SETTINGS.values()):
+        if setting.name != "prompt":
+            add(f"--{setting.flag}", dest=setting.name, type=setting.kind, default=setting.default,
+                metavar=setting.noun.split()[-1].upper(), help=_help(setting))  # fmt: skip
     add(
         "--out",
         type=Path,
@@ -134,6 +123,12 @@ def _print_plan(options: argparse.Namespace) -> None:
         raise DeviceError(plans.refusal)
 
 
+def _help(setting: Setting) -> str:
+    """Return a setting's description in the style of the other options."""
+    text = setting.help[0].lower() + setting.help[1:].removesuffix(".")
+    return text if setting.default is None else f"{text}; default {setting.default:g}"
+
+
 def _make_folder(folder: Path) -> None:
     reason = "cannot be written to; name another one with --out"
     try:
@@ -150,22 +145,13 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     from pipeline import SDXLPipeline
     from pipeline.default_model import choose_model
     from pipeline.images import metadata
-    from pipeline.request import check_request
     from pipeline.runtime.mesh import cores_as_devices
 
-    prompt = options.prompt if len(options.prompt) > 1 else options.prompt[0]
+    values = {name: getattr(options, name) for name in SETTINGS}
+    if len(options.prompt) == 1:
+        values["prompt"] = options.prompt[0]
     # Check the request before the slow work, so that a mistake is reported at once.
-    check_request(
-        prompt,
-        options.negative,
-        options.guidance,
-        options.seed,
-        options.steps,
-        options.images,
-        options.guidance_until,
-        options.variation_seed,
-        options.variation_strength,
-    )
+    check_request(GenerateRequest(**values), options.images)
     _make_folder(options.out)
     cores_as_devices(options.images)
     model, revision = choose_model(options.model, options.revision)
@@ -175,7 +161,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         height=options.height,
         width=options.width,
         images_per_request=options.images,
-        num_inference_steps=options.steps,
+        num_inference_steps=options.num_inference_steps,
         dtype=options.dtype,
         scheduler=options.scheduler,
         safety_checker=options.safety_checker == "yes",
@@ -183,17 +169,8 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     )
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
         print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)
-    with tqdm(total=options.steps, desc="Drawing", unit="step", disable=None) as bar:
-        result = pipe.generate(
-            prompt,
-            options.negative,
-            guidance_scale=options.guidance,
-            guidance_until=options.guidance_until,
-            variation_seed=options.variation_seed,
-            variation_strength=options.variation_strength,
-            seed=options.seed,
-            on_step=lambda *_: bar.update(),
-        )
+    with tqdm(total=options.num_inference_steps, desc="Drawing", unit="step", disable=None) as bar:
+        result = pipe.generate(**values, on_step=lambda *_: bar.update())
     for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
         print(f"cut off, too long: {cut}", file=sys.stderr)
     names = [f"{seed}.png" for seed in result.seeds]

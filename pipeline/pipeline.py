@@ -28,10 +28,12 @@ from pipeline.images.screen import Screen, verdicts
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     MAX_IMAGES,
+    GenerateRequest,
     Request,
     check_count,
     check_request,
     checked_latents,
+    effective,
 )
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
@@ -338,17 +340,17 @@ class SDXLPipeline:
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
         count = self.images_per_request
-        request = check_request(
-            prompt,
-            negative_prompt,
-            guidance_scale,
-            seed,
-            steps,
-            count,
-            guidance_until,
-            variation_seed,
-            variation_strength,
+        asked = GenerateRequest(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            guidance_scale=guidance_scale,
+            num_inference_steps=steps,
+            seed=seed,
+            guidance_until=guidance_until,
+            variation_strength=variation_strength,
+            variation_seed=variation_seed,
         )
+        request = check_request(asked, count)
         if latents is not None and request.variation_strength > 0:
             raise InputError("latents take the place of the seed's, of which there are variations")
         if output_type not in OUTPUT_TYPES:
@@ -489,13 +491,8 @@ class SDXLPipeline:
     def _settings(
         self, request: Request, i: int, size: tuple[int, int], flagged: bool
     ) -> metadata.Settings:
-        varied = request.variation_strength > 0
         return metadata.Settings(
-            prompt=request.prompts[i],
-            negative_prompt=request.negative_prompts[i],
-            seed=request.seeds[i],
-            num_inference_steps=request.num_inference_steps,
-            guidance_scale=request.guidance_scale,
+            **effective(request.of_picture(i)),
             width=size[0],
             height=size[1],
             model=self.model,
@@ -503,9 +500,6 @@ class SDXLPipeline:
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
             + (" Karras" if self._config.scheduler.use_karras_sigmas else ""),
             safety_checker=metadata.BLURRED if flagged else None,
-            guidance_until=request.guidance_until if request.guidance_until < 1 else None,
-            variation_seed=request.variation_seeds[i] if varied else None,
-            variation_strength=request.variation_strength if varied else None,
         )
 
 

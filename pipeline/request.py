@@ -1,8 +1,15 @@
-"""Checks of a request's arguments, which need no loaded checkpoint."""
+"""Settings of a request, each declared once, and checks that need no loaded checkpoint.
 
-from collections.abc import Iterable, Sequence
+`GenerateRequest` declares the settings. The HTTP schemas, the command line, links, the text inside
+pictures and the page's components are made from `SETTINGS`, which lists these declarations.
+"""
+
+import dataclasses
+import math
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -11,21 +18,280 @@ from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 
 MAX_IMAGES = 64  # per request
 MAX_SEED = 2**32 - 1
-MAX_GUIDANCE_SCALE = 50.0
+
+
+def random_seed() -> int:
+    """Return a random seed from 0 to MAX_SEED."""
+    return secrets.randbelow(MAX_SEED + 1)
+
+
+# --- kinds of settings ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Declaration of a setting.
+
+    Attributes:
+        name: name in Python and over HTTP.
+        default: value where a request has none; `...` if every request must have one.
+        description: meaning, as programs read it.
+        details: more about the values, for the command line and for Gradio's clients.
+        flag: name on the command line and of the page's component, by default as `name`.
+        link: name in links and for Gradio's clients, by default as `name`.
+        key: name in a picture's text, by default as `name`.
+        optional: whether texts and links leave it out at its default.
+        part_of: name of a setting without which this one has no effect; "" for none.
+        after: name of the setting that it follows on the page and on the command line, if that is
+            not the one declared before it.
+        on_page: whether the page shows it.
+    """
+
+    kind: ClassVar[Any] = str
+    noun: ClassVar[str] = "a text"
+
+    name: str = ""
+    default: Any = ...
+    description: str
+    details: str = ""
+    flag: str = ""
+    link: str = ""
+    key: str = ""
+    optional: bool = False
+    part_of: str = ""
+    after: str = ""
+    on_page: bool = True
+
+    def named(self, name: str) -> Self:
+        """Return the declaration under this name, with all names that derive from it."""
+        return dataclasses.replace(
+            self,
+            name=name,
+            flag=self.flag or name.replace("_", "-"),
+            link=self.link or name,
+            key=self.key or name.replace("_", " ").capitalize(),
+        )
+
+    @property
+    def help(self) -> str:
+        """Description with the limits, as the command line and Gradio's clients show it."""
+        return self.description
+
+    def for_model(self, model: object) -> Self:
+        """Return the declaration with the limits and the default that hold for a model."""
+        return self
+
+    @property
+    def absent_note(self) -> str:
+        """Description of the value where a request has none; "" if that is just the default."""
+        return ""
+
+    def absent_value(self, model: object) -> Any:
+        """Return the value where a request to `model` has none."""
+        return self.for_model(model).default
+
+    def of_picture(self, value: Any, index: int) -> Any:
+        """Return the value for one picture of a request."""
+        return value
+
+    def fault(self, value: Any) -> "Fault | None":
+        """Return why a value cannot be used; None if it can."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts(Setting):
+    """Declaration of a text: one for all pictures, or a sequence with one for each."""
+
+    def of_picture(self, value: Any, index: int) -> str:
+        return value or "" if isinstance(value, str | None) else value[index]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Setting):
+    """Declaration of a number.
+
+    Attributes:
+        low, high: limits, both possible.
+        any_high: upper limit with any model, which HTTP schemas state, if it is not `high`.
+        slider_high: end of the page's slider, if it is lower.
+        slider_step: step of the page's slider.
+    """
+
+    kind = float
+    noun = "a number"
+
+    low: float = 0
+    high: float
+    any_high: float | None = None
+    slider_high: float | None = None
+    slider_step: float = 0.05
+
+    @property
+    def help(self) -> str:
+        limits = f"{self.description.removesuffix('.')}, {self.low} to {self.high}."
+        return f"{limits} {self.details}".strip()
+
+    @property
+    def most_on_page(self) -> float:
+        """Largest value of the page's component."""
+        return self.high if self.slider_high is None else self.slider_high
+
+    def fault(self, value: Any) -> "Fault | None":
+        if not _is_number(value) or not abs(value) < math.inf:
+            return Fault("not_a_number", self, value)
+        return None if self.low <= value <= self.high else Fault("out_of_range", self, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Number):
+    """Declaration of a whole number.
+
+    Attributes:
+        model_high: name of the model's attribute with its upper limit, below `high`; the default
+            is the model's too then. "" if they do not depend on the model.
+    """
+
+    kind = int
+    noun = "a whole number"
+
+    slider_step: float = 1
+    model_high: str = ""
+
+    @property
+    def absent_note(self) -> str:
+        return "The server's own if None." if self.model_high else ""
+
+    def for_model(self, model: object) -> Self:
+        if not self.model_high:
+            return self
+        own = {"high": getattr(model, self.model_high), "default": getattr(model, self.name)}
+        return dataclasses.replace(self, **own)
+
+    def fault(self, value: Any) -> "Fault | None":
+        if not _is_number(value) or not abs(value) < math.inf:
+            return Fault("not_whole", self, value)
+        if not self.low <= value <= self.high and value == int(value):
+            return Fault("out_of_range", self, value)
+        return None if isinstance(value, int | np.integer) else Fault("not_whole", self, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed(Whole):
+    """Declaration of a seed: picture i has the seed plus i. Requests without one get any."""
+
+    default: Any = 0
+    high: float = MAX_SEED
+
+    @property
+    def absent_note(self) -> str:
+        return "Random if None."
+
+    def absent_value(self, model: object) -> int:
+        return random_seed()
+
+    def of_picture(self, value: int, index: int) -> int:
+        return (value + index) % (MAX_SEED + 1)
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request whose values have been checked: one prompt and negative prompt per picture."""
+class Fault:
+    """Reason why a value cannot be used.
 
-    prompts: list[str]
-    negative_prompts: list[str]
-    guidance_scale: float
-    seeds: list[int]
-    num_inference_steps: int
-    guidance_until: float
-    variation_seeds: list[int]
-    variation_strength: float
+    Attributes:
+        code: "out_of_range" for a number that has the right type; else what the value is not.
+    """
+
+    code: Literal["not_a_number", "not_whole", "out_of_range"]
+    setting: Number
+    value: Any
+
+    def __str__(self) -> str:
+        setting = self.setting
+        known = setting.kind is int and self.code == "out_of_range"
+        noun = "" if known else f"{setting.noun} from "
+        return f"{setting.name} is {self.value!r}; expected {noun}{setting.low} to {setting.high}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _declare(setting: Setting) -> Any:
+    default = dataclasses.MISSING if setting.default is ... else setting.default
+    return dataclasses.field(default=default, metadata={"setting": setting})
+
+
+# --- the settings ---
+
+AnySetting = TypeVar("AnySetting", bound=Setting)
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """Request for pictures: every setting, with its limits and its default.
+
+    The order is that of `/generate`'s arguments, so new settings come last.
+    """
+
+    prompt: str | Sequence[str] = _declare(
+        Texts(description="One for all pictures, or one for each.")
+    )
+    negative_prompt: str | Sequence[str] | None = _declare(
+        Texts(default=None, description="What they should not show.", flag="negative")
+    )
+    guidance_scale: float = _declare(
+        Number(
+            default=5.0,
+            high=50,
+            description="How closely to follow the prompt.",
+            details="1 and below: no guidance.",
+            flag="guidance",
+            key="CFG scale",
+            slider_high=20,
+            slider_step=0.5,
+        )
+    )
+    num_inference_steps: int = _declare(
+        Whole(
+            default=25,
+            low=1,
+            high=MAX_INFERENCE_STEPS,
+            model_high="max_inference_steps",
+            any_high=1000,
+            description="Denoising steps.",
+            flag="steps",
+            link="steps",
+            key="Steps",
+        )
+    )
+    seed: int = _declare(Seed(description="Picture i is drawn from seed + i."))
+    guidance_until: float = _declare(
+        Number(
+            default=1.0,
+            high=1,
+            description="The share of the steps with guidance; less is quicker.",
+            optional=True,
+            after="guidance_scale",
+        )
+    )
+    variation_strength: float = _declare(
+        Number(
+            default=0.0,
+            high=1,
+            description="Above 0: variations of the picture of `seed`, so far from it.",
+            key="Variation seed strength",
+            optional=True,
+        )
+    )
+    variation_seed: int = _declare(
+        Seed(description="Variation i leans to variation_seed + i.", part_of="variation_strength")
+    )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values of all settings by name, as `SDXLPipeline.generate` takes them."""
+        return {name: getattr(self, name) for name in SETTINGS}
 
     @property
     def guided_steps(self) -> int:
@@ -33,47 +299,106 @@ class Request:
         until = self.guidance_until if self.guidance_scale > 1 else 0.0
         return round(until * self.num_inference_steps)
 
+    def of_picture(self, index: int) -> dict[str, Any]:
+        """Return the values for one picture: its own prompts and seeds.
 
-def check_request(
-    prompt: str | Sequence[str],
-    negative_prompt: str | Sequence[str] | None,
-    guidance_scale: float,
-    seed: int,
-    num_inference_steps: int,
-    images: int,
-    guidance_until: float = 1.0,
-    variation_seed: int = 0,
-    variation_strength: float = 0.0,
-) -> Request:
-    """Return the checked values of a request for `images` pictures.
+        Variations have a variation seed each, and all the same seed.
+        """
+        values = {
+            name: SETTINGS[name].of_picture(value, index) for name, value in self.settings.items()
+        }
+        return values | ({"seed": self.seed} if self.variation_strength > 0 else {})
+
+
+SETTINGS: Mapping[str, Setting] = {
+    field.name: field.metadata["setting"].named(field.name)
+    for field in dataclasses.fields(GenerateRequest)
+}
+NUMBERS = [setting for setting in SETTINGS.values() if isinstance(setting, Number)]
+
+
+def in_order(settings: Iterable[AnySetting]) -> list[AnySetting]:
+    """Return settings in the order of the page and of the command line."""
+    ordered: list[AnySetting] = []
+    for setting in settings:
+        names = [each.name for each in ordered]
+        place = names.index(setting.after) + 1 if setting.after in names else len(ordered)
+        ordered.insert(place, setting)
+    return ordered
+
+
+def effective(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without those that change nothing, which texts and links leave out."""
+
+    def is_default(name: str) -> bool:
+        return values[name] == SETTINGS[name].default
+
+    return {
+        name: value
+        for name, value in values.items()
+        if not (SETTINGS[name].optional and is_default(name))
+        and not ((other := SETTINGS[name].part_of) and is_default(other))
+    }
+
+
+def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
+    """Yield why values of a request cannot be used, with a model's own limits unless it is None."""
+    for setting in SETTINGS.values():
+        here = setting if model is None else setting.for_model(model)
+        if fault := here.fault(getattr(request, setting.name)):
+            yield fault
+
+
+# --- checked requests ---
+
+
+@dataclass(frozen=True)
+class Request(GenerateRequest):
+    """A request whose values have been checked: one prompt and negative prompt per picture."""
+
+    images: int = 1
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompt of each picture."""
+        return self._each("prompt")
+
+    @property
+    def negative_prompts(self) -> list[str]:
+        """The negative prompt of each picture."""
+        return self._each("negative_prompt")
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed of each picture."""
+        return self._each("seed")
+
+    @property
+    def variation_seeds(self) -> list[int]:
+        """The variation seed of each picture."""
+        return self._each("variation_seed")
+
+    def _each(self, name: str) -> list[Any]:
+        return [self.of_picture(i)[name] for i in range(self.images)]
+
+
+def check_request(request: GenerateRequest, images: int) -> Request:
+    """Return the checked request for `images` pictures.
 
     Raises:
-        InputError: if an argument cannot be used; the message names it and its value.
+        InputError: if a value cannot be used; the message names it.
     """
     check_count("images_per_request", images, 1, MAX_IMAGES)
-    negative = "" if negative_prompt is None else negative_prompt
-    _check_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE)
-    _check_number("guidance_until", guidance_until, 1)
-    _check_number("variation_strength", variation_strength, 1)
-    check_count("seed", seed, 0, MAX_SEED)
-    check_count("variation_seed", variation_seed, 0, MAX_SEED)
-    check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
-    return Request(
-        prompts=_per_picture("prompt", prompt, images),
-        negative_prompts=_per_picture("negative_prompt", negative, images),
-        guidance_scale=float(guidance_scale),
-        seeds=picture_seeds(int(seed), images, variation_strength),
-        num_inference_steps=int(num_inference_steps),
-        guidance_until=float(guidance_until),
-        variation_seeds=picture_seeds(int(variation_seed), images),
-        variation_strength=float(variation_strength),
-    )
-
-
-def picture_seeds(seed: int, images: int, variation_strength: float = 0.0) -> list[int]:
-    """Return the seed of each picture; variations all have the same seed."""
-    apart = 0 if variation_strength > 0 else 1
-    return [(seed + apart * i) % (MAX_SEED + 1) for i in range(images)]
+    for fault in faults(request):
+        raise InputError(str(fault))
+    values = request.settings
+    for name, setting in SETTINGS.items():
+        if isinstance(setting, Texts):
+            text = "" if values[name] is None else values[name]
+            values[name] = _per_picture(name, text, images)
+        else:
+            values[name] = setting.kind(values[name])
+    return Request(**values, images=images)
 
 
 def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:
@@ -110,12 +435,6 @@ def _per_picture(name: str, value: Any, count: int) -> list[str]:
             f" got {len(texts)} of {sorted({type(text).__name__ for text in texts})}"
         )
     return texts
-
-
-def _check_number(name: str, value: Any, high: float) -> None:
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    if not is_number or isinstance(value, bool) or not 0 <= value <= high:  # refuses NaN too
-        raise InputError(f"{name} is {value!r}; expected a number from 0 to {high:g}")
 
 
 def check_count(name: str, value: object, low: int, high: int) -> None:

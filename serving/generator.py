@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from pipeline.request import MAX_SEED
+from pipeline.request import GenerateRequest
 from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
@@ -48,11 +48,6 @@ def new_id() -> str:
     return secrets.token_urlsafe(18)
 
 
-def random_seed() -> int:
-    """Return a random seed from 0 to MAX_SEED."""
-    return secrets.randbelow(MAX_SEED + 1)
-
-
 # The fields that, together with the request, determine the pictures to the bit.
 _DRAWN_WITH = (
     "name",
@@ -77,12 +72,10 @@ def differences(one: Model, other: Model) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(GenerateRequest):
     """One request for pictures. Its seeds are always set: random ones are chosen before.
 
     Attributes:
-        prompt: one for all pictures, or one for each; `negative_prompt` likewise.
-        seed: picture i is drawn from seed + i, or from seed if variation_strength is above 0.
         images: number of pictures; None for as many as the model draws at once.
         size: width and height in pixels; None for the model's default.
         visitor: identifier of the visitor. Visitors take turns; "" counts as one visitor.
@@ -90,17 +83,8 @@ class Request:
         keep: whether the request goes on for a short time after its last follower has left.
         previews: whether to send `Preview` events.
         unblurred: whether to send the original with a blurred picture, if it may be shown.
-        guidance_until: share of the steps, 0 to 1, that use guidance; later steps have none.
-        variation_seed: with variation_strength, picture i is a variation of the picture of `seed`:
-            its noise is turned towards that of variation_seed + i.
-        variation_strength: how far the noise is turned, from 0, not at all, to 1, all the way.
     """
 
-    prompt: str | tuple[str, ...]
-    negative_prompt: str | tuple[str, ...] | None
-    guidance_scale: float
-    num_inference_steps: int
-    seed: int
     images: int | None = None
     size: tuple[int, int] | None = None
     id: str = field(default_factory=new_id)
@@ -109,9 +93,6 @@ class Request:
     keep: bool = False
     previews: bool = False
     unblurred: bool = False
-    guidance_until: float = 1.0
-    variation_seed: int = 0
-    variation_strength: float = 0.0
 
 
 class ErrorKind(StrEnum):

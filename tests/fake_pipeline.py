@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
-from pipeline.request import picture_seeds
+from pipeline.request import Request
 
 
 class FakePipeline:
@@ -118,13 +118,22 @@ class FakePipeline:
             on_step(step + 1, num_inference_steps, None)
             if on_preview and step + 1 < num_inference_steps:
                 on_preview(lambda: np.full((self.images_per_request, 1, 1, 3), 99, np.uint8))
-        seeds = picture_seeds(seed, self.images_per_request, variation_strength)
+        seeds = Request(
+            "", seed=seed, variation_strength=variation_strength, images=self.images_per_request
+        ).seeds
         size = width or self.width, height or self.height
         images = [Image.new("RGB", size, (one % 256, 0, 0)) for one in seeds]
         texts = [prompt] * len(seeds) if isinstance(prompt, str) else prompt
         for text, one, image in zip(texts, seeds, images, strict=True):
             settings = metadata.Settings(
-                text, "", one, num_inference_steps, guidance_scale, *size, self.model, None
+                text,
+                "",
+                seed=one,
+                num_inference_steps=num_inference_steps,
+                guidance_scale=guidance_scale,
+                width=size[0],
+                height=size[1],
+                model=self.model,
             )
             metadata.attach(image, settings)
         return Result(images, seeds, [False, False], ["the end", ""], ["the end", ""])

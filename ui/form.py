@@ -1,27 +1,46 @@
-"""Validation of input from visitors and programs, and its conversion into a request.
+"""The page's fields: their components, their values, and checks of what visitors and programs send.
 
-The page's own fields cannot leave their ranges, but a program can send anything.
+The components of numbers are made from their declarations in `pipeline.request`. The components
+cannot leave their ranges, but a program can send anything.
 """
 
+import inspect
+from collections import namedtuple
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar
 
 import gradio as gr
+from gradio.components import Component
 
-from pipeline.request import MAX_GUIDANCE_SCALE, MAX_SEED
-from serving.generator import (
-    MAX_CHARACTERS,
-    Model,
-    Request,
-    RequestError,
-    random_seed,
-)
+from pipeline.images.metadata import Settings
+from pipeline.request import NUMBERS, Number, Seed, Whole, in_order
+from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
 from serving.messages import Code, Message, Param
-from ui import sizes
-from ui.styles import Style
+from ui import i18n, settings
+from ui.events import AT_ONCE
+from ui.styles import NONE, Style
+
+T = TypeVar("T")
+Method: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
 
 # Longest id of a session that is kept. The page's own are shorter; a program may send any.
 _MAX_SESSION = 64
+USUAL = ""  # the size's value for the model's own size
+# Time between two checks for sizes that are not available yet.
+POLL_SECONDS = 5.0
+
+ON_PAGE = [setting for setting in NUMBERS if setting.on_page]
+_DEFAULTS: dict[str, Any] = {
+    "prompt": "",
+    "style": NONE,
+    "negative_prompt": "",
+    "several": False,
+    "size": USUAL,
+    "randomise": True,
+    **{setting.link: setting.default for setting in ON_PAGE},
+}
 
 
 @dataclass(frozen=True)
@@ -38,30 +57,106 @@ class Visitor:
         return cls(session, request.client.host if request.client else "")
 
 
+class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()])):
+    """The values of the page's fields, in the order in which the page sends them."""
+
+    __slots__ = ()
+
+
+# --- components ---
+
+
+@dataclass(frozen=True)
+class Form:
+    """The components of all fields by name, and a timer that runs while sizes are to be added."""
+
+    parts: Mapping[str, Any]
+    timer: gr.Timer
+
+    @property
+    def inputs(self) -> list[Component]:
+        """The components in the order of `Fields`."""
+        return [self.parts[name] for name in Fields._fields]
+
+
+def layout(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form:
+    """Lay out the components of all fields but the prompt."""
+    words = i18n.SETTINGS
+    offered = [(i18n.STYLES[name], name) for name in styles]
+    style = gr.Radio(offered, value=NONE, label=words["style"].label, elem_id="style")
+    size = gr.Radio(value=USUAL, label=words["size"].label, elem_id="size", **_sizes(model))
+    timer = gr.Timer(POLL_SECONDS, active=bool(model.coming_sizes))
+    negative = gr.Textbox(
+        label=words["negative_prompt"].label,
+        info=words["negative_prompt"].info,
+        max_length=MAX_CHARACTERS,
+        elem_id="negative",
+    )
+    parts = {"prompt": prompt, "style": style, "size": size, "negative_prompt": negative}
+    for setting in in_order(ON_PAGE):
+        parts[setting.link] = _component(setting, model)
+        if setting.name == "seed":
+            for name, ticked in (("randomise", True), ("several", False)):
+                label, info = words[name]
+                parts[name] = gr.Checkbox(ticked, label=label, info=info or None, elem_id=name)
+    return Form(parts, timer)
+
+
+def _component(setting: Number, model: Model) -> Component:
+    here = setting.for_model(model)
+    label, info = i18n.SETTINGS[setting.name]
+    named: dict[str, Any] = {"label": label, "info": info, "elem_id": setting.flag}
+    if isinstance(setting, Seed):
+        # Gradio checks no bounds here, so that the strip can report a number out of bounds.
+        return gr.Number(setting.default, precision=0, **named)
+    limits = here.low, here.most_on_page, here.default
+    return gr.Slider(*limits, step=setting.slider_step, **named)
+
+
+def connect(page: gr.Blocks, form: Form, generator: Generator) -> None:
+    """Offer each size as soon as pictures of it can be drawn."""
+
+    def look() -> tuple[gr.Radio, gr.Timer]:
+        model = generator.model
+        return gr.Radio(**_sizes(model)), gr.Timer(active=bool(model.coming_sizes))
+
+    gr.on([page.load, form.timer.tick], look, None, [form.parts["size"], form.timer], **AT_ONCE)
+
+
+def _sizes(model: Model) -> dict[str, Any]:
+    """Return the choices of sizes, which are hidden while there is only one."""
+    own, *more = model.sizes
+    choices = [(i18n.size(own), USUAL), *((i18n.size(size), size_name(size)) for size in more)]
+    return {"choices": choices, "visible": len(choices) > 1}
+
+
+def size_name(size: tuple[int, int]) -> str:
+    """Return a size as programs and links write it, such as "1024x768"."""
+    return "{}x{}".format(*size)
+
+
+# --- from values to a request ---
+
+
 def to_request(
     model: Model,
-    styles: dict[str, Style],
+    styles: Mapping[str, Style],
     *,
+    visitor: Visitor,
     prompt: object,
     style: object,
     negative_prompt: object,
-    guidance_scale: object,
-    steps: object,
-    seed: object,
     several: object = False,
-    guidance_until: object = 1.0,
-    variation_strength: object = 0.0,
-    variation_seed: object = None,
-    size: object = sizes.USUAL,
-    visitor: Visitor,
+    size: object = USUAL,
     keep: bool = False,
     previews: bool = False,
     unblurred: bool = False,
+    **numbers: object,
 ) -> Request:
     """Check every value, and return a request with the style's words around the prompt.
 
-    With `several`, every line of the prompt becomes a picture of its own. A seed that is None
-    becomes a random one.
+    With `several`, every line of the prompt becomes a picture of its own. A number that is left
+    out becomes the default, and a seed that is None a random one.
 
     Raises:
         RequestError: if a value cannot be used; the message is about the first such value.
@@ -80,13 +175,8 @@ def to_request(
     return Request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
+        **{setting.name: _number(setting, model, numbers) for setting in NUMBERS},
         images=len(prompts) if several else None,
-        guidance_scale=_number("guidance_scale", guidance_scale, MAX_GUIDANCE_SCALE),
-        num_inference_steps=_whole("num_inference_steps", steps, 1, model.max_inference_steps),
-        seed=_seed("seed", seed),
-        guidance_until=_number("guidance_until", guidance_until, 1),
-        variation_strength=_number("variation_strength", variation_strength, 1),
-        variation_seed=_seed("variation_seed", variation_seed),
         size=_size(model, size),
         visitor=visitor.session,
         address=visitor.address,
@@ -112,28 +202,27 @@ def _text(field: str, value: object) -> str:
     return value.strip()
 
 
-def _number(field: str, value: object, high: float) -> float:
-    if not _is_number(value) or not 0 <= value <= high:  # refuses NaN as well
-        raise _refused(Code.OUT_OF_RANGE, field, value=_sent(value), low=0, high=high)
-    return float(value)
-
-
-def _whole(field: str, value: object, low: int, high: int) -> int:
-    if not _is_number(value) or not low <= value <= high or value != int(value):
-        raise _refused(Code.NOT_WHOLE, field, value=_sent(value), low=low, high=high)
-    return int(value)
+def _number(setting: Number, model: Model, given: Mapping[str, Any]) -> Any:
+    value = given.get(setting.link)
+    if setting.link not in given or (value is None and isinstance(setting, Seed)):
+        return setting.absent_value(model)
+    here = setting.for_model(model)
+    whole = isinstance(setting, Whole)
+    if whole and isinstance(value, float) and value.is_integer():
+        value = int(value)  # browsers write 7.0 for some whole numbers
+    if here.fault(value):
+        code = Code.NOT_WHOLE if whole else Code.OUT_OF_RANGE
+        raise _refused(code, setting.name, value=_sent(value), low=here.low, high=here.high)
+    return setting.kind(value)
 
 
 def _size(model: Model, value: object) -> tuple[int, int] | None:
-    try:
-        return sizes.parse(model, _text("size", value))
-    except KeyError:
-        known = [sizes.name(size) for size in model.sizes]
-        raise _refused(Code.UNKNOWN_CHOICE, "size", value=_sent(value), choices=known) from None
-
-
-def _seed(field: str, value: object) -> int:
-    return random_seed() if value is None else _whole(field, value, 0, MAX_SEED)
+    wanted, named = _text("size", value), {size_name(size): size for size in model.sizes}
+    if wanted == USUAL:
+        return None
+    if wanted not in named:
+        raise _refused(Code.UNKNOWN_CHOICE, "size", value=_sent(value), choices=list(named))
+    return named[wanted]
 
 
 def _refused(code: Code, field: str, **params: Param) -> RequestError:
@@ -145,5 +234,104 @@ def _sent(value: object) -> Param:
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+# --- programs ---
+
+
+def _passed(setting: Number) -> tuple[str, Any, Any]:
+    if setting.absent_note:
+        return setting.link, setting.kind | None, None
+    return setting.link, setting.kind, setting.default
+
+
+# Name, type and default of what programs may pass; `...` stands for no default.
+_PASSED: list[tuple[str, Any, Any]] = [
+    ("prompt", str, ...),
+    ("negative_prompt", str, ""),
+    ("style", str, NONE),
+    *map(_passed, NUMBERS),
+    ("size", str, USUAL),
+]
+
+
+def for_programs(
+    draw: Callable[..., Coroutine[Any, Any, T]],
+) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Give the method `draw(self, sender, **values)` the parameters that programs may pass.
+
+    Gradio reads names, types, defaults and descriptions from a function's signature and docstring.
+    A number that is None, and may be, is left out of `values`.
+    """
+    plain = inspect.signature(draw)
+    own = [*plain.parameters.values()][:2]
+    passed = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if default is ... else default,
+            annotation=kind,
+        )
+        for name, kind, default in _PASSED
+    ]
+    signature = plain.replace(parameters=[*own, *passed])
+    may_be_none = {each.link for each in NUMBERS if each.absent_note}
+
+    @wraps(draw)
+    async def call(*given: Any, **named: Any) -> T:
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        values = bound.arguments.items()
+        return await draw(**{k: v for k, v in values if v is not None or k not in may_be_none})
+
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = draw.__annotations__ | {name: kind for name, kind, _ in _PASSED}
+    numbers = "\n    ".join(f"{each.link}: {each.help} {each.absent_note}" for each in NUMBERS)
+    call.__doc__ = (inspect.getdoc(draw) or "").format(numbers=numbers)
+    return call
+
+
+# --- from a picture's settings to values ---
+
+
+def as_fields(found: Settings, model: Model) -> tuple[Fields, list[str]]:
+    """Return values for the page's fields, and notes on what differs when they are used here."""
+    notes: list[str] = []
+    numbers = {setting.link: _within(setting, found, model, notes) for setting in ON_PAGE}
+    notes += _differences(found, model)
+    fields = Fields(
+        prompt=found.prompt[:MAX_CHARACTERS],
+        negative_prompt=found.negative_prompt[:MAX_CHARACTERS],
+        randomise=found.seed is None,
+        size=_size_of(found, model),
+        **numbers,
+    )
+    return fields, notes
+
+
+def _within(setting: Number, found: Settings, model: Model, notes: list[str]) -> Any:
+    """Return a number within the limits of its component; note it if it is another one."""
+    here, value = setting.for_model(model), getattr(found, setting.name)
+    if value is None or value != value:  # NaN
+        return here.default
+    used = min(max(value, here.low), here.most_on_page)
+    if used != value:
+        notes.append(i18n.adjusted(i18n.SETTINGS[setting.name].label, value, used))
+    return setting.kind(used)
+
+
+def _size_of(found: Settings, model: Model) -> str:
+    """Return the value for the choice of sizes: the picture's size, else the model's own."""
+    size = found.width, found.height
+    return next((size_name(each) for each in model.more_sizes if each == size), USUAL)
+
+
+def _differences(found: Settings, model: Model) -> Sequence[str]:
+    """Return notes on why the picture would not come out the same here."""
+    size = found.width, found.height
+    notes = []
+    if None not in size and size not in model.sizes:
+        notes.append(i18n.other_size(*size, model))
+    if found.model and found.model != model.name:
+        notes.append(i18n.other_model(found.model, model))
+    if settings.is_shortened(found):
+        notes.append(i18n.shortened(MAX_CHARACTERS))
+    return notes

@@ -11,6 +11,7 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from pipeline.images.metadata import Settings
+from pipeline.request import random_seed
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -25,17 +26,15 @@ from serving.generator import (
     RequestError,
     Started,
     Step,
-    random_seed,
 )
 from serving.messages import Code, Message
 from serving.requests.eta import TimeLeft
-from ui import form, history, i18n, settings, sizes, status
-from ui.form import Visitor
+from ui import form, history, i18n, status
+from ui.form import Fields, Visitor
 from ui.model_kind import Kind
 from ui.pictures import files
 from ui.pictures import saved as saved_pictures
-from ui.settings import Fields
-from ui.styles import NONE, styles_for
+from ui.styles import styles_for
 
 # Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
 BAR_SECONDS = 0.1
@@ -49,11 +48,11 @@ _BROKEN = Message(Code.BROKEN)
 log = logging.getLogger(__name__)
 
 
-class Shown(NamedTuple):
+class Update(NamedTuple):
     """An update of the page's components; a component without a value stays as it is."""
 
     strip: Any = _LEAVE
-    looks: Any = _LEAVE
+    previews: Any = _LEAVE
     gallery: Any = _LEAVE
     pictures: Any = _LEAVE  # the `ui.pictures.saved.Picture`s in the gallery
     panel: Any = _LEAVE
@@ -64,7 +63,7 @@ class Shown(NamedTuple):
     stop: Any = _LEAVE
 
 
-_UNCHANGED = Shown()
+_UNCHANGED = Update()
 
 
 class Drawing:
@@ -75,60 +74,26 @@ class Drawing:
         self._styles = styles_for(kind)
 
     async def for_page(
-        self,
-        sender: gr.Request,
-        prompt: str,
-        style: str,
-        negative_prompt: str,
-        guidance_scale: float,
-        steps: int,
-        randomise: bool,
-        seed: int | None,
-        several: bool,
-        guidance_until: float,
-        variation_strength: float,
-        variation_seed: int | None,
-        size: str,
-        files: str | None = None,
-    ) -> AsyncGenerator[Shown]:
+        self, sender: gr.Request, files: str | None, *values: Any
+    ) -> AsyncGenerator[Update]:
         """Draw pictures for a visitor, and yield updates; an error becomes a message in the strip.
 
-        With `files` as `saved_pictures.BARE`, the files have no settings inside.
+        With `files` as `saved_pictures.BARE`, the files have no settings inside. The `values` are
+        those of `Fields`.
         """
         began = time.monotonic()
+        fields = Fields(*values)
         try:
             request = self._request(
-                prompt=prompt,
-                style=style,
-                negative_prompt=negative_prompt,
-                guidance_scale=guidance_scale,
-                steps=steps,
-                seed=None if randomise else seed,
-                several=several,
-                guidance_until=guidance_until,
-                variation_strength=variation_strength,
-                variation_seed=variation_seed,
-                size=size,
+                fields._replace(seed=None) if fields.randomise else fields,
                 visitor=Visitor.behind(sender),
                 keep=True,
                 previews=True,
                 unblurred=True,
             )
             await self._generator.submit(request)
-            asked = Fields(
-                prompt=prompt,
-                style=style,
-                negative_prompt=negative_prompt,
-                guidance_scale=request.guidance_scale,
-                steps=request.num_inference_steps,
-                randomise=False,
-                seed=request.seed,
-                several=several,
-                guidance_until=guidance_until,
-                variation_strength=variation_strength,
-                variation_seed=request.variation_seed,
-                size=size,
-            )
+            numbers = {setting.link: getattr(request, setting.name) for setting in form.ON_PAGE}
+            asked = fields._replace(randomise=False, **numbers)
             entry = history.asked(request.id, asked)
             yield _running(
                 status.busy(i18n.starting()),
@@ -141,7 +106,7 @@ class Drawing:
             following = self._follow(
                 request.id,
                 files,
-                caption="" if several else prompt.strip(),
+                caption="" if fields.several else fields.prompt.strip(),
                 began=began,
                 entry=entry,
             )
@@ -160,20 +125,20 @@ class Drawing:
         chosen: Settings | None,
         strength: float,
         files: str | None = None,
-    ) -> AsyncGenerator[Shown]:
+    ) -> AsyncGenerator[Update]:
         """Draw variations of the picture with these settings; the page's fields do not change."""
         yield _UNCHANGED
         if chosen is None:  # the picture's panel is closed
             return
-        fields, _ = settings.as_fields(chosen, self._generator.model)
+        fields, _ = form.as_fields(chosen, self._generator.model)
         fields = fields._replace(variation_strength=strength, variation_seed=random_seed())
-        async with aclosing(self.for_page(sender, *fields, files)) as updates:
+        async with aclosing(self.for_page(sender, files, *fields)) as updates:
             async for update in updates:
                 yield update
 
     async def again(
         self, request_id: str | None, files: str | None = None
-    ) -> AsyncGenerator[Shown]:
+    ) -> AsyncGenerator[Update]:
         """Show a request again that this page followed before, and follow it from now on."""
         # If a handler yields nothing, Gradio clears all components that it could have updated.
         yield _UNCHANGED
@@ -186,7 +151,7 @@ class Drawing:
 
     async def resume(
         self, broken: gr.EventData, request_id: str | None, files: str | None = None
-    ) -> AsyncGenerator[Shown]:
+    ) -> AsyncGenerator[Update]:
         """Follow the request again that the page followed when the connection broke.
 
         If there is none, the strip says so, unless the visitor was not waiting for anything.
@@ -215,19 +180,9 @@ class Drawing:
         with suppress(RequestError):
             self._generator.cancel(request_id or "")
 
+    @form.for_programs
     async def for_programs(
-        self,
-        sender: gr.Request,
-        prompt: str,
-        negative_prompt: str = "",
-        style: str = NONE,
-        guidance_scale: float = 5.0,
-        steps: int | None = None,
-        seed: int | None = None,
-        guidance_until: float = 1.0,
-        variation_strength: float = 0.0,
-        variation_seed: int | None = None,
-        size: str = sizes.USUAL,
+        self, sender: gr.Request, **values: Any
     ) -> tuple[list[dict[str, Any]], list[int], str]:
         """Draw pictures from a description.
 
@@ -235,14 +190,7 @@ class Drawing:
             prompt: what the pictures should show; at most 2000 characters.
             negative_prompt: what they should not show.
             style: the name of one of the page's styles, or "(none)".
-            guidance_scale: how closely to follow the prompt, 0 to 50; 1 and below: no guidance.
-            steps: denoising steps, 1 to 50; the page's own number if left out.
-            seed: 0 to 4294967295; picture i uses seed + i. A random one if left out.
-            guidance_until: the share of the steps with guidance, 0 to 1; less is quicker.
-            variation_strength: 0 to 1; above 0, the pictures are variations of those that `seed`
-                alone gives, and differ from them by this much.
-            variation_seed: what variations lean towards; picture i uses variation_seed + i. A
-                random one if left out.
+            {numbers}
             size: width and height such as "1024x1024", one of the sizes that the page offers; the
                 page's own if left out.
 
@@ -251,22 +199,15 @@ class Drawing:
             prompt that was too long for the model to read, or "".
         """
         try:
-            request = self._request(
-                prompt=prompt,
-                style=style,
-                negative_prompt=negative_prompt,
-                guidance_scale=guidance_scale,
-                steps=steps,
-                seed=seed,
-                guidance_until=guidance_until,
-                variation_strength=variation_strength,
-                variation_seed=variation_seed,
-                size=size,
-                visitor=Visitor.behind(sender),
+            visitor = Visitor.behind(sender)
+            request = form.to_request(
+                self._generator.model, self._styles, visitor=visitor, **values
             )
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
-            saved = await asyncio.to_thread(saved_pictures.save, images, prompt, embed=True)
+            saved = await asyncio.to_thread(
+                saved_pictures.save, images, values["prompt"], embed=True
+            )
             paths = [each.path for each in saved]
         except RequestError as error:
             raise gr.Error(i18n.translate(error.message), print_exception=False) from None
@@ -276,12 +217,12 @@ class Drawing:
         found = [FileData(path=str(path), orig_name=path.name).model_dump() for path in paths]
         return found, [image.seed for image in images], done.truncated
 
-    def _request(self, *, steps: int | None, **values: Any) -> Request:
-        model = self._generator.model
-        steps = model.num_inference_steps if steps is None else steps
-        return form.to_request(model, self._styles, steps=steps, **values)
+    def _request(self, fields: Fields, **others: Any) -> Request:
+        values = fields._asdict()
+        del values["randomise"]
+        return form.to_request(self._generator.model, self._styles, **values, **others)
 
-    async def _found(self, request_id: str, files: str | None) -> AsyncGenerator[Shown]:
+    async def _found(self, request_id: str, files: str | None) -> AsyncGenerator[Update]:
         """Yield updates of a request that was sent before.
 
         Raises:
@@ -307,7 +248,7 @@ class Drawing:
         caption: str = "",
         began: float | None = None,
         entry: dict[str, Any] | None = None,
-    ) -> AsyncGenerator[Shown]:
+    ) -> AsyncGenerator[Update]:
         """Yield what the page shows of a request until it has ended.
 
         Args:
@@ -319,7 +260,7 @@ class Drawing:
                 drops a value that is replaced before the browser has rendered it.
         """
         images: list[Image] = []
-        looks: Sequence[bytes] = ()
+        previews: Sequence[bytes] = ()
         step = Step(0, 0)
         time_left, moved = TimeLeft(), time.monotonic()
         async with aclosing(_with_pauses(self._generator.events(request_id))) as events:
@@ -336,8 +277,8 @@ class Drawing:
                         if time.monotonic() - moved >= BAR_SECONDS:
                             moved = time.monotonic()
                             yield _running(status.progress(done, total, left_s))
-                    case Preview(looks):
-                        yield _running(looks=status.previews(looks))
+                    case Preview(previews):
+                        yield _running(previews=status.previews(previews))
                     case Image():
                         images.append(event)
                     case Done():
@@ -354,7 +295,7 @@ class Drawing:
                     case Error(kind, message):
                         calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
                         strip = (status.note if calm else status.error)(i18n.translate(message))
-                        unfinished = await asyncio.to_thread(_unfinished, looks, step)
+                        unfinished = await asyncio.to_thread(_unfinished, previews, step)
                         yield _ended(strip, history=entry or _LEAVE, **unfinished)
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
@@ -394,16 +335,16 @@ async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | 
         await events.aclose()
 
 
-def _running(strip: Any = _LEAVE, **others: Any) -> Shown:
+def _running(strip: Any = _LEAVE, **others: Any) -> Update:
     """Return an update of a request that is under way: Stop takes the place of Generate."""
     # A button that appears while events stream in must be given its label again.
     generate, stop = gr.Button(visible=False), gr.Button(i18n.STOP, visible=True)
-    return Shown(strip, generate=generate, stop=stop, **others)
+    return Update(strip, generate=generate, stop=stop, **others)
 
 
-def _ended(strip: str, **others: Any) -> Shown:
+def _ended(strip: str, **others: Any) -> Update:
     """Return the last update of a request; `ui.page` shows Generate again a moment later."""
-    return Shown(strip, status.EMPTY, **others)
+    return Update(strip, status.EMPTY, **others)
 
 
 def _ending(done: Done, images: list[Image], began: float | None) -> str:
@@ -414,10 +355,10 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
     return ending
 
 
-def _unfinished(looks: Sequence[bytes], step: Step) -> dict[str, Any]:
+def _unfinished(previews: Sequence[bytes], step: Step) -> dict[str, Any]:
     """Return the latest previews for the gallery; without any, it keeps the older pictures."""
-    if not looks:
+    if not previews:
         return {}
-    paths = files.save({f"unfinished-{i}.jpg": jpeg for i, jpeg in enumerate(looks, start=1)})
+    paths = files.save({f"unfinished-{i}.jpg": jpeg for i, jpeg in enumerate(previews, start=1)})
     caption = i18n.unfinished(step.done, step.total)
     return {"gallery": [(str(path), caption) for path in paths], "pictures": []}

@@ -16,7 +16,7 @@ from gradio.components import Component
 from serving.generator import Generator
 from ui import i18n, link, status
 from ui.events import AT_ONCE, IN_THE_STRIP
-from ui.settings import Fields
+from ui.form import Fields
 from ui.styles import NONE, Style
 
 SCRIPT = Path(__file__).parent / "static" / "history.js"
@@ -42,9 +42,20 @@ def layout() -> gr.HTML:
 
 def asked(request_id: str, fields: Fields) -> dict[str, Any]:
     """Return the new entry of the list for a request that was sent."""
-    style = "" if fields.style == NONE else fields.style
-    said = i18n.in_short(style, fields.guidance_scale, fields.steps, fields.seed)
-    return {"id": request_id, "link": link.to_query(fields), "said": said}
+    return {"id": request_id, "link": link.to_query(fields), "said": _summary(fields)}
+
+
+def _summary(fields: Fields) -> str:
+    """Return a request's settings in one line."""
+    guidance = float(f"{fields.guidance_scale:g}")
+    numbers = {
+        "seed": fields.seed,
+        "num_inference_steps": fields.steps,
+        "guidance_scale": int(guidance) if guidance.is_integer() else guidance,
+    }
+    parts = [f"{i18n.SETTINGS[name].label} {i18n.written(n)}" for name, n in numbers.items()]
+    style = [] if fields.style == NONE else [i18n.STYLES[fields.style]]
+    return " · ".join([*style, *parts])
 
 
 def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
@@ -74,13 +85,13 @@ def connect(
     history.change(None, history, None, js=_TELL, **AT_ONCE)
     request = gr.State("")
 
-    def bring_back(said: str, event: gr.EventData) -> tuple[Any, ...]:
+    def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:
         query, request_id = _chosen(event._data)
         found = link.from_query(dict(parse_qsl(query)), generator.model, styles)
         if found is None:
             return *((gr.skip(),) * (len(fields) + 3)), ""
         values, notes = found
-        goes_on = said.startswith(status.RUNNING)  # the strip then keeps showing the progress
+        goes_on = message.startswith(status.RUNNING)  # the strip then keeps showing the progress
         return (
             *values,
             gr.Gallery(selected_index=None),

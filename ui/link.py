@@ -4,49 +4,44 @@ The browser's history keeps the same text. A link may have been typed by hand, s
 a visitor's own input.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
+from pipeline.request import SETTINGS, Number, effective
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
-from ui import i18n, settings, sizes, status
+from ui import form, i18n, status
 from ui.events import AT_ONCE
-from ui.settings import Fields
+from ui.form import ON_PAGE, Fields
 from ui.styles import NONE, Style
 
-Value = TypeVar("Value")
-
-_NAMES = ("prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed", "several")
-_NAMES += ("guidance_until", "variation_strength", "variation_seed", "size")
+_NAMES = ("prompt", "negative_prompt", "style", *(each.link for each in ON_PAGE), "several", "size")
 
 
 def to_query(fields: Fields) -> str:
     """Return the query of a link, with its `?`; it has no seed if the seed is to be random."""
+    numbers = effective({each.name: getattr(fields, each.link) for each in ON_PAGE})
     values = {
         "prompt": fields.prompt,
         "negative_prompt": fields.negative_prompt,
         "style": "" if fields.style == NONE else fields.style,
-        "guidance_scale": _short(fields.guidance_scale),
-        "steps": str(fields.steps),
-        "seed": "" if fields.randomise else str(fields.seed),
+        **{SETTINGS[name].link: _short(value) for name, value in numbers.items()},
         "several": "1" if fields.several else "",
-        "guidance_until": "" if fields.guidance_until == 1 else _short(fields.guidance_until),
         "size": fields.size,
     }
-    if fields.variation_strength > 0:
-        values["variation_strength"] = _short(fields.variation_strength)
-        values["variation_seed"] = str(fields.variation_seed)
+    if fields.randomise:
+        del values["seed"]
     given = {name: value for name, value in values.items() if value}
     return "?" + urlencode(given, quote_via=quote, errors="replace")
 
 
 def _short(value: float) -> str:
-    return repr(float(value)).removesuffix(".0")
+    return repr(value).removesuffix(".0")
 
 
 def from_query(
@@ -61,17 +56,18 @@ def from_query(
         return None
     notes: list[str] = []
 
-    def number(name: str, kind: Callable[[str], Value]) -> Value | None:
-        text = given.get(name)
+    def number(setting: Number) -> float | None:
+        text = given.get(setting.link)
         if text is None:
             return None
         try:
-            value = kind(text)
+            value = setting.kind(text)
             if value == value:  # NaN does not equal itself
                 return value
         except ValueError:
             pass
-        notes.append(i18n.translate(Message(Code.NOT_A_NUMBER, {"field": name, "value": text})))
+        params = {"field": setting.name, "value": text}
+        notes.append(i18n.translate(Message(Code.NOT_A_NUMBER, params)))
         return None
 
     def one_of(name: str, known: list[str]) -> str:
@@ -82,28 +78,17 @@ def from_query(
         notes.append(i18n.translate(Message(Code.UNKNOWN_CHOICE, params)))
         return known[0]
 
-    fields, differences = settings.as_fields(
-        Settings(
-            prompt=given.get("prompt", ""),
-            negative_prompt=given.get("negative_prompt", ""),
-            seed=number("seed", int),
-            num_inference_steps=number("steps", int),
-            guidance_scale=number("guidance_scale", float),
-            width=None,
-            height=None,
-            model=None,
-            revision=None,
-            guidance_until=number("guidance_until", float),
-            variation_seed=number("variation_seed", int),
-            variation_strength=number("variation_strength", float),
-        ),
-        model,
+    found = Settings(
+        prompt=given.get("prompt", ""),
+        negative_prompt=given.get("negative_prompt", ""),
+        **{setting.name: number(setting) for setting in ON_PAGE},
     )
+    fields, differences = form.as_fields(found, model)
     style = one_of("style", list(styles))
     several = one_of("several", ["0", "1"]) == "1"
-    own, *_ = known = list(map(sizes.name, model.sizes))
+    own, *_ = known = list(map(form.size_name, model.sizes))
     size = one_of("size", known)
-    size = sizes.USUAL if size == own else size
+    size = form.USUAL if size == own else size
     return fields._replace(style=style, several=several, size=size), notes + differences
 
 
@@ -114,7 +99,7 @@ def layout() -> gr.HTML:
 
 def connect(
     page: gr.Blocks,
-    said: gr.HTML,
+    message: gr.HTML,
     fields: Sequence[Component],
     generator: Generator,
     styles: Mapping[str, Style],
@@ -126,12 +111,12 @@ def connect(
         if found is None:
             return (gr.skip(),) * (len(fields) + 1)
         values, notes = found
-        return *values, _said(notes)
+        return *values, _message(notes)
 
-    page.load(fill, None, [*fields, said], **AT_ONCE)
+    page.load(fill, None, [*fields, message], **AT_ONCE)
 
 
-def _said(notes: list[str]) -> str:
+def _message(notes: list[str]) -> str:
     if notes:
         return status.warning(" ".join([i18n.LINK_NOT_USED, *notes]))
     return status.note(i18n.TAKEN_OVER)

@@ -2,29 +2,26 @@
 
 import inspect
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
-from typing import NamedTuple
 
 import gradio as gr
 from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
-from ui import history, i18n, link, network, restore, sizes, status, style_pictures
+from ui import form, history, i18n, link, network, restore, status, style_pictures
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, hint_for, surprise
-from ui.generation import Drawing, Shown
+from ui.form import Form
+from ui.generation import Drawing, Update
 from ui.model_kind import Kind, kind_of
 from ui.pictures import embedding, picture_panel
 from ui.pictures.embedding import Embedding
 from ui.pictures.picture_panel import Panel
 from ui.restore import Restorer
-from ui.settings import MAX_GUIDANCE
-from ui.sizes import Sizes
-from ui.styles import NONE, styles_for
+from ui.styles import styles_for
 
 _LICENCES = {
     Kind.MINIATURE: ("Apache 2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
@@ -52,41 +49,37 @@ class Parts:
     prompt: gr.Textbox
     length: gr.HTML
     surprise: gr.Button
-    style: gr.Radio
-    several: gr.Checkbox
+    form: Form
     linked: gr.HTML
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
     network: gr.HTML
-    looks: gr.HTML
+    previews: gr.HTML
     gallery: gr.Gallery
     pictures: gr.State  # the `ui.pictures.saved.Picture`s in the gallery
     panel: Panel
     restorer: Restorer
     history: gr.HTML
     embedding: Embedding
-    seed: gr.Number
-    sizes: Sizes
-    settings: Sequence[Component]  # in the order of `Drawing.for_page`'s arguments
     request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
 
     @property
-    def shown(self) -> list[Component]:
-        """Return the components that a `ui.generation.Shown` updates, in its order."""
-        shown = Shown(
+    def updated(self) -> list[Component]:
+        """The components that a `ui.generation.Update` updates, in its order."""
+        update = Update(
             strip=self.strip,
-            looks=self.looks,
+            previews=self.previews,
             gallery=self.gallery,
             pictures=self.pictures,
             panel=self.panel.column,
-            seed=self.seed,
+            seed=self.form.parts["seed"],
             request_id=self.request,
             history=self.history,
             generate=self.generate,
             stop=self.stop,
         )
-        return list(shown)
+        return list(update)
 
 
 def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
@@ -132,7 +125,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
             away = network.layout()
             with gr.Column(elem_id="stage"):
-                looks = gr.HTML(status.EMPTY, elem_id="looks", padding=False)
+                previews = gr.HTML(status.EMPTY, elem_id="previews", padding=False)
                 gallery = gr.Gallery(
                     label=i18n.GALLERY,
                     show_label=False,
@@ -154,7 +147,9 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 elem_id="examples",
             )
             surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
-            advanced = _advanced(model, kind)
+            with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
+                fields = form.layout(model, styles_for(kind), prompt)
+                embed = embedding.layout()
             requests = history.layout()
             restorer = restore.layout()
     gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
@@ -162,95 +157,22 @@ def _layout(model: Model, kind: Kind) -> Parts:
         prompt=prompt,
         length=length,
         surprise=surprised,
-        style=advanced.style,
-        several=advanced.several,
+        form=fields,
         linked=linked,
         generate=generate,
         stop=stop,
         strip=strip,
         network=away,
-        looks=looks,
+        previews=previews,
         gallery=gallery,
         pictures=gr.State([]),
         panel=panel,
         restorer=restorer,
         history=requests,
-        embedding=Embedding(advanced.embed, embedding.kept()),
-        seed=advanced.seed,
-        sizes=advanced.sizes,
-        settings=[prompt, *advanced.settings],
+        embedding=Embedding(embed, embedding.kept()),
         # The secret is a constant, so that a page opened after a restart can read the kept value.
         request=gr.BrowserState(storage_key=STORAGE_KEY, secret=STORAGE_KEY),
     )
-
-
-class Advanced(NamedTuple):
-    """The components of all settings but the prompt.
-
-    `settings` holds all of them, in the order of `Drawing.for_page`'s arguments.
-    """
-
-    style: gr.Radio
-    seed: gr.Number
-    several: gr.Checkbox
-    sizes: Sizes
-    embed: gr.Checkbox
-    settings: Sequence[Component]
-
-
-def _advanced(model: Model, kind: Kind) -> Advanced:
-    with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
-        style = gr.Radio(
-            [(i18n.STYLES[name], name) for name in styles_for(kind)],
-            value=NONE,
-            label=i18n.STYLE,
-            elem_id="style",
-        )
-        offered = sizes.layout(model)
-        negative = gr.Textbox(
-            label=i18n.NEGATIVE,
-            info=i18n.NEGATIVE_INFO,
-            max_length=MAX_CHARACTERS,
-            elem_id="negative",
-        )
-        guidance = gr.Slider(
-            0,
-            MAX_GUIDANCE,
-            5,
-            step=0.5,
-            label=i18n.GUIDANCE,
-            info=i18n.GUIDANCE_INFO,
-            elem_id="guidance",
-        )
-        until = _share(1, i18n.GUIDANCE_UNTIL, i18n.GUIDANCE_UNTIL_INFO, "guidance-until")
-        steps = gr.Slider(
-            1,
-            model.max_inference_steps,
-            model.num_inference_steps,
-            step=1,
-            label=i18n.STEPS,
-            info=i18n.STEPS_INFO,
-            elem_id="steps",
-        )
-        seed = _seed(i18n.SEED, i18n.SEED_INFO, "seed")
-        randomise = gr.Checkbox(True, label=i18n.RANDOMISE, elem_id="randomise")
-        several = gr.Checkbox(False, label=i18n.SEVERAL, info=i18n.SEVERAL_INFO, elem_id="several")
-        strength = _share(
-            0, i18n.VARIATION_STRENGTH, i18n.VARIATION_STRENGTH_INFO, "variation-strength"
-        )
-        variation = _seed(i18n.VARIATION_SEED, i18n.VARIATION_SEED_INFO, "variation-seed")
-        embed = embedding.layout()
-    chosen = style, negative, guidance, steps, randomise, seed, several, until, strength, variation
-    return Advanced(style, seed, several, offered, embed, (*chosen, offered.choice))
-
-
-def _share(value: float, label: str, info: str, elem_id: str) -> gr.Slider:
-    return gr.Slider(0, 1, value, step=0.05, label=label, info=info, elem_id=elem_id)
-
-
-def _seed(label: str, info: str, elem_id: str) -> gr.Number:
-    # Gradio checks no bounds here, so that the strip can report a number out of bounds.
-    return gr.Number(0, precision=0, label=label, info=info, elem_id=elem_id)
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
@@ -267,68 +189,70 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     # With one line Enter sends; with several it begins a new line. Only the browser handles this
     # event, so that it applies to the very next key.
-    parts.several.change(
+    several = parts.form.parts["several"]
+    several.change(
         None,
-        parts.several,
+        several,
         parts.prompt,
         js="(several) => ({ __type__: 'update', lines: several ? 4 : 1 })",
         **AT_ONCE,
     )
+    measured = [parts.prompt, parts.form.parts["style"], several]
     sent = gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
-        [*parts.settings, parts.embedding.kept],
-        parts.shown,
+        [parts.embedding.kept, *parts.form.inputs],
+        parts.updated,
         **IN_THE_STRIP,
     )
     gr.on(
-        [each.change for each in (parts.prompt, parts.style, parts.several)],
+        [each.change for each in measured],
         drawing.length,
-        [parts.prompt, parts.style, parts.several],
+        measured,
         parts.length,
         trigger_mode="always_last",
         **AT_ONCE,
     )
     parts.surprise.click(lambda: surprise(kind, Random()), None, parts.prompt, **AT_ONCE)
-    restore.connect(parts.restorer, parts.settings, parts.strip, generator)
+    restore.connect(parts.restorer, parts.form.inputs, parts.strip, generator)
     new_seed = picture_panel.connect(
         parts.panel,
         parts.gallery,
         parts.pictures,
-        parts.settings,
+        parts.form.inputs,
         parts.embedding.kept,
         parts.strip,
         generator,
     )
     sent_anew = new_seed.then(
         drawing.for_page,
-        [*parts.settings, parts.embedding.kept],
-        parts.shown,
+        [parts.embedding.kept, *parts.form.inputs],
+        parts.updated,
         **IN_THE_STRIP,
     )
     varied = parts.panel.variations.click(
         drawing.variations,
         [parts.panel.picture, parts.panel.strength, parts.embedding.kept],
-        parts.shown,
+        parts.updated,
         **IN_THE_STRIP,
     )
-    link.connect(page, parts.linked, parts.settings, generator, styles_for(kind))
+    link.connect(page, parts.linked, parts.form.inputs, generator, styles_for(kind))
     brought_back = history.connect(
         parts.history,
         parts.gallery,
         parts.panel.column,
         parts.strip,
-        parts.settings,
+        parts.form.inputs,
         drawing.again,
         parts.embedding.kept,
-        parts.shown,
+        parts.updated,
         generator,
         styles_for(kind),
     )
-    sizes.connect(page, parts.sizes, generator)
+    form.connect(page, parts.form, generator)
     newest = [parts.request, parts.embedding.kept]
-    found = page.load(drawing.again, newest, parts.shown, **IN_THE_STRIP)
-    resumed = network.connect(parts.network, drawing.resume, newest, parts.shown)
+    found = page.load(drawing.again, newest, parts.updated, **IN_THE_STRIP)
+    resumed = network.connect(parts.network, drawing.resume, newest, parts.updated)
     for drawn in (sent, sent_anew, varied, brought_back, found, resumed):
         # Gradio ignores a press of Generate until the previous run has ended: show it only then.
         buttons = [parts.generate, parts.stop]
@@ -343,9 +267,9 @@ def _header(model: Model, kind: Kind) -> str:
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in untranslated}
     names |= i18n.CONTROLS
     pictures = style_pictures.addresses(kind)
-    told = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
-    title, line, told = map(escape, (i18n.title(model), i18n.model_line(model, kind), told))
-    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{told}">{title}</h1><p>{line}</p>'
+    data = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
+    title, line, data = map(escape, (i18n.title(model), i18n.model_line(model, kind), data))
+    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}">{title}</h1><p>{line}</p>'
 
 
 def _footer(model: Model, kind: Kind) -> str:

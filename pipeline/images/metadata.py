@@ -18,10 +18,10 @@ import re
 import stat
 import unicodedata
 import uuid
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, make_dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -31,8 +31,7 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import image_text
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
-
-Number = TypeVar("Number", int, float)
+from pipeline.request import NUMBERS, Number
 
 # AUTOMATIC1111's names of the schedulers.
 SAMPLERS = {
@@ -56,60 +55,61 @@ _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _MAX_FIELDS = 1000  # read from a line; programs write fewer than 100
 _MAX_LINE = 2**18  # characters; matching takes up to 100 bytes for each
 _PLAIN_VALUE = re.compile(r"\w[\w .\-+/]*(?<! )")
+# Keys that come first, in AUTOMATIC1111's order.
+_FIRST = (
+    *("Steps", "Sampler", "CFG scale", "Guidance until", "Seed"),
+    *("Variation seed", "Variation seed strength"),
+)
+
+_Numbers: Any = make_dataclass(
+    "_Numbers",
+    [(setting.name, setting.kind | None, None) for setting in NUMBERS],
+    frozen=True,
+    kw_only=True,
+)
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(_Numbers):
     """The settings that a picture was made with; None where a picture's text does not say.
+
+    It has a field for each of `pipeline.request.NUMBERS`, beside those below. Seeds are the
+    picture's own, and a setting that changed nothing is None.
 
     Attributes:
         negative_prompt: the negative prompt, "" for none.
-        seed: this picture's own seed.
         width: in pixels.
         height: in pixels.
         model: a Hub id, or a folder's name.
         revision: the commit on the Hub.
         sampler: the scheduler's name in `SAMPLERS`, followed by " Karras" for Karras's sigmas.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
-        guidance_until: the share of the steps after which guidance ended; None if it did not end.
-        variation_seed: this picture's own variation seed; None if it is not a variation.
-        variation_strength: how far the noise of `seed` is turned towards that of `variation_seed`,
-            0..1.
     """
 
     prompt: str
-    negative_prompt: str
-    seed: int | None
-    num_inference_steps: int | None
-    guidance_scale: float | None
-    width: int | None
-    height: int | None
-    model: str | None
-    revision: str | None
+    negative_prompt: str = ""
+    _: KW_ONLY
+    width: int | None = None
+    height: int | None = None
+    model: str | None = None
+    revision: str | None = None
     sampler: str | None = None
     safety_checker: str | None = None
-    guidance_until: float | None = None
-    variation_seed: int | None = None
-    variation_strength: float | None = None
 
 
 def to_text(settings: Settings) -> str:
     """Return the settings as text, from which `from_text` reads equal settings."""
     s = settings
-    fields = {
-        "Steps": s.num_inference_steps,
+    numbers = {setting.key: _value(setting, s) for setting in NUMBERS}
+    others = {
         "Sampler": s.sampler,
-        "CFG scale": None if s.guidance_scale is None else float(s.guidance_scale),
-        "Guidance until": s.guidance_until,
-        "Seed": s.seed,
-        "Variation seed": s.variation_seed,
-        "Variation seed strength": s.variation_strength,
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
         "Model revision": s.revision,
         "Safety checker": s.safety_checker,
         "Version": PROGRAM,
     }
+    fields = dict.fromkeys(_FIRST) | numbers | others
     last = ", ".join(
         f"{key}: {_quote(value)}" for key, value in fields.items() if value is not None
     )
@@ -144,18 +144,13 @@ def from_text(text: str) -> Settings:
     return Settings(
         prompt=fields.get("Prompt", prompt),
         negative_prompt=fields.get(NEGATIVE.rstrip(":"), negative_prompt),
-        seed=_number(fields, "Seed", int),
-        num_inference_steps=_number(fields, "Steps", int),
-        guidance_scale=_number(fields, "CFG scale", float),
+        **{setting.name: _number(fields, setting) for setting in NUMBERS},
         width=width,
         height=height,
         model=fields.get("Model"),
         revision=fields.get("Model revision"),
         sampler=fields.get("Sampler"),
         safety_checker=fields.get("Safety checker"),
-        guidance_until=_number(fields, "Guidance until", float),
-        variation_seed=_number(fields, "Variation seed", int),
-        variation_strength=_number(fields, "Variation seed strength", float),
     )
 
 
@@ -294,15 +289,20 @@ def _unquote(value: str) -> str:
         return value
 
 
-def _number(fields: dict[str, str], key: str, kind: type[Number]) -> Number | None:
-    value = fields.get(key)
+def _value(setting: Number, settings: Settings) -> float | None:
+    value = getattr(settings, setting.name)
+    return None if value is None else setting.kind(value)
+
+
+def _number(fields: dict[str, str], setting: Number) -> float | None:
+    value = fields.get(setting.key)
     if value is None:
         return None
     try:
-        return kind(value)
+        return setting.kind(value)
     except ValueError:
-        kinds = {int: "a whole number", float: "a number"}
-        raise MetadataError(f"{key} is {value[:40]!r}; expected {kinds[kind]}") from None
+        right = f"expected {setting.noun}"
+        raise MetadataError(f"{setting.key} is {value[:40]!r}; {right}") from None
 
 
 def _size(value: str | None) -> tuple[int | None, int | None]:

@@ -6,7 +6,6 @@ import math
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.images.metadata import Settings
-from pipeline.request import picture_seeds
 from serving.generator import Done, Event, Image, Model, Preview, Step
 from serving.generators.client import BackendError
 from serving.requests.record import Record
@@ -39,12 +38,11 @@ def check(event: Event, record: Record, model: Model) -> None:
 def _check_image(image: Image, record: Record, wanted: int, model: Model) -> None:
     """Check that a picture is one of this request's."""
     request = record.request
-    seeds = picture_seeds(request.seed, wanted, request.variation_strength)
     if not (0 <= image.index < wanted and image.png.startswith(_PNG)):
         raise BackendError(f"sends an invalid picture {image.index}", "nonsense")
     if not _may_be_unblurred(image, record):
         raise BackendError("sends an unblurred picture that was not asked for", "nonsense")
-    if image.seed != seeds[image.index] or not _are_settings(image.settings):
+    if image.seed != request.of_picture(image.index)["seed"] or not _are_settings(image.settings):
         raise BackendError("sends a picture with a wrong seed or without settings", "nonsense")
     # An instance may be replaced between two health checks.
     drawn_with = image.settings["model"], image.settings["revision"]

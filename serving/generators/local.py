@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 from PIL import Image as Pillow
@@ -208,14 +209,7 @@ def _generate(
 
     try:
         return pipe.generate(
-            _for_all(request.prompt, pipe.images_per_request),
-            negative_prompt=_for_all(request.negative_prompt or "", pipe.images_per_request),
-            guidance_scale=request.guidance_scale,
-            num_inference_steps=request.num_inference_steps,
-            seed=request.seed,
-            guidance_until=request.guidance_until,
-            variation_seed=request.variation_seed,
-            variation_strength=request.variation_strength,
+            **_for_all(request.settings, pipe.images_per_request),
             width=request.size[0] if request.size else None,
             height=request.size[1] if request.size else None,
             on_step=on_step,
@@ -240,11 +234,12 @@ def _failed(request: Request, error: Exception) -> Error:
     return Error(ErrorKind.FAILED, Message(Code.FAILED))
 
 
-def _for_all(texts: str | tuple[str, ...], count: int) -> str | list[str]:
-    """Return one text for each picture that the pipeline draws; surplus ones repeat the last."""
-    if isinstance(texts, str):
-        return texts
-    return [*texts, *[texts[-1]] * (count - len(texts))]
+def _for_all(settings: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return settings with texts for all pictures that are drawn; surplus ones repeat the last."""
+    return {
+        name: [*value, *[value[-1]] * (count - len(value))] if isinstance(value, tuple) else value
+        for name, value in settings.items()
+    }
 
 
 async def _encoded(drawn: Result, wanted: int | None, unblurred: bool) -> list[Image]:

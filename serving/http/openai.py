@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError, to_json
 
 from pipeline.errors import MetadataError
 from pipeline.images import metadata
-from pipeline.request import picture_seeds
+from pipeline.request import SETTINGS, Seed
 from serving.generator import (
     Error,
     ErrorKind,
@@ -257,17 +257,16 @@ def _parts(request: Request, images: int, at_once: int) -> Iterator[Request]:
         if len(texts) != images:
             params = {"field": field, "count": len(texts), "images": images}
             raise RequestError(Message(Code.WRONG_COUNT, params), field=field)
-    seeds = picture_seeds(request.seed, images, request.variation_strength)
-    variation_seeds = picture_seeds(request.variation_seed, images)
+    seeds = [name for name, setting in SETTINGS.items() if isinstance(setting, Seed)]
     for first in range(0, images, at_once):
         part = slice(first, first + at_once)
+        values = request.of_picture(first)
         yield replace(
             request,
             id=new_id(),
-            images=len(seeds[part]),
-            seed=seeds[first],
-            variation_seed=variation_seeds[first],
+            images=min(at_once, images - first),
             previews=request.previews and first == 0,
+            **{name: values[name] for name in seeds},
             **{field: texts[part] for field, texts in each.items()},
         )
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from pipeline.request import MAX_GUIDANCE_SCALE, MAX_IMAGES, MAX_SEED
+from pipeline.request import MAX_IMAGES, SETTINGS, Number, Setting
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -23,7 +23,6 @@ from serving.generator import (
     Started,
     Step,
     new_id,
-    random_seed,
 )
 from serving.messages import Message, untranslated
 
@@ -48,32 +47,31 @@ Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_IMAGES)]
 
 
-class Body(BaseModel):
-    """Fields that all requests for pictures have; an unknown field is an error."""
+def _field(setting: Setting) -> tuple[Any, Any]:
+    """Return the type and the field of a setting in the body of a request."""
+    kind: Any = setting.kind if isinstance(setting, Number) else Texts
+    nullable = bool(setting.absent_note) or setting.default is None
+    limits: dict[str, Any] = {}
+    if isinstance(setting, Number):
+        limits = {"ge": setting.low, "le": setting.any_high or setting.high}
+    return kind | None if nullable else kind, Field(
+        None if nullable else setting.default,
+        description=f"{setting.description} {setting.absent_note}".strip(),
+        **limits,
+    )
+
+
+_FIELDS: Any = {name: _field(setting) for name, setting in SETTINGS.items()}
+_Settings: Any = create_model("_Settings", **_FIELDS)
+
+
+class Body(_Settings):
+    """Fields that all requests for pictures have; an unknown field is an error.
+
+    It has a field for each of `pipeline.request.SETTINGS`.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    prompt: Texts = Field(description="One for all pictures, or one for each.")
-    negative_prompt: Texts | None = Field(None, description="What they should not show.")
-    guidance_scale: float = Field(
-        5.0, ge=0, le=MAX_GUIDANCE_SCALE, description="How closely to follow the prompt."
-    )
-    num_inference_steps: int | None = Field(None, ge=1, le=1000, description="The server's own.")
-    seed: int | None = Field(
-        None, ge=0, le=MAX_SEED, description="Picture i is drawn from seed + i. Random if None."
-    )
-    guidance_until: float = Field(
-        1.0, ge=0, le=1, description="The share of the steps with guidance; less is quicker."
-    )
-    variation_strength: float = Field(
-        0.0, ge=0, le=1, description="Above 0: variations of the picture of `seed`, so far from it."
-    )
-    variation_seed: int | None = Field(
-        None,
-        ge=0,
-        le=MAX_SEED,
-        description="Variation i leans to variation_seed + i. Random if None.",
-    )
 
 
 class GenerateBody(Body):
@@ -103,19 +101,11 @@ class LengthBody(BaseModel):
 
 def to_request(body: Body, model: Model, *, visitor: str, address: str, **others: Any) -> Request:
     """Return the request of a body; a seed that is None is chosen at random."""
-    return Request(
-        prompt=_frozen(body.prompt),
-        negative_prompt=None if body.negative_prompt is None else _frozen(body.negative_prompt),
-        guidance_scale=body.guidance_scale,
-        num_inference_steps=body.num_inference_steps or model.num_inference_steps,
-        seed=random_seed() if body.seed is None else body.seed,
-        guidance_until=body.guidance_until,
-        variation_strength=body.variation_strength,
-        variation_seed=random_seed() if body.variation_seed is None else body.variation_seed,
-        visitor=visitor,
-        address=address,
-        **others,
-    )
+    values = {}
+    for name, setting in SETTINGS.items():
+        value = getattr(body, name)
+        values[name] = setting.absent_value(model) if value is None else _frozen(value)
+    return Request(**values, visitor=visitor, address=address, **others)
 
 
 def generate_fields(body: GenerateBody) -> dict[str, Any]:
@@ -199,5 +189,5 @@ def _encoded(file: bytes) -> str:
     return base64.b64encode(file).decode()
 
 
-def _frozen(texts: str | list[str]) -> str | tuple[str, ...]:
-    return texts if isinstance(texts, str) else tuple(texts)
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

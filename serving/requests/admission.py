@@ -1,8 +1,8 @@
 """Check of a request before it is queued, the same for the page and every API."""
 
-import math
+from collections.abc import Sequence
 
-from pipeline.request import MAX_GUIDANCE_SCALE, MAX_SEED
+from pipeline.request import faults
 from serving.generator import (
     MAX_CHARACTERS,
     ErrorKind,
@@ -26,17 +26,11 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
         _check_texts(field, getattr(request, field), images)
     if any(not text.strip() for text in _texts(request.prompt)):
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
-    for field, high in (
-        ("guidance_scale", MAX_GUIDANCE_SCALE),
-        ("guidance_until", 1),
-        ("variation_strength", 1),
-    ):
-        if not math.isfinite(value := getattr(request, field)):
-            raise _wrong(Code.NOT_A_NUMBER, field, value=str(value))
-        _check_range(field, value, 0, high)
-    _check_range("num_inference_steps", request.num_inference_steps, 1, model.max_inference_steps)
-    for field in ("seed", "variation_seed"):
-        _check_range(field, getattr(request, field), 0, MAX_SEED)
+    for fault in faults(request, model):
+        setting = fault.setting
+        value = fault.value if fault.code == Code.OUT_OF_RANGE else str(fault.value)
+        limits = {"low": setting.low, "high": setting.high}
+        raise _wrong(Code(fault.code), setting.name, value=value, **limits)
     if request.size not in (None, *model.sizes):
         value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
         coming = request.size in model.coming_sizes
@@ -47,11 +41,11 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
         raise RequestError(message, ErrorKind.BLOCKED, field="prompt")
 
 
-def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def _texts(value: str | Sequence[str] | None) -> Sequence[str]:
     return (value,) if isinstance(value, str) else value or ()
 
 
-def _check_texts(field: str, value: str | tuple[str, ...] | None, images: int) -> None:
+def _check_texts(field: str, value: str | Sequence[str] | None, images: int) -> None:
     if isinstance(value, tuple) and len(value) != images:
         raise _wrong(Code.WRONG_COUNT, field, count=len(value), images=images)
     longest = max(map(len, _texts(value)), default=0)

@@ -77,7 +77,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     page.get_by_role("button", name=i18n.USE_SETTINGS).click()
     expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
     expect(page.locator("#seed input")).to_have_value(second)
-    expect(page.get_by_label(i18n.RANDOMISE)).not_to_be_checked()
+    expect(page.get_by_label(i18n.SETTINGS["randomise"].label)).not_to_be_checked()
 
     page.locator("#steps input[type=number]").fill("2")
     page.get_by_role("button", name=i18n.NEW_SEED).click()
@@ -146,7 +146,16 @@ def test_a_picture_of_automatic1111_restores(page: Page):
 
 
 def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
-    made = Settings("<b>a yellow moon</b>", "", 41, 12, 3.5, 256, 256, "elsewhere", None)
+    made = Settings(
+        "<b>a yellow moon</b>",
+        "",
+        seed=41,
+        num_inference_steps=12,
+        guidance_scale=3.5,
+        width=256,
+        height=256,
+        model="elsewhere",
+    )
     picture = Image.new("RGB", (256, 256))
     metadata.attach(picture, made)
     metadata.save_png(picture, tmp_path / "made.png")
@@ -183,7 +192,16 @@ def drop(page: Page, where: str, name: str, content: bytes) -> None:
 
 
 def test_a_picture_can_be_dropped_anywhere(page: Page):
-    made = Settings("a yellow moon", "", 41, 12, 3.5, 8, 8, "elsewhere", None)
+    made = Settings(
+        "a yellow moon",
+        "",
+        seed=41,
+        num_inference_steps=12,
+        guidance_scale=3.5,
+        width=8,
+        height=8,
+        model="elsewhere",
+    )
     picture = Image.new("RGB", (8, 8))
     metadata.attach(picture, made)
     png = BytesIO()
@@ -247,7 +265,7 @@ def test_a_prompt_too_long_is_reported_while_typing(page: Page):
 
 def test_a_picture_for_each_line(page: Page):
     page.get_by_role("button", name=i18n.ADVANCED).click()
-    page.get_by_label(i18n.SEVERAL).check()
+    page.get_by_label(i18n.SETTINGS["several"].label).check()
     expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     page.locator("#steps input[type=number]").fill("2")
     page.locator("#prompt textarea").press_sequentially("a yellow moon\na red star")
@@ -353,7 +371,8 @@ def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: st
         for name in ("Schließen", "Vollbild", "Vorschaubild 4 von 4"):
             expect(gallery.get_by_role("button", name=name)).to_be_visible()
         for role in ("spinbutton", "slider"):
-            expect(page.locator("#steps").get_by_role(role, name=i18n.STEPS)).to_be_visible()
+            label = i18n.SETTINGS["num_inference_steps"].label
+            expect(page.locator("#steps").get_by_role(role, name=label)).to_be_visible()
         said += app.aria_snapshot()
         said += str(app.locator("[title]").evaluate_all("(all) => all.map(({ title }) => title)"))
         assert re.findall("|".join(english), said) == []
@@ -381,13 +400,13 @@ def test_stop(slow_page: Page):
     ask(page, PROMPT)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     expect(page.locator("#stop")).to_have_text(i18n.STOP)
-    looks = page.locator("#looks img")
-    expect(looks).to_have_count(4)
-    expect(looks.first).to_have_js_property("naturalWidth", 16)
+    previews = page.locator("#previews img")
+    expect(previews).to_have_count(4)
+    expect(previews.first).to_have_js_property("naturalWidth", 16)
     page.locator("#stop").click()
     expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(page.locator("#generate")).to_be_visible()
-    expect(looks).to_have_count(0)
+    expect(previews).to_have_count(0)
     expect(page.locator("#gallery .caption-label").first).to_contain_text("Unfinished: step")
     page.locator("#steps input[type=number]").fill("2")
     ask(page, PROMPT)
@@ -455,7 +474,7 @@ def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page
     ask(page, "a yellow moon")
     page.keyboard.press("ControlOrMeta+Enter")
     page.get_by_role("button", name=i18n.ADVANCED).click()
-    page.get_by_label(i18n.SEVERAL).check()
+    page.get_by_label(i18n.SETTINGS["several"].label).check()
     expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     page.locator("#prompt textarea").press("End")
     page.keyboard.press("Enter")
@@ -526,7 +545,7 @@ def test_a_spoilt_entry_of_the_history_costs_no_other(page: Page):
 
 def test_fixed_seed_gives_the_same_picture(page: Page):
     open_advanced(page)
-    page.get_by_label(i18n.RANDOMISE).uncheck()
+    page.get_by_label(i18n.SETTINGS["randomise"].label).uncheck()
     page.locator("#steps input[type=number]").fill("2")
     page.locator("#seed input").fill("41")
     first_picture = page.locator("#gallery img").first

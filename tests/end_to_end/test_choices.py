@@ -57,7 +57,7 @@ def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
 
 
 def test_variations_of_the_open_picture(page: Page):
-    seed = shown(page, i18n.SEED)
+    seed = shown(page, i18n.SETTINGS["seed"].label)
     page.locator("#strength input[type=number]").fill("0.5")
     page.get_by_role("button", name=i18n.VARIATIONS).click()
     expect(page.locator("#picked")).to_be_hidden()
@@ -67,11 +67,11 @@ def test_variations_of_the_open_picture(page: Page):
     assert len(set(captions.all_inner_texts())) == 4
 
     page.locator("#gallery .thumbnail-lg").last.click()
-    expect(page.locator("#picked-settings")).to_contain_text(i18n.VARIATION_SEED)
+    expect(page.locator("#picked-settings")).to_contain_text(i18n.SETTINGS["variation_seed"].label)
     drawn = pixels_of_the_open_picture(page)
-    assert shown(page, i18n.SEED) == seed
-    assert shown(page, i18n.VARIATION_STRENGTH) == "0.5"
-    variation = shown(page, i18n.VARIATION_SEED)
+    assert shown(page, i18n.SETTINGS["seed"].label) == seed
+    assert shown(page, i18n.SETTINGS["variation_strength"].label) == "0.5"
+    variation = shown(page, i18n.SETTINGS["variation_seed"].label)
     expect(page.locator("#variations")).to_be_hidden()
     page.get_by_role("button", name=i18n.USE_SETTINGS).click()
     expect(page.locator("#variation-seed input")).to_have_value(variation)
@@ -83,7 +83,7 @@ def test_variations_of_the_open_picture(page: Page):
     expect(page.locator("#picked")).to_be_hidden()
     wait_for_pictures(page)
     page.locator("#gallery .thumbnail-lg").first.click()
-    expect(page.locator("#picked-settings")).to_contain_text(i18n.VARIATION_SEED)
-    assert shown(page, i18n.VARIATION_SEED) == variation
+    expect(page.locator("#picked-settings")).to_contain_text(i18n.SETTINGS["variation_seed"].label)
+    assert shown(page, i18n.SETTINGS["variation_seed"].label) == variation
     # The picture's index among the four may change how a number is rounded.
     assert np.abs(pixels_of_the_open_picture(page) - drawn).max() <= 1

@@ -52,7 +52,7 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
         assert width_needed(other) == 390
         open_advanced(other)
         expect(other.locator("#seed input")).to_have_value(seed.inner_text())
-        expect(other.get_by_label(i18n.RANDOMISE)).not_to_be_checked()
+        expect(other.get_by_label(i18n.SETTINGS["randomise"].label)).not_to_be_checked()
         other.locator("#generate").click()
         wait_for_pictures(other)
         expect(other.locator("#linked p")).to_have_count(0)
@@ -70,7 +70,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
         expect(said).to_contain_text("Guidance scale: 99.0 is not possible here; 20 is used")
         open_advanced(page)
         expect(page.locator("#steps input[type=number]")).to_have_value("7")
-        expect(page.get_by_label(i18n.RANDOMISE)).to_be_checked()
+        expect(page.get_by_label(i18n.SETTINGS["randomise"].label)).to_be_checked()
 
 
 # --- a picture for each line ---
@@ -80,7 +80,7 @@ def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
     open_advanced(page)
     held: list[Route] = []  # holds back the server's answers
     page.route("**/gradio_api/**", lambda route: held.append(route))
-    page.get_by_label(i18n.SEVERAL).check()
+    page.get_by_label(i18n.SETTINGS["several"].label).check()
     page.locator("#prompt textarea").focus()
     expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     page.keyboard.type("a moon\na star")
@@ -118,7 +118,7 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     assert page.locator("#gallery .caption-label").all_inner_texts() == drawn
     open_advanced(page)
     expect(page.locator("#seed input")).to_have_value(drawn[0].split()[1].rstrip(":"))
-    expect(page.get_by_label(i18n.RANDOMISE)).not_to_be_checked()
+    expect(page.get_by_label(i18n.SETTINGS["randomise"].label)).not_to_be_checked()
 
     history.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
     expect(history).to_be_hidden()
@@ -213,7 +213,19 @@ def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, 
 def test_hostile_pictures_are_refused_or_shown_as_text(page: Page, tmp_path: Path):
     hostile = '<img src=x onerror="document.title = 1">'
     picture = Image.new("RGB", (8, 8))
-    metadata.attach(picture, Settings(hostile, hostile, 1, 2, 3.0, 8, 8, hostile, None))
+    metadata.attach(
+        picture,
+        Settings(
+            hostile,
+            hostile,
+            seed=1,
+            num_inference_steps=2,
+            guidance_scale=3.0,
+            width=8,
+            height=8,
+            model=hostile,
+        ),
+    )
     metadata.save_png(picture, tmp_path / "made.png")
     jpeg = metadata.converted((tmp_path / "made.png").read_bytes(), "JPEG")
     (tmp_path / "made.jpg").write_bytes(jpeg)
@@ -278,8 +290,11 @@ def test_a_slider_takes_what_is_next_to_it(page: Page):
 
 def test_a_seed_that_cannot_be_is_a_message(page: Page):
     open_advanced(page)
-    page.get_by_label(i18n.RANDOMISE).uncheck()
-    fields = ("#seed", i18n.SEED), ("#variation-seed", i18n.VARIATION_SEED)
+    page.get_by_label(i18n.SETTINGS["randomise"].label).uncheck()
+    fields = (
+        ("#seed", i18n.SETTINGS["seed"].label),
+        ("#variation-seed", i18n.SETTINGS["variation_seed"].label),
+    )
     for typed, (field, label) in product(("-1", "4294967296", "1e30"), fields):
         page.locator(f"{field} input").fill(typed)
         ask_after_a_refusal(page, PROMPT)

@@ -149,7 +149,7 @@ def expect_ready(page: Page, strip: str) -> None:
     """Expect the request's result in the status, and the page ready for the next request."""
     expect(page.locator("#status")).to_have_text(strip, timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#network")).to_have_text("")
-    expect(page.locator("#looks img")).to_have_count(0)
+    expect(page.locator("#previews img")).to_have_count(0)
     expect(page.locator("#generate")).to_be_visible()
     expect(page.locator("#stop")).to_be_hidden()
     expect(page.locator("#prompt textarea")).to_have_value(MEANWHILE)
@@ -410,7 +410,7 @@ def test_a_slow_network(browser: Browser, slow_line: Line, gate: Gate):
         ask(page, PROMPT)  # more steps than are drawn before the gate
         page.wait_for_function("document.querySelector('#status progress')?.value > 0")
         began = time.monotonic()
-        expect(page.locator("#looks img")).to_have_count(4)
+        expect(page.locator("#previews img")).to_have_count(4)
         with gate.open():
             wait_for_pictures(page)
         said = re.search(r"in ([\d.]+) s", page.locator("#status").inner_text())

@@ -20,6 +20,7 @@ import gradio as gr
 import pytest
 
 from pipeline.images.metadata import Settings
+from pipeline.request import NUMBERS
 from serving.generator import (
     Done,
     Error,
@@ -39,8 +40,8 @@ from serving.generator import (
 from serving.messages import Code, Message, untranslated
 from ui import form, generation, i18n, page, status
 from ui.examples import examples_for, surprise
-from ui.form import Visitor
-from ui.generation import Drawing, Shown
+from ui.form import Fields, Visitor
+from ui.generation import Drawing, Update
 from ui.model_kind import Kind, kind_of
 from ui.page import build_page
 from ui.pictures import embedding, files
@@ -76,7 +77,18 @@ OTHERS: dict[str, Any] = {
 def said_of(request: Request, seed: int) -> dict[str, str | int | float | None]:
     steps, guidance = request.num_inference_steps, request.guidance_scale
     prompt = str(request.prompt)
-    return asdict(Settings(prompt, "", seed, steps, guidance, 256, 256, "org/model", None))
+    return asdict(
+        Settings(
+            prompt,
+            "",
+            seed=seed,
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            width=256,
+            height=256,
+            model="org/model",
+        )
+    )
 
 
 class StandIn:
@@ -167,13 +179,13 @@ def test_what_a_program_calls_its_session_is_not_kept_at_any_length():
     assert Visitor.behind(sender) == Visitor("x" * 64, "::1")
 
 
-def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Shown]:
+def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Update]:
     """Return all updates that the page receives during one request."""
 
-    async def collect() -> list[Shown]:
+    async def collect() -> list[Update]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
         values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
-        return [update async for update in page(SENDER, **values)]
+        return [update async for update in page(SENDER, None, *Fields(**values))]
 
     return asyncio.run(collect())
 
@@ -398,17 +410,17 @@ def test_the_history_is_told_of_a_request_at_its_end_as_well(error: Error | None
 
 def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
     updates = shown(StandIn(), steps=2)
-    said = [update.looks for update in updates if update.looks != gr.skip()]
-    looks, cleared = said
-    assert re.findall('base64,([^"]+)', looks) == ["bG9vayAw", "bG9vayAx"]
-    assert f'aria-label="{i18n.PREVIEWS}"' in looks
+    said = [update.previews for update in updates if update.previews != gr.skip()]
+    previews, cleared = said
+    assert re.findall('base64,([^"]+)', previews) == ["bG9vayAw", "bG9vayAx"]
+    assert f'aria-label="{i18n.PREVIEWS}"' in previews
     assert cleared == status.EMPTY
-    assert updates[-1].looks == status.EMPTY
+    assert updates[-1].previews == status.EMPTY
 
 
 def test_what_was_there_stays_after_a_stop():
     update = shown(StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))), steps=3)[-1]
-    assert update.looks == status.EMPTY
+    assert update.previews == status.EMPTY
     assert [Path(path).read_bytes() for path, _ in update.gallery] == [b"look 0", b"look 1"]
     assert {caption for _, caption in update.gallery} == {"Unfinished: step 3 of 3"}
     assert update.pictures == []
@@ -505,7 +517,7 @@ def test_a_page_loaded_anew_finds_its_request_again():
     request_id = shown(stand_in)[0].request_id
     drawn = Drawing(stand_in, Kind.MINIATURE)
 
-    async def again(request_id: str | None) -> list[Shown]:
+    async def again(request_id: str | None) -> list[Update]:
         return [update async for update in drawn.again(request_id)]
 
     updates = asyncio.run(again(request_id))
@@ -517,7 +529,7 @@ def test_a_page_loaded_anew_finds_its_request_again():
 
 
 def test_where_nothing_was_asked_for_nothing_is_lost():
-    async def resumed() -> list[Shown]:
+    async def resumed() -> list[Update]:
         broken = gr.EventData(None, {"visitors": False})
         drawn = Drawing(StandIn(), Kind.MINIATURE)
         return [update async for update in drawn.resume(broken, None)]
@@ -528,7 +540,7 @@ def test_where_nothing_was_asked_for_nothing_is_lost():
 
 @pytest.mark.parametrize("nothing_to_find", [None, "forgotten"])
 def test_a_request_that_was_lost_with_the_connection_is_said_to_be(nothing_to_find: str | None):
-    async def resumed() -> list[Shown]:
+    async def resumed() -> list[Update]:
         drawn = Drawing(StandIn(), Kind.MINIATURE)
         broken = gr.EventData(None, {"visitors": True})
         return [update async for update in drawn.resume(broken, nothing_to_find)]
@@ -558,7 +570,7 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
 
     async def leave() -> None:
         updates = Drawing(stand_in, Kind.MINIATURE).for_page(
-            SENDER, **VALUES, **OTHERS, randomise=False
+            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False)
         )
         await anext(updates)
         await anext(updates)
@@ -591,10 +603,10 @@ def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPat
 
     async def leave() -> None:
         updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
-            SENDER, **VALUES, **OTHERS, randomise=False
+            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False)
         )
         told = [await anext(updates) for _ in range(5)]  # sent, queued, then pauses
-        assert told[-1] == Shown()
+        assert told[-1] == Update()
         await asyncio.wait_for(updates.aclose(), 30)
 
     asyncio.run(leave())
@@ -632,6 +644,11 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
         *("prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed"),
         *("guidance_until", "variation_strength", "variation_seed", "size"),
     ]
+    for setting in NUMBERS:
+        parameter = generate["parameters"][names.index(setting.link)]
+        default = None if setting.absent_note else setting.default
+        assert parameter["parameter_default"] == default
+        assert f"\n    {setting.link}: {setting.help}" in generate["description"]
     assert page._queue.default_concurrency_limit is None
     assert {fn.concurrency_limit for fn in page.fns.values()} == {"default"}
 
@@ -654,9 +671,18 @@ def test_sizes_by_name():
 
 def test_variations_of_a_picture():
     stand_in = StandIn()
-    made = Settings("a star", "dull", 7, 10, 4.0, 256, 256, "org/model", None)
+    made = Settings(
+        "a star",
+        "dull",
+        seed=7,
+        num_inference_steps=10,
+        guidance_scale=4.0,
+        width=256,
+        height=256,
+        model="org/model",
+    )
 
-    async def collect(chosen: Settings | None) -> list[Shown]:
+    async def collect(chosen: Settings | None) -> list[Update]:
         drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, chosen, 0.3)
         return [update async for update in drawn]
 

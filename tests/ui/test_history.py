@@ -5,18 +5,40 @@ from pathlib import Path
 import pytest
 
 from ui import history
-from ui.settings import Fields
+from ui.form import Fields
 from ui.styles import NONE
 
 
 def test_a_request_is_recorded_as_a_link_and_a_line():
-    told = history.asked("an id", Fields("a star", NONE, "", 5.0, 25, False, 7))
+    told = history.asked(
+        "an id",
+        Fields(
+            prompt="a star",
+            style=NONE,
+            negative_prompt="",
+            guidance_scale=5.0,
+            steps=25,
+            randomise=False,
+            seed=7,
+        ),
+    )
     assert told == {
         "id": "an id",
         "link": "?prompt=a%20star&guidance_scale=5&steps=25&seed=7",
         "said": "Seed 7 · Steps 25 · Guidance scale 5",
     }
-    styled = history.asked("an id", Fields("a star", "Anime", "", 5.0, 25, False, 7))
+    styled = history.asked(
+        "an id",
+        Fields(
+            prompt="a star",
+            style="Anime",
+            negative_prompt="",
+            guidance_scale=5.0,
+            steps=25,
+            randomise=False,
+            seed=7,
+        ),
+    )
     assert styled["said"].startswith("Anime · Seed 7")
 
 

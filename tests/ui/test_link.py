@@ -8,15 +8,17 @@ import pytest
 
 from serving.generator import Model
 from ui import i18n, link
+from ui.form import Fields
 from ui.model_kind import Kind
-from ui.settings import Fields
 from ui.styles import NONE, styles_for
 
 MODEL = Model(
     "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
 )
 STYLES = styles_for(Kind.SDXL)
-USUAL = Fields("", NONE, "", 5.0, 25, True, 0)
+USUAL = Fields(
+    prompt="", style=NONE, negative_prompt="", guidance_scale=5.0, steps=25, randomise=True, seed=0
+)
 
 
 def read(query: str) -> tuple[Fields, list[str]]:
@@ -28,10 +30,47 @@ def read(query: str) -> tuple[Fields, list[str]]:
 @pytest.mark.parametrize(
     "fields",
     [
-        Fields("a star", "Watercolour", "dull & grey", 7.25, 30, False, 2**32 - 1),
-        Fields("a", NONE, "", 5.0, 25, False, 7, False, 0.5, 0.25, 9),
-        Fields("one\ntwo", NONE, "", 0.0, 1, False, 0, several=True),
-        Fields('<b>"100 %" = 星 + 😀?#&amp;', NONE, "", 1 / 3, 50, True, 0),
+        Fields(
+            prompt="a star",
+            style="Watercolour",
+            negative_prompt="dull & grey",
+            guidance_scale=7.25,
+            steps=30,
+            randomise=False,
+            seed=2**32 - 1,
+        ),
+        Fields(
+            prompt="a",
+            style=NONE,
+            negative_prompt="",
+            guidance_scale=5.0,
+            steps=25,
+            randomise=False,
+            seed=7,
+            several=False,
+            guidance_until=0.5,
+            variation_strength=0.25,
+            variation_seed=9,
+        ),
+        Fields(
+            prompt="one\ntwo",
+            style=NONE,
+            negative_prompt="",
+            guidance_scale=0.0,
+            steps=1,
+            randomise=False,
+            seed=0,
+            several=True,
+        ),
+        Fields(
+            prompt='<b>"100 %" = 星 + 😀?#&amp;',
+            style=NONE,
+            negative_prompt="",
+            guidance_scale=1 / 3,
+            steps=50,
+            randomise=True,
+            seed=0,
+        ),
     ],
 )
 def test_what_a_link_carries_comes_back(fields: Fields):
@@ -39,7 +78,17 @@ def test_what_a_link_carries_comes_back(fields: Fields):
 
 
 def test_a_link_is_short_and_can_be_read():
-    query = link.to_query(Fields("a red star", NONE, "", 5.0, 25, False, 7))
+    query = link.to_query(
+        Fields(
+            prompt="a red star",
+            style=NONE,
+            negative_prompt="",
+            guidance_scale=5.0,
+            steps=25,
+            randomise=False,
+            seed=7,
+        )
+    )
     assert query == "?prompt=a%20red%20star&guidance_scale=5&steps=25&seed=7"
 
 
@@ -76,9 +125,9 @@ def test_what_cannot_be_used_is_said(query: str, changes: dict[str, Any], said: 
 
 
 def test_what_is_said_is_text():
-    assert "<b>" not in link._said(["Style: <b>"])
-    assert i18n.LINK_NOT_USED in link._said(["Style: x"])
-    assert i18n.TAKEN_OVER in link._said([])
+    assert "<b>" not in link._message(["Style: <b>"])
+    assert i18n.LINK_NOT_USED in link._message(["Style: x"])
+    assert i18n.TAKEN_OVER in link._message([])
 
 
 def test_a_size_in_a_link():

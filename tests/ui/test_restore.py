@@ -20,11 +20,21 @@ from pipeline import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
 from tests.ui.test_generation import MODEL, StandIn
-from ui import i18n, restore, settings
+from ui import form, i18n, restore
 from ui.mount import mount
 from ui.restore import RestoreError
 
-MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 8, 8, "org/model", None, "Euler")
+MADE_HERE = Settings(
+    "a star",
+    "dull",
+    seed=7,
+    num_inference_steps=30,
+    guidance_scale=6.5,
+    width=8,
+    height=8,
+    model="org/model",
+    sampler="Euler",
+)
 
 
 @pytest.fixture
@@ -277,7 +287,7 @@ def test_long_texts_are_cut_where_they_enter(upload: Path, field: str):
     text = metadata.to_text(replace(MADE_HERE, **{field: "x" * 900_000}))
     for found in (restore.from_picture(picture(upload, text)), restore.from_text(text)):
         assert len(getattr(found, field)) == MAX_CHARACTERS + 1
-        fields, notes = settings.as_fields(found, MODEL)
+        fields, notes = form.as_fields(found, MODEL)
         assert max(len(fields.prompt), len(fields.negative_prompt)) <= MAX_CHARACTERS
         assert (i18n.shortened(MAX_CHARACTERS) in notes) == (field != "model")
     shown, _, chosen = restore._of_text(text)

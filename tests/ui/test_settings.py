@@ -7,41 +7,75 @@ import pytest
 from pipeline import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import Model
-from ui import i18n, settings
+from ui import form, i18n, settings
+from ui.form import Fields
 from ui.styles import NONE
 
 MODEL = Model(
     "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
 )
-MADE_HERE = Settings("a star", "dull", 7, 30, 6.5, 256, 256, "org/model", None, "Euler")
+MADE_HERE = Settings(
+    "a star",
+    "dull",
+    seed=7,
+    num_inference_steps=30,
+    guidance_scale=6.5,
+    width=256,
+    height=256,
+    model="org/model",
+    sampler="Euler",
+)
 
 
 def test_what_was_made_here_goes_back_as_it_was():
-    fields, notes = settings.as_fields(MADE_HERE, MODEL)
-    assert fields == ("a star", NONE, "dull", 6.5, 30, False, 7, False, 1.0, 0.0, 0, "")
+    fields, notes = form.as_fields(MADE_HERE, MODEL)
+    assert fields == Fields(
+        prompt="a star",
+        negative_prompt="dull",
+        guidance_scale=6.5,
+        steps=30,
+        randomise=False,
+        seed=7,
+    )
     assert notes == []
 
 
 def test_a_variation_goes_back_as_it_was():
     varied = replace(MADE_HERE, guidance_until=0.4, variation_strength=0.3, variation_seed=9)
-    fields, notes = settings.as_fields(varied, MODEL)
-    assert fields[-4:] == (0.4, 0.3, 9, "")
+    fields, notes = form.as_fields(varied, MODEL)
+    assert (fields.guidance_until, fields.variation_strength, fields.variation_seed) == (
+        0.4,
+        0.3,
+        9,
+    )
     assert notes == []
 
 
 def test_what_a_picture_does_not_say_is_the_pages_own():
-    silent = Settings("a star", "", None, None, None, None, None, None, None)
-    fields, notes = settings.as_fields(silent, MODEL)
-    assert fields == ("a star", NONE, "", 5.0, 25, True, 0, False, 1.0, 0.0, 0, "")
+    silent = Settings("a star", "")
+    fields, notes = form.as_fields(silent, MODEL)
+    assert fields == Fields(
+        prompt="a star",
+        style=NONE,
+        guidance_scale=5.0,
+        steps=25,
+        randomise=True,
+        seed=0,
+        several=False,
+        guidance_until=1.0,
+        variation_strength=0.0,
+        variation_seed=0,
+        size="",
+    )
     assert notes == []
 
 
 def test_a_size_that_there_is_goes_back_as_it_was():
     model = replace(MODEL, more_sizes=((384, 256),))
     wide = replace(MADE_HERE, width=384)
-    fields, notes = settings.as_fields(wide, model)
+    fields, notes = form.as_fields(wide, model)
     assert (fields.size, notes) == ("384x256", [])
-    _, (note,) = settings.as_fields(replace(wide, width=512), model)
+    _, (note,) = form.as_fields(replace(wide, width=512), model)
     assert "512 × 256 pixels; here pictures have 256 × 256 or 384 × 256." in note
 
 
@@ -68,14 +102,14 @@ def test_a_size_that_there_is_goes_back_as_it_was():
     ],
 )
 def test_what_is_not_possible_here_is_said(changes: dict, field: str, value: object, said: str):
-    fields, notes = settings.as_fields(replace(MADE_HERE, **changes), MODEL)
+    fields, notes = form.as_fields(replace(MADE_HERE, **changes), MODEL)
     assert getattr(fields, field) == value
     assert len(notes) == 1
     assert said in notes[0]
 
 
 def test_no_number_is_the_pages_own():
-    fields, notes = settings.as_fields(replace(MADE_HERE, guidance_scale=float("nan")), MODEL)
+    fields, notes = form.as_fields(replace(MADE_HERE, guidance_scale=float("nan")), MODEL)
     assert (fields.guidance_scale, notes) == (5.0, [])
 
 
@@ -85,7 +119,7 @@ def test_shown_as_text_and_copied_whole():
     assert "<img" not in shown
     assert "<b>" not in shown
     assert "&lt;b&gt;model&lt;/b&gt;" in shown
-    assert f"<dt>{i18n.SIZE}</dt><dd>256 × 256</dd>" in shown
+    assert f"<dt>{i18n.SETTINGS['size'].label}</dt><dd>256 × 256</dd>" in shown
     assert "Negative prompt: dull" in shown  # in the text to copy
     assert metadata.from_text(metadata.to_text(hostile)) == hostile
 
@@ -105,12 +139,12 @@ def test_numbers_are_shown_as_the_visitor_writes_them(language: str, guidance: s
     with i18n.speaking(language):
         named = replace(MADE_HERE, prompt="7.5 stars", guidance_scale=7.5, model="sdxl-1.0")
         shown = dict(settings.described(named))
-        assert shown[i18n.GUIDANCE] == guidance
-        assert shown[i18n.PROMPT] == "7.5 stars"
-        assert shown[i18n.SETTINGS["model"]] == "sdxl-1.0"
+        assert shown[i18n.SETTINGS["guidance_scale"].label] == guidance
+        assert shown[i18n.SETTINGS["prompt"].label] == "7.5 stars"
+        assert shown[i18n.SETTINGS["model"].label] == "sdxl-1.0"
         assert f"<dd>{guidance}</dd>" in settings.as_html(named)
 
 
 def test_nothing_is_shown_that_a_picture_does_not_say():
-    silent = Settings("a star", "", None, None, None, None, None, None, None)
-    assert settings.described(silent) == [(i18n.PROMPT, "a star")]
+    silent = Settings("a star", "")
+    assert settings.described(silent) == [(i18n.SETTINGS["prompt"].label, "a star")]

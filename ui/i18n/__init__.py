@@ -1,6 +1,6 @@
 """The page's texts, in the language of the visitor whose event is being answered.
 
-Each language is a module, and all have the same names: `i18n.PROMPT`, `i18n.progress(...)`. The
+Each language is a module, and all have the same names: `i18n.GENERATE`, `i18n.progress(...)`. The
 language is the first one that the visitor's browser asks for, which Gradio uses for its own texts
 as well. It is English if there is no module for that language, or no visitor.
 """
@@ -18,23 +18,6 @@ from ui.i18n.numbers import size as size
 
 LANGUAGES: dict[str, ModuleType] = {"en": en, "de": de, "es": es, "fr": fr}
 _ENGLISH = "en"
-
-# The texts that name the fields of a request on the page.
-_LABELS = {
-    "prompt": "PROMPT",
-    "negative_prompt": "NEGATIVE",
-    "style": "STYLE",
-    "several": "SEVERAL",
-    "guidance_scale": "GUIDANCE",
-    "guidance_until": "GUIDANCE_UNTIL",
-    "num_inference_steps": "STEPS",
-    "steps": "STEPS",
-    "seed": "SEED",
-    "variation_seed": "VARIATION_SEED",
-    "variation_strength": "VARIATION_STRENGTH",
-    "images": "GALLERY",
-    "size": "SIZE",
-}
 
 _speaking: ContextVar[str | None] = ContextVar("speaking", default=None)
 
@@ -92,8 +75,8 @@ def translate_for(message: Message, accept_language: str) -> str:
 
 def label(field: str) -> str:
     """Return the page's label of a request's field; a field without one keeps its name."""
-    name = _LABELS.get(field)
-    return getattr(LANGUAGES[language()], name) if name else field
+    words = LANGUAGES[language()].SETTINGS.get(field)
+    return words.label if words else field
 
 
 if TYPE_CHECKING:

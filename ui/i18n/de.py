@@ -3,6 +3,7 @@
 from serving.generator import Model
 from serving.messages import Code, concise, is_soon, short
 from ui.i18n.numbers import comma, duration, hardware, size, with_comma
+from ui.i18n.words import Words
 from ui.model_kind import Kind
 
 LANGUAGE = "de"
@@ -19,14 +20,11 @@ LIMITS = (
 LICENCE = "Lizenz des Modells"
 OWN_LICENCE = "Die Lizenz steht auf der Seite des Modells."
 
-PROMPT = "Beschreibung"
 PROMPT_LABEL = "Was möchten Sie sehen? (auf Englisch)"
 GENERATE = "Zeichnen"
 STOP = "Stopp"
 EXAMPLES = "Beispiele"
 SURPRISE = "Überraschen Sie mich"
-SEVERAL = "Ein Bild pro Zeile"
-SEVERAL_INFO = "Jede Zeile der Beschreibung ergibt ein eigenes Bild."
 EMBED = "Einstellungen in den Bilddateien speichern"
 EMBED_INFO = "Wer eine Datei hat, kann sie lesen."
 GALLERY = "Bilder"
@@ -43,7 +41,6 @@ CONTROLS = {
 }
 
 ADVANCED = "Weitere Einstellungen"
-STYLE = "Stil"
 STYLES = {
     "(none)": "(ohne)",
     "Photograph": "Fotografie",
@@ -67,25 +64,6 @@ STYLES = {
     "Candy": "Bonbon",
     "Night": "Nacht",
 }
-NEGATIVE = "Unerwünschtes"
-NEGATIVE_INFO = "Was die Bilder nicht zeigen sollen."
-GUIDANCE = "Texttreue"
-GUIDANCE_INFO = "Wie genau die Bilder der Beschreibung folgen."
-GUIDANCE_UNTIL = "Texttreue bis"
-GUIDANCE_UNTIL_INFO = (
-    "Anteil der Schritte mit Texttreue. Weniger ist schneller, folgt der Beschreibung aber weniger."
-)
-STEPS = "Schritte"
-STEPS_INFO = "Mehr Schritte ergeben mehr Einzelheiten und dauern länger."
-SEED = "Seed"
-SEED_INFO = "Gleicher Seed und gleiche Einstellungen ergeben gleiche Bilder."
-RANDOMISE = "Jedes Mal ein neuer Seed"
-VARIATION_STRENGTH = "Stärke der Variation"
-VARIATION_STRENGTH_INFO = (
-    "Über 0 entstehen Variationen des Bildes zum Seed; höhere Werte weichen stärker ab."
-)
-VARIATION_SEED = "Seed der Variation"
-VARIATION_SEED_INFO = "Bestimmt die Variation, wenn deren Stärke über 0 liegt."
 
 COPY_SETTINGS = "Einstellungen kopieren"
 COPY_LINK = "Link kopieren"
@@ -103,18 +81,32 @@ HIDE_AGAIN = "Wieder ausblenden"
 TAKEN_OVER = "Die Einstellungen sind eingetragen. Drücken Sie „Zeichnen“, um sie zu verwenden."
 LINK_NOT_USED = "Teile des Links lassen sich nicht verwenden."
 SETTINGS = {
-    "prompt": PROMPT,
-    "negative_prompt": NEGATIVE,
-    "seed": SEED,
-    "variation_seed": VARIATION_SEED,
-    "variation_strength": VARIATION_STRENGTH,
-    "num_inference_steps": STEPS,
-    "guidance_scale": GUIDANCE,
-    "guidance_until": GUIDANCE_UNTIL,
-    "sampler": "Verfahren",
-    "model": "Modell",
+    "prompt": Words("Beschreibung"),
+    "negative_prompt": Words("Unerwünschtes", "Was die Bilder nicht zeigen sollen."),
+    "seed": Words("Seed", "Gleicher Seed und gleiche Einstellungen ergeben gleiche Bilder."),
+    "variation_seed": Words(
+        "Seed der Variation", "Bestimmt die Variation, wenn deren Stärke über 0 liegt."
+    ),
+    "variation_strength": Words(
+        "Stärke der Variation",
+        "Über 0 entstehen Variationen des Bildes zum Seed; höhere Werte weichen stärker ab.",
+    ),
+    "num_inference_steps": Words(
+        "Schritte", "Mehr Schritte ergeben mehr Einzelheiten und dauern länger."
+    ),
+    "guidance_scale": Words("Texttreue", "Wie genau die Bilder der Beschreibung folgen."),
+    "guidance_until": Words(
+        "Texttreue bis",
+        "Anteil der Schritte mit Texttreue. Weniger ist schneller, folgt der Beschreibung aber weniger.",
+    ),
+    "sampler": Words("Verfahren"),
+    "size": Words("Größe"),
+    "model": Words("Modell"),
+    "style": Words("Stil"),
+    "several": Words("Ein Bild pro Zeile", "Jede Zeile der Beschreibung ergibt ein eigenes Bild."),
+    "randomise": Words("Jedes Mal ein neuer Seed"),
+    "images": Words(GALLERY),
 }
-SIZE = "Größe"
 
 HISTORY = "Verlauf"
 HISTORY_INFO = "Nur in diesem Browser gespeichert."
@@ -291,13 +283,6 @@ def finished(pictures: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
     noun = "Bild" if pictures == 1 else "Bilder"
     return f"{pictures} {noun}" + ("" if seconds is None else f" in {comma(f'{seconds:.1f}')} s")
-
-
-def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
-    """Return a request's settings in one line; an empty style is left out."""
-    guidance = comma(f"{guidance_scale:g}")
-    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
-    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -4,6 +4,7 @@ from serving import messages
 from serving.generator import Model
 from serving.messages import Code, concise, is_soon, plain, short
 from ui.i18n.numbers import duration, hardware, size
+from ui.i18n.words import Words
 from ui.model_kind import Kind
 
 MINIATURE = "Bundled miniature"
@@ -20,14 +21,11 @@ OWN_LICENCE = "The model’s own page states its licence."
 
 LANGUAGE = "en"
 
-PROMPT = "Prompt"
 PROMPT_LABEL = "What would you like to see?"
 GENERATE = "Generate"
 STOP = "Stop"
 EXAMPLES = "Try one of these"
 SURPRISE = "Surprise me"
-SEVERAL = "One picture per line"
-SEVERAL_INFO = "Each line of the prompt becomes a picture of its own."
 EMBED = "Save settings in the picture files"
 EMBED_INFO = "Anyone who has a file can read them."
 GALLERY = "Pictures"
@@ -44,7 +42,6 @@ CONTROLS = {
 }
 
 ADVANCED = "Advanced"
-STYLE = "Style"
 STYLES = {
     "(none)": "(none)",
     "Photograph": "Photograph",
@@ -68,25 +65,6 @@ STYLES = {
     "Candy": "Candy",
     "Night": "Night",
 }
-NEGATIVE = "Negative prompt"
-NEGATIVE_INFO = "What the pictures should not show."
-GUIDANCE = "Guidance scale"
-GUIDANCE_INFO = "How closely the pictures follow the prompt."
-GUIDANCE_UNTIL = "Guidance until"
-GUIDANCE_UNTIL_INFO = (
-    "The share of the steps with guidance. Less is faster, but follows the prompt less."
-)
-STEPS = "Steps"
-STEPS_INFO = "More steps give more detail and take longer."
-SEED = "Seed"
-SEED_INFO = "The same seed and settings give the same pictures."
-RANDOMISE = "New seed every time"
-VARIATION_STRENGTH = "Variation strength"
-VARIATION_STRENGTH_INFO = (
-    "Above 0, the pictures are variations of the seed’s picture; higher values differ more."
-)
-VARIATION_SEED = "Variation seed"
-VARIATION_SEED_INFO = "Chooses the variation, if its strength is above 0."
 
 COPY_SETTINGS = "Copy settings"
 COPY_LINK = "Copy link"
@@ -102,18 +80,30 @@ HIDE_AGAIN = "Hide again"
 TAKEN_OVER = "The settings are filled in. Press Generate to use them."
 LINK_NOT_USED = "Parts of the link cannot be used."
 SETTINGS = {
-    "prompt": PROMPT,
-    "negative_prompt": NEGATIVE,
-    "seed": SEED,
-    "variation_seed": VARIATION_SEED,
-    "variation_strength": VARIATION_STRENGTH,
-    "num_inference_steps": STEPS,
-    "guidance_scale": GUIDANCE,
-    "guidance_until": GUIDANCE_UNTIL,
-    "sampler": "Sampler",
-    "model": "Model",
+    "prompt": Words("Prompt"),
+    "negative_prompt": Words("Negative prompt", "What the pictures should not show."),
+    "seed": Words("Seed", "The same seed and settings give the same pictures."),
+    "variation_seed": Words("Variation seed", "Chooses the variation, if its strength is above 0."),
+    "variation_strength": Words(
+        "Variation strength",
+        "Above 0, the pictures are variations of the seed’s picture; higher values differ more.",
+    ),
+    "num_inference_steps": Words("Steps", "More steps give more detail and take longer."),
+    "guidance_scale": Words("Guidance scale", "How closely the pictures follow the prompt."),
+    "guidance_until": Words(
+        "Guidance until",
+        "The share of the steps with guidance. Less is faster, but follows the prompt less.",
+    ),
+    "sampler": Words("Sampler"),
+    "size": Words("Size"),
+    "model": Words("Model"),
+    "style": Words("Style"),
+    "several": Words(
+        "One picture per line", "Each line of the prompt becomes a picture of its own."
+    ),
+    "randomise": Words("New seed every time"),
+    "images": Words(GALLERY),
 }
-SIZE = "Size"
 
 HISTORY = "History"
 HISTORY_INFO = "Stored in this browser only."
@@ -206,12 +196,6 @@ def finished(pictures: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
     noun = "picture" if pictures == 1 else "pictures"
     return f"{pictures} {noun}" if seconds is None else f"{pictures} {noun} in {seconds:.1f} s"
-
-
-def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
-    """Return a request's settings in one line; an empty style is left out."""
-    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance_scale:g}"
-    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -3,6 +3,7 @@
 from serving.generator import Model
 from serving.messages import Code, concise, is_soon, short
 from ui.i18n.numbers import comma, duration, hardware, size, with_comma
+from ui.i18n.words import Words
 from ui.model_kind import Kind
 
 LANGUAGE = "es"
@@ -19,14 +20,11 @@ LIMITS = (
 LICENCE = "Licencia del modelo"
 OWN_LICENCE = "La licencia figura en la página del modelo."
 
-PROMPT = "Descripción"
 PROMPT_LABEL = "¿Qué desea ver? (en inglés)"
 GENERATE = "Dibujar"
 STOP = "Detener"
 EXAMPLES = "Pruebe un ejemplo"
 SURPRISE = "Sorpréndame"
-SEVERAL = "Una imagen por línea"
-SEVERAL_INFO = "Cada línea de la descripción da una imagen propia."
 EMBED = "Guardar los ajustes en los archivos"
 EMBED_INFO = "Quien tenga un archivo puede leerlos."
 GALLERY = "Imágenes"
@@ -43,7 +41,6 @@ CONTROLS = {
 }
 
 ADVANCED = "Más ajustes"
-STYLE = "Estilo"
 STYLES = {
     "(none)": "(ninguno)",
     "Photograph": "Fotografía",
@@ -67,26 +64,6 @@ STYLES = {
     "Candy": "Caramelo",
     "Night": "Noche",
 }
-NEGATIVE = "Qué evitar"
-NEGATIVE_INFO = "Lo que las imágenes no deben mostrar."
-GUIDANCE = "Fidelidad al texto"
-GUIDANCE_INFO = "Con qué exactitud las imágenes siguen la descripción."
-GUIDANCE_UNTIL = "Fidelidad hasta"
-GUIDANCE_UNTIL_INFO = (
-    "Parte de los pasos con fidelidad. Menos es más rápido, pero sigue menos la descripción."
-)
-STEPS = "Pasos"
-STEPS_INFO = "Más pasos dan más detalle y tardan más."
-SEED = "Semilla"
-SEED_INFO = "La misma semilla y los mismos ajustes dan las mismas imágenes."
-RANDOMISE = "Semilla nueva cada vez"
-VARIATION_STRENGTH = "Fuerza de la variación"
-VARIATION_STRENGTH_INFO = (
-    "Por encima de 0 se dibujan variaciones de la imagen de la semilla; un valor mayor se aparta "
-    "más."
-)
-VARIATION_SEED = "Semilla de la variación"
-VARIATION_SEED_INFO = "Elige la variación, si su fuerza es mayor que 0."
 
 COPY_SETTINGS = "Copiar los ajustes"
 COPY_LINK = "Copiar el enlace"
@@ -102,18 +79,32 @@ HIDE_AGAIN = "Volver a ocultar"
 TAKEN_OVER = "Los ajustes se han rellenado. Pulse «Dibujar» para usarlos."
 LINK_NOT_USED = "Partes del enlace no se pueden usar."
 SETTINGS = {
-    "prompt": PROMPT,
-    "negative_prompt": NEGATIVE,
-    "seed": SEED,
-    "variation_seed": VARIATION_SEED,
-    "variation_strength": VARIATION_STRENGTH,
-    "num_inference_steps": STEPS,
-    "guidance_scale": GUIDANCE,
-    "guidance_until": GUIDANCE_UNTIL,
-    "sampler": "Método",
-    "model": "Modelo",
+    "prompt": Words("Descripción"),
+    "negative_prompt": Words("Qué evitar", "Lo que las imágenes no deben mostrar."),
+    "seed": Words("Semilla", "La misma semilla y los mismos ajustes dan las mismas imágenes."),
+    "variation_seed": Words(
+        "Semilla de la variación", "Elige la variación, si su fuerza es mayor que 0."
+    ),
+    "variation_strength": Words(
+        "Fuerza de la variación",
+        "Por encima de 0 se dibujan variaciones de la imagen de la semilla; un valor mayor se aparta más.",
+    ),
+    "num_inference_steps": Words("Pasos", "Más pasos dan más detalle y tardan más."),
+    "guidance_scale": Words(
+        "Fidelidad al texto", "Con qué exactitud las imágenes siguen la descripción."
+    ),
+    "guidance_until": Words(
+        "Fidelidad hasta",
+        "Parte de los pasos con fidelidad. Menos es más rápido, pero sigue menos la descripción.",
+    ),
+    "sampler": Words("Método"),
+    "size": Words("Tamaño"),
+    "model": Words("Modelo"),
+    "style": Words("Estilo"),
+    "several": Words("Una imagen por línea", "Cada línea de la descripción da una imagen propia."),
+    "randomise": Words("Semilla nueva cada vez"),
+    "images": Words(GALLERY),
 }
-SIZE = "Tamaño"
 
 HISTORY = "Historial"
 HISTORY_INFO = "Se guarda solo en este navegador."
@@ -265,13 +256,6 @@ def finished(pictures: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
     noun = "imagen" if pictures == 1 else "imágenes"
     return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
-
-
-def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
-    """Return a request's settings in one line; an empty style is left out."""
-    guidance = comma(f"{guidance_scale:g}")
-    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
-    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

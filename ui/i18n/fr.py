@@ -3,6 +3,7 @@
 from serving.generator import Model
 from serving.messages import Code, concise, is_soon, short
 from ui.i18n.numbers import comma, duration, hardware, size, with_comma
+from ui.i18n.words import Words
 from ui.model_kind import Kind
 
 LANGUAGE = "fr"
@@ -19,14 +20,11 @@ LIMITS = (
 LICENCE = "Licence du modèle"
 OWN_LICENCE = "La licence figure sur la page du modèle."
 
-PROMPT = "Description"
 PROMPT_LABEL = "Que voulez-vous voir ? (en anglais)"
 GENERATE = "Dessiner"
 STOP = "Arrêter"
 EXAMPLES = "Essayez un exemple"
 SURPRISE = "Surprenez-moi"
-SEVERAL = "Une image par ligne"
-SEVERAL_INFO = "Chaque ligne de la description donne une image à part."
 EMBED = "Enregistrer les réglages dans les fichiers"
 EMBED_INFO = "Quiconque a un fichier peut les lire."
 GALLERY = "Images"
@@ -43,7 +41,6 @@ CONTROLS = {
 }
 
 ADVANCED = "Plus de réglages"
-STYLE = "Style"
 STYLES = {
     "(none)": "(aucun)",
     "Photograph": "Photographie",
@@ -67,26 +64,6 @@ STYLES = {
     "Candy": "Bonbon",
     "Night": "Nuit",
 }
-NEGATIVE = "À éviter"
-NEGATIVE_INFO = "Ce que les images ne doivent pas montrer."
-GUIDANCE = "Fidélité au texte"
-GUIDANCE_INFO = "À quel point les images suivent la description."
-GUIDANCE_UNTIL = "Fidélité jusqu’à"
-GUIDANCE_UNTIL_INFO = (
-    "Part des étapes avec fidélité. Moins, c’est plus rapide, mais moins proche de la description."
-)
-STEPS = "Étapes"
-STEPS_INFO = "Plus d’étapes donnent plus de détails et prennent plus de temps."
-SEED = "Graine"
-SEED_INFO = "La même graine et les mêmes réglages donnent les mêmes images."
-RANDOMISE = "Nouvelle graine à chaque fois"
-VARIATION_STRENGTH = "Force des variations"
-VARIATION_STRENGTH_INFO = (
-    "Au-dessus de 0, les images sont des variations de celle de la graine ; plus c’est haut, plus"
-    " elles diffèrent."
-)
-VARIATION_SEED = "Graine des variations"
-VARIATION_SEED_INFO = "Choisit la variation, si sa force est supérieure à 0."
 
 COPY_SETTINGS = "Copier les réglages"
 COPY_LINK = "Copier le lien"
@@ -102,18 +79,34 @@ HIDE_AGAIN = "Masquer à nouveau"
 TAKEN_OVER = "Les réglages sont remplis. Appuyez sur « Dessiner » pour les utiliser."
 LINK_NOT_USED = "Certaines parties du lien sont inutilisables."
 SETTINGS = {
-    "prompt": PROMPT,
-    "negative_prompt": NEGATIVE,
-    "seed": SEED,
-    "variation_seed": VARIATION_SEED,
-    "variation_strength": VARIATION_STRENGTH,
-    "num_inference_steps": STEPS,
-    "guidance_scale": GUIDANCE,
-    "guidance_until": GUIDANCE_UNTIL,
-    "sampler": "Méthode",
-    "model": "Modèle",
+    "prompt": Words("Description"),
+    "negative_prompt": Words("À éviter", "Ce que les images ne doivent pas montrer."),
+    "seed": Words("Graine", "La même graine et les mêmes réglages donnent les mêmes images."),
+    "variation_seed": Words(
+        "Graine des variations", "Choisit la variation, si sa force est supérieure à 0."
+    ),
+    "variation_strength": Words(
+        "Force des variations",
+        "Au-dessus de 0, les images sont des variations de celle de la graine ; plus c’est haut, plus elles diffèrent.",
+    ),
+    "num_inference_steps": Words(
+        "Étapes", "Plus d’étapes donnent plus de détails et prennent plus de temps."
+    ),
+    "guidance_scale": Words("Fidélité au texte", "À quel point les images suivent la description."),
+    "guidance_until": Words(
+        "Fidélité jusqu’à",
+        "Part des étapes avec fidélité. Moins, c’est plus rapide, mais moins proche de la description.",
+    ),
+    "sampler": Words("Méthode"),
+    "size": Words("Taille"),
+    "model": Words("Modèle"),
+    "style": Words("Style"),
+    "several": Words(
+        "Une image par ligne", "Chaque ligne de la description donne une image à part."
+    ),
+    "randomise": Words("Nouvelle graine à chaque fois"),
+    "images": Words(GALLERY),
 }
-SIZE = "Taille"
 
 HISTORY = "Historique"
 HISTORY_INFO = "Conservé uniquement dans ce navigateur."
@@ -275,13 +268,6 @@ def finished(pictures: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
     noun = "image" if pictures == 1 else "images"
     return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
-
-
-def in_short(style: str, guidance_scale: float, steps: int, seed: int) -> str:
-    """Return a request's settings in one line; an empty style is left out."""
-    guidance = comma(f"{guidance_scale:g}")
-    numbers = f"{SEED} {seed} · {STEPS} {steps} · {GUIDANCE} {guidance}"
-    return f"{STYLES[style]} · {numbers}" if style else numbers
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -10,7 +10,7 @@ from gradio.components import Component
 
 from pipeline.images.metadata import Settings
 from serving.generator import Generator, Model, RequestError
-from ui import i18n, link, settings, status
+from ui import form, i18n, link, settings, status
 from ui.events import AT_ONCE
 from ui.pictures import downloads, reveal, saved
 from ui.pictures.saved import Picture
@@ -47,9 +47,8 @@ def layout() -> Panel:
             new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
         with gr.Row(elem_id="varying") as varying:
             variations = gr.Button(i18n.VARIATIONS, size="md", elem_id="variations")
-            strength = gr.Slider(
-                0.05, 1, 0.25, step=0.05, label=i18n.VARIATION_STRENGTH, elem_id="strength"
-            )
+            label = i18n.SETTINGS["variation_strength"].label
+            strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
     return Panel(
         column=column,
         text=text,
@@ -103,8 +102,8 @@ def connect(
 def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
     """Return new values for the page's fields and its strip."""
     if chosen is None:
-        return (gr.skip(),) * (len(settings.Fields._fields) + 1)
-    values, notes = settings.as_fields(chosen, model)
+        return (gr.skip(),) * (len(form.Fields._fields) + 1)
+    values, notes = form.as_fields(chosen, model)
     return (*values, status.taken_over(notes))
 
 
@@ -112,7 +111,7 @@ def _open(shown: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
     if not 0 <= index < len(shown):  # unfinished pictures have no settings
         return _close()
     chosen = shown[index].settings
-    fields, _ = settings.as_fields(chosen, model)
+    fields, _ = form.as_fields(chosen, model)
     text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(shown[index].path)
     # A variation cannot be varied again: settings can describe only one variation of a seed.
     varying = gr.Row(visible=chosen.variation_seed is None)

@@ -25,7 +25,17 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images.metadata import Settings, read, to_text
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = Settings("a large red star", "green", 7, 25, 5.0, 1024, 768, "org/model", None, "Euler")
+SETTINGS = Settings(
+    "a large red star",
+    "green",
+    seed=7,
+    num_inference_steps=25,
+    guidance_scale=5.0,
+    width=1024,
+    height=768,
+    model="org/model",
+    sampler="Euler",
+)
 TEXT = to_text(SETTINGS)
 COMMENT = b"UNICODE\0" + TEXT.encode("utf-16-be")
 MOST_EXTRA = 64 * 2**20

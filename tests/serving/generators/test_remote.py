@@ -44,7 +44,16 @@ ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
 
 def image(**changes: Any) -> str:
-    settings = metadata.Settings("a red star", "", 7, 4, 5.0, 8, 8, "stand-in", None)
+    settings = metadata.Settings(
+        "a red star",
+        "",
+        seed=7,
+        num_inference_steps=4,
+        guidance_scale=5.0,
+        width=8,
+        height=8,
+        model="stand-in",
+    )
     said: dict[str, Any] = {"index": 0, "png": "iVBORw==", "seed": 7, "settings": asdict(settings)}
     said |= {name: changes.pop(name) for name in changes.keys() & {*said, "unblurred"}}
     if changes:

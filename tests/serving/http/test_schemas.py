@@ -8,6 +8,7 @@ import pydantic
 import pytest
 
 from pipeline.images.metadata import Settings
+from pipeline.request import NUMBERS, SETTINGS
 from serving.generator import Error, ErrorKind, Step
 from serving.generators import client, compatibility
 from serving.http import schemas
@@ -28,7 +29,20 @@ def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(module, "TypeAdapter", Counted)
     for _ in range(3):
         assert schemas.to_event("step", '{"done": 1, "total": 4}') == Step(1, 4)
-    assert compatibility._are_settings(asdict(Settings("a", "", 7, 25, 5.0, 8, 8, "model", None)))
+    assert compatibility._are_settings(
+        asdict(
+            Settings(
+                "a",
+                "",
+                seed=7,
+                num_inference_steps=25,
+                guidance_scale=5.0,
+                width=8,
+                height=8,
+                model="model",
+            )
+        )
+    )
     assert not built
 
 
@@ -63,3 +77,18 @@ def test_an_error_that_this_version_cannot_render_keeps_its_english_text(changes
 def test_an_error_of_an_older_version_has_only_its_english_text():
     event = schemas.to_event("error", '{"kind": "failed", "message": "It broke."}')
     assert event == Error(ErrorKind.FAILED, untranslated("It broke."))
+
+
+def test_a_body_has_every_setting_with_its_limits_and_default():
+    schema = schemas.GenerateBody.model_json_schema()["properties"]
+    assert [*schema][: len(SETTINGS)] == [*SETTINGS]
+    for setting in NUMBERS:
+        field = schema[setting.name]
+        number = field["anyOf"][0] if setting.absent_note else field
+        assert number["type"] == {float: "number", int: "integer"}[setting.kind]
+        assert (number["minimum"], number["maximum"]) == (
+            setting.low,
+            setting.any_high or setting.high,
+        )
+        assert field["default"] == (None if setting.absent_note else setting.default)
+        assert field["description"].startswith(setting.description)

@@ -18,10 +18,9 @@ from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.http.test_app import BODY, generate, metric, post
 from tests.web import serve
-from ui import sizes
+from ui.form import Fields
 from ui.generation import Drawing
 from ui.model_kind import Kind
-from ui.styles import NONE
 
 LINES = ["# a comment", "", "Gun", "two  words", "/kni(fe|ves)/", "血"]
 
@@ -97,8 +96,7 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
     async def ask() -> str:
         generator = LocalGenerator(pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
         drawing = Drawing(generator, Kind.MINIATURE)
-        values = ("a gun", NONE, "", 5.0, 2, True, 0, False, 1.0, 0.0, 0, sizes.USUAL)
-        shown = drawing.for_page(sender, *values)
+        shown = drawing.for_page(sender, None, *Fields(prompt="a gun", steps=2))
         strips = [each.strip async for each in shown]
         with pytest.raises(gr.Error) as raised:
             await drawing.for_programs(sender, "a gun", steps=2)

@@ -17,7 +17,19 @@ from ui.pictures import downloads, files
 
 def picture(prompt: str) -> bytes:
     image, file = Image.new("RGB", (8, 8)), io.BytesIO()
-    metadata.attach(image, Settings(prompt, "", 7, 25, 5.0, 8, 8, "m", None))
+    metadata.attach(
+        image,
+        Settings(
+            prompt,
+            "",
+            seed=7,
+            num_inference_steps=25,
+            guidance_scale=5.0,
+            width=8,
+            height=8,
+            model="m",
+        ),
+    )
     metadata.save_png(image, file)
     return file.getvalue()
 

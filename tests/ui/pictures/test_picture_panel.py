@@ -9,13 +9,26 @@ import pytest
 from pipeline.images.metadata import Settings
 from serving.generator import Model
 from ui import i18n
+from ui.form import Fields
 from ui.pictures import picture_panel
 from ui.pictures.saved import Picture
 
 MODEL = Model(
     "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
 )
-SETTINGS = [Settings("a star", "", seed, 25, 5.0, 256, 256, "m", None) for seed in (7, 8)]
+SETTINGS = [
+    Settings(
+        "a star",
+        "",
+        seed=seed,
+        num_inference_steps=25,
+        guidance_scale=5.0,
+        width=256,
+        height=256,
+        model="m",
+    )
+    for seed in (7, 8)
+]
 PICTURES = [Picture(Path(f"folder/a-star-{s.seed}.png"), "a star", s) for s in SETTINGS]
 
 
@@ -48,16 +61,18 @@ def test_a_picture_without_settings_has_no_panel(index: int):
 
 
 def test_using_settings_shows_a_note():
-    *fields, strip = picture_panel.apply(SETTINGS[0], MODEL)
-    assert fields[5:8] == [False, 7, False]
+    *values, strip = picture_panel.apply(SETTINGS[0], MODEL)
+    fields = Fields(*values)
+    assert (fields.randomise, fields.seed, fields.several) == (False, 7, False)
     assert i18n.TAKEN_OVER in strip
     assert "The picture was drawn by m" in strip
 
 
 def test_a_new_seed_is_left_to_chance():
-    *fields, _ = picture_panel.apply(picture_panel._without_seed(SETTINGS[0]), MODEL)
-    assert fields[0] == "a star"
-    assert fields[5]
+    *values, _ = picture_panel.apply(picture_panel._without_seed(SETTINGS[0]), MODEL)
+    fields = Fields(*values)
+    assert fields.prompt == "a star"
+    assert fields.randomise
 
 
 def test_nothing_open_changes_nothing():

@@ -1,0 +1,136 @@
+"""The declarations of settings, and everything that is made from them."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import SDXLPipeline
+from pipeline.__main__ import _parser
+from pipeline.images.metadata import Settings
+from pipeline.request import (
+    NUMBERS,
+    SETTINGS,
+    Fault,
+    GenerateRequest,
+    Number,
+    Seed,
+    Whole,
+    effective,
+    in_order,
+)
+
+
+class Model:
+    num_inference_steps = 4
+    max_inference_steps = 8
+
+
+def test_generate_takes_every_setting_with_its_default():
+    parameters = inspect.signature(SDXLPipeline.generate).parameters
+    assert SETTINGS.keys() <= parameters.keys()
+    for name, setting in SETTINGS.items():
+        of_model = isinstance(setting, Whole) and setting.model_high
+        required = inspect.Parameter.empty if setting.default is ... else setting.default
+        assert parameters[name].default == (None if of_model else required), name
+
+
+def test_the_command_line_has_every_setting_with_its_default():
+    options = vars(_parser().parse_args(["a star"]))
+    assert options.pop("prompt") == ["a star"]
+    for name, setting in SETTINGS.items():
+        assert name == "prompt" or options[name] == setting.default
+
+
+def test_a_pictures_settings_have_a_field_for_every_number():
+    values: dict[str, Any] = {setting.name: setting.default for setting in NUMBERS}
+    settings = Settings("a star", **values)
+    assert [getattr(settings, name) for name in values] == list(values.values())
+
+
+@pytest.mark.parametrize("names", ["flag", "link", "key"])
+def test_no_two_settings_have_the_same_name(names: str):
+    found = [getattr(setting, names) for setting in SETTINGS.values()]
+    assert len({*found}) == len(found)
+
+
+def test_settings_refer_to_settings():
+    referred = {name for each in SETTINGS.values() for name in (each.part_of, each.after)}
+    assert referred - {""} <= SETTINGS.keys()
+
+
+def test_the_order_on_the_page():
+    assert [setting.name for setting in in_order(NUMBERS)] == [
+        *("guidance_scale", "guidance_until", "num_inference_steps", "seed"),
+        *("variation_strength", "variation_seed"),
+    ]
+
+
+def test_limits_of_a_model():
+    steps = SETTINGS["num_inference_steps"].for_model(Model)
+    assert isinstance(steps, Whole)
+    assert (steps.high, steps.default) == (8, 4)
+    assert steps.absent_value(Model) == 4
+    assert SETTINGS["guidance_until"].for_model(Model) is SETTINGS["guidance_until"]
+
+
+NUMBER = Number(name="eta", default=0.5, high=1, description="")
+WHOLE = Whole(name="count", default=1, low=1, high=9, description="")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "code"),
+    [
+        *((NUMBER, value, None) for value in (0, 1, 0.25, np.float32(1), np.int64(0))),
+        *((NUMBER, value, "out_of_range") for value in (-0.1, 2, 10**400)),
+        *((NUMBER, value, "not_a_number") for value in (float("nan"), float("inf"), "1", None)),
+        *((NUMBER, value, "not_a_number") for value in (True, [1.0], 5j, np.float32("nan"))),
+        *((WHOLE, value, None) for value in (1, 9, np.int32(5))),
+        *((WHOLE, value, "out_of_range") for value in (0, 10, 10**400, 1e22, -1.0)),
+        *((WHOLE, value, "not_whole") for value in (2.5, 2.0, 99.5, "2", None, True, float("inf"))),
+    ],
+)
+def test_what_can_be_used(setting: Number, value: Any, code: str | None):
+    fault = setting.fault(value)
+    assert (fault and fault.code) == code
+
+
+def test_a_fault_says_what_would_be_right():
+    assert str(Fault("out_of_range", NUMBER, 2)) == "eta is 2; expected a number from 0 to 1"
+    assert str(Fault("out_of_range", WHOLE, 0)) == "count is 0; expected 1 to 9"
+    assert (
+        str(Fault("not_whole", WHOLE, "2")) == "count is '2'; expected a whole number from 1 to 9"
+    )
+
+
+def test_what_changes_nothing_is_left_out():
+    plain = GenerateRequest("a star", seed=7, variation_seed=9)
+    assert effective(plain.of_picture(1)) == {
+        "prompt": "a star",
+        "negative_prompt": "",
+        "guidance_scale": 5.0,
+        "num_inference_steps": 25,
+        "seed": 8,
+    }
+    varied = GenerateRequest(
+        ["a", "b"], seed=7, guidance_until=0.5, variation_strength=0.25, variation_seed=2**32 - 1
+    )
+    assert (
+        effective(varied.of_picture(1)).items()
+        >= {
+            "prompt": "b",
+            "seed": 7,  # that of all variations
+            "guidance_until": 0.5,
+            "variation_strength": 0.25,
+            "variation_seed": 0,  # after the last one
+        }.items()
+    )
+
+
+def test_a_seed_that_is_absent_is_random():
+    seed = SETTINGS["seed"]
+    assert isinstance(seed, Seed)
+    seeds = {seed.absent_value(Model) for _ in range(20)}
+    assert len(seeds) > 15
+    assert not any(map(seed.fault, seeds))
