@@ -97,7 +97,8 @@ SETTINGS = {
     "guidance_scale": Words("Texttreue", "Wie genau die Bilder der Beschreibung folgen."),
     "guidance_until": Words(
         "Texttreue bis",
-        "Anteil der Schritte mit Texttreue. Weniger ist schneller, folgt der Beschreibung aber weniger.",
+        "Anteil der Schritte mit Texttreue. "
+        "Weniger ist schneller, folgt der Beschreibung aber weniger.",
     ),
     "sampler": Words("Verfahren"),
     "size": Words("Größe"),

@@ -87,7 +87,8 @@ SETTINGS = {
     ),
     "variation_strength": Words(
         "Fuerza de la variación",
-        "Por encima de 0 se dibujan variaciones de la imagen de la semilla; un valor mayor se aparta más.",
+        "Por encima de 0 se dibujan variaciones de la imagen de la semilla; "
+        "un valor mayor se aparta más.",
     ),
     "num_inference_steps": Words("Pasos", "Más pasos dan más detalle y tardan más."),
     "guidance_scale": Words(

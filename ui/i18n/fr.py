@@ -87,7 +87,8 @@ SETTINGS = {
     ),
     "variation_strength": Words(
         "Force des variations",
-        "Au-dessus de 0, les images sont des variations de celle de la graine ; plus c’est haut, plus elles diffèrent.",
+        "Au-dessus de 0, les images sont des variations de celle de la graine ; "
+        "plus c’est haut, plus elles diffèrent.",
     ),
     "num_inference_steps": Words(
         "Étapes", "Plus d’étapes donnent plus de détails et prennent plus de temps."
@@ -95,7 +96,8 @@ SETTINGS = {
     "guidance_scale": Words("Fidélité au texte", "À quel point les images suivent la description."),
     "guidance_until": Words(
         "Fidélité jusqu’à",
-        "Part des étapes avec fidélité. Moins, c’est plus rapide, mais moins proche de la description.",
+        "Part des étapes avec fidélité. "
+        "Moins, c’est plus rapide, mais moins proche de la description.",
     ),
     "sampler": Words("Méthode"),
     "size": Words("Taille"),
