@@ -243,13 +243,17 @@ def _passed(setting: Number) -> tuple[str, Any, Any]:
     return setting.link, setting.kind, setting.default
 
 
+# Numbers that come before the size in a program's call. Settings that are declared later follow it,
+# so that no argument changes its place.
+_BEFORE_SIZE = [setting.name for setting in NUMBERS].index("variation_seed") + 1
 # Name, type and default of what programs may pass; `...` stands for no default.
 _PASSED: list[tuple[str, Any, Any]] = [
     ("prompt", str, ...),
     ("negative_prompt", str, ""),
     ("style", str, NONE),
-    *map(_passed, NUMBERS),
+    *map(_passed, NUMBERS[:_BEFORE_SIZE]),
     ("size", str, USUAL),
+    *map(_passed, NUMBERS[_BEFORE_SIZE:]),
 ]
 
 
