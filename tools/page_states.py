@@ -70,7 +70,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
         prompt.press("Enter")
         expect(status).to_contain_text("in the queue")
         yield "waiting"
-    expect(page.locator("#looks img")).to_have_count(4, timeout=_MINUTE_MS)
+    expect(page.locator("#previews img")).to_have_count(4, timeout=_MINUTE_MS)
     yield "running"
     page.keyboard.press("Escape")
     expect(page.locator("#generate")).to_be_visible()
