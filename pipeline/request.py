@@ -394,8 +394,8 @@ def check_request(request: GenerateRequest, images: int) -> Request:
     values = request.settings
     for name, setting in SETTINGS.items():
         if isinstance(setting, Texts):
-            text = "" if values[name] is None else values[name]
-            values[name] = _per_picture(name, text, images)
+            absent = values[name] is None and setting.default is None
+            values[name] = _per_picture(name, "" if absent else values[name], images)
         else:
             values[name] = setting.kind(values[name])
     return Request(**values, images=images)
