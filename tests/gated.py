@@ -1,7 +1,7 @@
 """`python -m tests.gated GATE [the flags of app.py]`: the real program, which draws when told.
 
 The bundled model is quicker than a browser. Tests that act between two steps need a drawing that
-waits for them: after `FREE_STEPS` steps it stands until the file GATE exists, or until it is
+waits for them: after `FREE_STEPS` steps it stands until the file GATE tells of more, or until it is
 stopped. The events of a request end a while after its pictures, as on a slow network.
 """
 
@@ -22,14 +22,14 @@ from serving.generator import Event
 from serving.requests.lifecycle import RequestLifecycle
 from serving.settings import Options
 
-FREE_STEPS = 5
+FREE_STEPS, ALL_STEPS = 5, 1000
 LOOK_S = 0.1
 END_S = 0.5
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The gate of a program: a file, which exists while the gate is open."""
+    """The gate of a program: a file that tells up to which step it draws; none if it is closed."""
 
     file: Path
 
@@ -39,17 +39,23 @@ class Gate:
         return ["-m", "tests.gated", str(self.file)]
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Let requests be drawn to their end inside this context."""
-        self.file.touch()
+    def open(self, steps: int = ALL_STEPS) -> Iterator[None]:
+        """Let requests be drawn up to a step inside this context, by default to their end."""
+        written = self.file.with_suffix(".new")
+        written.write_text(str(steps))
+        written.replace(self.file)
         try:
             yield
         finally:
             self.file.unlink()
 
-    def holds(self, cancelled: threading.Event) -> bool:
-        """Wait a moment; return whether a drawing that is not cancelled must go on waiting."""
-        return not self.file.exists() and not cancelled.wait(LOOK_S)
+    def holds(self, done: int, cancelled: threading.Event) -> bool:
+        """Return whether a drawing must go on waiting after a step; wait a moment if so."""
+        try:
+            free = int(self.file.read_text())
+        except FileNotFoundError:
+            free = FREE_STEPS
+        return done >= free and not cancelled.wait(LOOK_S)
 
 
 def load(gate: Gate, chosen: Options) -> tuple[SDXLPipeline, bool]:
@@ -65,7 +71,7 @@ def load(gate: Gate, chosen: Options) -> tuple[SDXLPipeline, bool]:
 
         def step(done: int, total: int, *more: Any) -> None:
             on_step(done, total, *more)
-            while done == FREE_STEPS < total and gate.holds(cancelled):
+            while done < total and gate.holds(done, cancelled):
                 on_step(done, total, *more)  # for pages that come while it waits
 
         return generate(*given, on_step=step, cancelled=cancelled, **named)

@@ -64,7 +64,7 @@ def image(**changes: Any) -> str:
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "HEALTH_S", 0.1)
-    monkeypatch.setattr(waiting, "_LOOK_S", 0.1)
+    monkeypatch.setattr(waiting, "_POLL_S", 0.1)
 
 
 class Looks:

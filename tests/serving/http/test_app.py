@@ -7,6 +7,7 @@ import json
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -440,35 +441,41 @@ class Large(LocalGenerator):
         self._registry.publish(record, Done())
 
 
-LARGE_ANSWER = 32 * 2**20  # two pictures in base64, without what is around them
-
-
-def taken_slowly(client: socket.socket, site: Site) -> int:
-    """Read a large answer with long pauses; return the number of bytes read."""
+def taken_slowly(client: socket.socket) -> int:
+    """Read slowly, with pauses, until the connection ends; return the number of bytes read."""
     taken, pauses = 0, 0
     with suppress(ConnectionError):
-        while taken <= LARGE_ANSWER and (part := client.recv(2**20)):
+        while part := client.recv(2**20):
             taken += len(part)
-            # More than the system's buffers hold, so that the server has sent some of it meanwhile.
-            if taken > pauses * 10 * 2**20:
+            if taken > pauses * 2**21:
                 pauses += 1
-                site.skip(timeouts.TAKE_WITHIN_S)
+                time.sleep(0.1)
     return taken
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("takes", [True, False])
-def test_a_reader_of_nothing_is_cut_off_and_a_slow_reader_is_not(stream: bool, takes: bool):
+def test_a_reader_of_nothing_is_cut_off_and_a_slow_reader_is_not(
+    stream: bool, takes: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(timeouts, "TAKE_WITHIN_S", 0.7)
     body = json.dumps({"prompt": "a star", "n": 2, "stream": stream}).encode()
     head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-    with serve(generator=Large()) as site, connected(site) as client:
-        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_until(lambda: site.has_unsent)
-        if takes:
-            assert taken_slowly(client, site) > LARGE_ANSWER
-        else:
-            site.skip(timeouts.TAKE_WITHIN_S)
-            wait_until(lambda: not site.connections)
+    with serve(generator=Large()) as site:
+        connections = site.server.server_state.connections
+        for attempts_left in (2, 1, 0):
+            with connected(site) as client, monkeypatch.context() as patch:
+                wait_until(lambda: len(connections) == 1)
+                patch.setattr(timeouts, "HEAD_WITHIN_S", 0.3)
+                client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                if not takes:
+                    wait_until(lambda: not connections)
+                    return
+                # The test itself may read nothing for a moment on a busy machine, hence the retry.
+                if taken_slowly(client) > 32 * 2**20:
+                    return
+            wait_until(lambda: not connections)
+            assert attempts_left
 
 
 def test_slow_body():
