@@ -346,7 +346,7 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         )
         expect(page.locator("#generate")).to_be_visible()
         expect(page.locator("#history summary")).to_have_text("Verlauf")
-        page.get_by_role("button", name="Mehr Einstellungen").click()
+        page.get_by_role("button", name="Weitere Einstellungen").click()
         page.get_by_role("radio", name="Umrissen").check()
         page.keyboard.press("ControlOrMeta+Enter")
         page.locator("#history summary").click()

@@ -66,7 +66,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
         expect(page.locator("#prompt textarea")).to_have_value("a moon")
         said = page.locator("#linked .warning")
         expect(said).to_contain_text("Style: <img src=x> is unknown")
-        expect(said).to_contain_text("Seed: many is no number")
+        expect(said).to_contain_text("Seed: many is not a usable number")
         expect(said).to_contain_text("Guidance scale: 99.0 is not possible here; 20 is used")
         open_advanced(page)
         expect(page.locator("#steps input[type=number]")).to_have_value("7")
@@ -299,7 +299,7 @@ def test_a_seed_that_cannot_be_is_a_message(page: Page):
         page.locator(f"{field} input").fill(typed)
         ask_after_a_refusal(page, PROMPT)
         expect(page.get_by_role("alert")).to_contain_text(f"{label}: ")
-        expect(page.get_by_role("alert")).to_contain_text("whole numbers from 0 to 4294967295")
+        expect(page.get_by_role("alert")).to_contain_text("a whole number from 0 to 4294967295")
         expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
         page.locator(f"{field} input").fill("7")
 

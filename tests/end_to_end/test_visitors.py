@@ -86,7 +86,7 @@ def test_in_their_own_language(browser: Browser, address: str, language: ModuleT
         expect(page.locator("html")).to_have_attribute("lang", language.LANGUAGE)
         expect(page.locator("#generate")).to_have_text(language.GENERATE)
         page.locator("#generate").click()
-        expect(page.get_by_role("alert")).to_have_text(language.BLANK_PROMPT)
+        expect(page.get_by_role("alert")).to_have_text(language.MESSAGES[Code.BLANK_PROMPT])
         ask_after_a_refusal(page, "a gun")
         expect(page.get_by_role("alert")).to_have_text(re.compile(r"\Wgun\W"))
         ask_after_a_refusal(page, PROMPT)
