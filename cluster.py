@@ -135,7 +135,7 @@ class ByDemand:
 
 
 class Replica:
-    """Replica: an instance without a page, on a port of its own, compiled and warm once made."""
+    """Instance without a page, on a port of its own; it is compiled and warm once constructed."""
 
     def __init__(
         self,
@@ -204,8 +204,8 @@ class Replica:
 class FrontEnd:
     """The page and the APIs, over the replicas that announce themselves. Needs no model and no JAX.
 
-    They have a port of their own and the server of every instance: Ray's proxy would let clients
-    hold a connection, or a place in the queue, for as long as they like.
+    They have a port of their own and the same server as any instance, because Ray's proxy would let
+    clients hold a connection, or a place in the queue, for as long as they like.
     """
 
     async def __init__(self, chosen: Options, key: str, replicas: DeploymentHandle) -> None:

@@ -1,6 +1,6 @@
 """Draw pictures from the command line: `python -m pipeline "a prompt" --out folder`.
 
-`python -m pipeline --plan` prints instead how much memory and time to compile a model needs.
+With `--plan`, print how much memory and compile time a model needs instead.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     if not options.plan and not options.prompt:
         parser.error("a prompt is needed, or --plan")
     if options.sizes and not options.plan:
-        parser.error("--sizes goes with --plan; --width and --height set the size to draw")
+        parser.error("--sizes needs --plan; --width and --height set the size to draw")
     return options
 
 

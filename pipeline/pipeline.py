@@ -352,7 +352,7 @@ class SDXLPipeline:
         )
         request = check_request(asked, count)
         if latents is not None and request.variation_strength > 0:
-            raise InputError("latents take the place of the seed's, of which there are variations")
+            raise InputError("pass either latents or variation_strength, not both")
         if output_type not in OUTPUT_TYPES:
             raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
         run = self._sampler(height, width)
@@ -511,7 +511,7 @@ def _load(
 
     Cached executables are loaded while the checkpoint's files are checked. The other programs are
     compiled while the parameters are loaded. A checkpoint whose files do not fit, or that needs
-    more memory than there is, is refused before anything is compiled.
+    more memory than is available, is refused before anything is compiled.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
         cached = threads.submit(load_cached, target, cache)

@@ -119,7 +119,7 @@ def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.
 
 
 def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:
-    """Return the devices that a checkpoint of so many parameters should be copied to.
+    """Return the devices to which a checkpoint with this many parameters should be copied.
 
     These are all of `devices`. On a CPU, whose devices share one memory, a large checkpoint is
     copied only to the first.
@@ -129,7 +129,7 @@ def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax
 
 
 def worth_bfloat16(device: jax.Device, parameters: int) -> bool:
-    """Return whether networks of so many parameters together should run in bfloat16 on a device.
+    """Return whether networks with this many parameters in total should run in bfloat16.
 
     On accelerators they always should. On a CPU they should if they are large and the CPU has
     instructions for bfloat16 products. A small network's products are too small to be worth the

@@ -34,14 +34,14 @@ class Setting:
 
     Attributes:
         name: name in Python and over HTTP.
-        default: value where a request has none; `...` if every request must have one.
+        default: value for requests that leave it out; `...` if it cannot be left out.
         description: meaning, as programs read it.
         details: more about the values, for the command line and for Gradio's clients.
-        flag: name on the command line and of the page's component, by default as `name`.
-        link: name in links and for Gradio's clients, by default as `name`.
-        key: name in a picture's text, by default as `name`.
-        optional: whether texts and links leave it out at its default.
-        part_of: name of a setting without which this one has no effect; "" for none.
+        flag: name on the command line and of the page's component, by default `name`.
+        link: name in links and for Gradio's clients, by default `name`.
+        key: name in a picture's text, by default `name`.
+        optional: whether pictures' texts and links leave it out if it has its default.
+        part_of: name of the setting whose default turns this one off; "" for none.
         after: name of the setting that it follows on the page and on the command line, if that is
             not the one declared before it.
         on_page: whether the page shows it.
@@ -83,11 +83,11 @@ class Setting:
 
     @property
     def absent_note(self) -> str:
-        """Description of the value where a request has none; "" if that is just the default."""
+        """Note on what a request that leaves it out gets; "" if that is simply the default."""
         return ""
 
     def absent_value(self, model: object) -> Any:
-        """Return the value where a request to `model` has none."""
+        """Return the value that a request to `model` gets if it leaves the setting out."""
         return self.for_model(model).default
 
     def of_picture(self, value: Any, index: int) -> Any:
@@ -112,8 +112,8 @@ class Number(Setting):
     """Declaration of a number.
 
     Attributes:
-        low, high: limits, both possible.
-        any_high: upper limit with any model, which HTTP schemas state, if it is not `high`.
+        low, high: limits, both inclusive.
+        any_high: upper limit of any model, for HTTP schemas, if it differs from `high`.
         slider_high: end of the page's slider, if it is lower.
         slider_step: step of the page's slider.
     """
@@ -148,8 +148,8 @@ class Whole(Number):
     """Declaration of a whole number.
 
     Attributes:
-        model_high: name of the model's attribute with its upper limit, below `high`; the default
-            is the model's too then. "" if they do not depend on the model.
+        model_high: name of the model's attribute that holds its own upper limit. The default is
+            then the model's own as well. "" if neither depends on the model.
     """
 
     kind = int
@@ -178,7 +178,7 @@ class Whole(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class Seed(Whole):
-    """Declaration of a seed: picture i has the seed plus i. Requests without one get any."""
+    """Declaration of a seed: picture i has the seed plus i. Without one it is random."""
 
     default: Any = 0
     high: float = MAX_SEED
@@ -199,7 +199,8 @@ class Fault:
     """Reason why a value cannot be used.
 
     Attributes:
-        code: "out_of_range" for a number that has the right type; else what the value is not.
+        code: "out_of_range" for a number of the right type; otherwise the type that it does not
+            have.
     """
 
     code: Literal["not_a_number", "not_whole", "out_of_range"]
@@ -238,7 +239,7 @@ class GenerateRequest:
         Texts(description="One for all pictures, or one for each.")
     )
     negative_prompt: str | Sequence[str] | None = _declare(
-        Texts(default=None, description="What they should not show.", flag="negative")
+        Texts(default=None, description="What the pictures should not show.", flag="negative")
     )
     guidance_scale: float = _declare(
         Number(
@@ -279,13 +280,16 @@ class GenerateRequest:
         Number(
             default=0.0,
             high=1,
-            description="Above 0: variations of the picture of `seed`, so far from it.",
+            description="Above 0: variations of the picture of `seed`; higher values differ more.",
             key="Variation seed strength",
             optional=True,
         )
     )
     variation_seed: int = _declare(
-        Seed(description="Variation i leans to variation_seed + i.", part_of="variation_strength")
+        Seed(
+            description="Variation i is turned towards variation_seed + i.",
+            part_of="variation_strength",
+        )
     )
 
     @property
@@ -302,7 +306,7 @@ class GenerateRequest:
     def of_picture(self, index: int) -> dict[str, Any]:
         """Return the values for one picture: its own prompts and seeds.
 
-        Variations have a variation seed each, and all the same seed.
+        Variations share one seed; each has a variation seed of its own.
         """
         values = {
             name: SETTINGS[name].of_picture(value, index) for name, value in self.settings.items()
@@ -342,7 +346,7 @@ def effective(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
-    """Yield why values of a request cannot be used, with a model's own limits unless it is None."""
+    """Yield a fault for each value that cannot be used, by `model`'s own limits if it is given."""
     for setting in SETTINGS.values():
         here = setting if model is None else setting.for_model(model)
         if fault := here.fault(getattr(request, setting.name)):
@@ -414,7 +418,7 @@ def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:
     try:
         array = np.asarray(latents)
     except ValueError as error:
-        raise InputError(f"latents are no array of {list(right)} float32: {error}") from error
+        raise InputError(f"latents are not an array of {list(right)} float32: {error}") from error
     if array.shape != right or array.dtype != np.float32:
         raise InputError(
             f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"

@@ -26,20 +26,27 @@ class Observer:
         seconds = partial(Histogram, registry=self.registry, buckets=_SECONDS)
         count = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
-        self._wait = seconds("sdxl_queue_wait_seconds", "From taken in to begun, or given up.")
+        self._wait = seconds(
+            "sdxl_queue_wait_seconds",
+            "Time from admission until drawing begins or the request ends.",
+        )
         self._stages = seconds(
-            "sdxl_stage_duration_seconds", "Denoising, and from there to the end.", ["stage"]
+            "sdxl_stage_duration_seconds",
+            "Time of denoising, and of everything after it.",
+            ["stage"],
         )
         self._durations = seconds(
-            "sdxl_request_duration_seconds", "From taken in to the end.", ["outcome"]
+            "sdxl_request_duration_seconds", "Time from admission to the end.", ["outcome"]
         )
-        self._requests = count("sdxl_requests", "Requests, refused ones too.", ["outcome"])
+        self._requests = count("sdxl_requests", "Requests, including refused ones.", ["outcome"])
         self._images = count("sdxl_images", "Pictures drawn.")
-        self._retries = count("sdxl_retries", "Requests begun again elsewhere.", ["reason"])
+        self._retries = count(
+            "sdxl_retries", "Requests begun again on another instance.", ["reason"]
+        )
         self._depth = gauge("sdxl_queue_depth", "Requests that wait.")
         self._inflight = gauge("sdxl_inflight", "Requests that are being drawn.")
         self._compile = gauge(
-            "sdxl_compile_seconds", "Getting the executables at the start.", ["cache"]
+            "sdxl_compile_seconds", "Time to load or compile the executables at startup.", ["cache"]
         )
         self._build = gauge(
             "sdxl_build_info", "Always 1.", ["model", "revision", "device", "devices"]

@@ -52,27 +52,28 @@ def _list(text: str) -> list[str]:
 def _size(text: str) -> tuple[int, int]:
     sides = re.fullmatch(r"(\d{1,4})\s*x\s*(\d{1,4})", text)
     if not sides or not all(8 <= int(side) <= 8192 for side in sides.groups()):
-        raise ValueError(f"{text!r} is not possible; sizes such as 1024x1024,1152x896 are")
+        raise ValueError(f"{text!r} is not possible; expected sizes such as 1024x1024,1152x896")
     return int(sides[1]), int(sides[2])
 
 
 def _origin(text: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", text):
         masked = re.sub(r"//.*@", "//...@", text)  # a password stays out of the log
-        raise ValueError(f"{masked!r} is not possible; an origin such as https://example.org is")
+        right = "expected an origin such as https://example.org"
+        raise ValueError(f"{masked!r} is not possible; {right}")
     return text
 
 
 def _host_name(text: str) -> str:
     if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
-        right = "a name such as draw.example.org is, without a port"
+        right = "expected a name such as draw.example.org, without a port"
         raise ValueError(f"{text!r} is not possible; {right}")
     return text
 
 
 def _function(text: str) -> str:
     if not re.fullmatch(r"[\w.]+:\w+", text):
-        raise ValueError(f"{text!r} is not possible; package.module:function is")
+        raise ValueError(f"{text!r} is not possible; expected package.module:function")
     return text
 
 
@@ -105,7 +106,7 @@ def _setting(
         default: the value of a setting that is not given.
         description: a text for people who do not know this program.
         section: title of the settings from this one on, in the documentation.
-        default_text: words for a default that the value does not tell.
+        default_text: description of a default whose value does not explain it.
         on_space: the default on a Hugging Face Space, if that differs.
         aliases: the name of the setting, then its old variables, in lower case.
         ge: the lowest value of a whole number.
@@ -146,7 +147,7 @@ class Options(BaseSettings):
     )
     scheduler: str | None = _setting(
         None,
-        "Method that removes the noise: euler, euler-ancestral, ddim, pndm or dpmsolver++.",
+        "Scheduler, which removes the noise: euler, euler-ancestral, ddim, pndm or dpmsolver++.",
         default_text="the checkpoint's own",
     )
     sizes: Sizes = _setting(
@@ -204,7 +205,7 @@ class Options(BaseSettings):
     )
     stop_within: Whole = _setting(
         60,
-        "Seconds that requests have to finish in when the process is told to stop.",
+        "Seconds in which running requests can finish when the process is told to stop.",
         ge=0,
         le=3600,
     )
@@ -375,7 +376,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         name = str(problem["loc"][0])
         given = _flag(name) if name in flags else name.upper()
         if allowed := _allowed(Options.model_fields[name]):
-            parser.error(f"{given}: {values[name]!r} is not possible; {allowed} is needed")
+            parser.error(f"{given}: {values[name]!r} is not possible; expected {allowed}")
         parser.error(f"{given}: {problem.get('ctx', {}).get('error', problem['msg'])}")
     return options
 
@@ -430,7 +431,7 @@ def _flag(name: str) -> str:
 
 
 def _allowed(field: FieldInfo) -> str | None:
-    """Return the possible values in words, where that is simple."""
+    """Return a phrase for the allowed values; None if there is no simple one."""
     if field.annotation is bool:
         return "yes or no"
     if field.annotation is int:

@@ -91,14 +91,14 @@ def poisson(arrivals: float, count: int, rng: random.Random) -> list[float]:
 def _above_zero(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not possible; a number above 0 is")
+        raise argparse.ArgumentTypeError(f"{text} is not possible; expected a number above 0")
     return value
 
 
 def _a_part(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not possible; a number between 0 and 1 is")
+        raise argparse.ArgumentTypeError(f"{text} is not possible; expected a number between 0 and 1")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Options of the page's two kinds of events; programs can call neither."""
+"""Options of the page's two kinds of events, neither of which programs can call."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """The page's fields: their components, their values, and checks of what visitors and programs send.
 
-The components of numbers are made from their declarations in `pipeline.request`. The components
-cannot leave their ranges, but a program can send anything.
+The components of numbers are made from their declarations in `pipeline.request`. The page cannot
+send a number out of its range, but a program can send anything.
 """
 
 import inspect
@@ -312,7 +312,7 @@ def as_fields(found: Settings, model: Model) -> tuple[Fields, list[str]]:
 
 
 def _within(setting: Number, found: Settings, model: Model, notes: list[str]) -> Any:
-    """Return a number within the limits of its component; note it if it is another one."""
+    """Return a number within the limits of its component; add a note if it was changed."""
     here, value = setting.for_model(model), getattr(found, setting.name)
     if value is None or value != value:  # NaN
         return here.default

@@ -39,7 +39,7 @@ from ui.styles import styles_for
 # Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
 BAR_SECONDS = 0.1
 
-# Gradio notices only by sending that a visitor has left: send an empty update after such a pause.
+# Gradio notices a visitor's departure only when it sends: send an empty update after such a pause.
 PAUSE_SECONDS = 5.0
 
 _LEAVE = gr.skip()
@@ -78,7 +78,7 @@ class Drawing:
     ) -> AsyncGenerator[Update]:
         """Draw pictures for a visitor, and yield updates; an error becomes a message in the strip.
 
-        With `files` as `saved_pictures.BARE`, the files have no settings inside. The `values` are
+        If `files` is `saved_pictures.BARE`, the files have no settings inside. The `values` are
         those of `Fields`.
         """
         began = time.monotonic()

@@ -24,7 +24,7 @@ class Parts(Protocol):
 
     @property
     def hints(self) -> Mapping[str, str]:
-        """Advice for an error, by the name of the network that is missing."""
+        """Advice to add to the error about a missing network, by the network's name."""
         ...
 
 
@@ -33,11 +33,11 @@ C_co = TypeVar("C_co", bound=Parts, covariant=True)
 
 
 class Reader(Protocol[C_co]):
-    """A reader of checkpoints' configuration, which knows the families of models."""
+    """A reader of checkpoints' configuration that recognises the model families."""
 
     @property
     def unwanted(self) -> Collection[str]:
-        """Components of a checkpoint, by folder, that are left out."""
+        """Folders of the components of a checkpoint to leave out."""
         ...
 
     def read(self, folder: Path) -> C_co:
@@ -70,7 +70,7 @@ class Checkpoint(ABC, Generic[C]):
     """A complete checkpoint on this machine.
 
     Attributes:
-        folder: the path of the folder in which its tokenizers are.
+        folder: the path of the folder that holds its tokenizers.
         model: its name: the Hub id, or the folder's own name.
         revision: the commit on the Hub; None for a folder.
         config: its configuration.

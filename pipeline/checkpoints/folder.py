@@ -1,4 +1,4 @@
-"""The files of a checkpoint in diffusers' layout, and the check that all of them are there."""
+"""The files of a checkpoint in diffusers' layout, and the check that none is missing."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -52,10 +52,10 @@ class Needed(NamedTuple):
 
 
 def config_patterns(folder: Path, unwanted: Collection[str] = ()) -> list[str]:
-    """Return patterns of the configuration files of every component that the index names.
+    """Return patterns of the configuration files of all components in `model_index.json`.
 
     Args:
-        folder: the checkpoint's folder, with the index. An index that cannot be read names none.
+        folder: the checkpoint's folder. An index that cannot be read gives no patterns.
         unwanted: components to leave out.
     """
     try:

@@ -71,9 +71,9 @@ def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Che
 
 
 def _check_that_it_answers(model: str, revision: str | None) -> None:
-    """Ask the Hub with a time limit; `resolve_revision` would wait for an answer without end.
+    """Ask the Hub with a time limit; `resolve_revision` would wait for an answer for ever.
 
-    Other errors are left to that function, which knows the cache.
+    Other errors are left to that function, which can fall back on the cache.
 
     Raises:
         RevisionResolutionError: if the Hub does not answer in time.
@@ -123,10 +123,10 @@ def _explanation(model: str, revision: str | None, error: Exception) -> str:
     hub = constants.ENDPOINT
     match error:
         case HFValidationError():
-            return f"{model}: no such folder, and not the form of a model's id on the Hub"
+            return f"{model}: no such folder, and not a valid id of a model on the Hub"
         case GatedRepoError():
             return (
-                f"{model}: access must be asked for at {hub}/{model}; then set HF_TOKEN to a token "
+                f"{model}: access must be requested at {hub}/{model}; then set HF_TOKEN to a token "
                 "of that account"
             )
         case RepositoryNotFoundError():
@@ -145,7 +145,7 @@ def _explanation(model: str, revision: str | None, error: Exception) -> str:
             wanted = revision or constants.DEFAULT_REVISION
             return (
                 f"{model}: {hub} cannot be reached ({_first_line(error.__cause__ or error)}), and "
-                f"revision {wanted!r} is not whole in the cache, {constants.HF_HUB_CACHE}."
+                f"revision {wanted!r} is not complete in the cache, {constants.HF_HUB_CACHE}."
             )
         case OSError() if error.errno is not None:
             return (
@@ -155,7 +155,7 @@ def _explanation(model: str, revision: str | None, error: Exception) -> str:
         case _:
             return (
                 f"{model}: the download from {hub} broke off ({_first_line(error)}); start again "
-                "to go on, files that are whole are kept."
+                "to resume it; complete files are kept."
             )
 
 

@@ -15,7 +15,7 @@ def fetch(
     prefer_fp16: bool = False,
     weights: bool = True,
 ) -> Checkpoint[C]:
-    """Find a checkpoint in diffusers' layout, and download only needed files from the Hub.
+    """Find a checkpoint in diffusers' layout; from the Hub, download only the needed files.
 
     The configuration is downloaded first, so that a checkpoint that cannot run is refused before
     its weights are downloaded. Files are stored in the Hub client's cache and not downloaded
@@ -28,7 +28,7 @@ def fetch(
         reader: reads the configuration, which decides which other files are needed.
         prefer_fp16: whether to prefer weights in half precision: half the download, and enough
             for networks that run in 16 bits. The preference applies to a local folder as well.
-        weights: False looks for the configuration alone, and downloads nothing else.
+        weights: False fetches the configuration alone.
 
     Raises:
         CheckpointError: if there is no such checkpoint or no access to it, if it is incomplete or

@@ -166,7 +166,7 @@ def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFile
     Args:
         folder: the component's folder.
         names: the result of `choose_weight_files` for the component. None chooses among the
-            folder's files, full precision where it and fp16 are complete.
+            folder's files, and prefers full precision to fp16.
 
     Raises:
         CheckpointError: if there are no weights or none in safetensors, if a file is damaged or
@@ -289,5 +289,5 @@ class _Shard:
             raise CheckpointError(f"{self.path}: cannot be read: {reason}") from error
         except SafetensorError as error:
             raise CheckpointError(
-                f"{self.path}: not a whole safetensors file ({error}); fetch it again"
+                f"{self.path}: not a complete safetensors file ({error}); fetch it again"
             ) from error

@@ -86,7 +86,7 @@ def modern_name(name: str) -> str:
 
 
 def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a parameter's shape in the checkpoint, where the axes are in another order."""
+    """Return a parameter's shape in the checkpoint, which orders the axes differently."""
     if path[-1] == "taps":
         return shape[-1], shape[-2], 3, 3
     if path[-1] != "kernel":
@@ -99,7 +99,7 @@ def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int
 def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
     """Convert a checkpoint's tensor to the module's layout.
 
-    The result is a view, except for the `taps` of folded upsampling, which are sums.
+    The result is a view, except for the `taps` of merged upsampling kernels, which are sums.
     """
     if path[-1] not in ("kernel", "taps"):
         return tensor
@@ -108,7 +108,7 @@ def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
 
 
 def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
-    """Return all parameters of a module that is not folded, by their names in a checkpoint."""
+    """Return all parameters of a module without merged kernels, by their names in a checkpoint."""
     tensors = {}
     for path, param in nnx.to_flat_state(nnx.state(module, nnx.Param)):
         names = checkpoint_names(path)
@@ -128,7 +128,7 @@ class _NoKeys:
 
 
 def shape_rngs() -> nnx.Rngs:
-    """Return the `rngs` for a module that is made for its shapes alone.
+    """Return the `rngs` for a module of which only the shapes are needed.
 
     They draw nothing. nnx.Rngs counts its draws inside the trace, each slower than the one before,
     which takes a minute for SDXL's UNet.
@@ -192,7 +192,7 @@ def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
     for name in _named(files):
         modern = modern_name(name)
         if modern in found:
-            raise CheckpointError(f"{files.where}: {name} and {found[modern]} are the same tensor")
+            raise CheckpointError(f"{files.where}: {name} and {found[modern]} name the same tensor")
         found[modern] = name
     sources = {}
     for path, param in params.items():

@@ -122,7 +122,7 @@ class FlaxDiffusionPipeline:
             InputError: if dtype or safety_checker is not supported.
         """
         if safety_checker not in (None, ...):
-            raise InputError("safety_checker is given; expected None, or nothing")
+            raise InputError("safety_checker is given; pass None or leave it out")
         checked = safety_checker is ...
         if revision in FLAX_BRANCHES:
             log.warning("%s: the main branch is read in place of %r", model, revision)
@@ -233,8 +233,8 @@ class FlaxDiffusionPipeline:
             jax.tree.map(jnp.asarray, schedule.table),
             _scalar("guidance_scale", guidance_scale),
             jnp.int32(0),
-            # As many evaluations as steps. PNDM's first step takes two, and diffusers 0.39 leaves
-            # out its last one.
+            # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
+            # diffusers 0.39 does.
             jnp.int32(num_inference_steps),
         ).latents
         if return_latents:
@@ -257,7 +257,7 @@ class FlaxDiffusionPipeline:
     def _networks(self, params: Params) -> dict[str, Any]:
         missing = [name for name in self._factories if name not in params]
         if missing:
-            raise InputError(f"params lack {missing[0]!r}; pass on all that from_pretrained gave")
+            raise InputError(f"params lack {missing[0]!r}; pass all that from_pretrained returned")
         return {
             name: parameters.set_params(name, make, _suited(params[name]))
             for name, make in self._factories.items()
@@ -283,8 +283,8 @@ class FlaxDiffusionPipeline:
     def _negative(self, batch: int, given: ArrayLike | None) -> tuple[Array, bool]:
         """Return negative ids `[B, E, L]`, and whether to replace their embeddings with zeros.
 
-        Without a negative prompt the ids are those of a blank prompt. Where a family's embeddings
-        are then zeros, they are so whatever the checkpoint's files say.
+        Without a negative prompt the ids are those of a blank prompt. If the family then uses zeros
+        as embeddings, so do these calls, whatever the checkpoint says.
         """
         if given is not None:
             return self._checked_ids("neg_prompt_ids", given, batch), False

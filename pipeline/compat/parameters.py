@@ -20,7 +20,7 @@ def to_dict(network: nnx.Module) -> dict[str, Any]:
 def set_params(
     name: str, make: Callable[[DTypeLike], nnx.Module], params: Mapping[str, Any]
 ) -> nnx.Module:
-    """Return a network with the given parameters, which computes in their dtype.
+    """Return a network that has the given parameters and computes in their dtype.
 
     Args:
         name: the network's name, for messages.
@@ -46,11 +46,12 @@ def set_params(
             found = "is missing" if value is None else f"is {list(value.shape)}"
             raise InputError(
                 f"params[{name!r}]: {'.'.join(names)} {found}; expected {list(param.shape)} on each"
-                " device: are these another model's, or with the wrong number of axes?"
+                " device: do they belong to another model, or have the wrong number of axes?"
             )
         flat[path] = param.replace(value)
     for names in given:
-        raise InputError(f"params[{name!r}]: {'.'.join(names)} is unknown; another model's?")
+        where = f"params[{name!r}]: {'.'.join(names)}"
+        raise InputError(f"{where} is unknown; does it belong to another model?")
     return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 

@@ -27,7 +27,7 @@ class Network:
         make: makes the module from its configuration, with the keywords `dtype` and `rngs`.
         tokenizer: the folder of its tokenizer, if it is a text encoder.
         dtype: its dtype; the pipeline's where None.
-        hint: advice for an error about it, if a checkpoint can do without it.
+        hint: advice to add to an error about an optional network, such as how to leave it out.
     """
 
     name: str
@@ -54,15 +54,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Activations:
-    """Elements of the largest arrays that a model's stages hold, for plans of memory.
+    """Number of elements in the largest arrays of each stage, for plans of memory.
 
     Attributes:
         encode: of the text encoders, for each token of a prompt.
         predict: of `Family.predict`, for each latent pixel of one half of a picture.
         decode: of `Family.decode`, for each pixel of a picture.
         context: of the context, for each token of one half of a picture.
-        attended: for each level with attention in `Family.predict`, the latent pixels to one pixel
-            there, and the number of heads.
+        attended: for each level with attention in `Family.predict`, the number of latent pixels per
+            pixel of that level, and the number of heads.
     """
 
     encode: float
@@ -74,13 +74,13 @@ class Activations:
 
 @dataclass(frozen=True)
 class Family:
-    """A model family: everything that the rest of the package must know of its models.
+    """A model family: everything that the rest of the package needs to know about its models.
 
     Attributes:
         name: its name, for users.
         class_name: the class of diffusers' pipeline in `model_index.json`.
-        recognise: tells whether a checkpoint of that class is of this family, from its folder.
-        text_encoders: in the order in which their tokens are given to `encode`.
+        recognise: returns whether the checkpoint of that class in a folder is of this family.
+        text_encoders: the text encoders, in the order in which `encode` takes their tokens.
         networks: the other networks that every checkpoint has.
         optional: the networks that a checkpoint may have.
         ignored: keys of `model_index.json` without effect on pictures.
@@ -99,7 +99,7 @@ class Family:
             arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
         decode: `(networks, latents) -> pictures`: `[B, h, w, C]` float32 to `[B, H, W, 3]` in 0..1.
         latents_shape: `(h, w, C)` of a picture's latents, from its height and width in pixels.
-        size_multiple: the number of pixels that both sides of a picture must be a multiple of.
+        size_multiple: the number of pixels of which both sides of a picture must be multiples.
         own_size: the default height and width in pixels.
         activations: the largest arrays that the stages hold.
     """
@@ -136,7 +136,7 @@ class Config:
         family: the family that it belongs to.
         networks: the configuration of each network that is used, by name.
         scheduler: the scheduler's configuration.
-        tokens: the number of tokens that every prompt becomes.
+        tokens: the number of tokens to which every prompt is cut or padded.
         force_zeros_for_empty_prompt: whether the embeddings of a blank negative prompt are zeros.
     """
 
@@ -153,7 +153,7 @@ class Config:
 
     @property
     def tokenizers(self) -> dict[str, int]:
-        """Limit of tokens of each tokenizer's text encoder, by the tokenizer's folder."""
+        """Maximum number of tokens of each tokenizer's text encoder, by the tokenizer's folder."""
         return {
             part.tokenizer: self.networks[part.name].max_position_embeddings
             for part in self.family.text_encoders

@@ -30,7 +30,7 @@ def check_unet_size(folder: Path, key: str, value: int, right: int, why: str) ->
 
 
 def check(folder: Path, config: Config) -> None:
-    """Raise CheckpointError if the UNet fits neither the VAE nor the text encoders."""
+    """Raise CheckpointError if the UNet does not fit the VAE or the text encoders."""
     unet, channels = config.networks["unet"], config.networks["vae"].latent_channels
     width = sum(encoder.hidden_size for encoder in config.text_encoders.values())
     why = "the VAE's latent_channels", "the text encoders' width"
@@ -68,7 +68,7 @@ def encode(
     size: Array,
     shard: Shard = lambda x: x,
 ) -> Context:
-    """Return the UNet's context of the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
+    """Return the UNet's context for the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
     embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zero_negative, shard)
     return jax.tree.map(split, networks["unet"].condition(shard(joined(embeds))))
 
@@ -125,7 +125,7 @@ def activations(config: Config) -> Activations:
 
 
 def _per_latent_pixel(config: UNetConfig) -> float:
-    """Return the elements of all skips and of the widest layer, per latent pixel.
+    """Return the number of elements in all skips and in the widest layer, per latent pixel.
 
     A level has a quarter of the pixels of the level above it.
     """
@@ -142,13 +142,13 @@ def _per_latent_pixel(config: UNetConfig) -> float:
 
 
 def _per_pixel(config: VAEConfig) -> float:
-    """Return the elements of the decoder's widest layer, just after upsampling, per pixel."""
+    """Return the number of elements in the decoder's widest layer, after upsampling, per pixel."""
     channels, top = config.block_out_channels, len(config.block_out_channels) - 1
     return max(channels[min(level + 1, top)] / 4**level for level in range(top + 1))
 
 
 def _context(config: UNetConfig) -> int:
-    """Return the elements of all transformer blocks' keys and values for one token."""
+    """Return the number of elements in all transformer blocks' keys and values for one token."""
     channels = config.block_out_channels
     depths = [*zip(channels, config.down_depths, strict=True)]
     depths += zip(reversed(channels), config.up_depths, strict=True)

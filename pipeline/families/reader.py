@@ -1,6 +1,6 @@
-"""The reading of a checkpoint's configuration, by the record of the family that it belongs to.
+"""The reading of a checkpoint's configuration, as the record of its model family says.
 
-Each reader takes the keys it knows, one by one. An unknown key, or a value that this package does
+Each reader takes the supported keys one by one. An unknown key, or a value that this package does
 not implement, is an error that names the file, the key and the value. Keys that a file may leave
 out default to the values of diffusers' and transformers' own classes.
 """
@@ -48,7 +48,7 @@ class FamilyReader:
 
     @property
     def unwanted(self) -> tuple[str, ...]:
-        """Components that are left out, by folder."""
+        """Folders of the components to leave out."""
         return () if self.safety_checker else SAFETY_CHECKER
 
     def describe(self, class_name: object) -> str:
@@ -101,7 +101,7 @@ class FamilyReader:
         scheduler = keys.take("scheduler", list)
         supported = SCHEDULERS.values()
         if len(scheduler) != 2 or (self.scheduler is None and scheduler[1] not in supported):
-            raise keys.error("scheduler", scheduler, f"a class out of {', '.join(supported)}")
+            raise keys.error("scheduler", scheduler, f"one of {', '.join(supported)}")
         keys.one_of("image_encoder", ([None, None],))
         keys.drop("feature_extractor", *family.ignored)
         force_zeros = family.zeros_for_empty_prompt and keys.take(

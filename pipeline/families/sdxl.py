@@ -23,7 +23,7 @@ TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
 
 
 def check(folder: Path, config: Config) -> None:
-    """Raise CheckpointError if the UNet fits the other networks not."""
+    """Raise CheckpointError if the UNet does not fit the other networks."""
     latent_unet.check(folder, config)
     addition = config.networks["unet"].addition
     latent_unet.check_unet_size(
@@ -51,7 +51,7 @@ def encode(
     size: Array,
     shard: Shard = lambda x: x,
 ) -> Context:
-    """Return the UNet's context of the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
+    """Return the UNet's context for the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
     encoders = [networks[name] for name in TEXT_ENCODERS]
     embeds, pooled = latent_unet.encode_prompts(encoders, input_ids, zero_negative, shard)
     assert pooled is not None  # the second text encoder has a projection

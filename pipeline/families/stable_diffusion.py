@@ -21,7 +21,7 @@ LEGACY_SAMPLE_SIZE = 64
 
 
 def is_version_2(folder: Path) -> bool:
-    """Return whether a checkpoint is of version 2, whose UNets alone project linearly."""
+    """Return whether a checkpoint is of version 2: only its UNets have linear projections."""
     values = StrictJson(folder / "unet/config.json").values
     return bool(values.get("use_linear_projection"))
 

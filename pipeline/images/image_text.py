@@ -96,13 +96,13 @@ def read_text(file: BinaryIO, keyword: str) -> str | None:
     elif head.startswith(b"RIFF") and head.endswith(b"WEBP"):
         exif = _webp_exif(whole)
     else:
-        raise PictureError("it is none of PNG, JPEG and WebP")
+        raise PictureError("it is not a PNG, JPEG or WebP file")
     return _user_comment(exif) if exif else None
 
 
 def _check_pixels(width: int, height: int) -> None:
     if not width or not height:
-        raise PictureError(f"a size of {width}x{height} is none")
+        raise PictureError(f"a size of {width}x{height} is not possible")
     if width * height > MAX_PIXELS:
         raise TooLargeError(f"exceeds limits: {width}x{height} is more than {MAX_PIXELS} pixels")
 
@@ -124,7 +124,7 @@ def _png_text(whole: _Span, start: bytes) -> str | None:
         data = whole.part(at + 8, length)
         if number == 0:
             if (kind, length) != (b"IHDR", 13):
-                raise PictureError("its first chunk is no header")
+                raise PictureError("its first chunk is not a header")
             _check_pixels(*struct.unpack_from(">II", _checked(whole, at, length)))
         elif kind in _PNG_TEXTS and length >= len(start) and data.read(0, len(start)) == start:
             found = kind, at, length

@@ -5,8 +5,8 @@ The text has the prompt, then `Negative prompt: ...`, then one line such as
 that hold separators are JSON strings. Format:
 https://github.com/AUTOMATIC1111/stable-diffusion-webui/wiki/Features#png-info
 
-The format does not separate every prompt from the text after it, and loses a prompt's outer
-spaces. If reading would return another prompt than was written, the last line also has the prompts
+The format does not separate every prompt from the text after it, and drops the spaces around a
+prompt. If reading would return another prompt than was written, the last line also has the prompts
 as JSON strings, under `Prompt` and `Negative prompt`.
 
 In JPEG and WebP files the text is EXIF's user comment, as in AUTOMATIC1111's files.
@@ -241,7 +241,7 @@ def read(path: Path | str) -> Settings | None:
     """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
-        raise PictureError(f"{path.name}: not a picture that can be read: it is no file")
+        raise PictureError(f"{path.name}: not a picture that can be read: it is not a file")
     try:
         with path.open("rb") as file:
             text = image_text.read_text(file, KEY)
@@ -259,8 +259,8 @@ def read(path: Path | str) -> Settings | None:
 def _split_prompts(text: str) -> tuple[str, str]:
     """Split a text into prompt and negative prompt.
 
-    The negative prompt begins at the first line that starts with `Negative prompt:`. Lines lose
-    their outer spaces. They are read one by one, because a list of them may be 20 times as large as
+    The negative prompt begins at the first line that starts with `Negative prompt:`. Spaces around
+    lines are dropped. Lines are read one by one, because a list of them may be 20 times as large as
     the text.
     """
     prompt, negative = io.StringIO(), io.StringIO()

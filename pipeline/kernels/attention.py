@@ -150,7 +150,7 @@ def _score_bytes(query: Array, keys: int) -> int:
 
 
 def _parts(length: int, size: int, most: int) -> int:
-    """Return the least number of equal parts of `length` with at most `most` of `size` each."""
+    """Return the least divisor of `length` that is at least `size / most`, or else `length`."""
     wanted = min(-(-size // most), length)
     return next(n for n in range(wanted, length + 1) if length % n == 0)
 

@@ -2,8 +2,9 @@
 
 XLA's CPU backend widens the factors of a bfloat16 product to float32, unless the result is float32.
 Only then does it use the processor's own bfloat16 products (AMX, AVX512_BF16). It always widens
-bfloat16 convolutions. In all other cases XLA's own operations are the best there is; in float32 on
-a CPU, with the second of its libraries (`compiler_options`). See benchmarks/experiments.md.
+bfloat16 convolutions. In all other cases XLA's own operations are the fastest; in float32 on a CPU,
+those of the second of its two libraries (see `platforms.compiler_options`). See
+benchmarks/experiments.md.
 """
 
 from collections.abc import Sequence

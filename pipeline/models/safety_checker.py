@@ -82,7 +82,7 @@ class SafetyChecker(nnx.Module):
     def __call__(self, pixels: Array) -> Array:
         """Return which pictures are flagged, `[B]` bool.
 
-        `pixels` is `[B, S, S, 3]` uint8 from `safety_images.prepare`.
+        `pixels` is `[B, S, S, 3]` uint8 from `moderation.prepare`.
         """
         # Scores are compared in their third decimal, so the products need full precision.
         with jax.default_matmul_precision("highest"):

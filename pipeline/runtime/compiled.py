@@ -178,7 +178,7 @@ class CompiledSampler:
         return self._run("noise", seeds, sigma)
 
     def vary(self, own: Array, other: Array, strength: float) -> Array:
-        """Return initial latents, turned towards others by a strength of 0..1."""
+        """Return initial latents `own`, turned towards `other` by `strength`, 0..1."""
         return self._run("vary", own, other, jax.device_put(np.float32(strength), self._whole))
 
     def put_latents(self, latents: np.ndarray) -> Array:

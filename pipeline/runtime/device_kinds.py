@@ -23,13 +23,13 @@ class Rates:
         code: bytes of code for each weight tensor of a program's network.
         activations: temporaries, as a multiple of the network's largest activations.
         context: copies of the UNet's context among the temporaries of its programs.
-        upsampling: copies of the UNet's upsampling kernels among them.
-        scores: copies of the scores of the UNet's attention among them; 0 where its kernel keeps
-            none in memory.
-        widened: share of a network's weights of 16 bits that its programs widen to 32.
-        seconds: seconds of compiling for each weight tensor, all programs side by side.
-        spread: least and most likely code and temporaries, as multiples of the estimate.
-        time_spread: the same of the seconds.
+        upsampling: copies of the UNet's upsampling kernels among those temporaries.
+        scores: copies of the UNet's attention scores among those temporaries; 0 if the attention
+            kernel keeps none in memory.
+        widened: share of a network's 16-bit weights that its programs widen to 32 bits.
+        seconds: seconds to compile per weight tensor, with all programs compiled in parallel.
+        spread: likely range of code and temporaries, as multiples of the estimate.
+        time_spread: likely range of the seconds, likewise.
     """
 
     code: Mapping[str, float]
@@ -49,9 +49,9 @@ class DeviceKind:
 
     Attributes:
         name: its name in a plan.
-        names: the beginnings of JAX's `device_kind` that mean it.
+        names: prefixes of JAX's `device_kind` by which it is recognised.
         platform: the choices for its platform.
-        devices: how many of them the plan for a machine with this kind has.
+        devices: number of devices of a typical machine, for plans.
         memory: bytes of one device that JAX can use; None if that depends on the machine.
         memory_source: the source of `memory`.
         rates: see `Rates`.
@@ -72,7 +72,7 @@ _TPU_SOURCE = (
     "measured with libtpu for SDXL base at 1024x1024, one picture on each chip; scaled from that, "
     "which is an estimate, for other models, sizes and numbers of pictures"
 )
-_TPU_SECONDS = (0.1, 2.0)  # two busy cores compiled the records; a TPU's host has many
+_TPU_SECONDS = (0.1, 2.0)  # recorded on two busy cores; a TPU's host has many
 
 TPU_V5E = DeviceKind(
     name="TPU v5e",

@@ -54,7 +54,7 @@ class ExecutableCache:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            reason = f"the executable cache cannot be made, name another folder ({error.strerror})"
+            reason = f"cannot create the executable cache ({error.strerror}); name another folder"
             raise OSError(error.errno, reason, str(folder)) from error
         status = folder.stat()
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
@@ -107,7 +107,7 @@ class ExecutableCache:
         try:
             loaded = read(_checked(file.read_bytes()))
         except Exception as error:  # damaged files may raise anything
-            log.warning("%s could not be loaded (%s); making it again", file, error)
+            log.warning("%s could not be loaded (%s); rebuilding it", file, error)
             return None
         _touch(file)
         return loaded

@@ -105,7 +105,7 @@ def _compile_all(
     if not names:
         return {}
     builder = Programs(target, networks)
-    # They are built before the threads start, so that what they share is traced once.
+    # They are built before the threads start, so that shared parts are traced once.
     programs = {name: builder[name] for name in names}
 
     def run(name: str) -> tuple[jax.stages.Compiled, float]:

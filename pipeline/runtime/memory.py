@@ -1,4 +1,4 @@
-"""Memory of the devices, and of the machine for a CPU."""
+"""Available memory: of each device, or of the whole machine for a CPU."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -13,12 +13,12 @@ from pipeline.runtime.plan import Budget
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-# For each version of cgroups the folder of its groups, and the files with a group's limit and use.
+# For each version of cgroups: its folder, and the files with a group's limit and its usage.
 CGROUP_FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-# Memory of files, which the system gives back when it is needed.
+# The page cache, which the system frees when memory is needed.
 RECLAIMABLE = ("inactive_file", "active_file")
 
 
@@ -30,7 +30,7 @@ def budget_of(model: ModelSize, devices: Sequence[jax.Device], images: int, toke
 
 
 def kind_of(device: jax.Device) -> DeviceKind:
-    """Return the kind of a device, or of one whose rates are likely to be the nearest."""
+    """Return the kind of a device; for an unlisted device, the kind that is likely most similar."""
     return _listed(device) or NEAREST.get(device.platform, NEAREST["gpu"])
 
 
@@ -40,9 +40,9 @@ def _listed(device: jax.Device) -> DeviceKind | None:
 
 
 def device_memory(device: jax.Device) -> int | None:
-    """Return the bytes that JAX can use on a device; None if they are not known.
+    """Return the number of bytes that JAX can use on a device; None if it is not known.
 
-    On a CPU they are those that are available on the machine, for all its devices together.
+    On a CPU this is the memory available on the machine, which all its devices share.
     """
     if device.platform == "cpu":
         return available_memory()
@@ -54,9 +54,9 @@ def device_memory(device: jax.Device) -> int | None:
 
 
 def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Return the bytes that this process can still get, with swap; None if they are not known.
+    """Return the bytes that this process can still allocate, with swap; None if not known.
 
-    These are the least of the machine's and of those that each of the process's cgroups allows.
+    This is the least of the bytes that the machine and each of the process's cgroups allow.
     """
     machine = _numbers(proc / "meminfo")
     if "MemAvailable:" not in machine:
@@ -66,7 +66,7 @@ def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
 
 
 def _allowed(memberships: Path, cgroups: Path) -> Iterator[int]:
-    """Yield the bytes that each cgroup of the process still allows, from the inside out."""
+    """Yield the bytes that each cgroup of the process still allows, the innermost first."""
     try:
         paths = [line.split(":", 2)[2] for line in memberships.read_text().splitlines()]
     except (OSError, IndexError):
@@ -94,7 +94,7 @@ def _number(file: Path) -> int | None:
 
 
 def _numbers(file: Path) -> Mapping[str, int]:
-    """Return the numbers of a file with a name and a number in each line."""
+    """Parse a file that has a name and a number on each line."""
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
     except OSError:

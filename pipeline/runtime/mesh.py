@@ -13,7 +13,7 @@ _UNSET = -1
 
 
 def cores_as_devices(images: int) -> None:
-    """Make JAX treat a CPU's cores as devices, as many as can share `images` equally.
+    """Make JAX treat CPU cores as devices: the largest number that shares `images` equally.
 
     Each core then draws pictures of its own. Otherwise all cores share every operation, and a
     small model's operations are too small for that. Call this before any other use of JAX. A
@@ -43,7 +43,7 @@ def find_devices() -> list[jax.Device]:
 
 @contextmanager
 def failures_explained() -> Iterator[None]:
-    """Turn a failure of a device into a DeviceError with a message of one line."""
+    """Convert a device's failure to a DeviceError with a one-line message."""
     try:
         yield
     except JaxRuntimeError as error:

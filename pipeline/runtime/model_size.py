@@ -19,11 +19,11 @@ class NetworkSize(NamedTuple):
     """Size of a network, or of several that run in one program.
 
     Attributes:
-        parameters: elements of all weight tensors.
+        parameters: number of elements in all weight tensors.
         tensors: the number of weight tensors.
-        upsampling: elements of the upsampling kernels, each merged from a larger one.
-        activations: elements of the largest activations: of a token for text encoders, of a latent
-            pixel of one half of a picture for a UNet, of a pixel of a picture for a VAE, and of a
+        upsampling: number of elements in the merged upsampling kernels.
+        activations: number of elements in the largest activations, per unit: per token for text
+            encoders, per latent pixel of one guidance half for a UNet, per pixel for a VAE, and per
             picture for a safety checker.
         itemsize: bytes of an element.
     """
@@ -42,10 +42,10 @@ class ModelSize:
     Attributes:
         networks: by name: `TEXT_ENCODERS`, `UNET`, `VAE` and, where there is one, `SAFETY_CHECKER`.
         scale_factor: pixels per latent pixel, along each side.
-        latent_channels: the channels of latents.
-        context: elements of the UNet's context for one token of one half of a picture.
-        attended: for each level of the UNet with attention, the latent pixels to one pixel there,
-            and the number of heads.
+        latent_channels: number of channels of the latents.
+        context: number of elements in the UNet's context, per token of one guidance half.
+        attended: for each level of the UNet with attention, the number of latent pixels per pixel
+            of that level, and the number of heads.
     """
 
     networks: Mapping[str, NetworkSize]

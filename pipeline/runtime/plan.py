@@ -9,7 +9,8 @@ device (`pipeline.runtime.device_kinds`):
 - The temporaries of a program grow with its network's largest activations: with the pixels, and
   with the pictures that a device draws at once. The UNet's programs also hold copies of the
   prompt's keys and values.
-- Every size of pictures has programs of its own, except for those that do not see pictures.
+- Every size of pictures has programs of its own, except for the text encoders' and the safety
+  checker's, which serve all sizes.
 - Programs run one at a time, so that only the largest temporaries count.
 """
 
@@ -29,17 +30,17 @@ log = logging.getLogger(__name__)
 
 Size = tuple[int, int]  # height and width in pixels
 FLOAT32 = 4
-HALVES = 2  # of guidance: the negative prompt's, and the prompt's
+HALVES = 2  # of guidance: one for the negative prompt, one for the prompt
 
 
 class Share(NamedTuple):
     """One device's share of the work.
 
     Attributes:
-        pictures: the pictures that the device draws at once.
-        halves: the halves of guidance that it computes, 1 or 2.
-        tokens: tokens of a prompt.
-        pixels: pixels of a picture; 0 for programs that do not see pictures.
+        pictures: number of pictures that the device draws at once.
+        halves: number of guidance halves that it computes, 1 or 2.
+        tokens: number of tokens of a prompt.
+        pixels: pixels of a picture; 0 for programs that serve all sizes.
     """
 
     pictures: int
@@ -54,9 +55,9 @@ class Load:
 
     Attributes:
         network: name of the network in `ModelSize`; None for a program without one.
-        by_size: whether every size of pictures has such a program.
-        halves: the halves of guidance that it computes, of those that its device has.
-        units: for how many units, as in `NetworkSize.activations`, a share has activations.
+        by_size: whether every size of pictures needs its own program.
+        halves: returns how many of its device's guidance halves it computes.
+        units: returns the number of units in a share; `NetworkSize.activations` are per unit.
     """
 
     network: str | None
@@ -121,7 +122,7 @@ class Plan:
 
     @property
     def where(self) -> str:
-        """The memory's owner, in words."""
+        """Phrase for the owner of the memory."""
         return "this machine" if self.is_shared else f"one {self.kind.name}"
 
     @property
@@ -141,51 +142,51 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Seconds to compile all programs, those of one size side by side."""
+        """Seconds to compile all programs, those of one size in parallel."""
         slowest: dict[Size | None, float] = {}
         for program in self.programs:
             slowest[program.size] = max(slowest.get(program.size, 0), program.seconds)
-        # The programs of no size are compiled beside those of the first.
+        # Programs that serve all sizes are compiled together with those of the first size.
         of_no_size, first, *others = slowest.pop(None), *slowest.values()
         return max(of_no_size, first) + sum(others)
 
     @property
     def total(self) -> int:
-        """Bytes of everything, by the estimate."""
+        """Estimated bytes in total."""
         return self._total(1)
 
     @property
     def range(self) -> tuple[int, int]:
-        """Bytes of everything, by the least and the most likely code and temporaries."""
+        """Lowest and highest likely total, in bytes."""
         least, most = self.kind.rates.spread
         return self._total(least), self._total(most)
 
     @property
     def fits(self) -> bool:
-        """Whether the device's memory suffices by the estimate."""
+        """Whether the estimated total fits into the device's memory."""
         return self.memory is None or self.total <= self.memory
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the memory does not even suffice for the least likely code and temporaries."""
+        """Whether even the lowest likely total exceeds the memory."""
         return self.memory is not None and self.range[0] > self.memory
 
     def _total(self, factor: float) -> int:
         return self.weights + self.arrays + int(factor * (self.code + self.temporaries))
 
 
-# The words for a smaller pipeline, its budget, and its sizes.
+# A smaller pipeline: the advice to use it, its budget, and its sizes.
 Alternative = tuple[str, "Budget", Sequence[Size]]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The memory of a machine's devices, and the pipeline that has to fit in.
+    """The memory of a machine's devices, and the pipeline that has to fit into it.
 
     Attributes:
         model: sizes of the checkpoint's networks.
         kind: the kind of the devices.
-        memory: bytes of one device, or of all of a CPU's; None if they are not known.
+        memory: bytes of one device, or of all devices of a CPU; None if not known.
         layout: returns, for a number of pictures, how many devices share them and how many the
             halves of guidance, as `compiled.choose_layout` does.
         images: pictures per request.
@@ -230,8 +231,8 @@ class Budget:
         """Refuse sizes of pictures that the memory cannot hold, and log a warning where it may not.
 
         Raises:
-            DeviceError: if the memory does not even suffice for the least likely code and
-                temporaries. The message says what to leave out.
+            DeviceError: if even the lowest likely total exceeds the memory. The message says what
+                to leave out.
         """
         plan = self.plan(sizes)
         if plan.is_hopeless:
@@ -253,7 +254,7 @@ class Budget:
         )
 
     def _advice(self, sizes: Sequence[Size], refused: Plan) -> str:
-        """Return what to leave out so that the rest is not refused as the plan is."""
+        """Return advice on what to leave out, such that the rest would not be refused."""
 
         def works(budget: "Budget", sizes: Sequence[Size]) -> bool:
             plan = budget.plan(sizes)
@@ -283,7 +284,7 @@ class Budget:
                 yield f"draw {count} per request", replace(self, images=images), sizes
 
     def _smaller(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
-        """Yield one picture per request of one size, the first or a smaller one."""
+        """Yield pipelines that draw one picture per request, of the first size or a smaller one."""
         multiple = 8 * self.model.scale_factor
         height, width = sizes[0]
         smaller = (
@@ -297,7 +298,7 @@ class Budget:
 
     def _exists(self, name: str, guidance: int) -> bool:
         network = LOADS[name].network
-        # Guidance halves on different devices run at the same time, without a program for one.
+        # If the guidance halves are on different devices, there is no program for one half.
         return (network is None or network in self.model.networks) and (
             name != "unguided" or guidance == 1
         )
@@ -322,14 +323,14 @@ class Budget:
         )
 
     def _beside_activations(self, share: Share, batch: int) -> float:
-        """Return the bytes of what a program of the UNet holds beside activations."""
+        """Return the bytes that a program of the UNet holds in addition to activations."""
         rates, unet = self.kind.rates, self.model.networks[UNET]
         context = rates.context * batch * share.tokens * self.model.context
         arrays = (context + rates.upsampling * unet.upsampling) * unet.itemsize
         return arrays + rates.scores * self._scores(share, batch)
 
     def _scores(self, share: Share, batch: int) -> float:
-        """Return the bytes of attention's scores that are held at once, as `attention` does."""
+        """Return the bytes of attention scores that `attention` holds at once."""
         latent_pixels = share.pixels / self.model.scale_factor**2
         held = [0.0]
         for pixels, heads in self.model.attended:
@@ -348,7 +349,7 @@ class Budget:
         return network.activations * units * network.itemsize
 
     def _latents(self, share: Share) -> float:
-        """Return the elements of a picture's latents."""
+        """Return the number of elements in a picture's latents."""
         return self.model.latent_channels * share.pixels / self.model.scale_factor**2
 
     def _arrays(self, share: Share) -> int:

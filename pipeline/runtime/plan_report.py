@@ -20,7 +20,7 @@ from pipeline.runtime.plan import Budget, Plan, PlannedProgram, Size, gigabytes,
 
 
 class Report(NamedTuple):
-    """Plans as a text, and why the plan for this machine does not fit; None if it fits."""
+    """Plans as a text, and the reason why this machine's does not fit; None if it fits."""
 
     text: str
     refusal: str | None
@@ -68,7 +68,7 @@ def _budget(kind: DeviceKind, model: ModelSize, images: int, tokens: int) -> Bud
 
 
 def _in_dtype(model: ModelSize, dtype: np.dtype[Any]) -> ModelSize:
-    """Return a model's sizes in a dtype, which the safety checker's does not follow."""
+    """Return a model's sizes with its networks in a dtype, except for the safety checker."""
     networks = {
         name: size if name == SAFETY_CHECKER else size._replace(itemsize=dtype.itemsize)
         for name, size in model.networks.items()

@@ -120,7 +120,7 @@ class Programs:
         return PROGRAMS[name].build(self)
 
     def noise(self) -> Program:
-        """Return the program that draws noise of a deviation."""
+        """Return the program that draws noise of a given standard deviation."""
 
         def draw(_: Weights, seeds: Array, sigma: Array) -> Array:
             return sampler.noise(seeds, self._target.latents_shape) * sigma

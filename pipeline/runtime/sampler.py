@@ -1,6 +1,6 @@
 """The sampler's pure functions, traced under `jit`: noise, denoising, pictures.
 
-They know no network: a model's family gives them the functions that predict and decode.
+They do not depend on a network: a model's family supplies the functions that predict and decode.
 """
 
 from collections.abc import Callable

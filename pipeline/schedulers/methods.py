@@ -143,7 +143,7 @@ def euler(config: SchedulerConfig, steps: int) -> Schedule:
 def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:
     """Make a schedule of Euler's method with ancestral sampling.
 
-    Each step goes to a noise level below the next one, then adds noise up to the next level. The
+    Each step goes to a noise level below the next one, then adds noise to reach the next one. The
     lower level is such that the step has the variance of the DDPM posterior (Ho et al. 2020,
     equation 7). Name and form are from https://github.com/crowsonkb/k-diffusion.
     """

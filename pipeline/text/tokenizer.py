@@ -39,7 +39,7 @@ class Tokenizer:
     """A CLIP tokenizer that returns the ids that diffusers' pipelines pass to their text encoder.
 
     Attributes:
-        length: L, the number of ids that every prompt becomes.
+        length: L, the number of ids to which every prompt is cut or padded.
     """
 
     def __init__(self, clip: "CLIPTokenizer") -> None:
@@ -64,7 +64,8 @@ class Tokenizer:
 
         Args:
             folder: the tokenizer's folder in a checkpoint.
-            max_position_embeddings: how many tokens the text encoder takes, from its config.
+            max_position_embeddings: the largest number of tokens that the text encoder takes, from
+                its config.
 
         Raises:
             CheckpointError: if files are missing or damaged, or a setting is not supported.
@@ -116,8 +117,8 @@ class Tokenizers:
 
         Args:
             folder: the checkpoint's folder.
-            limits: how many tokens the text encoder of each tokenizer takes, by the tokenizer's
-                folder in the checkpoint.
+            limits: the largest number of tokens that each tokenizer's text encoder takes, by the
+                tokenizer's folder in the checkpoint.
 
         Raises:
             CheckpointError: if a tokenizer cannot be loaded, as in `Tokenizer.load`, or if two

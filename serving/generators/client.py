@@ -17,7 +17,9 @@ from serving.http.events import HOP_HEADER
 from serving.messages import Code, Message
 
 LENGTH_WITHIN_S = 2.0  # a visitor who types has typed on by then
-ANSWER_S = 5.0  # for an instance to describe its model, or to say why it refuses a request
+ANSWER_S = (
+    5.0  # for an instance to describe its model, or to give its reason for refusing a request
+)
 # A stream sends at least a comment every 15 seconds.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
 # A larger answer is not valid: an event has at most one picture, blurred and not, or previews.

@@ -50,7 +50,7 @@ HEALTH_S = 5.0  # seconds between two health checks of an instance
 _LOOKS = 2
 # Health checks in a row without an answer after which an instance that was added later is removed.
 LAST_LOOKS = 24
-# Limits of the seconds in which an instance is sent nothing after it refused a request.
+# Limits of the seconds for which an instance that refused a request is sent nothing.
 _LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
 
 

@@ -67,7 +67,7 @@ def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return the first of pydantic's errors as a message and a field, without the value sent."""
     first = faults[0]
     if first["type"] == "json_invalid":
-        return f"The body is no JSON: {first['ctx']['error']}", None
+        return f"The body is not JSON: {first['ctx']['error']}", None
     names = [str(part)[:40] for part in first["loc"] if part != "body"]
     field = names[0] if names else None
     return f"{field or 'The body'}: {first['msg']}", field

@@ -30,7 +30,7 @@ _OUTPUT = {
         "seeds": {
             "type": "array",
             "items": {"type": "integer"},
-            "description": "Of each picture, in their order.",
+            "description": "The seed of each picture, in the pictures' order.",
         },
         "left_out": {
             "type": "string",
@@ -45,10 +45,15 @@ class Arguments(schemas.Body):
     """Arguments of the tool `generate`."""
 
     images: int | None = Field(
-        None, ge=1, le=MAX_IMAGES, description="How many; as many as there can be if None."
+        None,
+        ge=1,
+        le=MAX_IMAGES,
+        description="Number of pictures; if None, as many as are drawn at once.",
     )
     size: str | None = Field(
-        None, pattern=f"^{schemas.SIZE}$", description="WxH, one of the server's; its own if None."
+        None,
+        pattern=f"^{schemas.SIZE}$",
+        description="WxH, one of the server's sizes; if None, its default.",
     )
 
 

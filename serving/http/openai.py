@@ -79,10 +79,10 @@ class ImagesBody(schemas.Body):
 
     model_config = ConfigDict(extra="allow")
 
-    n: int | None = Field(1, ge=1, le=MAX_N, description="How many pictures.")
+    n: int | None = Field(1, ge=1, le=MAX_N, description="Number of pictures.")
     size: str | None = Field("auto", pattern=f"^(auto|{schemas.SIZE})$", description="WxH")
     response_format: Literal["b64_json", "url"] | None = Field(
-        "b64_json", description="An address can be fetched for an hour, without a key."
+        "b64_json", description="A URL can be fetched for an hour, without a key."
     )
     output_format: Literal["png", "jpeg", "webp"] | None = "png"
     output_compression: int | None = Field(
@@ -94,10 +94,10 @@ class ImagesBody(schemas.Body):
     background: Background = "auto"
     stream: bool | None = False
     partial_images: int | None = Field(
-        0, ge=0, le=3, description="With `stream`, if there are any."
+        0, ge=0, le=3, description="Number of previews to send; needs `stream`."
     )
     model: str | None = Field(
-        None, max_length=200, description="Ignored: the model that is served draws."
+        None, max_length=200, description="Ignored; the served model is used."
     )
     complexity: Ignored = None
     frame_count: Ignored = None

@@ -77,17 +77,22 @@ class Body(_Settings):
 class GenerateBody(Body):
     """A request for pictures, which is answered with a stream of events."""
 
-    images: int | None = Field(None, ge=1, le=MAX_IMAGES, description="As many as there can be.")
+    images: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_IMAGES,
+        description="Number of pictures; if None, as many as are drawn at once.",
+    )
     size: str | None = Field(None, pattern=f"^{SIZE}$", description="WxH")
     id: str | None = Field(
         None,
         pattern=ID,
-        description="Names the request; whoever knows it may follow and stop it.",
+        description="The request's id; clients that know it can follow and stop the request.",
     )
-    keep: bool = Field(False, description="Go on for a while when nobody follows any more.")
+    keep: bool = Field(False, description="Go on for a while after the last follower has left.")
     previews: bool = Field(False, description="Send `preview` events as well.")
     unblurred: bool = Field(
-        False, description="With a blurred picture, send the picture itself if it may be shown."
+        False, description="Send a blurred picture's original with it, if it may be shown."
     )
 
 

@@ -1,4 +1,4 @@
-"""Estimates of how long a request takes, and how long one under way still takes."""
+"""Estimates of the duration of a request, and of the time left of one under way."""
 
 import time
 from collections.abc import Callable

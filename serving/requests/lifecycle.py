@@ -169,7 +169,7 @@ class RequestLifecycle(ABC):
         self._rates.admit(request)
 
     def _places_for(self, request: Request) -> int:
-        """Return the length of the queue from which on this request is refused."""
+        """Return the queue length at which this request is refused."""
         address, visitor = request.address, request.visitor
         counts = [self._queue.count(address)]
         if visitor != address:  # an API client without a key has only its address

@@ -323,7 +323,7 @@ def test_a_plan_that_does_not_fit_here(
     ("arguments", "message"),
     [
         (["--sizes", "16"], "--sizes: '16'; expected sizes such as 1024x1024,1152x896"),
-        (["a star", "--sizes", "16x16"], "--sizes goes with --plan"),
+        (["a star", "--sizes", "16x16"], "--sizes needs --plan"),
         ([], "a prompt is needed, or --plan"),
     ],
 )

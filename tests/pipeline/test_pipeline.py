@@ -561,7 +561,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any], str]] = [
     (
         "variations of latents",
         {"latents": np.zeros((4, 8, 8, 4), np.float32), "variation_strength": 0.5},
-        "latents take the place",
+        "pass either latents or variation_strength",
     ),
     *(
         (f"seed {value!r}", {"seed": value}, "seed is .*expected .*0 to 4294967295")
@@ -580,7 +580,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any], str]] = [
     ("latents float64", {"latents": np.zeros((4, 8, 8, 4))}, "float64; expected"),
     ("latents int", {"latents": np.zeros((4, 8, 8, 4), np.int32)}, "int32; expected"),
     ("latents nan", {"latents": np.full((4, 8, 8, 4), np.nan, np.float32)}, "NaN or infinity"),
-    ("latents ragged", {"latents": [[1.0], [1.0, 2.0]]}, "latents are no array"),
+    ("latents ragged", {"latents": [[1.0], [1.0, 2.0]]}, "latents are not an array"),
     ("latents text", {"latents": "noise"}, r"latents are \[\]"),
 ]
 
@@ -713,7 +713,7 @@ def test_of_two_precisions_the_one_that_a_download_would_bring_is_read(
     with CompilationCount() as count, pytest.raises(CheckpointError) as caught:
         SDXLPipeline.from_pretrained(folder, dtype=dtype, devices=jax.devices()[:1])
     assert count.value == 0
-    assert f"{file}: not a whole safetensors file" in str(caught.value)
+    assert f"{file}: not a complete safetensors file" in str(caught.value)
 
 
 def test_only_what_is_read_makes_a_checkpoint_large(

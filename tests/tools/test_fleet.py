@@ -54,4 +54,4 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr(sys, "argv", [*demand, "--part", "95"])
     with pytest.raises(SystemExit):
         fleet.main()
-    assert "95 is not possible; a number between 0 and 1 is" in capsys.readouterr().err
+    assert "95 is not possible; expected a number between 0 and 1" in capsys.readouterr().err

@@ -99,7 +99,7 @@ class CheckedCalls:
             with self._sessions.held(session):
                 await self._stream(scope, receive, send)
         elif method not in ("GET", "HEAD", "OPTIONS"):
-            _refuse(404, "There is nothing to be sent to this path.")
+            _refuse(404, "Nothing can be sent to this path.")
         else:
             await self._app(scope, receive, send)
 
@@ -143,7 +143,7 @@ class CheckedCalls:
         if named["kind"] == "queue/join" or "fn_index" in fields:
             function = self._functions.get(fields.get("fn_index", -1))
             if function is None:
-                _refuse(404, "There is no function of this number.")
+                _refuse(404, "There is no function with this number.")
         else:
             function = self._named(named["name"])
         _check_count(fields, function)
@@ -163,7 +163,7 @@ class CheckedCalls:
 
     def _named(self, name: str) -> BlockFunction:
         if name not in self._public:
-            _refuse(404, "There is no function of this name.")
+            _refuse(404, "There is no function with this name.")
         return self._public[name]
 
     def _check_arguments(self, name: str, body: dict[str, Any]) -> None:
@@ -171,7 +171,8 @@ class CheckedCalls:
         parameters = self._parameters[name]
         for given in body:
             if given not in parameters:
-                _refuse(422, f"{given[:40]!r} is no parameter; there are {', '.join(parameters)}.")
+                names = ", ".join(parameters)
+                _refuse(422, f"{given[:40]!r} is not a parameter; expected {names}.")
         for parameter, about in parameters.items():
             if parameter not in body and not about.get("parameter_has_default"):
                 _refuse(422, f"{parameter!r} is missing.")
@@ -252,7 +253,7 @@ async def _read(receive: Receive) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        _refuse(400, "The body is no JSON.")
+        _refuse(400, "The body is not JSON.")
 
 
 def _with_body(scope: Scope, body: bytes) -> Scope:

@@ -1,4 +1,4 @@
-"""One page out of several, one for each language, among which the browser chooses."""
+"""One page with the texts of all languages, from which the browser chooses."""
 
 from collections.abc import Mapping, Sequence
 

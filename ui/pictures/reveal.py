@@ -23,7 +23,7 @@ def offered(picture: Picture) -> gr.Button:
 def exchange(shown: list[Picture], index: int, files: str | None) -> list[Picture]:
     """Return the pictures with the one at `index` replaced by its original, or blurred again.
 
-    With `files` as `saved.BARE`, the new file has no settings inside.
+    If `files` is `saved.BARE`, the new file has no settings inside.
 
     Raises:
         RequestError: if the picture is gone, or there is no room for the new file.

@@ -299,7 +299,7 @@ def test_download_that_breaks_off_is_resumed(hub: HubServer, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_download_that_keeps_breaking_off(hub: HubServer, tmp_path: Path) -> None:
     hub.break_off = {WEIGHTS[2]: [0] * 99}
-    with pytest.raises(CheckpointError, match=r"broke off .*start again to go on"):
+    with pytest.raises(CheckpointError, match=r"broke off .*start again to resume"):
         fetch_apart(hub.url, tmp_path)
     assert not list(tmp_path.rglob("*.incomplete"))
     with pytest.raises(CheckpointError, match=r"What is in the cache.*unet/"):
@@ -330,13 +330,13 @@ def test_private_and_gated(hub: HubServer, tmp_path: Path) -> None:
         fetch_apart(hub.url, tmp_path)
     assert fetch_apart(hub.url, tmp_path, {"HF_TOKEN": "hf_secret"}).revision == SECOND
     hub.repos["studio/gated"] = Repo({FIRST: {}}, {"main": FIRST}, gated=True)
-    with pytest.raises(CheckpointError, match=r"studio/gated: access must be asked for at http"):
+    with pytest.raises(CheckpointError, match=r"studio/gated: access must be requested at http"):
         fetch_apart(hub.url, tmp_path, model="studio/gated")
 
 
 @pytest.mark.parametrize("environment", [OFFLINE, {}])
 def test_no_network_and_nothing_cached(tmp_path: Path, environment: dict[str, str]) -> None:
-    with pytest.raises(CheckpointError, match=r"cannot be reached .*'main' is not whole in the"):
+    with pytest.raises(CheckpointError, match=r"cannot be reached .*'main' is not complete in the"):
         fetch_apart(NOBODY, tmp_path, environment)
 
 
@@ -369,7 +369,7 @@ def test_a_hub_that_does_not_answer(hub: HubServer, tmp_path: Path) -> None:
     "name", ["./nowhere", "/no/such/folder", "a/b/c", "~/none", "~nosuchuser/x", "bad name", ""]
 )
 def test_neither_folder_nor_id(name: str) -> None:
-    with pytest.raises(CheckpointError, match=r"no such folder, and not the form of a model's id"):
+    with pytest.raises(CheckpointError, match=r"no such folder, and not a valid id of a model"):
         read(name)
 
 

@@ -122,14 +122,18 @@ def test_truncated_file(folder: Path, kept: int) -> None:
     path = folder / "model.safetensors"
     save_file({"a": np.ones(64, np.float32)}, path)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: not a whole safetensors file"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors: not a complete safetensors file"
+    ):
         open_tensors(folder)
 
 
 @pytest.mark.parametrize("content", [b"<html>Not found</html>", b"\xff" * 64, b"PK\x03\x04" * 99])
 def test_not_a_safetensors_file(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: not a whole safetensors file"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors: not a complete safetensors file"
+    ):
         open_tensors(folder)
 
 

@@ -203,7 +203,7 @@ def test_a_dtype_that_overflows_is_refused() -> None:
 
 def test_a_safety_checker_of_ones_own_is_refused() -> None:
     FlaxStableDiffusionPipeline.from_pretrained(SD, safety_checker=None)
-    with pytest.raises(InputError, match="safety_checker is given; expected None, or nothing"):
+    with pytest.raises(InputError, match="safety_checker is given; pass None or leave it out"):
         FlaxStableDiffusionPipeline.from_pretrained(SD, safety_checker=object())  # type: ignore[arg-type]
 
 
@@ -253,7 +253,7 @@ def test_parameters_of_another_model_are_refused() -> None:
     pipeline, params = loaded()
     ids, key = inputs()
     _, others = FlaxStableDiffusionXLPipeline.from_pretrained(PLAIN)
-    with pytest.raises(InputError, match=r"params\['unet'\]: .* another model's"):
+    with pytest.raises(InputError, match=r"params\['unet'\]: .* another model"):
         pipeline(ids, params | {"unet": others["unet"]}, key, 1)
     with pytest.raises(InputError, match="params lack 'vae'"):
         pipeline(ids, {name: params[name] for name in params if name != "vae"}, key, 1)

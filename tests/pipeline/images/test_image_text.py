@@ -317,7 +317,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(10)
-    assert said == ["pipe: not a picture that can be read: it is no file"]
+    assert said == ["pipe: not a picture that can be read: it is not a file"]
 
 
 # --- files that other programs write ---
