@@ -127,7 +127,7 @@ def test_the_programs_of_the_apis_are_run_elsewhere():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_calls_in_sentences_are_possible(name: str):
+def test_calls_in_sentences_have_valid_arguments(name: str):
     """Calls of the library, such as `pipe.add_size(height=256, width=384)`."""
     objects = {"pipe": SDXLPipeline, "SDXLPipeline": SDXLPipeline, "metadata": metadata}
     for span in spans(read(ROOT / name)):

@@ -98,7 +98,9 @@ def _above_zero(text: str) -> float:
 def _a_part(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not possible; expected a number between 0 and 1")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not possible; expected a number between 0 and 1"
+        )
     return value
 
 

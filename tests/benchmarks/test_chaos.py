@@ -38,7 +38,7 @@ def test_a_stopped_visit_is_not_counted_as_done(made: Visit, wrong: list[str]):
     assert toll.wrong == [f"{how_many} that were stopped in time are done" for how_many in wrong]
 
 
-def test_when_a_visitor_stopped_it_is_known():
+def test_the_moment_of_a_stop_is_recorded():
     async def stop(at: Moment) -> Visit:
         async with many_connections() as client:
             return await visit(client, site.url, {"prompt": "a red star"}, cancel_at=at)

@@ -134,7 +134,7 @@ def test_a_batched_product_written_as_a_convolution() -> None:
     assert found["matmul"].flops == 2 * 8 * 3 * 64 * 64 * 32
 
 
-def test_a_kernel_says_itself_what_it_does() -> None:
+def test_a_kernels_own_cost_estimate_is_used() -> None:
     kernel = costs("body")["flash"]
     assert (kernel.flops, kernel.bytes) == (5000, 300)
 

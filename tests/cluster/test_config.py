@@ -57,14 +57,14 @@ def test_a_fleet_that_grows_is_one_that_ray_takes():
     assert isinstance(build(fleet, settings.read([], {}), bootstrap.load_pipeline), Application)
 
 
-def test_as_many_replicas_as_there_is_work_for():
+def test_the_number_of_replicas_follows_the_demand():
     seen = Mock(aggregated_metrics={"demand": {"one": 6.0, "who heard it late": 5.0}})
     assert ByDemand(target=2)(seen) == (3.0, {})
     assert ByDemand(target=2)(Mock(aggregated_metrics={})) == (0.0, {})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_replica_is_found_where_it_says(host: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_replica_announces_its_own_address(host: str, monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: host)
     monkeypatch.setattr(Replica, "_announce", lambda self: told.append(self._url))

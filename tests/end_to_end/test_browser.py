@@ -236,7 +236,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
         assert sent == []
 
 
-def test_nothing_is_lost_where_nothing_was_asked_for(browser: Browser, address: str):
+def test_a_lost_connection_is_not_reported_without_a_request(browser: Browser, address: str):
     page = browser.new_page()
     page.set_default_timeout(SHOWN_WITHIN_MS)
     page.route("**/app_id", lambda route: route.fulfill(status=502))  # offline at first
@@ -450,7 +450,7 @@ def draw_again_for_long(page: Page) -> None:
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
 
 
-def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(slow_page: Page):
+def test_the_buttons_of_an_older_picture_are_disabled_while_drawing(slow_page: Page):
     page = slow_page
     more = page.locator("#new-seed"), page.locator("#variations")
     draw_again_for_long(page)
@@ -463,7 +463,7 @@ def test_nothing_more_can_be_asked_of_an_older_picture_while_something_is_drawn(
         expect(button).to_be_enabled()
 
 
-def test_enter_sends_nothing_while_something_is_drawn_however_it_began(slow_page: Page):
+def test_enter_sends_nothing_while_drawing(slow_page: Page):
     page = slow_page
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
@@ -495,7 +495,7 @@ NOTE_STOP_GONE = """() => {
 }"""
 
 
-def test_older_settings_come_back_while_something_is_drawn(slow_page: Page):
+def test_older_settings_can_be_restored_while_drawing(slow_page: Page):
     page = slow_page
     draw_again_for_long(page)
     page.evaluate(NOTE_STOP_GONE)
@@ -525,7 +525,7 @@ SPOILT = [
 ]
 
 
-def test_a_spoilt_entry_of_the_history_costs_no_other(page: Page):
+def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
     whole = {"id": "x", "link": f"?prompt={PROMPT}", "said": "as it was", "at": 0}
     spoilt = [whole | each if isinstance(each, dict) and each else each for each in SPOILT]
     entries = [*spoilt, whole, *spoilt, whole | {"id": "y", "link": "?prompt=%"}]
@@ -701,7 +701,7 @@ CALL = """() => {
 }"""
 
 
-def test_the_other_sites_calls_of_no_address_fail_as_they_would_without(
+def test_the_other_sites_invalid_fetches_fail_as_without_the_page(
     browser: Browser, address: str, elsewhere: tuple[str, Path]
 ):
     site, folder = elsewhere

@@ -260,7 +260,7 @@ def test_two_hundred_clicks_are_one_request(page: Page):
     expect(page.locator("#history li")).to_have_count(2)
 
 
-def test_a_press_soon_after_the_pictures_counts(page: Page):
+def test_a_press_right_after_the_pictures_takes_effect(page: Page):
     page.locator("#prompt textarea").fill(PROMPT)
     page.evaluate(
         """async () => {
@@ -288,7 +288,7 @@ def test_a_slider_takes_what_is_next_to_it(page: Page):
         expect(number).to_have_value(becomes)
 
 
-def test_a_seed_that_cannot_be_is_a_message(page: Page):
+def test_an_impossible_seed_is_reported(page: Page):
     open_advanced(page)
     page.get_by_label(i18n.SETTINGS["randomise"].label).uncheck()
     fields = (

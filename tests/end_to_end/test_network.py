@@ -192,7 +192,7 @@ def test_back_after_it_was_drawn(slow_page: Page, slow_line: Line, gate: Gate):
 
 
 @pytest.mark.slow
-def test_away_for_several_times(slow_page: Page, slow_line: Line, gate: Gate):
+def test_the_connection_may_be_lost_several_times(slow_page: Page, slow_line: Line, gate: Gate):
     draw(slow_page)
     for _ in range(2):
         slow_line.cut()
@@ -204,7 +204,7 @@ def test_away_for_several_times(slow_page: Page, slow_line: Line, gate: Gate):
 
 
 @pytest.mark.slow
-def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line):
+def test_a_press_during_an_outage_takes_effect_afterwards(slow_page: Page, slow_line: Line):
     page = slow_page
     draw(page)
     slow_line.cut()
@@ -221,7 +221,7 @@ def test_a_press_while_it_is_away_counts_later(slow_page: Page, slow_line: Line)
 
 
 @pytest.mark.slow
-def test_silence_is_no_connection(visitor: Visitor, instance: Instance, gate: Gate):
+def test_silence_counts_as_a_lost_connection(visitor: Visitor, instance: Instance, gate: Gate):
     with line_to(instance.port) as line, drawing_for_long(visitor, line) as page:
         draw(page)
         instance.signal(signal.SIGSTOP)
@@ -231,7 +231,7 @@ def test_silence_is_no_connection(visitor: Visitor, instance: Instance, gate: Ga
             expect_ready(page, "4 pictures")
 
 
-def test_a_gateway_without_a_server_is_no_connection(slow_page: Page):
+def test_a_gateway_without_a_server_counts_as_a_lost_connection(slow_page: Page):
     page = slow_page
     page.route("**/queue/join*", lambda route: route.fulfill(status=502), times=1)
     with kept_away(page):
@@ -348,7 +348,7 @@ SHOW_TWICE = """() => {
         }"""
 
 
-def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
+def test_a_missing_picture_does_not_count_as_a_lost_connection(page: Page):
     page.evaluate(
         """new MutationObserver(() => { document.title = "away"; }).observe(
             document.querySelector("#network"), { subtree: true, childList: true })"""
@@ -365,7 +365,7 @@ def test_a_picture_that_is_gone_is_no_lost_connection(page: Page):
 
 
 @pytest.mark.slow
-def test_a_server_that_began_anew(visitor: Visitor, instance: Instance):
+def test_a_server_that_was_restarted_is_noticed(visitor: Visitor, instance: Instance):
     with line_to(instance.port) as line, drawing_for_long(visitor, line) as page:
         draw(page)
         instance.kill()
@@ -378,7 +378,9 @@ def test_a_server_that_began_anew(visitor: Visitor, instance: Instance):
 
 
 @pytest.mark.slow
-def test_away_for_longer_than_anybody_waits(visitor: Visitor, instance: Instance, gate: Gate):
+def test_a_request_abandoned_during_an_outage_is_drawn_afterwards(
+    visitor: Visitor, instance: Instance, gate: Gate
+):
     """A request abandoned while a phone was locked is drawn once its visitor is back."""
     with line_to(instance.port) as line, drawing_for_long(visitor, line) as page:
         draw(page)

@@ -239,7 +239,7 @@ def test_a_host_name_from_one_visitor_is_not_shown_to_another(site: str):
                 assert host.encode() not in ask(site, target)[2], (name, target)
 
 
-def test_another_page_than_the_one_there_is_makes_no_error(site: str):
+def test_the_name_of_another_page_causes_no_error(site: str):
     for target in ("/?page=other", "/config?page=other", "/gradio_api/info?page=other&page=more"):
         assert ask(site, target)[0] == 200
 
@@ -450,7 +450,7 @@ def addresses(routes: Sequence[BaseRoute]) -> Iterator[str]:
             yield re.sub(r":path}", "}", route.path).rstrip("/") or "/"
 
 
-def test_the_tables_name_every_address():
+def test_the_table_names_every_open_route():
     """Every open route is in the table, so a route that a new Gradio version adds is noticed."""
     pipe, observer = FakePipeline().as_pipeline(), Observer()
     generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
@@ -477,9 +477,9 @@ def test_a_request_is_found_by_its_id_alone(site: str):
 # --- the table ---
 
 
-def test_the_table_names_the_tests_there_are():
+def test_the_table_names_all_tests_here():
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text()))
     tree = ast.parse(Path(__file__).read_text())
     here = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    own = test_the_table_names_the_tests_there_are.__name__
+    own = test_the_table_names_all_tests_here.__name__
     assert named == {name for name in here if name.startswith("test_")} - {own}

@@ -84,7 +84,7 @@ EMBED = """async (url) => {
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_page_elsewhere_shows_this_one_only_if_it_is_named(
+def test_only_named_sites_can_embed_the_page(
     browser: Browser, instance: Instance, others: tuple[str, str], allowed: bool
 ):
     """Another site can embed the page, as an element or a frame, only if it is allowed."""
@@ -111,9 +111,7 @@ def test_a_page_elsewhere_shows_this_one_only_if_it_is_named(
     page.close()
 
 
-def test_the_component_is_read_by_nobody_who_is_not_named(
-    instance: Instance, others: tuple[str, str]
-):
+def test_only_named_sites_can_read_the_component(instance: Instance, others: tuple[str, str]):
     allowed, evil = (
         httpx.get(f"{instance.url}/gradio.js", headers={"Origin": origin}).headers
         for origin in others
@@ -184,7 +182,7 @@ def rest(client: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def test_garbage_that_starting_left_alone_is_collected_while_it_serves():
+def test_garbage_collection_is_enabled_while_serving():
     gc.disable()
     try:
         with serve():
@@ -206,7 +204,7 @@ def test_a_slow_reader_is_sent_everything():
     assert json.loads(body)["data"][0]["b64_json"]
 
 
-def test_questions_are_answered_for_a_while_after_the_last_drawing():
+def test_calls_are_answered_for_a_while_after_the_last_drawing():
     """Requests are answered for a while, even if the last drawing ended just before the signal."""
     painting = Painting()
     with serve(generator=painting, answers_on_s=8) as site:
@@ -222,7 +220,7 @@ def test_questions_are_answered_for_a_while_after_the_last_drawing():
         assert not site.thread.is_alive()
 
 
-def test_nothing_was_drawn_and_nobody_waits():
+def test_the_server_stops_at_once_if_nothing_was_drawn():
     with serve(answers_on_s=300) as site:
         site.stop()
         site.thread.join(60)

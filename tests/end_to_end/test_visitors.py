@@ -64,7 +64,7 @@ def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: st
     ("width", "height", "touch", "scheme"),
     [(390, 844, True, "dark"), (820, 1180, True, "light"), (1920, 1080, False, "dark")],
 )
-def test_on_every_screen(
+def test_the_page_works_on_every_screen(
     browser: Browser, address: str, width: int, height: int, touch: bool, scheme: str
 ):
     options = {"color_scheme": scheme, "has_touch": touch, "is_mobile": touch}
@@ -81,7 +81,9 @@ def test_on_every_screen(
 
 
 @pytest.mark.parametrize("language", [es, fr], ids=lambda each: each.LANGUAGE)
-def test_in_their_own_language(browser: Browser, address: str, language: ModuleType):
+def test_visitors_are_answered_in_their_own_language(
+    browser: Browser, address: str, language: ModuleType
+):
     with opened(browser, address, locale=language.LANGUAGE) as page:
         expect(page.locator("html")).to_have_attribute("lang", language.LANGUAGE)
         expect(page.locator("#generate")).to_have_text(language.GENERATE)
@@ -106,7 +108,7 @@ def test_a_blocked_word_is_reported_and_nothing_is_drawn(browser: Browser, addre
         wait_for_pictures(page)
 
 
-def test_how_programs_ask_is_described(browser: Browser, address: str):
+def test_the_api_page_describes_the_call(browser: Browser, address: str):
     # Gradio's API page requests files that not every Gradio server has.
     with opened(browser, address, unless="Failed to load resource") as page:
         page.get_by_role("button", name="Use via API").click()

@@ -181,7 +181,7 @@ def test_a_device_that_fails(
         (["a star", "--images", str(10**15)], "images_per_request is 1000000000000000; expected"),
     ],
 )
-def test_bad_requests_are_known_at_once(
+def test_bad_requests_are_refused_before_anything_is_loaded(
     tmp_path: Path, run: Callable[..., tuple], arguments: list[str], message: str
 ) -> None:
     """Bad requests are refused before the checkpoint is read, and leave no files behind."""
@@ -196,7 +196,9 @@ def test_bad_requests_are_known_at_once(
     ("height", "message"),
     [("15", "height is 15; expected a multiple of 4"), ("0", "height is 0; expected 4 to 8192")],
 )
-def test_a_size_that_cannot_be(run: Callable[..., tuple], height: str, message: str) -> None:
+def test_an_impossible_size_is_refused(
+    run: Callable[..., tuple], height: str, message: str
+) -> None:
     status, printed, messages = run("a star", "--height", height)
     assert (status, printed) == (2, [])
     assert messages == f"error: {message}\n"

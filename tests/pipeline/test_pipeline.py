@@ -380,7 +380,7 @@ def test_an_error_of_the_caller_passes_through(pipe: SDXLPipeline) -> None:
     pipe.generate("a star")
 
 
-def test_latents_take_the_place_of_the_seed(pipe: SDXLPipeline) -> None:
+def test_given_latents_replace_the_seeds_noise(pipe: SDXLPipeline) -> None:
     noise = np.asarray(sampler.noise(jnp.arange(7, 11, dtype=jnp.uint32), (8, 8, 4)))
     given = pictures(pipe, "a star", latents=noise)
     assert difference(given, pictures(pipe, "a star", seed=7)) <= CLOSE
@@ -408,7 +408,7 @@ def test_another_size(pipe: SDXLPipeline) -> None:
         pipe.generate("a star", width=8)
 
 
-def test_a_size_that_cannot_be(pipe: SDXLPipeline) -> None:
+def test_an_impossible_size_is_refused(pipe: SDXLPipeline) -> None:
     for refuse in (pipe.check_size, pipe.add_size):
         with pytest.raises(InputError, match="width is 17; expected a multiple of 4"):
             refuse(16, 17)
@@ -450,7 +450,7 @@ def test_another_size_compiles_only_what_depends_on_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pictures(pipe, "a star", seed=5, height=24), drawn)
 
 
-def test_the_size_is_what_the_network_is_told(pipe: SDXLPipeline) -> None:
+def test_the_network_gets_the_pictures_size(pipe: SDXLPipeline) -> None:
     pipe.add_size(16, 24)
     ids = np.zeros((2, 4, 2, 77), np.int32)
     own, wide = (
@@ -523,7 +523,7 @@ def test_settings_inside_every_picture(pipe: SDXLPipeline, tmp_path: Path) -> No
         )
 
 
-def test_what_a_pipeline_says_of_itself(pipe: SDXLPipeline) -> None:
+def test_a_pipeline_describes_itself(pipe: SDXLPipeline) -> None:
     assert (pipe.model, pipe.revision) == ("checkpoint", None)
     assert (pipe.height, pipe.width, pipe.images_per_request) == (SIZE, SIZE, 4)
     assert (pipe.device_kind, pipe.num_devices, pipe.max_inference_steps) == ("cpu", 1, 50)
@@ -701,7 +701,7 @@ def test_bad_checkpoint(
 
 @pytest.mark.parametrize(("dtype", "read"), [("float32", ""), ("bfloat16", ".fp16"), (None, "")])
 @pytest.mark.parametrize("network", ["unet", "text_encoder_2"])
-def test_of_two_precisions_the_one_that_a_download_would_bring_is_read(
+def test_the_precision_that_a_download_would_choose_is_read(
     tmp_path: Path, dtype: str | None, read: str, network: str
 ) -> None:
     folder = copy_checkpoint(tmp_path)
@@ -716,7 +716,7 @@ def test_of_two_precisions_the_one_that_a_download_would_bring_is_read(
     assert f"{file}: not a complete safetensors file" in str(caught.value)
 
 
-def test_only_what_is_read_makes_a_checkpoint_large(
+def test_only_files_that_are_read_count_as_the_checkpoints_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FarEnough(Exception):
@@ -747,7 +747,9 @@ def test_open_cache_folder(tmp_path: Path) -> None:
 # --- starting
 
 
-def test_interrupted_while_it_looks_through_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_a_checkpoint_is_examined_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An interrupt while the checkpoint is examined stops the start before anything is compiled."""
 
     def interrupt(*_: object) -> None:

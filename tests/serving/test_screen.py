@@ -100,7 +100,7 @@ def test_a_flagged_picture_is_blurred_and_sent_unblurred_beside(
     assert remarks == [metadata.BLURRED, None, None]
 
 
-def test_latents_are_no_pictures(pipe: SDXLPipeline, screening: Screening) -> None:
+def test_latents_are_not_screened(pipe: SDXLPipeline, screening: Screening) -> None:
     screening.by = screens.broken
     assert pipe.generate("a star", output_type="latent").flagged == [False, False]
 
@@ -113,7 +113,7 @@ def test_answers_may_be_an_array(pipe: SDXLPipeline, screening: Screening) -> No
 
 
 @pytest.mark.parametrize("wrong", [screens.broken, screens.too_few, lambda images: None])
-def test_without_an_answer_for_each_there_are_no_pictures(
+def test_a_wrong_number_of_verdicts_is_an_error(
     wrong: Screen, pipe: SDXLPipeline, screening: Screening
 ) -> None:
     screening.by = wrong
@@ -185,9 +185,7 @@ def test_there_are_no_previews(site: Site) -> None:
     assert "preview" not in dict(generate(site, previews=True, num_inference_steps=4))
 
 
-def test_where_nothing_is_to_be_revealed_nobody_is_sent_it(
-    pipe: SDXLPipeline, screening: Screening
-) -> None:
+def test_without_reveal_no_original_is_sent(pipe: SDXLPipeline, screening: Screening) -> None:
     none = RateLimits(None, None)
     strict = LocalGenerator(pipe, Limits(), none, Observer(), reveal=False)
     with serve(generator=strict) as site:

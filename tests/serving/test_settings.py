@@ -88,7 +88,7 @@ def test_defaults():
     )
 
 
-def test_there_is_another_value_of_every_setting():
+def test_the_tests_have_another_value_of_every_setting():
     assert [setting.name for setting in settings.described()] == list(OTHERS)
 
 

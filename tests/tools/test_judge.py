@@ -64,7 +64,7 @@ def test_it_knows_every_colour_on_every_background(colour):
             assert judge_scene(drawn(scene), scene) == Verdict(True, True, True)
 
 
-def test_a_verdict_tells_the_questions_apart():
+def test_a_verdict_has_one_answer_per_question():
     picture = drawn(STAR)
     other_background = Scene("white", STAR.things, "centre", "flat")
     other_colour = Scene("blue", (Thing("star", "pink", "large"),), "centre", "flat")

@@ -57,7 +57,7 @@ def test_case_and_spaces_do_not_matter(tmp_path: Path) -> None:
     assert len(middle(tokenizer, "a red star")) == 3
 
 
-def test_numbering(tmp_path: Path) -> None:
+def test_ids_are_numbered_in_clips_order(tmp_path: Path) -> None:
     load(tmp_path, ["red"])
     vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
     assert list(vocabulary.values()) == list(range(512 + 2 + 2))

@@ -174,7 +174,7 @@ def to_request(**changes: Any) -> Request:
     return form.to_request(MODEL, styles_for(Kind.SDXL), **values)
 
 
-def test_what_a_program_calls_its_session_is_not_kept_at_any_length():
+def test_a_long_session_id_is_cut():
     sender = gr.Request(CLIENT, session_hash="x" * 2**20)  # type: ignore[arg-type]
     assert Visitor.behind(sender) == Visitor("x" * 64, "::1")
 
@@ -240,13 +240,13 @@ def test_refused(changes: dict[str, Any], said: str):
     assert said in i18n.translate(refused.value.message)
 
 
-def test_limits_themselves_are_possible():
+def test_limits_are_inclusive():
     request = to_request(prompt="x" * 2000, guidance_scale=50, steps=50, seed=2**32 - 1)
     assert (request.guidance_scale, request.num_inference_steps) == (50.0, 50)
     assert to_request(seed=7.0).seed == 7
 
 
-def test_no_seed_means_any_seed():
+def test_without_a_seed_the_seed_is_random():
     seeds = {to_request(seed=None).seed for _ in range(20)}
     assert len(seeds) > 15
     assert all(0 <= seed < 2**32 for seed in seeds)
@@ -298,7 +298,7 @@ def test_a_licence_is_only_named_where_it_is_known(name: str, licence: str):
     assert escape(licence) in page._footer(model, kind_of(model))
 
 
-def test_without_pictures_the_choice_of_settings_inside_writes_nothing(
+def test_changing_the_choice_of_settings_inside_writes_nothing_without_pictures(
     monkeypatch: pytest.MonkeyPatch,
 ):
     saved: list[object] = []
@@ -307,7 +307,7 @@ def test_without_pictures_the_choice_of_settings_inside_writes_nothing(
     assert saved == []
 
 
-def test_kinds():
+def test_a_models_kind_follows_its_name():
     assert kind_of(replace(MODEL, name="miniature", bundled=True)) is Kind.MINIATURE
     assert kind_of(replace(MODEL, name="org/stable-diffusion-xl-base-1.0")) is Kind.SDXL
     assert kind_of(replace(MODEL, name="miniature")) is Kind.OTHER
@@ -378,7 +378,9 @@ def test_the_cut_part_is_shown_as_you_type():
 # --- updates of the page ---
 
 
-def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_page_shows_steps_and_then_pictures(
+    served_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(generation, "BAR_SECONDS", 0.0)
     updates = shown(StandIn(), steps=3)
     strips = [update.strip for update in updates]
@@ -399,7 +401,7 @@ def test_page_is_told_steps_and_then_pictures(served_folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("error", [None, Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))])
-def test_the_history_is_told_of_a_request_at_its_end_as_well(error: Error | None):
+def test_the_history_gets_a_request_again_at_its_end(error: Error | None):
     # Gradio drops the first update if another request ends at the same moment.
     updates = shown(StandIn(error=error), steps=3)
     entry = updates[0].history
@@ -418,7 +420,7 @@ def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
     assert updates[-1].previews == status.EMPTY
 
 
-def test_what_was_there_stays_after_a_stop():
+def test_previews_stay_in_the_gallery_after_a_stop():
     update = shown(StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))), steps=3)[-1]
     assert update.previews == status.EMPTY
     assert [Path(path).read_bytes() for path, _ in update.gallery] == [b"look 0", b"look 1"]
@@ -426,7 +428,7 @@ def test_what_was_there_stays_after_a_stop():
     assert update.pictures == []
 
 
-def test_a_stop_before_anything_was_seen_leaves_the_older_pictures(
+def test_a_stop_before_the_first_preview_leaves_the_older_pictures(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async def stopped(*_: object) -> AsyncGenerator[Event]:
@@ -493,7 +495,7 @@ def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
     assert update.strip == status.error(BROKEN)
 
 
-def test_place_and_wait_are_shown_and_the_prompt_stays():
+def test_queue_position_and_wait_are_shown_and_the_prompt_stays():
     waits = (Queued(3, 95.0), Queued(2, 12.4), Queued(1, None), Started(1), Started(2))
     updates = shown(StandIn(first=waits), steps=1)
     strips = [update.strip for update in updates]
@@ -528,7 +530,7 @@ def test_a_page_loaded_anew_finds_its_request_again():
         assert set(map(str, update)) == {str(gr.skip())}
 
 
-def test_where_nothing_was_asked_for_nothing_is_lost():
+def test_a_lost_connection_is_not_reported_without_a_request():
     async def resumed() -> list[Update]:
         broken = gr.EventData(None, {"visitors": False})
         drawn = Drawing(StandIn(), Kind.MINIATURE)
@@ -539,7 +541,7 @@ def test_where_nothing_was_asked_for_nothing_is_lost():
 
 
 @pytest.mark.parametrize("nothing_to_find", [None, "forgotten"])
-def test_a_request_that_was_lost_with_the_connection_is_said_to_be(nothing_to_find: str | None):
+def test_a_request_lost_with_the_connection_is_reported(nothing_to_find: str | None):
     async def resumed() -> list[Update]:
         drawn = Drawing(StandIn(), Kind.MINIATURE)
         broken = gr.EventData(None, {"visitors": True})
@@ -580,19 +582,19 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
     assert stand_in.closed
 
 
-def test_bar_says_how_far():
+def test_the_bar_shows_progress():
     bar = status.progress(3, 25, 12.4)
     assert 'value="3" max="25"' in bar
     assert "Step 3 of 25, about 12 s left" in bar
 
 
-def test_bar_moves_calmly(monkeypatch: pytest.MonkeyPatch):
+def test_the_bar_is_not_updated_too_often(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generation, "BAR_SECONDS", 60.0)
     # The updates are: sent, started, the preview, and the end.
     assert len(shown(StandIn(), steps=50)) == 4
 
 
-def test_who_left_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
+def test_a_departure_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generation, "PAUSE_SECONDS", 0.01)
 
     async def silence(*_: object) -> AsyncGenerator[Event]:
@@ -731,7 +733,7 @@ def test_file_names_are_harmless(prompt: str, name: str):
     assert files.name(prompt, 0) == name
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(
+def test_a_full_disk_is_reported_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
@@ -751,7 +753,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     assert "No space left on device" in caplog.text
 
 
-def test_nobody_waits_for_a_file_that_is_written(monkeypatch: pytest.MonkeyPatch):
+def test_files_are_written_in_other_threads(monkeypatch: pytest.MonkeyPatch):
     write, threads = Path.write_bytes, list[threading.Thread]()
 
     def noted(path: Path, content: bytes) -> int:
@@ -768,7 +770,7 @@ def test_nobody_waits_for_a_file_that_is_written(monkeypatch: pytest.MonkeyPatch
     assert threading.main_thread() not in threads
 
 
-def test_pictures_go_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_old_pictures_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
 
     async def save_and_wait() -> list[Path]:

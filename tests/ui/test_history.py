@@ -48,9 +48,9 @@ def test_pictures_are_recorded_by_their_files():
 
 
 @pytest.mark.parametrize("data", [None, [], "x", {}, {"link": None, "id": []}, {"id": 0}])
-def test_a_browser_could_say_anything(data: object):
+def test_a_malformed_choice_is_ignored(data: object):
     assert history._chosen(data) == ("", "")
 
 
-def test_an_entry_is_named_by_its_link_and_its_request():
+def test_a_choice_has_the_link_and_the_request_of_its_entry():
     assert history._chosen({"link": "?prompt=x", "id": "y"}) == ("prompt=x", "y")

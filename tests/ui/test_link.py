@@ -73,7 +73,7 @@ def read(query: str) -> tuple[Fields, list[str]]:
         ),
     ],
 )
-def test_what_a_link_carries_comes_back(fields: Fields):
+def test_settings_survive_a_link(fields: Fields):
     assert read(link.to_query(fields)) == (fields, [])
 
 
@@ -92,11 +92,11 @@ def test_a_link_is_short_and_can_be_read():
     assert query == "?prompt=a%20red%20star&guidance_scale=5&steps=25&seed=7"
 
 
-def test_what_a_link_does_not_say_is_the_pages_own():
+def test_settings_missing_from_a_link_have_their_defaults():
     assert read("?prompt=a+star") == (USUAL._replace(prompt="a star"), [])
 
 
-def test_other_parameters_are_not_the_pages():
+def test_unknown_parameters_are_ignored():
     assert link.from_query({"utm_source": "x", "__theme": "dark"}, MODEL, STYLES) is None
 
 
@@ -117,14 +117,14 @@ def test_other_parameters_are_not_the_pages():
         ("prompt=" + "x" * 3000, {"prompt": "x" * 2000}, "the first 2000 characters"),
     ],
 )
-def test_what_cannot_be_used_is_said(query: str, changes: dict[str, Any], said: str):
+def test_unusable_values_are_reported(query: str, changes: dict[str, Any], said: str):
     fields, notes = read(query)
     assert fields == USUAL._replace(**changes)
     assert len(notes) == 1
     assert said in notes[0]
 
 
-def test_what_is_said_is_text():
+def test_notes_are_escaped():
     assert "<b>" not in link._message(["Style: <b>"])
     assert i18n.LINK_NOT_USED in link._message(["Style: x"])
     assert i18n.TAKEN_OVER in link._message([])

@@ -220,7 +220,7 @@ def restored(client: TestClient, content: bytes, **headers: str) -> list[Any]:
     return done["output"]["data"]
 
 
-def test_nothing_of_a_restored_picture_stays(uploads: Path):
+def test_a_restored_picture_is_deleted(uploads: Path):
     app = FastAPI()
     mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=600)
     file, image = io.BytesIO(), Image.new("RGB", (8, 8))
@@ -241,7 +241,7 @@ def test_nothing_of_a_restored_picture_stays(uploads: Path):
 # --- limits ---
 
 
-def test_few_pictures_are_read_at_a_time_and_the_page_goes_on(
+def test_few_pictures_are_read_at_a_time_and_the_page_stays_responsive(
     upload: Path, monkeypatch: pytest.MonkeyPatch
 ):
     under_way, most, lock = 0, 0, threading.Lock()
@@ -283,7 +283,7 @@ def test_few_pictures_are_read_at_a_time_and_the_page_goes_on(
 
 
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt", "model"])
-def test_long_texts_are_cut_where_they_enter(upload: Path, field: str):
+def test_long_texts_are_cut_when_they_are_read(upload: Path, field: str):
     text = metadata.to_text(replace(MADE_HERE, **{field: "x" * 900_000}))
     for found in (restore.from_picture(picture(upload, text)), restore.from_text(text)):
         assert len(getattr(found, field)) == MAX_CHARACTERS + 1

@@ -27,7 +27,7 @@ MADE_HERE = Settings(
 )
 
 
-def test_what_was_made_here_goes_back_as_it_was():
+def test_settings_of_a_picture_made_here_are_restored_unchanged():
     fields, notes = form.as_fields(MADE_HERE, MODEL)
     assert fields == Fields(
         prompt="a star",
@@ -40,7 +40,7 @@ def test_what_was_made_here_goes_back_as_it_was():
     assert notes == []
 
 
-def test_a_variation_goes_back_as_it_was():
+def test_a_variation_is_restored_unchanged():
     varied = replace(MADE_HERE, guidance_until=0.4, variation_strength=0.3, variation_seed=9)
     fields, notes = form.as_fields(varied, MODEL)
     assert (fields.guidance_until, fields.variation_strength, fields.variation_seed) == (
@@ -51,7 +51,7 @@ def test_a_variation_goes_back_as_it_was():
     assert notes == []
 
 
-def test_what_a_picture_does_not_say_is_the_pages_own():
+def test_settings_missing_from_a_picture_have_their_defaults():
     silent = Settings("a star", "")
     fields, notes = form.as_fields(silent, MODEL)
     assert fields == Fields(
@@ -70,7 +70,7 @@ def test_what_a_picture_does_not_say_is_the_pages_own():
     assert notes == []
 
 
-def test_a_size_that_there_is_goes_back_as_it_was():
+def test_an_available_size_is_restored_unchanged():
     model = replace(MODEL, more_sizes=((384, 256),))
     wide = replace(MADE_HERE, width=384)
     fields, notes = form.as_fields(wide, model)
@@ -101,14 +101,14 @@ def test_a_size_that_there_is_goes_back_as_it_was():
         ({"model": "anything-v3"}, "prompt", "a star", "The picture was drawn by anything-v3"),
     ],
 )
-def test_what_is_not_possible_here_is_said(changes: dict, field: str, value: object, said: str):
+def test_unusable_settings_are_reported(changes: dict, field: str, value: object, said: str):
     fields, notes = form.as_fields(replace(MADE_HERE, **changes), MODEL)
     assert getattr(fields, field) == value
     assert len(notes) == 1
     assert said in notes[0]
 
 
-def test_no_number_is_the_pages_own():
+def test_a_nan_becomes_the_default():
     fields, notes = form.as_fields(replace(MADE_HERE, guidance_scale=float("nan")), MODEL)
     assert (fields.guidance_scale, notes) == (5.0, [])
 
@@ -145,6 +145,6 @@ def test_numbers_are_shown_as_the_visitor_writes_them(language: str, guidance: s
         assert f"<dd>{guidance}</dd>" in settings.as_html(named)
 
 
-def test_nothing_is_shown_that_a_picture_does_not_say():
+def test_missing_settings_are_not_shown():
     silent = Settings("a star", "")
     assert settings.described(silent) == [(i18n.SETTINGS["prompt"].label, "a star")]

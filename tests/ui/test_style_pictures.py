@@ -10,7 +10,7 @@ from ui.model_kind import Kind
 from ui.styles import styles_for
 
 
-def test_every_style_of_the_miniature_has_one():
+def test_every_style_of_the_miniature_has_a_picture():
     found = style_pictures.addresses(Kind.MINIATURE)
     assert list(found) == list(styles_for(Kind.MINIATURE))
     assert len(set(found.values())) == len(found)
@@ -21,7 +21,7 @@ def test_every_style_of_the_miniature_has_one():
             assert picture.size == (96, 96)
 
 
-def test_where_there_are_none_nothing_is_promised():
+def test_a_kind_without_pictures_has_no_addresses():
     assert style_pictures.addresses(Kind.OTHER) == {}
 
 
@@ -32,12 +32,12 @@ def client() -> TestClient:
     return TestClient(app)
 
 
-def test_they_are_handed_out(client: TestClient):
+def test_style_pictures_are_served(client: TestClient):
     for address in style_pictures.addresses(Kind.MINIATURE).values():
         answer = client.get(f"/{address}")
         assert answer.headers["Content-Type"] == "image/webp"
 
 
 @pytest.mark.parametrize("name", ["flat.png", "..%2fflat.webp", "none", "%00"])
-def test_nothing_else_is(client: TestClient, name: str):
+def test_no_other_file_is_served(client: TestClient, name: str):
     assert client.get(f"/style-pictures/miniature/{name}").status_code == 404

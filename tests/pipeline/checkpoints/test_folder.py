@@ -34,12 +34,12 @@ def all_needed(names: list[str], prefer_fp16: bool = False) -> set[str]:
     return configs | set(needed_files(names, CONFIG, prefer_fp16).files)
 
 
-def test_nothing_that_is_there_for_other_programs():
+def test_files_for_other_programs_are_not_needed():
     assert len(WEIGHTS) == 4
     assert all_needed([*NAMES, *FP16, *OTHERS]) == set(NAMES)
 
 
-def test_half_precision_takes_the_place_of_single():
+def test_half_precision_replaces_single_where_preferred():
     names = [*NAMES, *FP16, *OTHERS]
     needed = needed_files(names, CONFIG, prefer_fp16=True)
     assert all_needed(names, prefer_fp16=True) == set(NAMES) - WEIGHTS | FP16

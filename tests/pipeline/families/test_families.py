@@ -70,7 +70,7 @@ def test_schedulers_differ(start: Callable[..., SDXLPipeline]) -> None:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_watched_run_is_the_same_and_has_as_many_steps_as_asked_for(
+def test_a_run_with_on_step_is_the_same_and_reports_every_step(
     start: Callable[..., SDXLPipeline], scheduler: str
 ) -> None:
     seen: list[tuple[int, int]] = []

@@ -213,7 +213,7 @@ def test_stable_diffusion_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "side"), [("0.2.2", 64), ("0.8.0.dev0", 64), ("0.9.0", 32), ("0.10.0", 32)]
 )
-def test_the_first_files_of_stable_diffusion_1_mean_64(
+def test_a_small_sample_size_in_an_old_file_means_64(
     tmp_path: Path, version: str, side: int
 ) -> None:
     write(tmp_path, SD_1)

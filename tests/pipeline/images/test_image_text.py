@@ -284,7 +284,9 @@ LIES: dict[str, tuple[bytes, type[MetadataError]]] = {
 
 
 @pytest.mark.parametrize(("content", "error"), LIES.values(), ids=LIES)
-def test_lies_are_refused(tmp_path: Path, content: bytes, error: type[MetadataError]) -> None:
+def test_malformed_files_are_refused(
+    tmp_path: Path, content: bytes, error: type[MetadataError]
+) -> None:
     with pytest.raises(error, match="picture: "):
         read(written(tmp_path, content))
 
@@ -300,7 +302,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("content", SILENT.values(), ids=SILENT)
-def test_pictures_that_say_nothing(tmp_path: Path, content: bytes) -> None:
+def test_pictures_without_text_have_no_settings(tmp_path: Path, content: bytes) -> None:
     assert read(written(tmp_path, content)) is None
 
 

@@ -160,7 +160,7 @@ def test_numbers_survive(guidance_scale: float) -> None:
     assert from_text(to_text(settings)) == settings
 
 
-def test_settings_that_say_little() -> None:
+def test_settings_with_few_values() -> None:
     settings = Settings("a dog", "", **NOT_SAID)
     assert from_text(to_text(settings)) == settings
 

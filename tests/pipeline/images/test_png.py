@@ -43,7 +43,7 @@ def test_pixels_survive(pixels: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_pillow_needs_as_many_bytes(name: str) -> None:
+def test_files_are_no_larger_than_pillows(name: str) -> None:
     theirs = io.BytesIO()
     image = Image.fromarray(PICTURES[name])
     image.save(theirs, "PNG", compress_level=1, compress_type=zlib.Z_RLE)

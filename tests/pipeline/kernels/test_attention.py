@@ -32,13 +32,13 @@ def mixed_dtypes() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_to_itself(causal: bool) -> None:
+def test_self_attention_agrees_with_the_definition(causal: bool) -> None:
     q, k, v = draw(6, 6, 6)
     ours = attention(jnp.array(q), jnp.array(k), jnp.array(v), causal=causal)
     np.testing.assert_allclose(ours, by_definition(q, k, v, causal), atol=1e-5)
 
 
-def test_to_a_context_of_another_length() -> None:
+def test_cross_attention_agrees_with_the_definition() -> None:
     q, k, v = draw(6, 9, 9)
     ours = attention(jnp.array(q), jnp.array(k), jnp.array(v))
     np.testing.assert_allclose(ours, by_definition(q, k, v, False), atol=1e-5)

@@ -62,7 +62,7 @@ def test_pooled_is_taken_at_the_end_token(eos: int) -> None:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("penultimate", [True, False])
-def test_states_are_those_before_the_last_layer_or_the_last_normed(
+def test_states_are_taken_before_the_last_layer_or_after_the_final_norm(
     layers: int, penultimate: bool
 ) -> None:
     @jax.jit

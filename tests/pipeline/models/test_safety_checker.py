@@ -68,13 +68,13 @@ def test_verdicts_are_torchs(checker: SafetyChecker, golden: dict[str, np.ndarra
     assert careless > 0
 
 
-def test_no_picture_is_too_small_or_long_to_be_prepared(checker: SafetyChecker) -> None:
+def test_pictures_of_any_size_and_shape_are_prepared(checker: SafetyChecker) -> None:
     for height, width in ((8, 8), (8, 300), (300, 8)):
         image = np.zeros((1, height, width, 3), np.uint8)
         assert prepare(image, checker.config).shape == (1, 28, 28, 3)
 
 
-def test_what_is_scaled_to_may_be_more_than_is_cut_out(checker: SafetyChecker) -> None:
+def test_the_center_crop_may_be_smaller_than_the_scaled_picture(checker: SafetyChecker) -> None:
     image = np.zeros((1, 64, 64, 3), np.uint8)
     image[:, 16:48, 16:48] = 255
     cut = prepare(image, replace(checker.config, shortest_edge=56))
@@ -186,7 +186,9 @@ def test_a_flagged_picture_is_blurred_and_marked(
     assert remarks == [None, metadata.BLURRED]
 
 
-def test_what_it_flags_is_for_nobody_whatever_a_screen_says(one_flagged: Path, cache: Path) -> None:
+def test_a_picture_that_the_checker_flags_is_never_returned_unblurred(
+    one_flagged: Path, cache: Path
+) -> None:
     pipe = start(one_flagged, cache, screen=lambda images: [True] * len(images))
     result = pipe.generate("a star")
     assert result.flagged == [True, True]
@@ -195,7 +197,9 @@ def test_what_it_flags_is_for_nobody_whatever_a_screen_says(one_flagged: Path, c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
-def test_the_old_calls_check_too(jit: bool, checker: SafetyChecker, tmp_path: Path) -> None:
+def test_the_flax_calls_check_pictures_too(
+    jit: bool, checker: SafetyChecker, tmp_path: Path
+) -> None:
     plain, params = FlaxStableDiffusionPipeline.from_pretrained(FOLDER, safety_checker=None)
     ids = plain.prepare_inputs(["a star", "night"])
     key = jax.random.PRNGKey(0)
@@ -272,7 +276,7 @@ def other_width(folder: Path) -> None:
         (other_width, r"safety_checker: concept_embeds has shape \[17, 12\]; expected \[17, 13\]"),
     ],
 )
-def test_damage_is_named_and_harms_nobody_who_does_without(
+def test_a_damaged_checker_is_reported_unless_it_is_left_out(
     damage: Callable[[Path], None], named: str, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(FOLDER, tmp_path / "checkpoint")

@@ -157,7 +157,7 @@ def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: s
     np.testing.assert_array_equal(advance(first, start=0, stop=0).latents, first.latents)
 
 
-def test_one_half_of_one_picture_at_a_time_comes_to_the_same() -> None:
+def test_predicting_one_half_at_a_time_gives_the_same_pictures() -> None:
     run = shared_pipeline(1)._compiled
     schedule = make_schedule(read_config(SMALLEST).scheduler, 3)
     seeds = run.put_seeds(np.arange(4, dtype=np.uint32))

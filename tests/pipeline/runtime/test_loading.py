@@ -35,7 +35,7 @@ def fetched(folder: Path, prefer_fp16: bool = False) -> Checkpoint[Config]:
     return fetch(str(folder), None, FamilyReader(), prefer_fp16)
 
 
-def test_kept_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
+def test_cached_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
     program = """if True:
         import sys
         from pathlib import Path
@@ -56,7 +56,7 @@ def test_kept_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
     assert second == first.replace("True", "False", 1)
 
 
-def test_other_tokenizers_are_read(cache: ExecutableCache, tmp_path: Path) -> None:
+def test_changed_tokenizers_are_read_again(cache: ExecutableCache, tmp_path: Path) -> None:
     folder = copy_checkpoint(tmp_path)
     (folder / "tokenizer/notes.old").mkdir()  # not a tokenizer's file
     checkpoint = fetched(folder)

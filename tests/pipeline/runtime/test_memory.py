@@ -32,7 +32,7 @@ def available(machine: Path) -> int | None:
     return available_memory(machine / "proc", machine / "cgroup")
 
 
-def test_no_cgroups(machine: Path) -> None:
+def test_without_cgroups_the_machines_memory_counts(machine: Path) -> None:
     assert available(machine) == 16 * GIB
 
 
@@ -41,7 +41,7 @@ def test_swap_counts(machine: Path) -> None:
     assert available(machine) == 20 * GIB
 
 
-def test_no_linux(tmp_path: Path) -> None:
+def test_without_proc_the_memory_is_unknown(tmp_path: Path) -> None:
     assert available(tmp_path) is None
 
 
@@ -93,13 +93,15 @@ def device(device_kind: str, platform: str, stats: dict[str, int] | None = None)
         ("AMD Instinct MI300X", "gpu", H200, None),
     ],
 )
-def test_kinds(name: str, platform: str, kind: DeviceKind, memory: int | None) -> None:
+def test_every_device_has_a_kind_and_its_memory(
+    name: str, platform: str, kind: DeviceKind, memory: int | None
+) -> None:
     assert kind_of(device(name, platform)) is kind
     assert device_memory(device(name, platform)) == memory
     assert device_memory(device(name, platform, {"bytes_limit": 7})) == 7
 
 
-def test_this_machine() -> None:
+def test_the_memory_of_this_machine_is_found() -> None:
     here = jax.devices()[0]
     assert kind_of(here) is CPU
     assert device_memory(here) == pytest.approx(available_memory(), rel=0.3)

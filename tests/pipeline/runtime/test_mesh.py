@@ -11,7 +11,7 @@ import pytest
     ("platform", "program"),
     [("cuda", ["-m", "pipeline", "a star"]), ("tpu", ["app.py", "--port", "18917"])],
 )
-def test_a_platform_that_is_not_there_is_one_line(platform: str, program: list[str]) -> None:
+def test_a_missing_platform_is_reported_in_one_line(platform: str, program: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, *program],
         env={**os.environ, "JAX_PLATFORMS": platform},

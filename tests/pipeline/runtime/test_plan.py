@@ -59,7 +59,9 @@ def budget(kind: DeviceKind, devices: int, images: int = 4, memory: float | None
         ("2026-11-23-tpu-v6e-2x2", TPU_V6E, 4),
     ],
 )
-def test_what_libtpu_measured(record: str, kind: DeviceKind, chips: int) -> None:
+def test_the_estimate_agrees_with_libtpus_records(
+    record: str, kind: DeviceKind, chips: int
+) -> None:
     measured = json.loads((RESULTS / f"{record}.json").read_text())["programs"]
     plan = budget(kind, chips).plan([SQUARE])
     assert {program.name for program in plan.programs} == measured.keys()
@@ -74,7 +76,7 @@ def test_what_libtpu_measured(record: str, kind: DeviceKind, chips: int) -> None
     assert plan.total / 1e6 == pytest.approx(whole, rel=0.02)
 
 
-def test_what_xla_measured_on_cpus() -> None:
+def test_the_estimate_agrees_with_xlas_records_on_cpus() -> None:
     """The record covers the UNet and the VAE of several models; text encoders take little."""
     (record,) = RESULTS.glob("*-cpu-memory.json")
     cases = json.loads(record.read_text())["cases"]
@@ -88,7 +90,7 @@ def test_what_xla_measured_on_cpus() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [16, 32])
-def test_what_xla_measures_here(side: int) -> None:
+def test_the_estimate_agrees_with_xla_on_this_machine(side: int) -> None:
     """Compile, because the record may be older than the programs."""
     config, devices = read_config(SMALLEST), jax.devices()[:1]
     networks = trace_networks(config, FLOAT32)
@@ -141,7 +143,7 @@ def test_pictures_and_pixels_take_memory() -> None:
     assert four > 3 * alone
 
 
-def test_a_size_more_takes_code_but_no_weights() -> None:
+def test_another_size_takes_code_but_no_weights() -> None:
     one, two = (budget(TPU_V5E, 4).plan(sizes) for sizes in ([SQUARE], [SQUARE, (1152, 896)]))
     assert two.weights == one.weights
     assert 1.8 < two.code / one.code < 2

@@ -38,7 +38,7 @@ CHOICES = [
 # JAX's attention and Flax's norms mix bfloat16 and float32 on purpose.
 @pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
-def test_other_arguments_are_another_program() -> None:
+def test_the_cache_key_covers_everything_that_changes_the_arguments() -> None:
     seen: dict[str, list[tuple[str, str]]] = {}
     for folder, dtype, devices, shapes in CHOICES:
         config, mesh = read_config(folder), make_mesh(jax.devices()[:devices], shapes.images)

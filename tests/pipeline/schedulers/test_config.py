@@ -48,7 +48,7 @@ def test_another_one_may_be_chosen(tmp_path: Path, name: str, chosen: str) -> No
     assert (config.name, config.prediction_type, config.steps_offset) == (chosen, "v_prediction", 2)
 
 
-def test_a_choice_makes_up_for_a_class_that_is_not_supported(tmp_path: Path) -> None:
+def test_a_chosen_scheduler_replaces_an_unsupported_class(tmp_path: Path) -> None:
     file = tmp_path / "scheduler_config.json"
     file.write_text(json.dumps({"_class_name": "UniPCMultistepScheduler", **PLAIN}))
     assert read_scheduler(file, "UniPCMultistepScheduler", "ddim").name == "ddim"
@@ -56,7 +56,7 @@ def test_a_choice_makes_up_for_a_class_that_is_not_supported(tmp_path: Path) -> 
         read_scheduler(file, "UniPCMultistepScheduler")
 
 
-def test_what_is_left_out_is_no_reason_to_refuse_a_choice(tmp_path: Path) -> None:
+def test_a_chosen_scheduler_ignores_unsupported_defaults(tmp_path: Path) -> None:
     for chosen, key in (("pndm", "skip_prk_steps"), ("ddim", "clip_sample")):
         file = tmp_path / "scheduler_config.json"
         file.write_text(json.dumps({"_class_name": SCHEDULERS[chosen]}))

@@ -117,7 +117,7 @@ def test_truncated_text_is_returned(folder: Path) -> None:
     assert tokenizer.tokenize("red " * 75 + "large star").truncated == "large star"
 
 
-def test_pair(folder: Path) -> None:
+def test_two_tokenizers_give_the_ids_of_both(folder: Path) -> None:
     tokenizers = Tokenizers.load(folder, LIMITS)
     ids, truncated = tokenizers.tokenize(["red star", "red " * 80])
     assert (ids.shape, ids.dtype) == ((2, 2, 77), np.int32)

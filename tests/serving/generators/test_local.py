@@ -123,7 +123,7 @@ def test_every_step_is_published():
 
 
 @pytest.mark.parametrize("safety_checker", [False, True])
-def test_no_preview_goes_past_a_safety_checker(safety_checker: bool):
+def test_with_a_safety_checker_there_are_no_previews(safety_checker: bool):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
         pipe.safety_checker = safety_checker
         return await draw(generator, request(previews=True))
@@ -524,7 +524,7 @@ def test_a_request_to_be_kept_survives_a_reload():
     run(test, held=True, grace_s=30.0)
 
 
-def test_leaving_and_coming_back_begins_a_new_grace():
+def test_returning_restarts_the_time_to_keep_a_request():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         wanted = request(keep=True)
         await generator.submit(wanted)
@@ -611,7 +611,7 @@ def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.Mo
     run(test, held=True)
 
 
-def test_closing_tells_nobody_of_places(monkeypatch: pytest.MonkeyPatch):
+def test_closing_publishes_no_queue_positions(monkeypatch: pytest.MonkeyPatch):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         wanted = [request() for _ in range(20)]
         for each in wanted:

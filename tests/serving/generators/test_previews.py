@@ -27,7 +27,7 @@ def test_one_jpeg_for_each_picture():
     np.testing.assert_allclose(found, (200, 30, 90), atol=3)
 
 
-def test_they_take_a_small_share_of_the_time():
+def test_previews_take_a_small_share_of_the_time():
     """Previews take a small share of the time, whatever one costs and however short the steps."""
     for cost_s in (0.0, 0.001, 0.1, 2.0):
         clock = Clock()

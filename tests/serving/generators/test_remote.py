@@ -120,7 +120,7 @@ def test_the_same_pictures_as_without_a_front_end():
         assert site.pipe.calls[0]["seed"] == site.pipe.calls[1]["seed"] == 7
 
 
-def test_lengths_are_asked_for_there(monkeypatch: pytest.MonkeyPatch):
+def test_prompts_are_measured_by_an_instance(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generator_client, "LENGTH_WITHIN_S", 30.0)
     with serve() as site, front_of(site.url) as front:
         asked = {"prompt": "one two three"}
@@ -308,7 +308,7 @@ def wide_site(port: int) -> Iterator[Site]:
         pipe.let_all()
 
 
-def test_a_size_that_nobody_draws_any_more_keeps_nobody_else_waiting(looks: Looks):
+def test_a_size_that_is_no_longer_drawn_blocks_no_other_request(looks: Looks):
     port = free_port()
 
     with serve() as plain, ExitStack() as stack:
@@ -473,7 +473,7 @@ def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFix
     ],
     ids=lambda each: "".join(each) if isinstance(each, dict) else "",
 )
-def test_no_request_goes_where_its_pictures_would_be_others(
+def test_an_instance_that_draws_differently_gets_no_requests(
     different: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ):
     port, pipe = free_port(), FakePipeline()
@@ -508,7 +508,7 @@ def test_an_instance_that_does_not_say_how_it_draws_is_not_used(caplog: pytest.L
     assert f"{url} is not used: {said}" in caplog.text
 
 
-def test_nothing_is_sent_to_an_instance_before_it_was_looked_at():
+def test_nothing_is_sent_to_an_instance_before_its_first_check():
     asked = threading.Event()
 
     def answer(sent: bytes) -> bytes:
@@ -536,7 +536,7 @@ def test_nothing_is_sent_to_an_instance_before_it_was_looked_at():
     assert not asked.is_set()
 
 
-def test_a_size_is_drawn_where_it_can_be():
+def test_a_request_goes_to_an_instance_that_has_its_size():
     pipe, rates = FakePipeline().as_pipeline(), RateLimits(None, None)
     wide = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=((16, 8),))
 
@@ -587,7 +587,7 @@ def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator
         "",
     ],
 )
-def test_nonsense_is_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture):
+def test_invalid_answers_end_in_a_clear_error(stream: str, caplog: pytest.LogCaptureFixture):
     with nonsense_server(stream) as url, front_of(url) as front:
         name, fields = generate(front, id="0123456789abcdef")[-1]
         assert (name, fields["kind"]) == ("error", "unavailable")
@@ -750,7 +750,7 @@ def test_the_only_instance_is_upgraded():
         assert drawn_with(generate(front)) == ["newer"]
 
 
-def test_other_defaults_are_followed():
+def test_the_front_end_takes_over_new_defaults():
     port = free_port()
     with ExitStack() as stack:
         with serve(port=port) as site:
@@ -861,7 +861,7 @@ def test_a_waiting_request_that_cannot_be_drawn_any_more_ends():
         assert drawn_with(other.finished()) == ["newer"]
 
 
-def test_a_front_end_that_heard_of_an_older_model_first_meets_newer_instances():
+def test_a_front_end_started_with_an_older_model_accepts_newer_instances():
     """A front-end started with an older model's data accepts newer instances.
 
     This happens under Ray, where replicas come and go and the front-end first asks any of them.
@@ -1002,12 +1002,12 @@ def test_garbage_is_collected_while_it_waits(on: bool, monkeypatch: pytest.Monke
         ("::1", "http://[::1]:7860"),
     ],
 )
-def test_where_an_instance_is(host: str, url: str):
+def test_the_url_of_a_host_and_port(host: str, url: str):
     assert generator_client.http_url(host, 7860) == url
     assert httpx.URL(url).host == host
 
 
-def test_told_to_stop_while_an_instance_dribbles(tmp_path: Path):
+def test_a_front_end_can_be_stopped_while_it_waits_for_a_slow_answer(tmp_path: Path):
     dribble = lambda _: endless("Content-Type: application/json", b" ", 0.05)  # noqa: E731
     with raw_server(dribble) as one, raw_server(dribble) as other:
         front = Instance(front_end([one, other]), tmp_path / "front.log")

@@ -131,7 +131,7 @@ def test_every_size_there_is():
         assert answer.json()["error"]["message"] == "size is 9x9; here it can only be 8x8 or 16x8"
 
 
-def test_previews_for_who_wants_them(site: Site):
+def test_previews_are_sent_on_request(site: Site):
     assert "preview" not in dict(generate(site))
     (jpeg,) = dict(generate(site, previews=True, images=1))["preview"]["jpegs"]
     with Pillow.open(io.BytesIO(base64.b64decode(jpeg))) as picture:
@@ -270,7 +270,7 @@ def test_retry_after_is_when_a_place_is_free():
         assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
 
 
-def test_devices_that_say_nothing_for_long_are_no_good_health(monkeypatch: pytest.MonkeyPatch):
+def test_stuck_devices_fail_the_health_check(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(local, "_STUCK", 0.01)  # noticed long before the deadline
     with serve(held=True, limits=Limits(running_s=60.0)) as site, ThreadPoolExecutor() as pool:
         health = f"{site.url}/healthz"
@@ -455,7 +455,7 @@ def taken_slowly(client: socket.socket) -> int:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("takes", [True, False])
-def test_a_reader_of_nothing_is_cut_off_and_a_slow_reader_is_not(
+def test_only_a_client_that_reads_nothing_is_cut_off(
     stream: bool, takes: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(timeouts, "TAKE_WITHIN_S", 0.7)
@@ -491,7 +491,7 @@ def test_slow_body():
         assert not answer or b" 400 " in answer or b" 408 " in answer
 
 
-def test_only_of_those_who_left_nothing_is_made():
+def test_only_errors_of_departed_clients_are_ignored():
     def raising(error: Exception) -> middleware.Departures:
         async def app(*_: Any) -> None:
             raise error
@@ -598,14 +598,14 @@ def test_headers(site: Site):
     assert "server" not in headers
 
 
-def test_a_space_is_shown_by_hugging_face_and_by_who_is_named():
+def test_a_space_can_be_embedded_by_hugging_face_and_named_sites():
     origin = "https://example.org"
     with serve(on_space=True, cors_origins=[origin]) as site:
         policy = httpx.get(f"{site.url}/healthz").headers["content-security-policy"]
     assert policy.endswith(f"; frame-ancestors 'self' https://huggingface.co {origin}")
 
 
-def test_other_pages_only_where_they_are_named():
+def test_only_named_sites_can_use_the_api_from_a_browser():
     with serve(cors_origins=["https://example.org"]) as site:
         for origin, allowed in (("https://example.org", True), ("https://evil.test", False)):
             answer = httpx.get(f"{site.url}/healthz", headers={"Origin": origin})

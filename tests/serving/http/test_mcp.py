@@ -160,7 +160,7 @@ def test_a_key_is_needed_where_there_are_keys():
         assert '"generate"' in answer.text
 
 
-def test_nothing_but_calls_is_answered(site: Site):
+def test_other_requests_are_refused(site: Site):
     assert httpx.get(site.url + PATH).status_code == 405
     assert httpx.delete(f"{site.url}{PATH}/").status_code == 405
     junk = httpx.post(f"{site.url}{PATH}/", content=b"{", headers={"Accept": "*/*"})

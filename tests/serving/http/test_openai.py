@@ -370,7 +370,7 @@ def test_a_call_that_has_begun_waits_for_room():
     assert (generator.refusals, len(generator.under_way)) == (0, 2)
 
 
-def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch):
+def test_a_call_does_not_wait_for_room_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(openai_api, "PATIENCE_S", 0.5)
     with serve(generator=Counted(refusals=100)) as site:
         with pytest.raises(openai.RateLimitError) as refused:

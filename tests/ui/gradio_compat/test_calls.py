@@ -215,7 +215,7 @@ def test_the_url_of_an_uploaded_file_is_not_passed_on(page: Page, monkeypatch: p
 
 
 @pytest.mark.parametrize("end", ["%0A", "%0D", "%00", "%0A/", "%20", "/x", "%2F", ";x"])
-def test_no_other_spelling_of_a_path_gets_around_the_checks(page: Page, end: str):
+def test_other_spellings_of_a_path_are_checked_too(page: Page, end: str):
     paths = {
         re.sub(r"\{[^}]*\}", "generate", str(route.path))
         for route in iter_route_contexts(page.mounted.routes)
@@ -236,7 +236,7 @@ def test_a_call_by_name_calls_no_other_function(page: Page):
 
 
 @pytest.mark.parametrize("name", ["cancel", "reset"])
-def test_nothing_is_cancelled_behind_the_pages_back(page: Page, name: str):
+def test_gradios_routes_to_cancel_calls_are_closed(page: Page, name: str):
     """Gradio forgets a call that is cancelled, and goes on with it all the same."""
     body = {"fn_index": 0, "session_hash": "s", "event_id": "e"}
     assert page.client.post(f"/gradio_api/{name}", json=body).status_code == 404
@@ -274,14 +274,14 @@ def test_a_stream_that_breaks_off_is_ended():
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
 
 
-def test_half_a_character_is_replaced(page: Page):
+def test_a_lone_surrogate_is_replaced(page: Page):
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
     body = b'{"fn_index": %d, "session_hash": "s", "data": ["a \\ud800", "(none)", false]}'
     answer = page.client.post("/gradio_api/run/predict", content=body % index)
     assert answer.status_code == 200, answer.text
 
 
-def test_odd_calls_are_refused_in_words(page: Page):
+def test_malformed_calls_are_refused_with_a_reason(page: Page):
     odd = "x" * 65
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
     three = ["a", "(none)", False]
@@ -320,7 +320,7 @@ def test_odd_calls_are_refused_in_words(page: Page):
             assert private not in answer.text
 
 
-def test_only_what_was_checked_reaches_gradio(page: Page):
+def test_only_checked_fields_reach_gradio(page: Page):
     """Duplicate fields are read the same way on both sides, and unknown fields are dropped."""
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
     body = (
@@ -395,7 +395,7 @@ def test_unanswered_calls_of_one_address_are_bounded(page: Page, monkeypatch: py
     assert [*statuses, named, unnamed] == [200, 200, 200, 429, 429, 429]
 
 
-def test_pages_that_wait_keep_no_other_from_being_answered(page: Page):
+def test_waiting_pages_do_not_block_other_pages(page: Page):
     """Waiting pages leave room for others, although each takes one of Gradio's concurrent calls."""
     assert len(page.blocks._queue.active_jobs) == sessions.CALLS_AT_A_TIME
     assert sessions.CALLS_AT_A_TIME >= 8 * sessions.MOST_CALLS_EACH
@@ -436,7 +436,7 @@ def test_uploads_of_one_address_are_bounded(page: Page, monkeypatch: pytest.Monk
     assert len([path for path in page.folder.rglob("*") if path.is_file()]) == 2
 
 
-def test_the_same_picture_of_two_visitors_is_two_files(page: Page):
+def test_the_same_picture_from_two_visitors_is_two_files(page: Page):
     one, other = page.upload(), page.upload()
     assert one != other
     Path(one).unlink()
@@ -452,7 +452,7 @@ def test_unread_uploads_are_removed(page: Page, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("field", ["other", "files"])
-def test_an_odd_form_leaves_nothing_behind(page: Page, field: str):
+def test_a_malformed_form_leaves_no_files(page: Page, field: str):
     for files in ([(field, ("a.png", b"x"))] * 2, [(field, (None, b"x" * 2_000_000))], []):
         answer = page.client.post("/gradio_api/upload", files=files)
         assert 400 <= answer.status_code < 500

@@ -28,7 +28,7 @@ def client() -> TestClient:
     return TestClient(app, headers={"Accept-Encoding": "gzip, br"})
 
 
-def test_scripts_are_kept_and_compressed(client: TestClient):
+def test_scripts_are_cached_and_compressed(client: TestClient):
     (script,) = re.findall(r'src="\./(assets/index-[^"]+\.js)"', client.get("/").text)
     answer = client.get(f"/{script}")
     assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
@@ -36,14 +36,14 @@ def test_scripts_are_kept_and_compressed(client: TestClient):
     assert "Cache-Control" not in client.get("/assets/index-gone.js").headers
 
 
-def test_the_page_itself_is_compressed_and_not_kept(client: TestClient):
+def test_the_page_itself_is_compressed_and_not_cached(client: TestClient):
     for target in ("/", "/config"):
         answer = client.get(target)
         assert answer.headers["Content-Encoding"] == "gzip"
         assert "Cache-Control" not in answer.headers
 
 
-def test_in_the_players_place_there_is_a_shell_with_its_names(client: TestClient):
+def test_the_video_player_is_replaced_by_an_empty_module_with_its_names(client: TestClient):
     shell = client.get(f"/assets/{PLAYER.name}")
     assert shell.headers["Content-Type"].startswith("text/javascript")
     assert "Content-Security-Policy" in shell.headers
@@ -58,7 +58,7 @@ def test_in_the_players_place_there_is_a_shell_with_its_names(client: TestClient
     assert wanted <= exported
 
 
-def test_it_can_be_installed_with_an_icon(client: TestClient):
+def test_the_page_can_be_installed_with_an_icon(client: TestClient):
     manifest = client.get("/manifest.json").json()
     assert manifest["name"] == "Stable Diffusion XL on JAX"
     (icon,) = manifest["icons"]

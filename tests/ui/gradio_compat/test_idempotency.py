@@ -62,18 +62,18 @@ async def test_a_repeated_call_gets_the_same_answer():
 
 
 @pytest.mark.parametrize("query", ["", "?once=", f"?once={'x' * 65}", "?seed=1"])
-async def test_without_a_key_each_counts(query: str):
+async def test_calls_without_a_key_are_all_made(query: str):
     shop = Shop()
     assert [await shop.buy(query), await shop.buy(query)] == [(201, [n, "tea"]) for n in (1, 2)]
 
 
-async def test_other_calls_have_no_keys():
+async def test_keys_are_ignored_on_other_routes():
     shop = Shop()
     for number in (1, 2):
         assert await shop.buy("?once=a", "/run/x") == (201, [number, "tea"])
 
 
-async def test_the_second_waits_for_the_first_which_may_be_gone():
+async def test_a_repeat_waits_for_the_first_call_even_if_its_client_has_left():
     shop = Shop()
     shop.open.clear()
     first = asyncio.create_task(shop.buy("?once=a"))
@@ -92,7 +92,7 @@ async def test_the_second_waits_for_the_first_which_may_be_gone():
     assert await second == (201, [1, "tea"])
 
 
-async def test_a_call_whose_body_breaks_off_keeps_no_other_waiting():
+async def test_a_call_whose_body_breaks_off_does_not_block_its_repeat():
     shop, begun = Shop(), asyncio.Event()
 
     async def half() -> AsyncGenerator[bytes]:
@@ -106,7 +106,7 @@ async def test_a_call_whose_body_breaks_off_keeps_no_other_waiting():
     first.cancel()
 
 
-async def test_after_a_failure_it_is_tried_again():
+async def test_a_failed_call_is_made_again():
     shop = Shop()
     shop.failing = True
     with pytest.raises(RuntimeError):
@@ -131,7 +131,7 @@ async def test_a_long_answer_is_not_remembered():
         assert await shop.buy("?once=a") == (201, [number, shop.answer])
 
 
-async def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch):
+async def test_a_bounded_number_of_answers_is_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(idempotency, "_MOST_KEYS", 2)
     shop = Shop()
     for key in "abc":

@@ -22,7 +22,7 @@ from ui.mount import mount
 from ui.pictures import files
 
 
-def test_pages_that_nobody_uses_are_forgotten():
+def test_unused_pages_are_forgotten():
     with gr.Blocks() as page:
         pictures = gr.State([])
     holder = Sessions(page.queue())
@@ -47,7 +47,7 @@ async def often(tidy: Callable[..., Awaitable[None]], *given: Any) -> None:
     await tidy(*others, every_s / 1000)
 
 
-def test_an_application_keeps_a_bounded_number_of_pages_and_nothing_for_good(
+def test_an_application_keeps_a_bounded_number_of_pages_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(sessions, "MOST", 3)

@@ -132,7 +132,7 @@ def test_a_text_has_the_same_values_in_every_language(language: str):
         ("fr", "17 images en 19,5 s"),
     ],
 )
-def test_numbers_are_written_as_there(language: str, finished: str):
+def test_numbers_are_written_as_in_the_language(language: str, finished: str):
     with i18n.speaking(language):
         assert i18n.finished(17, 19.5) == finished
         assert i18n.finished(1, None).startswith("1 ")

@@ -53,7 +53,7 @@ def get(*addresses: str) -> list[httpx.Response]:
     return asyncio.run(ask())
 
 
-def test_every_kind_comes_under_its_name(path: Path):
+def test_every_format_is_served_under_its_name(path: Path):
     base = f"/pictures/{path.parent.name}/a-star-7"
     answers = get(*(f"{base}.{suffix}" for suffix in i18n.KINDS))
     for kind, answer in zip(("png", "jpeg", "webp"), answers, strict=True):
@@ -64,7 +64,7 @@ def test_every_kind_comes_under_its_name(path: Path):
     assert f'href="{base[1:]}.jpg" download' in downloads.links(path)
 
 
-def test_nothing_else_has_an_address(path: Path):
+def test_no_other_file_is_served(path: Path):
     folder = path.parent.name
     addresses = [
         f"/pictures/{folder}/a-star-8.png",

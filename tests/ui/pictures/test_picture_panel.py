@@ -68,14 +68,14 @@ def test_using_settings_shows_a_note():
     assert "The picture was drawn by m" in strip
 
 
-def test_a_new_seed_is_left_to_chance():
+def test_a_new_seed_is_random():
     *values, _ = picture_panel.apply(picture_panel._without_seed(SETTINGS[0]), MODEL)
     fields = Fields(*values)
     assert fields.prompt == "a star"
     assert fields.randomise
 
 
-def test_nothing_open_changes_nothing():
+def test_without_an_open_picture_nothing_changes():
     assert set(map(str, picture_panel.apply(picture_panel._without_seed(None), MODEL))) == {
         str(gr.skip())
     }

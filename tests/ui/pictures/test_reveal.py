@@ -50,12 +50,12 @@ def colour(path: Path) -> object:
         return image.getpixel((0, 0))
 
 
-def test_it_is_in_no_file_before_it_is_asked_for(shown: list[Picture], tmp_path: Path):
+def test_the_original_is_in_no_file_before_it_is_revealed(shown: list[Picture], tmp_path: Path):
     found = {colour(path) for path in tmp_path.rglob("*.*")}
     assert found == {COLOURS["plain"], COLOURS["blurred"]}
 
 
-def test_there_and_back(shown: list[Picture]):
+def test_a_picture_can_be_revealed_and_hidden_again(shown: list[Picture]):
     assert REMARK in shown[1].caption
     revealed = reveal.exchange(shown, 1, WITH_SETTINGS)
     assert revealed[0] is shown[0]
@@ -89,7 +89,7 @@ def test_a_picture_that_is_gone_is_refused(shown: list[Picture]):
         reveal.exchange(shown, 1, WITH_SETTINGS)
 
 
-def test_the_button_is_where_there_is_something_to_reveal(shown: list[Picture]):
+def test_the_button_is_shown_for_blurred_pictures_only(shown: list[Picture]):
     assert not reveal.offered(shown[0]).visible
     for label in (i18n.SHOW_ANYWAY, i18n.HIDE_AGAIN, i18n.SHOW_ANYWAY):
         button = reveal.offered(shown[1])
@@ -123,7 +123,7 @@ def downloaded(page: Page, before: str = "") -> tuple[str, str, bytes]:
         return address, image.info[metadata.KEY], image.tobytes()
 
 
-def test_a_visitor_sees_the_picture_all_the_same(page: Page):
+def test_a_visitor_reveals_a_blurred_picture(page: Page):
     ask(page, "a star")
     wait_for_pictures(page)
     captions = page.locator("#gallery .thumbnail-lg .caption-label")
@@ -149,7 +149,7 @@ def test_a_visitor_sees_the_picture_all_the_same(page: Page):
     assert downloaded(page, before=itself[0])[1:] == blurred[1:]
 
 
-def test_a_picture_as_it_was_drawn_has_nothing_to_reveal(page: Page):
+def test_an_unblurred_picture_has_no_reveal_button(page: Page):
     thumbnails = page.locator("#gallery .thumbnails button")
     thumbnails.nth(1).click()
     expect(page.locator("#reveal")).to_have_count(0)
