@@ -1,4 +1,4 @@
-"""A module of this project run in a separate process, with any environment's interpreter."""
+"""Runs a module of this project in a separate process, with any environment's interpreter."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """Draw pictures from the command line: `python -m pipeline "a prompt" --out folder`.
 
-With `--plan`, print how much memory and compile time a model needs instead.
+`python -m pipeline --plan` prints the memory and compile time that a model needs.
 """
 
 import argparse
@@ -57,8 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m pipeline",
         description="Draws pictures from a prompt with Stable Diffusion and writes them as PNG "
         "files, each with its settings inside, and a grid of all of them.",
-        epilog="Exit status: 0 done, 1 failed, 2 something asked for is not possible, "
-        "130 interrupted.",
+        epilog="Exit status: 0 success, 1 failure, 2 invalid option or request, 130 interrupted.",
     )
     add = parser.add_argument
     add("prompt", nargs="*", help="one prompt for all pictures, or one for each picture")
@@ -84,10 +83,10 @@ def _parser() -> argparse.ArgumentParser:
         " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
-    add("--plan", action="store_true", help="draw nothing: print the memory and the time to compile"
-        " that this needs here and on other machines; downloads no weights")  # fmt: skip
+    add("--plan", action="store_true", help="draw nothing; print the memory and the compile time"
+        " needed on this machine and on others; downloads no weights")  # fmt: skip
     add("--sizes", type=_sizes, default=(), metavar="LIST", help="with --plan: sizes to draw, such"
-        " as 1024x1024,1152x896; default: --width and --height alone")  # fmt: skip
+        " as 1024x1024,1152x896; default: only --width and --height")  # fmt: skip
     add("--verbose", action="store_true", help="log the stages of startup")
     return parser
 

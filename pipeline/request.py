@@ -271,7 +271,8 @@ class GenerateRequest:
         Number(
             default=1.0,
             high=1,
-            description="The share of the steps with guidance; less is quicker.",
+            description="The share of the steps with guidance.",
+            details="Less is quicker.",
             optional=True,
             after="guidance_scale",
         )
@@ -280,7 +281,8 @@ class GenerateRequest:
         Number(
             default=0.0,
             high=1,
-            description="Above 0: variations of the picture of `seed`; higher values differ more.",
+            description="How far to vary the picture of `seed`.",
+            details="0: no variations.",
             key="Variation seed strength",
             optional=True,
         )

@@ -207,7 +207,7 @@ ENGLISH: dict[Code, str] = {
     Code.NOT_READY: "{field} is {value}, not ready yet; here it can only be {choices}",
     Code.WRONG_COUNT: "{field} has {count} texts; expected one, or one for each of {images}",
     Code.TOO_MANY_LINES: "prompt has {lines} lines; at most {limit} pictures are drawn at once",
-    Code.TOO_LONG_FOR_FORMAT: ("{field} is {value}, which has no room for prompts this long"),
+    Code.TOO_LONG_FOR_FORMAT: "{field} is {value}, a format without room for prompts this long",
     Code.TOO_LARGE_FOR_URLS: (
         "{field} is 'url', for which these pictures are too large; use 'b64_json'"
     ),

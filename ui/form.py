@@ -260,7 +260,7 @@ _PASSED: list[tuple[str, Any, Any]] = [
 def for_programs(
     draw: Callable[..., Coroutine[Any, Any, T]],
 ) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Give the method `draw(self, sender, **values)` the parameters that programs may pass.
+    """Give the method `draw(self, sender, **values)` the signature that programs see.
 
     Gradio reads names, types, defaults and descriptions from a function's signature and docstring.
     A number that is None, and may be, is left out of `values`.

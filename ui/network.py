@@ -1,4 +1,4 @@
-"""A note while the network is away, and the resuming of the page's request once it is back.
+"""The note that the connection is lost, and the resuming of the page's request afterwards.
 
 The browser's part of this is in `network.js`.
 """

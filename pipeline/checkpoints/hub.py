@@ -104,7 +104,7 @@ def _from_cache(
     try:
         config, needed = check(folder, str(folder), list_folder(folder), options)
     except CheckpointError as error:
-        message = f"{_explanation(model, revision, reason)} What is in the cache: {error}"
+        message = f"{_explanation(model, revision, reason)} In the cache: {error}"
         raise CheckpointError(message) from reason
     return FolderCheckpoint(folder, model, folder.name, config, needed.weights)
 

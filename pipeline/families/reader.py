@@ -1,4 +1,4 @@
-"""The reading of a checkpoint's configuration, as the record of its model family says.
+"""Reading of a checkpoint's configuration, as its model family's record describes it.
 
 Each reader takes the supported keys one by one. An unknown key, or a value that this package does
 not implement, is an error that names the file, the key and the value. Keys that a file may leave

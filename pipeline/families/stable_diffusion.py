@@ -15,8 +15,8 @@ from pipeline.models.unet import UNet
 from pipeline.models.unet_config import read_unet
 from pipeline.strict_json import StrictJson
 
-# According to diffusers, the first files of Stable Diffusion 1 mean this sample_size where they
-# give a smaller one.
+# The first files of Stable Diffusion 1 give a smaller sample_size; according to diffusers they mean
+# this one.
 LEGACY_SAMPLE_SIZE = 64
 
 

@@ -215,7 +215,7 @@ def _jpeg_exif(whole: _Span) -> _Span | None:
     else:
         raise _too_many()
     if not sized:
-        raise PictureError("it does not say how large it is")
+        raise PictureError("it does not give the picture's size")
     return exif
 
 
@@ -250,7 +250,7 @@ def _webp_size(kind: bytes, data: _Span) -> tuple[int, int]:
     if kind == b"VP8 " and data.read(3, 3) == b"\x9d\x01\x2a":
         width, height = struct.unpack("<HH", data.read(6, 4))
         return width & 0x3FFF, height & 0x3FFF
-    raise PictureError("it does not say how large it is")
+    raise PictureError("it does not give the picture's size")
 
 
 # --- EXIF ---

@@ -71,7 +71,7 @@ _Numbers: Any = make_dataclass(
 
 @dataclass(frozen=True)
 class Settings(_Numbers):
-    """The settings that a picture was made with; None where a picture's text does not say.
+    """The settings that a picture was made with; None for a setting that its text does not have.
 
     It has a field for each of `pipeline.request.NUMBERS`, beside those below. Seeds are the
     picture's own, and a setting that changed nothing is None.

@@ -41,7 +41,7 @@ class EncoderConfig:
 class TextEncoderConfig(EncoderConfig):
     """Configuration of a CLIP text encoder.
 
-    `projection_dim` is None for an encoder without a projection, which gives no pooled state.
+    `projection_dim` is None for an encoder without a projection, which returns no pooled state.
     `penultimate`: True takes the prompt's states before the last layer and the final norm (SDXL),
     False takes them after both (Stable Diffusion 1 and 2).
     """

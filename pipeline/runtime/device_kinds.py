@@ -69,8 +69,8 @@ class DeviceKind:
 
 
 _TPU_SOURCE = (
-    "measured with libtpu for SDXL base at 1024x1024, one picture on each chip; scaled from that, "
-    "which is an estimate, for other models, sizes and numbers of pictures"
+    "measured with libtpu for SDXL base at 1024x1024, one picture on each chip; "
+    "estimated from that for other models, sizes and numbers of pictures"
 )
 _TPU_SECONDS = (0.1, 2.0)  # recorded on two busy cores; a TPU's host has many
 
@@ -141,7 +141,7 @@ CPU = DeviceKind(
     platform=PLATFORMS["cpu"],
     devices=1,
     memory=None,
-    memory_source="as available at the moment",
+    memory_source="available at the moment",
     rates=Rates(
         code={"text_encoders": 8e3, "unet": 10e3, "vae": 10e3, "safety_checker": 8e3},
         activations={"text_encoders": 3.1, "unet": 0.9, "vae": 2.5, "safety_checker": 3.1},
@@ -153,8 +153,8 @@ CPU = DeviceKind(
         spread=(0.7, 1.5),
         time_spread=(0.3, 5.0),
     ),
-    rates_source="measured with XLA for the bundled miniature; scaled from that, which is an "
-    "estimate, for larger models",
+    rates_source="measured with XLA for the bundled miniature; estimated from that "
+    "for larger models",
 )
 KINDS = (CPU, TPU_V5E, TPU_V6E, H200)
 # Machines that a plan is printed for, beside this one.

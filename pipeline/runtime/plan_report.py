@@ -92,7 +92,8 @@ def _lines(title: str, budget: Budget, plan: Plan, dtype: np.dtype[Any]) -> Iter
     yield f"sum {gigabytes(plan.total)}, {least} to {most}"
     yield f"{unit} {_memory(plan)}"
     soon, late = (_duration(factor * plan.seconds) for factor in kind.rates.time_spread)
-    yield f"compiling {_duration(plan.seconds)}, {soon} to {late}, the programs of a size together"
+    took = f"{_duration(plan.seconds)}, {soon} to {late}"
+    yield f"compiling {took}, the programs of one size in parallel"
     yield f"weights: exact; code, temporaries and times: {kind.rates_source}"
     yield f"memory: {kind.memory_source}"
 

@@ -100,7 +100,7 @@ class McpServer:
     ) -> tuple[list[types.ContentBlock], dict[str, Any]]:
         """Return the pictures as PNG files, and their seeds; an exception becomes an error text."""
         if name != "generate":
-            raise ValueError(f"There is no tool {name[:40]!r}; there is 'generate'.")
+            raise ValueError(f"There is no tool {name[:40]!r}; the only tool is 'generate'.")
         sender = self._server.request_context.request
         assert sender is not None
         try:

@@ -55,7 +55,7 @@ def _query_of_one_page(scope: Scope) -> bytes:
 
 
 class Departures:
-    """Middleware that ignores the error when a client leaves while it is sent an answer."""
+    """Middleware that ignores the error of a client that leaves during its answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -56,8 +56,9 @@ class _Session(SessionState):
 class _Messages(LRUCache[str, Any]):
     """The messages that pages have not fetched yet, by session.
 
-    Gradio reads and deletes those of a session that another of its streams has deleted. It would
-    end the loop that sends everybody's progress, and never end the heartbeat of the stream.
+    Gradio also reads and deletes a session's messages after another stream has deleted them. The
+    KeyError would end the loop that sends progress to all pages, and the stream's heartbeat would
+    never end.
     """
 
     def __missing__(self, session: str) -> Any:

@@ -141,7 +141,7 @@ MESSAGES = messages.ENGLISH | {
     ),
     Code.UNKNOWN_CHOICE: "{field}: {value} is unknown; please choose from {choices}.",
     Code.NOT_READY: "{field}: {value} is not ready yet; please choose from {choices}.",
-    Code.WRONG_COUNT: "{field}: {count} texts for {images} pictures; one, or one each, is needed.",
+    Code.WRONG_COUNT: "{field}: {count} texts for {images} pictures; please give one, or one each.",
     Code.TOO_MANY_LINES: "{lines} lines are too many; at most {limit} pictures are drawn at once.",
 }
 

@@ -267,7 +267,7 @@ def test_settings_that_have_no_room_in_a_jpeg(
         raise MetadataError("too long")
 
     monkeypatch.setattr(metadata, "converted", converted)
-    with pytest.raises(openai.APIError, match="has no room for prompts this long"):
+    with pytest.raises(openai.APIError, match="without room for prompts this long"):
         list(generate(client, output_format="jpeg", stream=stream))
 
 
