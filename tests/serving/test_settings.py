@@ -178,7 +178,7 @@ def test_on_a_space_the_page_is_open_to_all():
         ),
         ([], {"BACKEND_URL": "http://a/b"}, "BACKEND_URLS: 'http://a/b' is not possible"),
         ([], {"LOG_FORMAT": "xml"}, "LOG_FORMAT: 'xml' is not possible; expected text or json"),
-        (["--log-prompts", "perhaps"], {}, "yes or no is"),
+        (["--log-prompts", "perhaps"], {}, "expected yes or no"),
         (
             [],
             {"SAFETY_CHECKER": "off"},
