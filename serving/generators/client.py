@@ -218,9 +218,9 @@ def _refusal(status: int, content: bytes) -> Error:
     """Return the error with which an instance refused a request."""
     try:
         error = json.loads(content)["error"]
+        kind, text = ErrorKind(error["code"]), str(error["message"])
         code, params = error.get("message_code"), error.get("message_params")
-        message = schemas.to_message(str(error["message"]), code, params)
-        return Error(ErrorKind(error["code"]), message)
+        return Error(kind, schemas.to_message(text, code, params))
     except (ValueError, KeyError, TypeError, RecursionError) as cause:
         raise BackendError(f"answers with status {status} and no reason", "nonsense") from cause
 

@@ -164,7 +164,7 @@ def to_event(name: str, data: str) -> Event:
         raise ValueError(f"the event {name!r} has no fields")
     for each in _FILES & fields.keys():
         fields[each] = _each(partial(base64.b64decode, validate=True), fields[each])
-    if name == "error":
+    if name == "error" and "message" in fields:
         code, params = fields.pop("code", None), fields.pop("params", None)
         fields["message"] = to_message(str(fields["message"]), code, params)
     return _READERS[name].validate_python(fields)
@@ -178,7 +178,7 @@ def to_message(text: str, code: object, params: object) -> Message:
     try:
         message = _MESSAGE.validate_python({"code": code, "params": params})
         str(message)  # fails if a parameter is missing or of a wrong type
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return untranslated(text)
     return message
 

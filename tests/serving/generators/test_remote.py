@@ -567,6 +567,7 @@ def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator
         'event: image\ndata: {"index": 0, "png": "AAAA", "seed": 7, "settings": {}}\n\n',
         image(unblurred="iVBORw=="),
         "event: done\ndata: {}\n\n",
+        'event: error\ndata: {"kind": "failed"}\n\n',
         'event: preview\ndata: {"jpegs": ["AAAA"]}\n\n',
         'event: preview\ndata: {"jpegs": []}\n\n',
         'event: preview\ndata: {"jpegs": "/9j/"}\n\n',
@@ -659,6 +660,15 @@ def test_a_request_answered_without_an_end(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(generator_client, "_MAX_LINE_BYTES", 2**20)
     answer = lambda asked: READY if asked.startswith(b"GET") else UNUSABLE[kind]()  # noqa: E731
     with raw_server(answer) as broken, serve() as site, front_of(broken, site.url) as front:
+        assert generate(front)[-1][0] == "done"
+        assert metric(front, 'sdxl_retries_total{reason="nonsense"}') == 1
+
+
+@pytest.mark.parametrize("body", ['{"error": "Bad gateway"}', '{"error": null}', "[]", "<html>"])
+def test_a_refusal_in_another_format_is_nonsense(body: str):
+    answer = http_answer("application/json", body).replace(b"200 OK", b"502 No")
+    serving = raw_server(lambda asked: READY if asked.startswith(b"GET") else answer)
+    with serving as broken, serve() as site, front_of(broken, site.url) as front:
         assert generate(front)[-1][0] == "done"
         assert metric(front, 'sdxl_retries_total{reason="nonsense"}') == 1
 

@@ -66,6 +66,7 @@ def test_an_error_keeps_its_code_and_parameters():
         {"params": {"seconds": "four"}},
         {"params": [4.5]},
         {"params": None},
+        {"code": "out_of_range", "params": {"field": "a", "value": 1, "low": 1e999, "high": 1}},
     ],
 )
 def test_an_error_that_this_version_cannot_render_keeps_its_english_text(changes: dict[str, Any]):
@@ -77,6 +78,11 @@ def test_an_error_that_this_version_cannot_render_keeps_its_english_text(changes
 def test_an_error_of_an_older_version_has_only_its_english_text():
     event = schemas.to_event("error", '{"kind": "failed", "message": "It broke."}')
     assert event == Error(ErrorKind.FAILED, untranslated("It broke."))
+
+
+def test_an_error_without_a_text_is_not_an_event():
+    with pytest.raises(ValueError, match="message"):
+        schemas.to_event("error", '{"kind": "failed"}')
 
 
 def test_a_body_has_every_setting_with_its_limits_and_default():
