@@ -288,7 +288,8 @@ def for_programs(
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__annotations__ = draw.__annotations__ | {name: kind for name, kind, _ in _PASSED}
-    numbers = "\n    ".join(f"{each.link}: {each.help} {each.absent_note}" for each in NUMBERS)
+    described = (f"{each.link}: {each.help} {each.absent_note}".rstrip() for each in NUMBERS)
+    numbers = "\n    ".join(described)
     call.__doc__ = (inspect.getdoc(draw) or "").format(numbers=numbers)
     return call
 

@@ -13,13 +13,16 @@ from pipeline.runtime.plan import Budget
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-# For each version of cgroups: its folder, and the files with a group's limit and its usage.
+# For each version of cgroups: the name of its controller and folder, and the files with a group's
+# limit and its usage.
 CGROUP_FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 # The page cache, which the system frees when memory is needed.
 RECLAIMABLE = ("inactive_file", "active_file")
+# The files of the second version with a group's limit and its usage of swap.
+SWAP_FILES = ("memory.swap.max", "memory.swap.current")
 
 
 def budget_of(model: ModelSize, devices: Sequence[jax.Device], images: int, tokens: int) -> Budget:
@@ -47,7 +50,7 @@ def device_memory(device: jax.Device) -> int | None:
     if device.platform == "cpu":
         return available_memory()
     reported = (device.memory_stats() or {}).get("bytes_limit")
-    if reported is not None:
+    if reported:
         return int(reported)
     kind = _listed(device)
     return None if kind is None else kind.memory
@@ -61,29 +64,44 @@ def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     machine = _numbers(proc / "meminfo")
     if "MemAvailable:" not in machine:
         return None
-    whole = 1024 * (machine["MemAvailable:"] + machine.get("SwapFree:", 0))
-    return min([whole, *_allowed(proc / "self/cgroup", cgroups)])
+    whole, swap = 1024 * machine["MemAvailable:"], 1024 * machine.get("SwapFree:", 0)
+    return min([whole + swap, *_allowed(proc / "self/cgroup", cgroups, swap)])
 
 
-def _allowed(memberships: Path, cgroups: Path) -> Iterator[int]:
-    """Yield the bytes that each cgroup of the process still allows, the innermost first."""
+def _allowed(memberships: Path, cgroups: Path, swap: int) -> Iterator[int]:
+    """Yield the bytes that each cgroup of the process still allows, the innermost first.
+
+    `swap` is the machine's free swap.
+    """
     try:
-        paths = [line.split(":", 2)[2] for line in memberships.read_text().splitlines()]
-    except (OSError, IndexError):
+        lines = memberships.read_text().splitlines()
+    except OSError:
         return
-    for part, limit_file, use_file in CGROUP_FILES:
-        root = cgroups / part
-        for path in dict.fromkeys(paths):
+    groups = [line.split(":", 2)[1:] for line in lines if line.count(":") > 1]
+    for controller, limit_file, use_file in CGROUP_FILES:
+        root = cgroups / controller
+        for path in (path for names, path in groups if controller in names.split(",")):
             inside = root / path.lstrip("/")
             # In a container the path may be the host's; the container's own cgroup is the root.
             for folder in (inside, *inside.parents):
                 limit, use = _number(folder / limit_file), _number(folder / use_file)
                 if limit is not None and use is not None:
-                    files = _numbers(folder / "memory.stat")
-                    given_back = sum(files.get(name, 0) for name in RECLAIMABLE)
-                    yield max(limit - max(use - given_back, 0), 0)
+                    yield max(limit - max(use - _page_cache(folder), 0), 0) + _swap(folder, swap)
                 if folder == root:
                     break
+
+
+def _page_cache(group: Path) -> int:
+    """Return the bytes of a cgroup's page cache, which the system frees when memory is needed."""
+    use = _numbers(group / "memory.stat")
+    # In the first version only the numbers named total_ include the groups inside.
+    return sum(use.get(f"total_{name}", use.get(name, 0)) for name in RECLAIMABLE)
+
+
+def _swap(group: Path, free: int) -> int:
+    """Return the bytes of the machine's free swap that a cgroup allows."""
+    limit, use = (_number(group / file) for file in SWAP_FILES)
+    return free if limit is None or use is None else min(free, max(limit - use, 0))
 
 
 def _number(file: Path) -> int | None:

@@ -75,6 +75,27 @@ def test_the_first_version_of_cgroups(machine: Path) -> None:
     write(memory, memory__limit_in_bytes=no_limit, memory__usage_in_bytes=GIB)
     assert available(machine) == 16 * GIB
     write(memory / "one", memory__limit_in_bytes=2 * GIB, memory__usage_in_bytes=GIB)
+    write(memory / "other", memory__limit_in_bytes=GIB, memory__usage_in_bytes=GIB)
+    assert available(machine) == GIB
+
+
+def test_the_first_version_counts_files_of_groups_inside(machine: Path) -> None:
+    write(machine / "proc/self", cgroup="4:memory:/pod/one")
+    pod = machine / "cgroup/memory/pod"
+    write(pod, memory__limit_in_bytes=4 * GIB, memory__usage_in_bytes=3 * GIB)
+    write(pod, memory__stat=f"inactive_file 0\ntotal_inactive_file {2 * GIB}")
+    assert available(machine) == 3 * GIB
+
+
+def test_a_group_may_swap_within_its_limit_of_swap(machine: Path) -> None:
+    (machine / "proc/meminfo").write_text(MEMINFO.format(4 * GIB // KIB))
+    write(machine / "proc/self", cgroup="0::/one")
+    inside = machine / "cgroup/one"
+    write(inside, memory__max=2 * GIB, memory__current=GIB)
+    assert available(machine) == 5 * GIB
+    write(inside, memory__swap__max=2 * GIB, memory__swap__current=GIB)
+    assert available(machine) == 2 * GIB
+    write(inside, memory__swap__max=0)
     assert available(machine) == GIB
 
 
@@ -98,6 +119,7 @@ def test_every_device_has_a_kind_and_its_memory(
 ) -> None:
     assert kind_of(device(name, platform)) is kind
     assert device_memory(device(name, platform)) == memory
+    assert device_memory(device(name, platform, {"bytes_limit": 0})) == memory
     assert device_memory(device(name, platform, {"bytes_limit": 7})) == 7
 
 
