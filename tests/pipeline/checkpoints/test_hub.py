@@ -4,8 +4,6 @@ import json
 import os
 import resource
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +18,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
+from tests.fetching import fetch_with
 from tests.hub_server import HubServer, Repo
 
 MODEL = "studio/sdxl"
@@ -123,22 +122,6 @@ def read(
     return found
 
 
-PROGRAM = """
-import json, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-from pipeline.errors import CheckpointError
-from pipeline.checkpoints.source import fetch
-from pipeline.families import FamilyReader
-try:
-    options = json.loads(sys.argv[1])
-    reader = FamilyReader(options.pop("scheduler", None), options.pop("safety_checker", True))
-    found = fetch(reader=reader, **{"revision": None} | options)
-    print(json.dumps([str(found.folder), found.model, found.revision, found.weights]))
-except CheckpointError as error:
-    sys.exit(f"CheckpointError: {error}")
-"""
-
-
 def fetch_apart(
     hub: str,
     cache: Path,
@@ -149,18 +132,9 @@ def fetch_apart(
     """Call `fetch` in a process of its own: the client reads its environment when imported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     settings = {"HF_ENDPOINT": hub, "HF_HOME": str(cache), "NO_PROXY": "127.0.0.1,localhost"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps({"model": MODEL} | kwargs), str(largest_file)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=kept | settings | (environment or {}),
+    folder, *others = fetch_with(
+        kept | settings | (environment or {}), largest_file, {"model": MODEL} | kwargs
     )
-    if done.returncode:
-        *_, last = done.stderr.rpartition("CheckpointError: ")
-        assert "Traceback" not in done.stderr, done.stderr
-        raise CheckpointError(last)
-    folder, *others = json.loads(done.stdout)
     return Found(Path(folder), *others)
 
 
@@ -359,7 +333,7 @@ def test_a_hub_that_does_not_answer(hub: HubServer, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         impatient = {"HF_HUB_ETAG_TIMEOUT": "1"}
-        with pytest.raises(CheckpointError, match=r"cannot be reached \(.*'main' is not whole"):
+        with pytest.raises(CheckpointError, match=r"cannot be reached \(.*'main' is not complete"):
             fetch_apart(url, tmp_path, impatient)
         fetch_apart(hub.url, tmp_path)
         assert files_below(fetch_apart(url, tmp_path, impatient).folder) == NEEDED
