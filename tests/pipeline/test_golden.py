@@ -42,7 +42,7 @@ BY_SIGMAS = [
 
 # Drawing from these checkpoints is compiled in `make test`, from the others in `make test-slow`.
 # Their networks, schedules and tokenizers are always compared.
-DRAWN_ALWAYS = ("plain", "sd_1", "sd_2", "v_prediction")
+DRAWN_ALWAYS = ("plain", "sd_1")
 
 
 def drawn(name: str, always: Sequence[str]) -> Any:

@@ -62,6 +62,7 @@ def test_pictures_are_those_of_diffusers(model: str, name: str) -> None:
     assert np.abs(ours - theirs).max() <= INCUMBENT_BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES["flax"])
 def test_only_two_constants_differ(name: str) -> None:
     theirs = golden("flax", "incumbent_torch_constants")[name]

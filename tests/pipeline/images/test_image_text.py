@@ -503,8 +503,8 @@ def damaging(examples: int) -> Callable[..., None]:
     return test
 
 
-test_damaged_files_are_read_or_refused = damaging(200)
-test_many_damaged_files_are_read_or_refused = pytest.mark.slow(damaging(900))
+test_damaged_files_are_read_or_refused = damaging(100)
+test_many_damaged_files_are_read_or_refused = pytest.mark.slow(damaging(1000))
 
 
 ENTRIES = st.lists(
