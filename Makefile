@@ -29,8 +29,8 @@ REFERENCE := .venv-reference
 INCUMBENT := .venv-incumbent
 TPU := .venv-tpu
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
-# One more than processors: a browser's tests are waiting for half of their time.
-TESTERS := $(shell expr $(PROCESSORS) + 1)
+# Two more than processors: a browser's tests wait for half of their time.
+TESTERS := $(shell expr $(PROCESSORS) + 2)
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help

@@ -84,7 +84,7 @@ def cancel_between_steps(pipe: SDXLPipeline) -> None:
         pipe.generate("a star", on_step=lambda *_: cancelled.set(), cancelled=cancelled)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_nothing_compiles_after_startup(devices: int) -> None:
     pipe = shared_pipeline(devices)
     with CompilationCount() as count:

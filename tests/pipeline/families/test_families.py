@@ -113,9 +113,8 @@ def test_guidance_of_1_and_below_is_none(start: Callable[..., SDXLPipeline]) -> 
     assert np.abs(draw("a ring", 1.0) - draw("a ring", 5.0)).max() > 10 * CLOSE
 
 
-@pytest.mark.parametrize(
-    "model", [pytest.param(SMALLEST, marks=pytest.mark.slow), SD_1], ids=["SDXL", "SD 1"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [SMALLEST, SD_1], ids=["SDXL", "SD 1"])
 def test_eight_pictures_on_eight_devices(start: Callable[..., SDXLPipeline], model: Path) -> None:
     """Pictures agree on eight devices, even with a scheduler that adds noise at each step."""
     pipe = start("euler-ancestral", model, images=8, devices=8)
