@@ -453,19 +453,21 @@ class SDXLPipeline:
         if output_type == "latent":
             return np.asarray(latents), [False] * len(latents), {}
         as_float, as_bytes = run.decode(latents)
-        levels = np.asarray(as_bytes)
-        by_checker, by_screen = self._flagged(run, levels), self._screened(levels)
+        pixels = np.asarray(as_bytes)
+        by_checker, by_screen = self._flagged(run, pixels), self._screened(pixels)
         flagged = [any(both) for both in zip(by_checker, by_screen, strict=True)]
-        pairs = zip(levels, flagged, strict=True)
-        shown = [moderation.blur(picture) if blurred else picture for picture, blurred in pairs]
+        pairs = zip(pixels, flagged, strict=True)
+        visible = [moderation.blur(picture) if blurred else picture for picture, blurred in pairs]
         if output_type == "np":
             pictures = np.array(as_float)
             for i in np.flatnonzero(flagged):
-                pictures[i] = shown[i] / np.float32(255)
+                pictures[i] = visible[i] / np.float32(255)
             return pictures, flagged, {}
-        images = [self._picture(request, i, picture, flagged[i]) for i, picture in enumerate(shown)]
+        images = [
+            self._picture(request, i, picture, flagged[i]) for i, picture in enumerate(visible)
+        ]
         unblurred = {
-            i: self._picture(request, i, levels[i], flagged=False)
+            i: self._picture(request, i, pixels[i], flagged=False)
             for i in np.flatnonzero(by_screen).tolist()
             if not by_checker[i]
         }
@@ -482,9 +484,9 @@ class SDXLPipeline:
             return [False] * len(images)
         return verdicts(self._screen, images)
 
-    def _picture(self, request: Request, i: int, levels: np.ndarray, flagged: bool) -> Image.Image:
+    def _picture(self, request: Request, i: int, pixels: np.ndarray, flagged: bool) -> Image.Image:
         """Return a picture `[H, W, 3]` uint8 as a PIL picture with its settings attached."""
-        image = Image.fromarray(levels)
+        image = Image.fromarray(pixels)
         metadata.attach(image, self._settings(request, i, image.size, flagged))
         return image
 

@@ -21,9 +21,9 @@ from ui.styles import NONE, Style
 
 SCRIPT = Path(__file__).parent / "static" / "history.js"
 
-_TELL = """(told) => {
+_ANNOUNCE = """(news) => {
   const list = document.querySelector(".gradio-container #history details");
-  list?.dispatchEvent(new CustomEvent("told", { bubbles: true, detail: told }));
+  list?.dispatchEvent(new CustomEvent("news", { bubbles: true, detail: news }));
 }"""
 
 
@@ -71,7 +71,7 @@ def connect(
     fields: Sequence[Component],
     again: Callable[..., Any],
     files: gr.BrowserState,
-    shown: Sequence[Component],
+    updated: Sequence[Component],
     generator: Generator,
     styles: Mapping[str, Style],
 ) -> Any:
@@ -82,7 +82,7 @@ def connect(
     Returns:
         The event that shows the pictures again.
     """
-    history.change(None, history, None, js=_TELL, **AT_ONCE)
+    history.change(None, history, None, js=_ANNOUNCE, **AT_ONCE)
     request = gr.State("")
 
     def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:
@@ -101,7 +101,7 @@ def connect(
         )
 
     chosen = history.select(bring_back, strip, [*fields, gallery, panel, strip, request], **AT_ONCE)
-    return chosen.then(again, [request, files], shown, **IN_THE_STRIP)
+    return chosen.then(again, [request, files], updated, **IN_THE_STRIP)
 
 
 def _chosen(data: object) -> tuple[str, str]:

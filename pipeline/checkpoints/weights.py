@@ -37,7 +37,7 @@ NAMES = (
 # Projections that are one parameter here, side by side along the output axis, and several tensors
 # in a checkpoint.
 JOINED = {"to_qkv": ("to_q", "to_k", "to_v"), "to_kv": ("to_k", "to_v")}
-LEAVES = {"kernel": "weight", "taps": "weight", "scale": "weight", "embedding": "weight"}
+LEAVES = {"kernel": "weight", "merged_kernels": "weight", "scale": "weight", "embedding": "weight"}
 
 OLD_NAMES = (
     # CLIP's encoders saved before transformers 5.
@@ -87,7 +87,7 @@ def modern_name(name: str) -> str:
 
 def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a parameter's shape in the checkpoint, which orders the axes differently."""
-    if path[-1] == "taps":
+    if path[-1] == "merged_kernels":
         return shape[-1], shape[-2], 3, 3
     if path[-1] != "kernel":
         return shape
@@ -99,12 +99,16 @@ def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int
 def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
     """Convert a checkpoint's tensor to the module's layout.
 
-    The result is a view, except for the `taps` of merged upsampling kernels, which are sums.
+    The result is a view, except for `merged_kernels`, which are sums.
     """
-    if path[-1] not in ("kernel", "taps"):
+    if path[-1] not in ("kernel", "merged_kernels"):
         return tensor
     kernel = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
-    return merged_upsample_kernels(kernel.astype(np.float32)) if path[-1] == "taps" else kernel
+    return (
+        merged_upsample_kernels(kernel.astype(np.float32))
+        if path[-1] == "merged_kernels"
+        else kernel
+    )
 
 
 def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:

@@ -248,10 +248,10 @@ class FlaxDiffusionPipeline:
         if self._check is None or config is None:
             return Output(images)
         checked = np.array(images).reshape(-1, *images.shape[-3:])  # a writable copy
-        levels = np.rint(checked * 255).astype(np.uint8)
-        flagged = np.asarray(self._check(moderation.prepare(levels, config)))
+        pixels = np.rint(checked * 255).astype(np.uint8)
+        flagged = np.asarray(self._check(moderation.prepare(pixels, config)))
         for i in np.flatnonzero(flagged):
-            checked[i] = moderation.blur(levels[i]) / np.float32(255)
+            checked[i] = moderation.blur(pixels[i]) / np.float32(255)
         return Output(checked.reshape(images.shape), flagged.tolist())
 
     def _networks(self, params: Params) -> dict[str, Any]:

@@ -29,8 +29,8 @@ class Colours:
 
     def of(self, latents: np.ndarray) -> np.ndarray:
         """Convert latents `[..., C]` without noise to colours `[..., 3]` uint8."""
-        levels = np.clip(latents @ self.matrix + self.offset, 0, 1)
-        return np.round(levels * 255).astype(np.uint8)
+        values = np.clip(latents @ self.matrix + self.offset, 0, 1)
+        return np.round(values * 255).astype(np.uint8)
 
 
 def fit(decode: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int, int, int]) -> Colours:

@@ -275,27 +275,27 @@ class Upsample(nnx.Module):
     def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         made = conv(width, width, dtype=dtype, rngs=rngs)
         self.kernel: nnx.Param | None = made.kernel  # None once it is merged
-        self.taps: nnx.Param | None = nnx.data(None)  # the merged kernels
+        self.merged_kernels: nnx.Param | None = nnx.data(None)
         self.bias = made.bias
 
     def merge_kernel(self) -> None:
-        """Replace the kernel by its summed taps, for a network that is no longer trained."""
+        """Replace the kernel by its merged ones, for a network that is no longer trained."""
         assert self.kernel is not None
-        self.taps = nnx.Param(merged_upsample_kernels(self.kernel[...]))
+        self.merged_kernels = nnx.Param(merged_upsample_kernels(self.kernel[...]))
         self.kernel = None
 
     @jax.named_scope("upsample")
     def __call__(self, x: Array) -> Array:
         """Upsample `[B, H, W, C] -> [B, 2H, 2W, C]`."""
-        if self.taps is not None:
-            taps = self.taps[...]
+        if self.merged_kernels is not None:
+            merged = self.merged_kernels[...]
         else:
             assert self.kernel is not None
-            taps = merged_upsample_kernels(self.kernel[...])
+            merged = merged_upsample_kernels(self.kernel[...])
         b, h, w, c = x.shape
         rows = []
         for i in range(2):
-            places = [_conv_2x2(x, taps[i, j], i, j) for j in range(2)]
+            places = [_conv_2x2(x, merged[i, j], i, j) for j in range(2)]
             rows.append(jnp.stack(places, axis=3))  # [B, H, W, 2, C]
         pixels = jnp.stack(rows, axis=2)  # [B, H, 2, W, 2, C]
         assert self.bias is not None

@@ -247,7 +247,7 @@ class Budget:
             ("needs at least", plan.range[0]) if plan.is_hopeless else ("may need", plan.total)
         )
         return (
-            f"too little memory: {shown(sizes)}, {self.images} pictures per request, {needs} "
+            f"too little memory: {sizes_text(sizes)}, {self.images} pictures per request, {needs} "
             f"{gigabytes(total)} of the {gigabytes(plan.memory)} of {plan.where}: "
             f"{gigabytes(plan.weights)} of weights, about {gigabytes(plan.code)} of code and about "
             f"{gigabytes(plan.temporaries)} of temporaries; {self._advice(sizes, plan)}"
@@ -273,9 +273,9 @@ class Budget:
     def _fewer_sizes(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
         for size in reversed(sizes[1:]):
             rest = [each for each in sizes if each != size]
-            yield f"leave out the size {shown([size])}", self, rest
+            yield f"leave out the size {sizes_text([size])}", self, rest
         if len(sizes) > 2:
-            yield f"leave out the sizes {shown(sizes[1:])}", self, sizes[:1]
+            yield f"leave out the sizes {sizes_text(sizes[1:])}", self, sizes[:1]
 
     def _fewer_pictures(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
         for images in range(self.images - 1, 0, -1):
@@ -293,7 +293,7 @@ class Budget:
         )
         for size in ((height, width), *smaller):
             if min(size) > 0:
-                text = f"draw 1 picture per request, of {shown([size])}"
+                text = f"draw 1 picture per request, of {sizes_text([size])}"
                 yield text, replace(self, images=1), [size]
 
     def _exists(self, name: str, guidance: int) -> bool:
@@ -361,7 +361,7 @@ class Budget:
         return int(share.pictures * (context + latents + pictures))
 
 
-def shown(sizes: Sequence[Size]) -> str:
+def sizes_text(sizes: Sequence[Size]) -> str:
     """Return sizes as WIDTHxHEIGHT, separated by commas."""
     return ", ".join(f"{width}x{height}" for height, width in sizes)
 

@@ -16,7 +16,7 @@ from pipeline.runtime.device_kinds import MACHINES, DeviceKind
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import SAFETY_CHECKER, ModelSize, model_size
-from pipeline.runtime.plan import Budget, Plan, PlannedProgram, Size, gigabytes, shown
+from pipeline.runtime.plan import Budget, Plan, PlannedProgram, Size, gigabytes, sizes_text
 
 
 class Report(NamedTuple):
@@ -108,7 +108,7 @@ def _memory(plan: Plan) -> str:
 
 
 def _program(program: PlannedProgram) -> str:
-    size = "any" if program.size is None else shown([program.size])
+    size = "any" if program.size is None else sizes_text([program.size])
     cells = gigabytes(program.code), gigabytes(program.temporaries)
     return _row(program.name, size, *cells, _duration(program.seconds))
 

@@ -68,8 +68,8 @@ const join = async (root, address, init) => {
   keyed.searchParams.set("once", crypto.getRandomValues(new Uint32Array(4)).join("-"));
   const answer = await persist(root, () => whole(keyed, init));
   const { event_id: id } = await answer.clone().json().catch(() => ({}));
-  const { session_hash: session, trigger_id: trigger, event_data: told } = JSON.parse(init.body);
-  if (id) waitedFor.set(id, { session, visitors: told?.visitors ?? Boolean(trigger) });
+  const { session_hash: session, trigger_id: trigger, event_data: data } = JSON.parse(init.body);
+  if (id) waitedFor.set(id, { session, visitors: data?.visitors ?? Boolean(trigger) });
   return answer;
 };
 

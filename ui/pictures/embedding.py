@@ -18,7 +18,7 @@ STORAGE_KEY = "sdxl-embed"
 class Embedding:
     """The components that show and that keep the choice."""
 
-    shown: gr.Checkbox
+    checkbox: gr.Checkbox
     kept: gr.BrowserState
 
 
@@ -37,20 +37,22 @@ def connect(
     page: gr.Blocks,
     embedding: Embedding,
     gallery: gr.Gallery,
-    shown: gr.State,
+    pictures: gr.State,
     panel: gr.Column,
 ) -> None:
     """Keep the choice in the browser, and apply changes of it to the pictures in the gallery."""
     show = f"(kept) => kept !== '{saved.BARE}'"
     keep = f"(inside) => inside ? '{saved.WITH_SETTINGS}' : '{saved.BARE}'"
-    page.load(None, embedding.kept, embedding.shown, js=show, **AT_ONCE)
-    embedding.shown.input(None, embedding.shown, embedding.kept, js=keep, **AT_ONCE)
-    embedding.shown.input(_follow, [embedding.shown, shown], [gallery, shown, panel], **AT_ONCE)
+    page.load(None, embedding.kept, embedding.checkbox, js=show, **AT_ONCE)
+    embedding.checkbox.input(None, embedding.checkbox, embedding.kept, js=keep, **AT_ONCE)
+    embedding.checkbox.input(
+        _follow, [embedding.checkbox, pictures], [gallery, pictures, panel], **AT_ONCE
+    )
 
 
-def _follow(embed: bool, shown: list[Picture]) -> tuple[Any, ...]:
+def _follow(embed: bool, pictures: list[Picture]) -> tuple[Any, ...]:
     try:
-        changed = saved.again(shown, embed) if shown else []
+        changed = saved.again(pictures, embed) if pictures else []
     except (OSError, RequestError):  # files are gone, or there is no room for more
         changed = []
     if not changed:

@@ -32,7 +32,7 @@ class Panel:
     index: gr.State  # its place in the gallery
 
     @property
-    def shown(self) -> list[Block]:
+    def updated(self) -> list[Block]:
         """Return the components that change with the opened picture."""
         return [self.column, self.text, self.varying, self.reveal, self.picture, self.index]
 
@@ -66,7 +66,7 @@ def layout() -> Panel:
 def connect(
     panel: Panel,
     gallery: gr.Gallery,
-    shown: gr.State,
+    pictures: gr.State,
     fields: Sequence[Component],
     files: gr.BrowserState,
     strip: gr.HTML,
@@ -74,16 +74,19 @@ def connect(
 ) -> Any:
     """Connect the panel to the gallery; return the event after which to draw with a new seed."""
 
-    def follow(shown: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
-        return _open(shown, event.index, generator.model)
+    def follow(pictures: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
+        return _open(pictures, event.index, generator.model)
 
-    def exchange(shown: list[Picture], index: int, files: str | None) -> tuple[Any, ...]:
-        return _exchange(shown, index, files, generator.model)
+    def exchange(pictures: list[Picture], index: int, files: str | None) -> tuple[Any, ...]:
+        return _exchange(pictures, index, files, generator.model)
 
-    gallery.select(follow, shown, panel.shown, **AT_ONCE)
-    gallery.preview_close(_close, None, panel.shown, **AT_ONCE)
+    gallery.select(follow, pictures, panel.updated, **AT_ONCE)
+    gallery.preview_close(_close, None, panel.updated, **AT_ONCE)
     panel.reveal.click(
-        exchange, [shown, panel.index, files], [strip, gallery, shown, *panel.shown], **AT_ONCE
+        exchange,
+        [pictures, panel.index, files],
+        [strip, gallery, pictures, *panel.updated],
+        **AT_ONCE,
     )
     panel.use.click(
         lambda chosen: apply(chosen, generator.model),
@@ -107,28 +110,30 @@ def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
     return (*values, status.taken_over(notes))
 
 
-def _open(shown: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
-    if not 0 <= index < len(shown):  # unfinished pictures have no settings
+def _open(pictures: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
+    if not 0 <= index < len(pictures):  # unfinished pictures have no settings
         return _close()
-    chosen = shown[index].settings
+    chosen = pictures[index].settings
     fields, _ = form.as_fields(chosen, model)
-    text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(shown[index].path)
+    text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(pictures[index].path)
     # A variation cannot be varied again: settings can describe only one variation of a seed.
     varying = gr.Row(visible=chosen.variation_seed is None)
-    return gr.Column(visible=True), text, varying, reveal.offered(shown[index]), chosen, index
+    return gr.Column(visible=True), text, varying, reveal.offered(pictures[index]), chosen, index
 
 
 def _close() -> tuple[Any, ...]:
     return gr.Column(visible=False), "", gr.skip(), gr.skip(), None, gr.skip()
 
 
-def _exchange(shown: list[Picture], index: int, files: str | None, model: Model) -> tuple[Any, ...]:
+def _exchange(
+    pictures: list[Picture], index: int, files: str | None, model: Model
+) -> tuple[Any, ...]:
     try:
-        shown = reveal.exchange(shown, index, files)
+        pictures = reveal.exchange(pictures, index, files)
     except RequestError as error:
         return status.error(i18n.translate(error.message)), *(gr.skip(),) * 8
-    gallery = gr.Gallery(saved.for_gallery(shown), selected_index=index)
-    return gr.skip(), gallery, shown, *_open(shown, index, model)
+    gallery = gr.Gallery(saved.for_gallery(pictures), selected_index=index)
+    return gr.skip(), gallery, pictures, *_open(pictures, index, model)
 
 
 def _without_seed(chosen: Settings | None) -> Settings | None:

@@ -20,7 +20,7 @@ def offered(picture: Picture) -> gr.Button:
     return gr.Button(label, visible=picture.other is not None)
 
 
-def exchange(shown: list[Picture], index: int, files: str | None) -> list[Picture]:
+def exchange(pictures: list[Picture], index: int, files: str | None) -> list[Picture]:
     """Return the pictures with the one at `index` replaced by its original, or blurred again.
 
     If `files` is `saved.BARE`, the new file has no settings inside.
@@ -29,7 +29,7 @@ def exchange(shown: list[Picture], index: int, files: str | None) -> list[Pictur
         RequestError: if the picture is gone, or there is no room for the new file.
     """
     try:
-        changed = saved.exchanged(shown[index], files != saved.BARE)
+        changed = saved.exchanged(pictures[index], files != saved.BARE)
     except (LookupError, OSError):  # the gallery changed, or the file was deleted
         raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN) from None
-    return [*shown[:index], changed, *shown[index + 1 :]]
+    return [*pictures[:index], changed, *pictures[index + 1 :]]

@@ -95,16 +95,16 @@ const shown = async (files) => {
   throw new Error("other pictures are shown");
 };
 
-element.addEventListener("told", async ({ detail: told }) => {
-  const known = (entries) => entries.find((entry) => entry.id === told?.id);
+element.addEventListener("news", async ({ detail: news }) => {
+  const known = (entries) => entries.find((entry) => entry.id === news?.id);
   // The first message about a request may be lost if other requests end at that moment, so it is
   // sent again. The second one must not bring back an entry that was cleared since.
-  if (told?.link && !entered.has(told.id) && !known(read())) {
-    entered.add(told.id);
-    write([{ id: told.id, link: told.link, said: told.said, at: Date.now() }, ...read()]);
+  if (news?.link && !entered.has(news.id) && !known(read())) {
+    entered.add(news.id);
+    write([{ id: news.id, link: news.link, said: news.said, at: Date.now() }, ...read()]);
   }
-  if (told?.drawn && known(read()) && !known(read()).look) {
-    const found = await shown(told.drawn).then(look).catch(() => null);
+  if (news?.drawn && known(read()) && !known(read()).look) {
+    const found = await shown(news.drawn).then(look).catch(() => null);
     const entries = read(); // may have changed in another window, or been cleared
     if (found && known(entries)) {
       known(entries).look = found;
