@@ -79,7 +79,8 @@ class Family:
     Attributes:
         name: its name, for users.
         class_name: the class of diffusers' pipeline in `model_index.json`.
-        recognise: returns whether the checkpoint of that class in a folder is of this family.
+        recognise: tells families of the same class apart, from a checkpoint's folder; it must be
+            True for one of them.
         text_encoders: the text encoders, in the order in which `encode` takes their tokens.
         networks: the other networks that every checkpoint has.
         optional: the networks that a checkpoint may have.

@@ -332,7 +332,7 @@ def cache_key(name: str, target: Target) -> object:
     others = {part.name for part in config.family.optional} - {*entry.networks(config.family)}
     networks = {part: read for part, read in config.networks.items() if part not in others}
     sides = (shapes.height, shapes.width) if entry.sized else None
-    model = config.family.class_name, networks, target.dtype.name
+    model = config.family.class_name, config.family.name, networks, target.dtype.name
     return name, *model, dict(target.mesh.shape), shapes.images, shapes.tokens, sides
 
 

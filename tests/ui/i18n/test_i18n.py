@@ -1,10 +1,12 @@
 """Every language has every text, with the same values in it as the other languages."""
 
 import inspect
+from pathlib import Path
 from string import Formatter
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import gradio
 import pytest
 from gradio.context import LocalContext
 
@@ -247,3 +249,10 @@ def test_the_first_language_asked_for_counts(asked: str, language: str):
     assert language == i18n.LANGUAGE
     LocalContext.request.reset(token)
     assert i18n.LANGUAGE == "en"
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_gradio_has_the_language_too(language: str):
+    """A browser chooses only among Gradio's own languages."""
+    assets = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
+    assert list(assets.glob(f"{language}-*.js"))
