@@ -60,7 +60,8 @@ def _fetch(
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
     reader = FamilyReader(options.pop("scheduler", None), options.pop("safety_checker", True))
     try:
-        found: Any = fetch(reader=reader, **{"revision": None} | options)
+        arguments: dict[str, Any] = {"revision": None, **options}
+        found: Any = fetch(reader=reader, **arguments)
     except CheckpointError as error:
         sender.send((None, str(error)))
     else:
