@@ -112,6 +112,31 @@ def text_states(
     return to_numpy(states), to_numpy(pooled)
 
 
+def get_token_embeddings(pipe: Pipeline) -> np.ndarray:
+    """Return a copy of the token embeddings of all text encoders, one after the other, flat."""
+    return np.concatenate([weight.numpy().ravel() for weight in _token_embeddings(pipe)])
+
+
+@contextmanager
+def token_embeddings(pipe: Pipeline, flat: np.ndarray) -> Iterator[None]:
+    """Give the text encoders other token embeddings, laid out as by `get_token_embeddings`."""
+    weights = _token_embeddings(pipe)
+    kept = [weight.clone() for weight in weights]
+    ends = np.cumsum([weight.numel() for weight in weights])[:-1]
+    for weight, values in zip(weights, np.split(flat, ends), strict=True):
+        weight.copy_(torch.from_numpy(values).view_as(weight))
+    try:
+        yield
+    finally:
+        for weight, values in zip(weights, kept, strict=True):
+            weight.copy_(values)
+
+
+def _token_embeddings(pipe: Pipeline) -> list[torch.Tensor]:
+    encoders = [pipe.text_encoder, getattr(pipe, "text_encoder_2", None)]
+    return [each.get_input_embeddings().weight.detach() for each in encoders if each is not None]
+
+
 @torch.no_grad()
 def unet_forward(
     unet: UNet2DConditionModel,

@@ -178,6 +178,7 @@ def test_ends_though_its_devices_are_stuck(tmp_path: Path):
     assert "A task did not stop in time" in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_waits_for_no_drawing(tmp_path: Path):
     with drawing(stand_in(10_000), tmp_path / "log") as instance:
         instance.signal(signal.SIGINT)

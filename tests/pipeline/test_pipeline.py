@@ -788,6 +788,7 @@ def test_a_size_that_does_not_fit_is_not_added(monkeypatch: pytest.MonkeyPatch) 
         pipe.generate("a star", height=8192, width=8192)
 
 
+@pytest.mark.slow
 def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A restart takes executables from the cache and replaces damaged ones."""
 
@@ -857,8 +858,9 @@ def mixed_dtypes() -> Iterator[None]:
     jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mixed_dtypes")
-@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), None])
+@pytest.mark.parametrize("dtype", ["bfloat16", None])
 def test_other_size_and_precision(
     dtype: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

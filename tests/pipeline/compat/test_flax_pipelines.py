@@ -156,6 +156,7 @@ def test_parameters_are_a_plain_dict_in_the_dtype_they_are_given() -> None:
     assert type(at_once["unet"]["down_blocks"]["0"]) is dict
 
 
+@pytest.mark.slow
 def test_a_blank_prompt_is_one_without_words() -> None:
     pipeline, params = loaded()
     ids, key = pipeline.prepare_inputs(""), jax.random.PRNGKey(0)

@@ -518,7 +518,7 @@ ENTRIES = st.lists(
 )
 
 
-@settings(FUZZED, max_examples=400)
+@settings(FUZZED, max_examples=150)
 @given(ENTRIES, ENTRIES, st.binary(max_size=40), st.sampled_from("<>"), st.booleans())
 def test_any_directory_is_read_or_refused(
     tmp_path: Path, main: list[Entry], inner: list[Entry], rest: bytes, order: str, is_jpeg: bool
@@ -529,7 +529,7 @@ def test_any_directory_is_read_or_refused(
     check_that_it_is_read_or_refused(tmp_path / "picture", content)
 
 
-@settings(FUZZED, max_examples=300)
+@settings(FUZZED, max_examples=120)
 @given(
     st.lists(
         st.tuples(

@@ -9,7 +9,10 @@ import pytest
 
 @pytest.mark.parametrize(
     ("platform", "program"),
-    [("cuda", ["-m", "pipeline", "a star"]), ("tpu", ["app.py", "--port", "18917"])],
+    [
+        ("cuda", ["-m", "pipeline", "a star"]),
+        pytest.param("tpu", ["app.py", "--port", "18917"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_missing_platform_is_reported_in_one_line(platform: str, program: list[str]) -> None:
     done = subprocess.run(
