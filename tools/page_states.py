@@ -56,11 +56,16 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("html[data-sdxl]")).to_be_attached()
     expect(page.get_by_text("Loading...")).to_have_count(0)
     yield "empty"
-    for state, button in (("advanced", i18n.ADVANCED), ("restore", i18n.RESTORE)):
+    for name in ("style", "size", "count", "picture", "seed"):
+        page.locator(f"#chip-{name}").click()
+        expect(page.locator(f"#panel-{name}")).to_be_visible()
+        yield name
+        page.locator(f"#chip-{name}").click()
+    for name, button in (("advanced", i18n.ADVANCED), ("expert", i18n.EXPERT)):
         page.get_by_role("button", name=button).click()
-        expect(page.locator(f"#{state} .form").first).to_be_visible()
-        yield state
-        page.get_by_role("button", name=button).click()
+        expect(page.locator(f"#{name} .form").first).to_be_visible()
+        yield name
+    page.get_by_role("button", name=i18n.ADVANCED).click()
     page.locator("#generate").click()
     expect(page.get_by_role("alert")).to_be_visible()
     yield "error"
@@ -100,17 +105,23 @@ def _wait_for_pictures(page: Page) -> None:
 
 
 def open_advanced(page: Page) -> None:
-    """Open the advanced settings, and wait until their fields have initial values.
+    """Open the seed's panel, the advanced settings and those for experts.
+
+    Wait until their fields have initial values.
 
     The page would overwrite text that is typed earlier.
     """
+    page.locator("#chip-seed").click()
     page.get_by_role("button", name=i18n.ADVANCED).click()
+    page.get_by_role("button", name=i18n.EXPERT).click()
     expect(page.locator("#steps input[type=number]")).to_be_visible()
     page.evaluate(THREE_FRAMES)
 
 
 def _set_steps(page: Page, steps: int) -> None:
-    open_advanced(page)
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    expect(page.locator("#steps input[type=number]")).to_be_visible()
+    page.evaluate(THREE_FRAMES)
     page.locator("#steps input[type=number]").fill(str(steps))
     page.get_by_role("button", name=i18n.ADVANCED).click()
 

@@ -28,6 +28,7 @@ Method: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
 # Longest id of a session that is kept. The page's own are shorter; a program may send any.
 _MAX_SESSION = 64
 USUAL = ""  # the size's value for the model's own size
+ALL = 0  # the count's value for as many pictures as the model draws at once
 # Time between two checks for sizes that are not available yet.
 POLL_SECONDS = 5.0
 
@@ -38,6 +39,7 @@ _DEFAULTS: dict[str, Any] = {
     "negative_prompt": "",
     "several": False,
     "size": USUAL,
+    "images": ALL,
     "randomise": True,
     **{setting.link: setting.default for setting in ON_PAGE},
 }
@@ -79,33 +81,53 @@ class Form:
         return [self.parts[name] for name in Fields._fields]
 
 
-def layout(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form:
-    """Lay out the components of all fields but the prompt."""
+def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form:
+    """Create the components of all fields but the prompt; `ui.page` lays them out."""
     words = i18n.SETTINGS
     offered = [(i18n.STYLES[name], name) for name in styles]
-    style = gr.Radio(offered, value=NONE, label=words["style"].label, elem_id="style")
-    size = gr.Radio(value=USUAL, label=words["size"].label, elem_id="size", **_sizes(model))
-    timer = gr.Timer(POLL_SECONDS, active=bool(model.coming_sizes))
-    negative = gr.Textbox(
-        label=words["negative_prompt"].label,
-        info=words["negative_prompt"].info,
-        max_length=MAX_CHARACTERS,
-        elem_id="negative",
-    )
-    parts = {"prompt": prompt, "style": style, "size": size, "negative_prompt": negative}
-    for setting in in_order(ON_PAGE):
-        parts[setting.link] = _component(setting, model)
-        if setting.name == "seed":
-            for name, ticked in (("randomise", True), ("several", False)):
-                label, info = words[name]
-                parts[name] = gr.Checkbox(ticked, label=label, info=info or None, elem_id=name)
+    negative, most = words["negative_prompt"], model.images_per_request
+    parts: dict[str, Any] = {
+        "prompt": prompt,
+        "style": gr.Radio(
+            offered, value=NONE, label=words["style"].label, elem_id="style", render=False
+        ),
+        "size": gr.Radio(
+            _sizes(model), value=USUAL, label=words["size"].label, elem_id="size", render=False
+        ),
+        "images": gr.Radio(
+            [*((str(i), i) for i in range(1, most)), (str(most), ALL)],
+            value=ALL,
+            label=words["images"].label,
+            elem_id="count",
+            render=False,
+        ),
+        "negative_prompt": gr.Textbox(
+            label=negative.label,
+            info=negative.info,
+            max_length=MAX_CHARACTERS,
+            elem_id="negative",
+            render=False,
+        ),
+    }
+    parts |= {setting.link: _component(setting, model) for setting in in_order(ON_PAGE)}
+    for name, ticked in (("randomise", True), ("several", False)):
+        label, info = words[name]
+        parts[name] = gr.Checkbox(
+            ticked, label=label, info=info or None, elem_id=name, render=False
+        )
+    timer = gr.Timer(POLL_SECONDS, active=bool(model.coming_sizes), render=False)
     return Form(parts, timer)
 
 
 def _component(setting: Number, model: Model) -> Component:
     here = setting.for_model(model)
     label, info = i18n.SETTINGS[setting.name]
-    named: dict[str, Any] = {"label": label, "info": info, "elem_id": setting.flag}
+    named: dict[str, Any] = {
+        "label": label,
+        "info": info,
+        "elem_id": setting.flag,
+        "render": False,
+    }
     if isinstance(setting, Seed):
         # Gradio checks no bounds here, so that the strip can report a number out of bounds.
         return gr.Number(setting.default, precision=0, **named)
@@ -113,21 +135,21 @@ def _component(setting: Number, model: Model) -> Component:
     return gr.Slider(*limits, step=setting.slider_step, **named)
 
 
-def connect(page: gr.Blocks, form: Form, generator: Generator) -> None:
-    """Offer each size as soon as pictures of it can be drawn."""
+def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
+    """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice."""
 
-    def look() -> tuple[gr.Radio, gr.Timer]:
+    def look() -> tuple[gr.Radio, gr.Timer, gr.Button]:
         model = generator.model
-        return gr.Radio(**_sizes(model)), gr.Timer(active=bool(model.coming_sizes))
+        timer = gr.Timer(active=bool(model.coming_sizes))
+        return gr.Radio(choices=_sizes(model)), timer, gr.Button(visible=len(model.sizes) > 1)
 
-    gr.on([page.load, form.timer.tick], look, None, [form.parts["size"], form.timer], **AT_ONCE)
+    parts = [form.parts["size"], form.timer, chip]
+    gr.on([page.load, form.timer.tick], look, None, parts, **AT_ONCE)
 
 
-def _sizes(model: Model) -> dict[str, Any]:
-    """Return the choices of sizes, which are hidden while there is only one."""
+def _sizes(model: Model) -> list[tuple[str, str]]:
     own, *more = model.sizes
-    choices = [(i18n.size(own), USUAL), *((i18n.size(size), size_name(size)) for size in more)]
-    return {"choices": choices, "visible": len(choices) > 1}
+    return [(i18n.size(own), USUAL), *((i18n.size(size), size_name(size)) for size in more)]
 
 
 def size_name(size: tuple[int, int]) -> str:
@@ -148,6 +170,7 @@ def to_request(
     negative_prompt: object,
     several: object = False,
     size: object = USUAL,
+    images: object = ALL,
     keep: bool = False,
     previews: bool = False,
     unblurred: bool = False,
@@ -176,7 +199,7 @@ def to_request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
         **{setting.name: _number(setting, model, numbers) for setting in NUMBERS},
-        images=len(prompts) if several else None,
+        images=len(prompts) if several else _count(model, images),
         size=_size(model, size),
         visitor=visitor.session,
         address=visitor.address,
@@ -223,6 +246,14 @@ def _size(model: Model, value: object) -> tuple[int, int] | None:
     if wanted not in named:
         raise _refused(Code.UNKNOWN_CHOICE, "size", value=_sent(value), choices=list(named))
     return named[wanted]
+
+
+def _count(model: Model, value: object) -> int | None:
+    """Return how many pictures to draw; None for as many as the model draws at once."""
+    most = model.images_per_request
+    if isinstance(value, bool) or value not in range(most + 1):
+        raise _refused(Code.NOT_WHOLE, "images", value=_sent(value), low=1, high=most)
+    return int(value) or None  # type: ignore[call-overload]
 
 
 def _refused(code: Code, field: str, **params: Param) -> RequestError:

@@ -20,7 +20,15 @@ from ui.events import AT_ONCE
 from ui.form import ON_PAGE, Fields
 from ui.styles import NONE, Style
 
-_NAMES = ("prompt", "negative_prompt", "style", *(each.link for each in ON_PAGE), "several", "size")
+_NAMES = (
+    "prompt",
+    "negative_prompt",
+    "style",
+    *(each.link for each in ON_PAGE),
+    "several",
+    "size",
+    "images",
+)
 
 
 def to_query(fields: Fields) -> str:
@@ -33,6 +41,7 @@ def to_query(fields: Fields) -> str:
         **{SETTINGS[name].link: _short(value) for name, value in numbers.items()},
         "several": "1" if fields.several else "",
         "size": fields.size,
+        "images": str(fields.images or ""),
     }
     if fields.randomise:
         del values["seed"]
@@ -89,7 +98,11 @@ def from_query(
     own, *_ = known = list(map(form.size_name, model.sizes))
     size = one_of("size", known)
     size = form.USUAL if size == own else size
-    return fields._replace(style=style, several=several, size=size), notes + differences
+    most = model.images_per_request
+    count = one_of("images", [str(most), *map(str, range(1, most))])
+    images = form.ALL if count == str(most) else int(count)
+    chosen = {"style": style, "several": several, "size": size, "images": images}
+    return fields._replace(**chosen), notes + differences
 
 
 def layout() -> gr.HTML:

@@ -11,7 +11,8 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
-from ui import form, history, i18n, link, network, restore, status, style_pictures
+from ui import chips, form, history, i18n, link, network, restore, status, style_pictures
+from ui.chips import Chips
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, hint_for, surprise
 from ui.form import Form
@@ -33,6 +34,7 @@ _LICENCES = {
 # Names of the published model: on the Hub, and in a local folder.
 _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
 STORAGE_KEY = "sdxl-request"
+_ADVANCED = ("negative_prompt", "guidance_scale", "steps")  # all other fields are for experts
 
 # Runs when the events of a request end. If they broke off, the strip still shows the request as
 # running: it is resumed, and Stop stays in place of Generate.
@@ -50,6 +52,7 @@ class Parts:
     length: gr.HTML
     surprise: gr.Button
     form: Form
+    chips: Chips
     linked: gr.HTML
     generate: gr.Button
     stop: gr.Button
@@ -108,22 +111,38 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
 def _layout(model: Model, kind: Kind) -> Parts:
     gr.HTML(_header(model, kind), elem_id="header", padding=False)
     with gr.Row(elem_id="studio"):
-        with gr.Column(elem_id="ask"):
-            prompt = gr.Textbox(
-                label=i18n.PROMPT_LABEL,
-                placeholder=hint_for(kind),
-                max_lines=8,  # `lines` stays 1, so that Enter sends
-                max_length=MAX_CHARACTERS,
-                autofocus=True,
-                elem_id="prompt",
-            )
-            length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
-            linked = link.layout()
-            generate = gr.Button(i18n.GENERATE, variant="primary", size="lg", elem_id="generate")
-            stop = gr.Button(i18n.STOP, size="lg", visible=False, elem_id="stop")
+        with gr.Column(elem_id="words"):
+            with gr.Column(elem_id="ask"):
+                prompt = gr.Textbox(
+                    label=i18n.PROMPT_LABEL,
+                    placeholder=hint_for(kind),
+                    max_lines=8,  # `lines` stays 1, so that Enter sends
+                    max_length=MAX_CHARACTERS,
+                    autofocus=True,
+                    elem_id="prompt",
+                )
+                length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
+                linked = link.layout()
+                fields = form.create(model, styles_for(kind), prompt)
+                chosen, restorer = chips.layout(model, fields)
+            with gr.Column(elem_id="act"):
+                generate = gr.Button(
+                    i18n.GENERATE, variant="primary", size="lg", elem_id="generate"
+                )
+                stop = gr.Button(i18n.STOP, size="lg", visible=False, elem_id="stop")
+                strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
+                away = network.layout()
+            with gr.Column(elem_id="more"):
+                gr.Examples(
+                    [[example] for example in examples_for(kind)],
+                    [prompt],
+                    label=i18n.EXAMPLES,
+                    api_visibility="private",
+                    elem_id="examples",
+                )
+                surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
+                embed = _advanced(fields)
         with gr.Column(elem_id="pictures"):
-            strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
-            away = network.layout()
             with gr.Column(elem_id="stage"):
                 previews = gr.HTML(status.EMPTY, elem_id="previews", padding=False)
                 gallery = gr.Gallery(
@@ -138,26 +157,14 @@ def _layout(model: Model, kind: Kind) -> Parts:
                     elem_id="gallery",
                 )
             panel = picture_panel.layout()
-        with gr.Column(elem_id="more"):
-            gr.Examples(
-                [[example] for example in examples_for(kind)],
-                [prompt],
-                label=i18n.EXAMPLES,
-                api_visibility="private",
-                elem_id="examples",
-            )
-            surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
-            with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
-                fields = form.layout(model, styles_for(kind), prompt)
-                embed = embedding.layout()
             requests = history.layout()
-            restorer = restore.layout()
     gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
     return Parts(
         prompt=prompt,
         length=length,
         surprise=surprised,
         form=fields,
+        chips=chosen,
         linked=linked,
         generate=generate,
         stop=stop,
@@ -173,6 +180,20 @@ def _layout(model: Model, kind: Kind) -> Parts:
         # The secret is a constant, so that a page opened after a restart can read the kept value.
         request=gr.BrowserState(storage_key=STORAGE_KEY, secret=STORAGE_KEY),
     )
+
+
+def _advanced(fields: Form) -> gr.Checkbox:
+    """Lay out what few visitors need; return the choice to save settings in the files."""
+    with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
+        for name in _ADVANCED:
+            fields.parts[name].render()
+        with gr.Accordion(i18n.EXPERT, open=False, elem_id="expert"):
+            for name, field in fields.parts.items():
+                if name not in ("prompt", *_ADVANCED, *chips.FIELDS):
+                    field.render()
+            embed = embedding.layout()
+    fields.timer.render()
+    return embed
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
@@ -249,7 +270,8 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         generator,
         styles_for(kind),
     )
-    form.connect(page, parts.form, generator)
+    form.connect(page, parts.form, parts.chips.buttons["size"], generator)
+    chips.connect(parts.chips, parts.form, generator.model)
     newest = [parts.request, parts.embedding.kept]
     found = page.load(drawing.again, newest, parts.updated, **IN_THE_STRIP)
     resumed = network.connect(parts.network, drawing.resume, newest, parts.updated)

@@ -104,23 +104,22 @@ def from_text(text: str) -> Settings:
 
 
 def layout() -> Restorer:
-    """Return a closed part of the page, with a place to drop a picture and one to paste a text."""
-    with gr.Accordion(i18n.RESTORE, open=False, elem_id="restore"):
-        file = gr.File(
-            label=i18n.RESTORE_PICTURE,
-            file_types=[".png", ".jpg", ".jpeg", ".webp"],
-            height=140,
-            elem_id="restore-picture",
-        )
-        text = gr.Textbox(
-            label=i18n.RESTORE_TEXT,
-            placeholder=i18n.RESTORE_HINT,
-            lines=2,
-            max_lines=6,
-            elem_id="restore-text",
-        )
-        found = gr.HTML(js_on_load=_REFUSE, elem_id="restored", padding=False)
-        use = gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use")
+    """Return a place to drop a picture, and one to paste a text."""
+    file = gr.File(
+        label=i18n.RESTORE_PICTURE,
+        file_types=[".png", ".jpg", ".jpeg", ".webp"],
+        height=140,
+        elem_id="restore-picture",
+    )
+    text = gr.Textbox(
+        label=i18n.RESTORE_TEXT,
+        placeholder=i18n.RESTORE_HINT,
+        lines=2,
+        max_lines=6,
+        elem_id="restore-text",
+    )
+    found = gr.HTML(js_on_load=_REFUSE, elem_id="restored", padding=False)
+    use = gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use")
     return Restorer(file, text, found, use, gr.State(None))
 
 

@@ -43,7 +43,7 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
     page.keyboard.press("Enter")
     wait_for_pictures(page)
 
-    page.get_by_role("button", name=i18n.ADVANCED).click()
+    page.locator("#chip-seed").click()
     seed = int(page.locator("#seed input").input_value())
     captions = page.locator("#gallery .caption-label").all_inner_texts()
     assert captions == [i18n.caption(PROMPT, (seed + i) % 2**32) for i in range(4)]
@@ -73,7 +73,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     page.keyboard.press("ArrowRight")
     second = str((first + 1) % 2**32)
     expect(seeds).to_have_text(second)
-    page.get_by_role("button", name=i18n.ADVANCED).click()
+    open_advanced(page)
     page.get_by_role("button", name=i18n.USE_SETTINGS).click()
     expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
     expect(page.locator("#seed input")).to_have_value(second)
@@ -99,7 +99,7 @@ def test_copied_settings_restore(page: Page):
     wait_for_pictures(page)
     page.locator("#gallery .thumbnail-lg").first.click()
     press_to_copy(page.get_by_role("button", name=i18n.COPY_SETTINGS))
-    page.get_by_role("button", name=i18n.RESTORE).click()
+    page.locator("#chip-picture").click()
     page.locator("#restore-text textarea").focus()
     page.keyboard.press("ControlOrMeta+V")
     expect(page.locator("#restored dd").first).to_have_text(PROMPT)
@@ -139,7 +139,7 @@ def test_a_picture_of_automatic1111_restores(page: Page):
         expect(page.locator("#status .warning")).to_contain_text("v1-5-pruned-emaonly")
         drop(page, "#prompt textarea", "notes.txt", b"a red star")
         expect(found).to_have_text(i18n.UNREADABLE_PICTURE)
-    page.get_by_role("button", name=i18n.ADVANCED).click()
+    open_advanced(page)
     expect(page.locator("#negative textarea")).to_have_value("blurry")
     expect(page.locator("#seed input")).to_have_value("965400086")
     expect(page.locator("#steps input[type=number]")).to_have_value("20")
@@ -160,7 +160,7 @@ def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
     metadata.attach(picture, made)
     metadata.save_png(picture, tmp_path / "made.png")
     Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
-    page.get_by_role("button", name=i18n.RESTORE).click()
+    page.locator("#chip-picture").click()
     place = page.locator("#restore-picture input[type=file]")
     place.set_input_files(tmp_path / "plain.png")
     expect(page.locator("#restored")).to_have_text(i18n.NO_SETTINGS_IN_PICTURE)
@@ -264,7 +264,7 @@ def test_a_prompt_too_long_is_reported_while_typing(page: Page):
 
 
 def test_a_picture_for_each_line(page: Page):
-    page.get_by_role("button", name=i18n.ADVANCED).click()
+    open_advanced(page)
     page.get_by_label(i18n.SETTINGS["several"].label).check()
     expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     page.locator("#steps input[type=number]").fill("2")
@@ -473,7 +473,7 @@ def test_enter_sends_nothing_while_drawing(slow_page: Page):
     expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50"))
     ask(page, "a yellow moon")
     page.keyboard.press("ControlOrMeta+Enter")
-    page.get_by_role("button", name=i18n.ADVANCED).click()
+    open_advanced(page)
     page.get_by_label(i18n.SETTINGS["several"].label).check()
     expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
     page.locator("#prompt textarea").press("End")
@@ -626,7 +626,7 @@ def test_as_a_part_of_another_sites_page(
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         press_to_copy(component.get_by_role("button", name=i18n.COPY_LINK))
         assert page.evaluate("navigator.clipboard.readText()").startswith(f"{address}/?prompt=")
-        component.get_by_role("button", name=i18n.ADVANCED).click()
+        component.locator("#chip-style").click()
         picture = f'url("{address}/style-pictures/miniature/flat.webp")'
         expect(component.locator("#style label").nth(1)).to_have_css("--picture", picture)
         expect(component.locator("#footer")).to_be_visible()

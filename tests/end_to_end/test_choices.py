@@ -46,10 +46,12 @@ def pixels_of_the_open_picture(page: Page) -> np.ndarray:
 
 
 def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
-    page.get_by_role("button", name=i18n.ADVANCED).click()
+    chip = page.locator("#chip-size")
+    expect(chip).to_be_visible(timeout=600_000)
+    chip.click()
     wide = page.locator("#size").get_by_label(i18n.size(WIDE))
-    expect(wide).to_be_visible(timeout=600_000)
     wide.check()
+    expect(chip).to_have_text(i18n.size(WIDE))
     ask(page, "a star")
     wait_for_pictures(page)
     page.locator("#gallery .thumbnail-lg").first.click()

@@ -40,6 +40,9 @@ CONTROLS = {
     "Reset to default value": "Auf den Ausgangswert zurücksetzen",
 }
 
+EXPERT = "Für Fortgeschrittene"
+PICTURE = "Bild"
+RANDOM_SEED = "Zufälliger Seed"
 ADVANCED = "Weitere Einstellungen"
 STYLES = {
     "(none)": "(ohne)",
@@ -113,7 +116,6 @@ HISTORY = "Verlauf"
 HISTORY_INFO = "Nur in diesem Browser gespeichert."
 CLEAR_HISTORY = "Verlauf löschen"
 
-RESTORE = "Einstellungen wiederherstellen"
 RESTORE_PICTURE = "Ein Bild von dieser Seite oder aus AUTOMATIC1111s Web-UI"
 RESTORE_TEXT = "Oder seine Einstellungen als Text"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
@@ -280,10 +282,14 @@ def starting(attempt: int = 1) -> str:
     return "Das Zeichnen beginnt…" if attempt == 1 else f"Neuer Beginn, Versuch {attempt}…"
 
 
-def finished(pictures: int, seconds: float | None) -> str:
+def pictures(count: int) -> str:
+    """Return a number of pictures."""
+    return "1 Bild" if count == 1 else f"{count} Bilder"
+
+
+def finished(count: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
-    noun = "Bild" if pictures == 1 else "Bilder"
-    return f"{pictures} {noun}" + ("" if seconds is None else f" in {comma(f'{seconds:.1f}')} s")
+    return pictures(count) + ("" if seconds is None else f" in {comma(f'{seconds:.1f}')} s")
 
 
 def adjusted(field: str, value: float, used: float) -> str:

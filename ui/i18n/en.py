@@ -41,6 +41,9 @@ CONTROLS = {
     "Reset to default value": "Reset to default value",
 }
 
+EXPERT = "Expert"
+PICTURE = "Picture"
+RANDOM_SEED = "Random seed"
 ADVANCED = "Advanced"
 STYLES = {
     "(none)": "(none)",
@@ -109,7 +112,6 @@ HISTORY = "History"
 HISTORY_INFO = "Stored in this browser only."
 CLEAR_HISTORY = "Clear history"
 
-RESTORE = "Restore settings"
 RESTORE_PICTURE = "A picture from this page or from AUTOMATIC1111’s web UI"
 RESTORE_TEXT = "Or its settings as text"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
@@ -192,10 +194,14 @@ def starting(attempt: int = 1) -> str:
     return "Starting…" if attempt == 1 else f"Starting again, attempt {attempt}…"
 
 
-def finished(pictures: int, seconds: float | None) -> str:
+def pictures(count: int) -> str:
+    """Return a number of pictures."""
+    return "1 picture" if count == 1 else f"{count} pictures"
+
+
+def finished(count: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
-    noun = "picture" if pictures == 1 else "pictures"
-    return f"{pictures} {noun}" if seconds is None else f"{pictures} {noun} in {seconds:.1f} s"
+    return pictures(count) + ("" if seconds is None else f" in {seconds:.1f} s")
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -40,6 +40,9 @@ CONTROLS = {
     "Reset to default value": "Restablecer el valor inicial",
 }
 
+EXPERT = "Experto"
+PICTURE = "Imagen"
+RANDOM_SEED = "Semilla aleatoria"
 ADVANCED = "Más ajustes"
 STYLES = {
     "(none)": "(ninguno)",
@@ -111,7 +114,6 @@ HISTORY = "Historial"
 HISTORY_INFO = "Se guarda solo en este navegador."
 CLEAR_HISTORY = "Borrar el historial"
 
-RESTORE = "Recuperar ajustes"
 RESTORE_PICTURE = "Una imagen de esta página o de la interfaz web de AUTOMATIC1111"
 RESTORE_TEXT = "O sus ajustes como texto"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
@@ -253,10 +255,14 @@ def starting(attempt: int = 1) -> str:
     )
 
 
-def finished(pictures: int, seconds: float | None) -> str:
+def pictures(count: int) -> str:
+    """Return a number of pictures."""
+    return "1 imagen" if count == 1 else f"{count} imágenes"
+
+
+def finished(count: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
-    noun = "imagen" if pictures == 1 else "imágenes"
-    return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
+    return pictures(count) + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -40,6 +40,9 @@ CONTROLS = {
     "Reset to default value": "Rétablir la valeur initiale",
 }
 
+EXPERT = "Réglages experts"
+PICTURE = "Image"
+RANDOM_SEED = "Graine aléatoire"
 ADVANCED = "Plus de réglages"
 STYLES = {
     "(none)": "(aucun)",
@@ -114,7 +117,6 @@ HISTORY = "Historique"
 HISTORY_INFO = "Conservé uniquement dans ce navigateur."
 CLEAR_HISTORY = "Effacer l’historique"
 
-RESTORE = "Retrouver des réglages"
 RESTORE_PICTURE = "Une image de cette page ou de l’interface web d’AUTOMATIC1111"
 RESTORE_TEXT = "Ou ses réglages sous forme de texte"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
@@ -266,10 +268,14 @@ def starting(attempt: int = 1) -> str:
     return "Le dessin commence…" if attempt == 1 else f"Le dessin recommence, essai {attempt}…"
 
 
-def finished(pictures: int, seconds: float | None) -> str:
+def pictures(count: int) -> str:
+    """Return a number of pictures."""
+    return "1 image" if count == 1 else f"{count} images"
+
+
+def finished(count: int, seconds: float | None) -> str:
     """Return how many pictures were drawn and, unless they are only shown again, in what time."""
-    noun = "image" if pictures == 1 else "images"
-    return f"{pictures} {noun}" + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
+    return pictures(count) + ("" if seconds is None else f" en {comma(f'{seconds:.1f}')} s")
 
 
 def adjusted(field: str, value: float, used: float) -> str:

@@ -33,6 +33,36 @@
     return close;
   };
 
+  // Each chip opens a panel below the chips, and closes it; one is open at a time.
+  const nameOf = (chip) => chip.id.slice("chip-".length);
+  const openPanel = (app, name) => {
+    const ask = app.querySelector("#ask");
+    if (ask.dataset.panel === name) return;
+    ask.dataset.panel = name;
+    showPanels(app);
+  };
+  const showPanels = (app) => {
+    const { panel } = app.querySelector("#ask").dataset;
+    for (const chip of app.querySelectorAll("#chips [id^=chip-]")) {
+      chip.setAttribute("aria-expanded", String(nameOf(chip) === panel));
+      chip.setAttribute("aria-controls", `panel-${nameOf(chip)}`);
+    }
+  };
+  document.addEventListener("click", ({ target }) => {
+    const chip = target.closest?.("[id^=chip-]");
+    const app = chip && around(chip);
+    if (!app) return;
+    const isOpen = chip.getAttribute("aria-expanded") === "true";
+    openPanel(app, isOpen ? "" : nameOf(chip));
+  });
+  const closePanel = (app, from) => {
+    const panel = from.closest?.(".chip-panel");
+    if (panel) app.querySelector(`#${panel.id.replace("panel", "chip")}`).focus();
+    const { panel: open } = app.querySelector("#ask").dataset;
+    openPanel(app, "");
+    return Boolean(open);
+  };
+
   const swallow = (event) => {
     event.preventDefault();
     event.stopPropagation();
@@ -60,7 +90,7 @@
     const app = around(event.target);
     if (!app || event.key !== "Escape" || event.defaultPrevented) return;
     const stop = () => press(app.querySelector("#stop"));
-    if (stop() || closePicture(app)) return;
+    if (stop() || closePanel(app, event.target) || closePicture(app)) return;
     // A request sent just now has no Stop yet: wait for it, for 2 s or until the next press.
     const again = setInterval(() => { if (stop()) clearInterval(again); }, 50);
     const enough = () => clearInterval(again);
@@ -120,10 +150,10 @@
   const given = ({ target, dataTransfer }) => {
     const types = dataTransfer?.types ?? [];
     const isFile = types.includes("Files") && !types.includes("text/html");
-    return isFile ? around(target)?.querySelector("#restore") : null;
+    return isFile ? around(target)?.querySelector("#panel-picture") : null;
   };
   const placeIn = async (restore) => {
-    restore.querySelector(".label-wrap:not(.open)")?.click();
+    openPanel(around(restore), "picture");
     for (let tries = 0; tries < 100; tries++) {
       const place = restore.querySelector("#restore-picture input[type=file]");
       if (place) return place;
@@ -186,6 +216,7 @@
     owner = around(target);
   });
   const heir = (app) => {
+    if (focused.closest("#free-seed")) return app.querySelector("#chip-seed");
     if (focused.closest("#generate, #stop")) return app.querySelector("#generate, #stop");
     const open = focused.closest(".preview, #picked");
     return open && app.querySelectorAll("#gallery .thumbnail-lg")[picture];
@@ -207,6 +238,7 @@
     for (const link of alone ? [] : app.querySelectorAll(".downloads a")) {
       link.href = new URL(link.getAttribute("href"), home(link));
     }
+    showPanels(app);
     dressStyles(app, JSON.parse(heading.dataset.page).pictures);
     keepFocus(app);
   };

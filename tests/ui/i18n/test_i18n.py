@@ -45,7 +45,7 @@ SAMPLES: dict[str, Any] = {
     "model": MODEL,
     "name": "NAME",
     "number": 7.5,
-    "pictures": 17,
+    "count": 17,
     "position": 18,
     "prompt": "A STAR",
     "seconds": 19.5,
