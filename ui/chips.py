@@ -1,9 +1,8 @@
 """The chips under the prompt: buttons that show a choice and open the panel in which it is made.
 
-The browser keeps their texts up to date, and opens and closes the panels (`static/page.js`).
+The browser opens and closes the panels (`static/page.js`).
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import gradio as gr
 from serving.generator import Model
 from ui import i18n, restore
 from ui.events import AT_ONCE
-from ui.form import Form
+from ui.form import Form, size_name
 from ui.restore import Restorer
 from ui.styles import NONE
 
@@ -42,21 +41,16 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
         "size": i18n.size(model.sizes[0]),
         "count": i18n.pictures(model.images_per_request),
         "picture": f"+ {i18n.PICTURE}",
-        "seed": i18n.RANDOM_SEED,
     }
     offered = {"size": len(model.sizes) > 1, "count": model.images_per_request > 1}
     with gr.Row(elem_id="chips"):
         buttons = {
-            name: gr.Button(
-                text,
-                size="sm",
-                min_width=0,
-                visible=offered.get(name, True),
-                elem_id=f"chip-{name}",
-            )
+            name: _chip(text, f"chip-{name}", offered.get(name, True))
             for name, text in texts.items()
         }
-        free_seed = gr.Button("✕", size="sm", min_width=0, visible=False, elem_id="free-seed")
+        with gr.Row(elem_id="seed-chips"):
+            buttons["seed"] = _chip(i18n.RANDOM_SEED, "chip-seed")
+            free_seed = _chip("✕", "free-seed", visible=False)
     for name, fields in _FIELDS.items():
         with _panel(name):
             for field in fields:
@@ -66,44 +60,37 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
     return Chips(buttons, free_seed), restorer
 
 
+def _chip(text: str, elem_id: str, visible: bool = True) -> gr.Button:
+    return gr.Button(text, size="sm", min_width=0, visible=visible, elem_id=elem_id)
+
+
 def _panel(name: str) -> gr.Column:
     return gr.Column(elem_id=f"panel-{name}", elem_classes="chip-panel")
 
 
 def connect(chips: Chips, form: Form, model: Model) -> None:
-    """Show each choice on its chip."""
-    counts = {str(i): i18n.pictures(i) for i in range(1, model.images_per_request)}
-    own = {"": i18n.size(model.sizes[0]), "0": i18n.pictures(model.images_per_request)}
-    styles = i18n.STYLES | {NONE: i18n.SETTINGS["style"].label}
-    _show(chips.buttons["style"], form.parts["style"], styles)
-    _show(chips.buttons["size"], form.parts["size"], own)
-    _show(chips.buttons["count"], form.parts["images"], own | counts)
-    words = json.dumps([i18n.RANDOM_SEED, i18n.SETTINGS["seed"].label])
-    seed, randomise = form.parts["seed"], form.parts["randomise"]
+    """Show each choice on its chip, and the button beside the seed while the seed is fixed."""
+
+    def show(
+        style: object, size: object, images: object, seed: object, randomise: object
+    ) -> tuple[Any, ...]:
+        known = {size_name(each): i18n.size(each) for each in model.sizes}
+        texts = (
+            i18n.SETTINGS["style"].label if style == NONE else i18n.STYLES.get(str(style)),
+            known.get(str(size), i18n.size(model.sizes[0])),
+            i18n.pictures(images or model.images_per_request) if isinstance(images, int) else None,
+            i18n.RANDOM_SEED if randomise else f"{i18n.SETTINGS['seed'].label} {seed}",
+        )
+        return *texts, gr.Button(visible=not randomise)
+
+    fields = [form.parts[name] for name in ("style", "size", "images", "seed", "randomise")]
+    buttons = [chips.buttons[name] for name in ("style", "size", "count", "seed")]
     gr.on(
-        [seed.change, randomise.change],
-        None,
-        [seed, randomise],
-        [chips.buttons["seed"], chips.free_seed],
-        js=f"""(seed, free) => {{
-          const [random, word] = {words};
-          const text = free ? random : `${{word}} ${{seed}}`;
-          return [{{ __type__: "update", value: text }}, {{ __type__: "update", visible: !free }}];
-        }}""",
+        [each.change for each in fields],
+        show,
+        fields,
+        [*buttons, chips.free_seed],
+        trigger_mode="always_last",
         **AT_ONCE,
     )
-    chips.free_seed.click(None, None, randomise, js="() => true", **AT_ONCE)
-
-
-def _show(chip: gr.Button, field: Any, texts: Mapping[str, str]) -> None:
-    """Show the choice made in a field; a size without a text is such as "1024x768"."""
-    field.change(
-        None,
-        field,
-        chip,
-        js=f"""(value) => {{
-          const text = {json.dumps(texts)}[value] ?? `${{value}}`.replace("x", " × ");
-          return {{ __type__: "update", value: text }};
-        }}""",
-        **AT_ONCE,
-    )
+    chips.free_seed.click(None, None, form.parts["randomise"], js="() => true", **AT_ONCE)

@@ -33,7 +33,7 @@
     return close;
   };
 
-  // Each chip opens a panel below the chips, and closes it; one is open at a time.
+  // Each chip opens the panel of its name, and closes it. One panel is open at a time.
   const nameOf = (chip) => chip.id.slice("chip-".length);
   const openPanel = (app, name) => {
     const ask = app.querySelector("#ask");
