@@ -47,6 +47,8 @@
       chip.setAttribute("aria-expanded", String(nameOf(chip) === panel));
       chip.setAttribute("aria-controls", `panel-${nameOf(chip)}`);
     }
+    const name = app.querySelector("#randomise").textContent.trim();
+    app.querySelector("#free-seed")?.setAttribute("aria-label", name);
   };
   document.addEventListener("click", ({ target }) => {
     const chip = target.closest?.("[id^=chip-]");
