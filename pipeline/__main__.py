@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError
-from pipeline.request import SETTINGS, GenerateRequest, Setting, check_request, in_order
+from pipeline.request import SETTINGS, GenerateRequest, Number, Setting, check_request, in_order
 from pipeline.schedulers.config import SCHEDULERS
 
 EXIT_FAILED = 1
@@ -125,7 +125,8 @@ def _print_plan(options: argparse.Namespace) -> None:
 def _help(setting: Setting) -> str:
     """Return a setting's description in the style of the other options."""
     text = setting.help[0].lower() + setting.help[1:].removesuffix(".")
-    return text if setting.default is None else f"{text}; default {setting.default:g}"
+    default = f"{setting.default:g}" if isinstance(setting, Number) else setting.default
+    return f"{text}; default {default}" if default else text
 
 
 def _make_folder(folder: Path) -> None:

@@ -298,6 +298,7 @@ class SDXLPipeline:
         guidance_until: float = 1.0,
         variation_seed: int = 0,
         variation_strength: float = 0.0,
+        variation_of: str = "",
         height: int | None = None,
         width: int | None = None,
     ) -> Result:
@@ -328,6 +329,8 @@ class SDXLPipeline:
                 the noise of `seed`; picture i turns it towards the noise of variation_seed + i
                 (modulo 2^32).
             variation_strength: how far to turn the noise, from 0, not at all, to 1, all the way.
+            variation_of: earlier variations, such as "12:0.25,34:0.5": the noise of `seed` is first
+                turned by 0.25 towards the noise of seed 12, then by 0.5 towards that of 34.
             height: in pixels; the pipeline's own where None. With `width` it must be the
                 pipeline's own size or one that was added.
             width: in pixels; the pipeline's own where None.
@@ -349,6 +352,7 @@ class SDXLPipeline:
             guidance_until=guidance_until,
             variation_strength=variation_strength,
             variation_seed=variation_seed,
+            variation_of=variation_of,
         )
         request = check_request(asked, count)
         if latents is not None and request.variation_strength > 0:
@@ -405,9 +409,9 @@ class SDXLPipeline:
         seeds = run.put_seeds(np.array(request.seeds, np.uint32))
         if noise is None:
             latents = run.initial_latents(seeds, schedule.init_noise_sigma)
-            if (strength := request.variation_strength) > 0:
-                others = run.put_seeds(np.array(request.variation_seeds, np.uint32))
-                other = run.initial_latents(others, schedule.init_noise_sigma)
+            for others, strength in request.variations:
+                placed = run.put_seeds(np.array(others, np.uint32))
+                other = run.initial_latents(placed, schedule.init_noise_sigma)
                 latents = run.vary(latents, other, strength)
         else:
             latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))

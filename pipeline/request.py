@@ -6,6 +6,7 @@ pictures and the page's components are made from `SETTINGS`, which lists these d
 
 import dataclasses
 import math
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 
 MAX_IMAGES = 64  # per request
 MAX_SEED = 2**32 - 1
+MAX_VARIATIONS = 8  # in a list
+_VARIATION = r"\d{1,10}:\d(\.\d{1,20})?"
+VARIATIONS = rf"({_VARIATION}(,{_VARIATION}){{0,{MAX_VARIATIONS - 1}}})?"
 
 
 def random_seed() -> int:
@@ -194,21 +198,64 @@ class Seed(Whole):
         return (value + index) % (MAX_SEED + 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Variations(Setting):
+    """Declaration of a list of variations: seeds with strengths, such as "12:0.25,34:0.5"."""
+
+    example: ClassVar[str] = "12:0.25,34:0.5"
+    noun = "a list"
+
+    @property
+    def help(self) -> str:
+        return f"{self.description.removesuffix('.')}, such as {self.example}."
+
+    def fault(self, value: Any) -> "Fault | None":
+        try:
+            parse_variations(value)
+        except (TypeError, ValueError):
+            return Fault("unreadable", self, value)
+        return None
+
+
+def parse_variations(text: str) -> list[tuple[int, float]]:
+    """Return the seed and the strength, from 0 to 1, of each variation in a list.
+
+    Raises:
+        TypeError: if `text` is not a text.
+        ValueError: if it is not such a list, or has more than `MAX_VARIATIONS`.
+    """
+    if re.fullmatch(VARIATIONS, text) is None:
+        raise ValueError(f"{text!r} is no list of variations")
+    found = [each.split(":") for each in text.split(",") if each]
+    variations = [(int(seed), float(strength)) for seed, strength in found]
+    if any(seed > MAX_SEED or strength > 1 for seed, strength in variations):
+        raise ValueError(f"{text!r} has a seed or a strength that is too large")
+    return variations
+
+
+def add_variation(earlier: str, seed: int, strength: float) -> str:
+    """Return a list of variations with one more at its end."""
+    added = f"{seed}:{np.format_float_positional(strength, trim='-')}"
+    return ",".join(filter(None, (earlier, added)))
+
+
 @dataclass(frozen=True)
 class Fault:
     """Reason why a value cannot be used.
 
     Attributes:
-        code: "out_of_range" for a number of the right type; otherwise the type that it does not
-            have.
+        code: "out_of_range" for a number of the right type; "unreadable" for a text; otherwise the
+            type that the value does not have.
     """
 
-    code: Literal["not_a_number", "not_whole", "out_of_range"]
-    setting: Number
+    code: Literal["not_a_number", "not_whole", "out_of_range", "unreadable"]
+    setting: Number | Variations
     value: Any
 
     def __str__(self) -> str:
         setting = self.setting
+        if isinstance(setting, Variations):
+            return f"{setting.name} is {self.value!r}; expected a list such as {setting.example!r}"
         known = setting.kind is int and self.code == "out_of_range"
         noun = "" if known else f"{setting.noun} from "
         return f"{setting.name} is {self.value!r}; expected {noun}{setting.low} to {setting.high}"
@@ -293,6 +340,14 @@ class GenerateRequest:
             part_of="variation_strength",
         )
     )
+    variation_of: str = _declare(
+        Variations(
+            default="",
+            description="Earlier variations, applied in order; the result is varied.",
+            optional=True,
+            part_of="variation_strength",
+        )
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -321,6 +376,8 @@ SETTINGS: Mapping[str, Setting] = {
     for field in dataclasses.fields(GenerateRequest)
 }
 NUMBERS = [setting for setting in SETTINGS.values() if isinstance(setting, Number)]
+# Settings with one value for all pictures, or with one that follows from the first picture's.
+VALUES = [setting for setting in SETTINGS.values() if not isinstance(setting, Texts)]
 
 
 def in_order(settings: Iterable[AnySetting]) -> list[AnySetting]:
@@ -383,6 +440,14 @@ class Request(GenerateRequest):
     def variation_seeds(self) -> list[int]:
         """The variation seed of each picture."""
         return self._each("variation_seed")
+
+    @property
+    def variations(self) -> list[tuple[list[int], float]]:
+        """The variations to apply in order: a seed for each picture, and the strength."""
+        if not self.variation_strength > 0:
+            return []
+        earlier = [([seed] * self.images, x) for seed, x in parse_variations(self.variation_of)]
+        return [*earlier, (self.variation_seeds, self.variation_strength)]
 
     def _each(self, name: str) -> list[Any]:
         return [self.of_picture(i)[name] for i in range(self.images)]

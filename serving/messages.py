@@ -60,6 +60,7 @@ class Code(StrEnum):
     TOO_LONG = "too_long"
     NOT_TEXT = "not_text"
     NOT_A_NUMBER = "not_a_number"
+    UNREADABLE = "unreadable"
     OUT_OF_RANGE = "out_of_range"
     NOT_WHOLE = "not_whole"
     UNKNOWN_CHOICE = "unknown_choice"
@@ -201,6 +202,7 @@ ENGLISH: dict[Code, str] = {
     Code.TOO_LONG: "{field} has {length} characters; at most {limit} are possible",
     Code.NOT_TEXT: "{field} is not a text",
     Code.NOT_A_NUMBER: "{field} is {value}, not a finite number",
+    Code.UNREADABLE: "{field} is {value}; expected such as {example}",
     Code.OUT_OF_RANGE: "{field} is {value}; expected {low} to {high}",
     Code.NOT_WHOLE: "{field} is {value}; expected a whole number from {low} to {high}",
     Code.UNKNOWN_CHOICE: "{field} is {value}; here it can only be {choices}",

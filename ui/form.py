@@ -15,7 +15,7 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import NUMBERS, Number, Seed, Whole, in_order
+from pipeline.request import VALUES, Number, Seed, Setting, Variations, Whole, in_order
 from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
 from serving.messages import Code, Message, Param
 from ui import i18n, settings
@@ -32,7 +32,7 @@ ALL = 0  # the count's value for as many pictures as the model draws at once
 # Time between two checks for sizes that are not available yet.
 POLL_SECONDS = 5.0
 
-ON_PAGE = [setting for setting in NUMBERS if setting.on_page]
+ON_PAGE = [setting for setting in VALUES if setting.on_page]
 _DEFAULTS: dict[str, Any] = {
     "prompt": "",
     "style": NONE,
@@ -119,7 +119,7 @@ def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form
     return Form(parts, timer)
 
 
-def _component(setting: Number, model: Model) -> Component:
+def _component(setting: Setting, model: Model) -> Component:
     here = setting.for_model(model)
     label, info = i18n.SETTINGS[setting.name]
     named: dict[str, Any] = {
@@ -128,11 +128,15 @@ def _component(setting: Number, model: Model) -> Component:
         "elem_id": setting.flag,
         "render": False,
     }
-    if isinstance(setting, Seed):
+    if isinstance(here, Variations):
+        return gr.Textbox(here.default, placeholder=here.example, **named)
+    if isinstance(here, Seed):
         # Gradio checks no bounds here, so that the strip can report a number out of bounds.
         return gr.Number(setting.default, precision=0, **named)
-    limits = here.low, here.most_on_page, here.default
-    return gr.Slider(*limits, step=setting.slider_step, **named)
+    if isinstance(here, Number):
+        limits = here.low, here.most_on_page, here.default
+        return gr.Slider(*limits, step=here.slider_step, **named)
+    raise TypeError(f"{setting.name} has no component")
 
 
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
@@ -174,7 +178,7 @@ def to_request(
     keep: bool = False,
     previews: bool = False,
     unblurred: bool = False,
-    **numbers: object,
+    **values: object,
 ) -> Request:
     """Check every value, and return a request with the style's words around the prompt.
 
@@ -198,7 +202,7 @@ def to_request(
     return Request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
-        **{setting.name: _number(setting, model, numbers) for setting in NUMBERS},
+        **{setting.name: _value(setting, model, values) for setting in VALUES},
         images=len(prompts) if several else _count(model, images),
         size=_size(model, size),
         visitor=visitor.session,
@@ -225,10 +229,12 @@ def _text(field: str, value: object) -> str:
     return value.strip()
 
 
-def _number(setting: Number, model: Model, given: Mapping[str, Any]) -> Any:
+def _value(setting: Setting, model: Model, given: Mapping[str, Any]) -> Any:
     value = given.get(setting.link)
     if setting.link not in given or (value is None and isinstance(setting, Seed)):
         return setting.absent_value(model)
+    if not isinstance(setting, Number):
+        return _listed(setting, value)
     here = setting.for_model(model)
     whole = isinstance(setting, Whole)
     if whole and isinstance(value, float) and value.is_integer():
@@ -237,6 +243,13 @@ def _number(setting: Number, model: Model, given: Mapping[str, Any]) -> Any:
         code = Code.NOT_WHOLE if whole else Code.OUT_OF_RANGE
         raise _refused(code, setting.name, value=_sent(value), low=here.low, high=here.high)
     return setting.kind(value)
+
+
+def _listed(setting: Setting, value: object) -> str:
+    text = _text(setting.name, value)
+    if setting.fault(text):
+        raise _refused(Code.UNREADABLE, setting.name, value=text, example=Variations.example)
+    return text
 
 
 def _size(model: Model, value: object) -> tuple[int, int] | None:
@@ -268,7 +281,7 @@ def _sent(value: object) -> Param:
 # --- programs ---
 
 
-def _passed(setting: Number) -> tuple[str, Any, Any]:
+def _passed(setting: Setting) -> tuple[str, Any, Any]:
     if setting.absent_note:
         return setting.link, setting.kind | None, None
     return setting.link, setting.kind, setting.default
@@ -276,15 +289,15 @@ def _passed(setting: Number) -> tuple[str, Any, Any]:
 
 # Numbers that come before the size in a program's call. Settings that are declared later follow it,
 # so that no argument changes its place.
-_BEFORE_SIZE = [setting.name for setting in NUMBERS].index("variation_seed") + 1
+_BEFORE_SIZE = [setting.name for setting in VALUES].index("variation_seed") + 1
 # Name, type and default of what programs may pass; `...` stands for no default.
 _PASSED: list[tuple[str, Any, Any]] = [
     ("prompt", str, ...),
     ("negative_prompt", str, ""),
     ("style", str, NONE),
-    *map(_passed, NUMBERS[:_BEFORE_SIZE]),
+    *map(_passed, VALUES[:_BEFORE_SIZE]),
     ("size", str, USUAL),
-    *map(_passed, NUMBERS[_BEFORE_SIZE:]),
+    *map(_passed, VALUES[_BEFORE_SIZE:]),
 ]
 
 
@@ -308,7 +321,7 @@ def for_programs(
         for name, kind, default in _PASSED
     ]
     signature = plain.replace(parameters=[*own, *passed])
-    may_be_none = {each.link for each in NUMBERS if each.absent_note}
+    may_be_none = {each.link for each in VALUES if each.absent_note}
 
     @wraps(draw)
     async def call(*given: Any, **named: Any) -> T:
@@ -319,7 +332,7 @@ def for_programs(
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__annotations__ = draw.__annotations__ | {name: kind for name, kind, _ in _PASSED}
-    described = (f"{each.link}: {each.help} {each.absent_note}".rstrip() for each in NUMBERS)
+    described = (f"{each.link}: {each.help} {each.absent_note}".rstrip() for each in VALUES)
     numbers = "\n    ".join(described)
     call.__doc__ = (inspect.getdoc(draw) or "").format(numbers=numbers)
     return call
@@ -343,9 +356,11 @@ def as_fields(found: Settings, model: Model) -> tuple[Fields, list[str]]:
     return fields, notes
 
 
-def _within(setting: Number, found: Settings, model: Model, notes: list[str]) -> Any:
-    """Return a number within the limits of its component; add a note if it was changed."""
+def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -> Any:
+    """Return a value that its component takes; add a note if a number was changed."""
     here, value = setting.for_model(model), getattr(found, setting.name)
+    if not isinstance(here, Number):
+        return here.default if here.fault(value) else value
     if value is None or value != value:  # NaN
         return here.default
     used = min(max(value, here.low), here.most_on_page)

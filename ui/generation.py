@@ -11,7 +11,7 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from pipeline.images.metadata import Settings
-from pipeline.request import random_seed
+from pipeline.request import add_variation, random_seed
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -131,7 +131,12 @@ class Drawing:
         if chosen is None:  # the picture's panel is closed
             return
         fields, _ = form.as_fields(chosen, self._generator.model)
-        fields = fields._replace(variation_strength=strength, variation_seed=random_seed())
+        earlier = fields.variation_of
+        if fields.variation_strength > 0:
+            earlier = add_variation(earlier, fields.variation_seed, fields.variation_strength)
+        fields = fields._replace(
+            variation_of=earlier, variation_strength=strength, variation_seed=random_seed()
+        )
         async with aclosing(self.for_page(sender, files, *fields)) as updates:
             async for update in updates:
                 yield update

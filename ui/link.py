@@ -4,6 +4,7 @@ The browser's history keeps the same text. A link may have been typed by hand, s
 a visitor's own input.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,7 +13,7 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, Number, effective
+from pipeline.request import SETTINGS, Setting, Variations, effective
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
@@ -49,8 +50,8 @@ def to_query(fields: Fields) -> str:
     return "?" + urlencode(given, quote_via=quote, errors="replace")
 
 
-def _short(value: float) -> str:
-    return repr(value).removesuffix(".0")
+def _short(value: float | str) -> str:
+    return str(value).removesuffix(".0")
 
 
 def from_query(
@@ -65,18 +66,13 @@ def from_query(
         return None
     notes: list[str] = []
 
-    def number(setting: Number) -> float | None:
+    def value(setting: Setting) -> Any:
         text = given.get(setting.link)
         if text is None:
             return None
-        try:
-            value = setting.kind(text)
-            if value == value:  # NaN does not equal itself
-                return value
-        except ValueError:
-            pass
-        params = {"field": setting.name, "value": text}
-        notes.append(i18n.translate(Message(Code.NOT_A_NUMBER, params)))
+        if (why := _unusable(setting, text)) is None:
+            return setting.kind(text)
+        notes.append(i18n.translate(why))
         return None
 
     def one_of(name: str, known: list[str]) -> str:
@@ -90,7 +86,7 @@ def from_query(
     found = Settings(
         prompt=given.get("prompt", ""),
         negative_prompt=given.get("negative_prompt", ""),
-        **{setting.name: number(setting) for setting in ON_PAGE},
+        **{setting.name: value(setting) for setting in ON_PAGE},
     )
     fields, differences = form.as_fields(found, model)
     style = one_of("style", list(styles))
@@ -103,6 +99,20 @@ def from_query(
     images = form.ALL if count == str(most) else int(count)
     chosen = {"style": style, "several": several, "size": size, "images": images}
     return fields._replace(**chosen), notes + differences
+
+
+def _unusable(setting: Setting, text: str) -> Message | None:
+    """Return why a text is no value of a setting; None if it is one, even one out of range."""
+    params: dict[str, Param] = {"field": setting.name, "value": text}
+    if isinstance(setting, Variations):
+        example: dict[str, Param] = {"example": setting.example}
+        return Message(Code.UNREADABLE, params | example) if setting.fault(text) else None
+    try:
+        if not math.isnan(setting.kind(text)):
+            return None
+    except ValueError:
+        pass
+    return Message(Code.NOT_A_NUMBER, params)
 
 
 def layout() -> gr.HTML:

@@ -31,7 +31,7 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import image_text
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
-from pipeline.request import NUMBERS, Number
+from pipeline.request import VALUES, Setting
 
 # AUTOMATIC1111's names of the schedulers.
 SAMPLERS = {
@@ -61,19 +61,19 @@ _FIRST = (
     *("Variation seed", "Variation seed strength"),
 )
 
-_Numbers: Any = make_dataclass(
-    "_Numbers",
-    [(setting.name, setting.kind | None, None) for setting in NUMBERS],
+_Values: Any = make_dataclass(
+    "_Values",
+    [(setting.name, setting.kind | None, None) for setting in VALUES],
     frozen=True,
     kw_only=True,
 )
 
 
 @dataclass(frozen=True)
-class Settings(_Numbers):
+class Settings(_Values):
     """The settings that a picture was made with; None for a setting that its text does not have.
 
-    It has a field for each of `pipeline.request.NUMBERS`, beside those below. Seeds are the
+    It has a field for each of `pipeline.request.VALUES`, beside those below. Seeds are the
     picture's own, and a setting that changed nothing is None.
 
     Attributes:
@@ -100,7 +100,7 @@ class Settings(_Numbers):
 def to_text(settings: Settings) -> str:
     """Return the settings as text, from which `from_text` reads equal settings."""
     s = settings
-    numbers = {setting.key: _value(setting, s) for setting in NUMBERS}
+    values = {setting.key: _value(setting, s) for setting in VALUES}
     others = {
         "Sampler": s.sampler,
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
@@ -109,7 +109,7 @@ def to_text(settings: Settings) -> str:
         "Safety checker": s.safety_checker,
         "Version": PROGRAM,
     }
-    fields = dict.fromkeys(_FIRST) | numbers | others
+    fields = dict.fromkeys(_FIRST) | values | others
     last = ", ".join(
         f"{key}: {_quote(value)}" for key, value in fields.items() if value is not None
     )
@@ -144,7 +144,7 @@ def from_text(text: str) -> Settings:
     return Settings(
         prompt=fields.get("Prompt", prompt),
         negative_prompt=fields.get(NEGATIVE.rstrip(":"), negative_prompt),
-        **{setting.name: _number(fields, setting) for setting in NUMBERS},
+        **{setting.name: _parsed(fields, setting) for setting in VALUES},
         width=width,
         height=height,
         model=fields.get("Model"),
@@ -289,12 +289,12 @@ def _unquote(value: str) -> str:
         return value
 
 
-def _value(setting: Number, settings: Settings) -> float | None:
+def _value(setting: Setting, settings: Settings) -> Any:
     value = getattr(settings, setting.name)
     return None if value is None else setting.kind(value)
 
 
-def _number(fields: dict[str, str], setting: Number) -> float | None:
+def _parsed(fields: dict[str, str], setting: Setting) -> Any:
     value = fields.get(setting.key)
     if value is None:
         return None

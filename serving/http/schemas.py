@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from pipeline.request import MAX_IMAGES, SETTINGS, Number, Setting
+from pipeline.request import MAX_IMAGES, SETTINGS, VARIATIONS, Number, Setting, Variations
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -49,11 +49,13 @@ Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_IMAGES)]
 
 def _field(setting: Setting) -> tuple[Any, Any]:
     """Return the type and the field of a setting in the body of a request."""
-    kind: Any = setting.kind if isinstance(setting, Number) else Texts
+    kind: Any = setting.kind if isinstance(setting, Number | Variations) else Texts
     nullable = bool(setting.absent_note) or setting.default is None
     limits: dict[str, Any] = {}
     if isinstance(setting, Number):
         limits = {"ge": setting.low, "le": setting.any_high or setting.high}
+    if isinstance(setting, Variations):
+        limits = {"pattern": f"^{VARIATIONS}$"}
     return kind | None if nullable else kind, Field(
         None if nullable else setting.default,
         description=f"{setting.description} {setting.absent_note}".strip(),

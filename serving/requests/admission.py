@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.request import faults
+from pipeline.request import Fault, Variations, faults
 from serving.generator import (
     MAX_CHARACTERS,
     ErrorKind,
@@ -27,10 +27,7 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     if any(not text.strip() for text in _texts(request.prompt)):
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
     for fault in faults(request, model):
-        setting = fault.setting
-        value = fault.value if fault.code == Code.OUT_OF_RANGE else str(fault.value)
-        limits = {"low": setting.low, "high": setting.high}
-        raise _wrong(Code(fault.code), setting.name, value=value, **limits)
+        raise _refused(fault)
     if request.size not in (None, *model.sizes):
         value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
         coming = request.size in model.coming_sizes
@@ -56,6 +53,14 @@ def _check_texts(field: str, value: str | Sequence[str] | None, images: int) -> 
 def _check_range(field: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise _wrong(Code.OUT_OF_RANGE, field, value=value, low=low, high=high)
+
+
+def _refused(fault: Fault) -> RequestError:
+    setting, code = fault.setting, Code(fault.code)
+    value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
+    if isinstance(setting, Variations):
+        return _wrong(code, setting.name, value=value, example=setting.example)
+    return _wrong(code, setting.name, value=value, low=setting.low, high=setting.high)
 
 
 def _wrong(code: Code, field: str, **params: Param) -> RequestError:

@@ -148,6 +148,20 @@ def test_variations(devices: int) -> None:
     assert difference(whole, plain) <= CLOSE
 
 
+def test_a_variation_of_a_variation(pipe: SDXLPipeline) -> None:
+    again = {"seed": 7, "variation_seed": 5, "variation_strength": 0.25}
+    # Turned all the way, the noise is that of the other seed.
+    whole = pictures(pipe, "a star", **again, variation_of="8:0.5,9:1")[0]
+    assert difference(whole, pictures(pipe, "a star", **again | {"seed": 9})[0]) <= CLOSE
+    near, plain = (
+        pictures(pipe, "a star", **options)[0]
+        for options in (again | {"variation_of": "9:0.5"}, again)
+    )
+    assert np.abs(near - plain).mean() > 0.01
+    unused = pictures(pipe, "a star", seed=7, variation_of="9:1")
+    np.testing.assert_array_equal(unused, pictures(pipe, "a star", seed=7))
+
+
 def test_a_variation_has_what_it_takes_in_its_settings(pipe: SDXLPipeline) -> None:
     image = pipe.generate("a star", seed=7, variation_seed=5, variation_strength=0.5).images[2]
     found = metadata.from_text(image.info[metadata.KEY])

@@ -17,8 +17,10 @@ from pipeline.request import (
     Number,
     Seed,
     Whole,
+    add_variation,
     effective,
     in_order,
+    parse_variations,
 )
 
 
@@ -96,6 +98,31 @@ WHOLE = Whole(name="count", default=1, low=1, high=9, description="")
 def test_what_can_be_used(setting: Number, value: Any, code: str | None):
     fault = setting.fault(value)
     assert (fault and fault.code) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("4294967295:1", [(2**32 - 1, 1.0)]),
+        ("12:0.25,34:0.5", [(12, 0.25), (34, 0.5)]),
+        *((wrong, None) for wrong in (None, 3, "12", "12:", ":0.5", "12:0.5,", "a:0.5", "-1:0.5")),
+        *((wrong, None) for wrong in ("4294967296:1", "1:1.01", "1:nan", ",".join(["1:0.1"] * 9))),
+    ],
+)
+def test_lists_of_variations(text: Any, found: list[tuple[int, float]] | None):
+    fault = SETTINGS["variation_of"].fault(text)
+    if found is None:
+        assert fault is not None
+        assert str(fault) == (f"variation_of is {text!r}; expected a list such as '12:0.25,34:0.5'")
+    else:
+        assert fault is None
+        assert parse_variations(text) == found
+
+
+def test_a_variation_is_added_to_those_before():
+    assert add_variation("", 2**32 - 1, 1e-7) == "4294967295:0.0000001"
+    assert add_variation("1:0.5", 2, 1 / 3) == "1:0.5,2:0.3333333333333333"
 
 
 def test_a_fault_says_what_would_be_right():

@@ -697,6 +697,12 @@ def test_variations_of_a_picture():
     assert (one.num_inference_steps, one.variation_strength) == (10, 0.3)
     assert one.variation_seed != other.variation_seed
 
+    varied = replace(made, variation_of="1:0.5", variation_seed=2, variation_strength=0.25)
+    asyncio.run(collect(varied))
+    again = stand_in.asked[-1]
+    assert (again.seed, again.variation_of) == (7, "1:0.5,2:0.25")
+    assert again.variation_strength == 0.3
+
 
 def test_variations_are_told_apart():
     class Varied(StandIn):

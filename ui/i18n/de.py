@@ -94,6 +94,7 @@ SETTINGS = {
         "Stärke der Variation",
         "Über 0 entstehen Variationen des Bildes zum Seed; höhere Werte weichen stärker ab.",
     ),
+    "variation_of": Words("Frühere Variationen", "Seeds und Stärken; das Ergebnis wird variiert."),
     "num_inference_steps": Words(
         "Schritte", "Mehr Schritte ergeben mehr Einzelheiten und dauern länger."
     ),
@@ -211,6 +212,7 @@ MESSAGES = {
     Code.TOO_LONG: "{field}: {length} Zeichen sind zu viele; höchstens {limit} sind möglich.",
     Code.NOT_TEXT: "{field}: Bitte geben Sie Text ein.",
     Code.NOT_A_NUMBER: "{field}: {value} ist keine brauchbare Zahl.",
+    Code.UNREADABLE: "{field}: {value} ist nicht lesbar. Schreib es so: {example}.",
     Code.OUT_OF_RANGE: "{field}: {value} ist nicht möglich; bitte wählen Sie {low} bis {high}.",
     Code.NOT_WHOLE: (
         "{field}: {value} ist nicht möglich; bitte wählen Sie eine ganze Zahl von {low} bis {high}."

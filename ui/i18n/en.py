@@ -91,6 +91,7 @@ SETTINGS = {
         "Variation strength",
         "Above 0, the pictures are variations of the seed’s picture; higher values differ more.",
     ),
+    "variation_of": Words("Earlier variations", "Seeds and strengths; the result is varied."),
     "num_inference_steps": Words("Steps", "More steps give more detail and take longer."),
     "guidance_scale": Words("Guidance scale", "How closely the pictures follow the prompt."),
     "guidance_until": Words(
@@ -137,6 +138,7 @@ MESSAGES = messages.ENGLISH | {
     Code.TOO_LONG: "{field}: {length} characters are too many; at most {limit} are possible.",
     Code.NOT_TEXT: "{field}: please enter text.",
     Code.NOT_A_NUMBER: "{field}: {value} is not a usable number.",
+    Code.UNREADABLE: "{field}: {value} cannot be read. Write it like this: {example}.",
     Code.OUT_OF_RANGE: "{field}: {value} is not possible; please choose {low} to {high}.",
     Code.NOT_WHOLE: (
         "{field}: {value} is not possible; please choose a whole number from {low} to {high}."

@@ -93,6 +93,9 @@ SETTINGS = {
         "Por encima de 0 se dibujan variaciones de la imagen de la semilla; "
         "un valor mayor se aparta más.",
     ),
+    "variation_of": Words(
+        "Variaciones anteriores", "Semillas e intensidades; se varía el resultado."
+    ),
     "num_inference_steps": Words("Pasos", "Más pasos dan más detalle y tardan más."),
     "guidance_scale": Words(
         "Fidelidad al texto", "Con qué exactitud las imágenes siguen la descripción."
@@ -190,6 +193,7 @@ MESSAGES = {
     Code.TOO_LONG: "{field}: {length} caracteres son demasiados; el máximo es {limit}.",
     Code.NOT_TEXT: "{field}: introduzca un texto.",
     Code.NOT_A_NUMBER: "{field}: {value} no es un número válido.",
+    Code.UNREADABLE: "{field}: {value} no se puede leer. Escribe, por ejemplo, {example}.",
     Code.OUT_OF_RANGE: "{field}: {value} no es posible; elija un valor de {low} a {high}.",
     Code.NOT_WHOLE: "{field}: {value} no es posible; elija un número entero de {low} a {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce; elija entre {choices}.",

@@ -93,6 +93,9 @@ SETTINGS = {
         "Au-dessus de 0, les images sont des variations de celle de la graine ; "
         "plus c’est haut, plus elles diffèrent.",
     ),
+    "variation_of": Words(
+        "Variations précédentes", "Graines et intensités ; le résultat est varié à son tour."
+    ),
     "num_inference_steps": Words(
         "Étapes", "Plus d’étapes donnent plus de détails et prennent plus de temps."
     ),
@@ -199,6 +202,7 @@ MESSAGES = {
     Code.TOO_LONG: "{field} : {length} caractères, c’est trop ; le maximum est de {limit}.",
     Code.NOT_TEXT: "{field} : veuillez saisir du texte.",
     Code.NOT_A_NUMBER: "{field} : {value} n’est pas un nombre valide.",
+    Code.UNREADABLE: "{field} : {value} est illisible. Écrivez par exemple {example}.",
     Code.OUT_OF_RANGE: (
         "{field} : {value} n’est pas possible ; choisissez une valeur de {low} à {high}."
     ),
