@@ -175,10 +175,11 @@ def wait_until(page: Page, condition: Callable[[], object]) -> None:
         page.wait_for_timeout(10)
 
 
-def wait_for_pictures(page: Page) -> None:
-    """Wait until all four pictures are in the gallery."""
-    expect(page.locator("#status")).to_contain_text("4 pictures in", timeout=DRAWN_WITHIN_MS)
-    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+def wait_for_pictures(page: Page, count: int = 4) -> None:
+    """Wait until all pictures of a request are in the gallery."""
+    drawn = f"{i18n.pictures(count)} in"
+    expect(page.locator("#status")).to_contain_text(drawn, timeout=DRAWN_WITHIN_MS)
+    expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(count)
     expect(page.locator("#generate")).to_be_visible()
 
 
