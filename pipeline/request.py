@@ -49,6 +49,7 @@ class Setting:
         after: name of the setting that it follows on the page and on the command line, if that is
             not the one declared before it.
         on_page: whether the page shows it.
+        in_per_cent: whether the page shows it in per cent; it is a share from 0 to 1.
     """
 
     kind: ClassVar[Any] = str
@@ -65,6 +66,7 @@ class Setting:
     part_of: str = ""
     after: str = ""
     on_page: bool = True
+    in_per_cent: bool = False
 
     def named(self, name: str) -> Self:
         """Return the declaration under this name, with all names that derive from it."""
@@ -322,6 +324,7 @@ class GenerateRequest:
             details="Less is quicker.",
             optional=True,
             after="guidance_scale",
+            in_per_cent=True,
         )
     )
     variation_strength: float = _declare(

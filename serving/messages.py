@@ -126,10 +126,10 @@ def concise(number: float) -> str:
     return f"{number:.0f}" if number == int(number) else f"{number:g}"
 
 
-def short(value: object) -> str:
-    """Return a value as text, shortened to `LONGEST` characters so that a message can quote it."""
+def short(value: object, longest: int = LONGEST) -> str:
+    """Return a value as text, shortened to `longest` characters so that a message can quote it."""
     text = str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def is_soon(wait_s: float | None) -> bool:
@@ -154,37 +154,37 @@ ENGLISH: dict[Code, str] = {
     Code.UNTRANSLATED: "{text}",
     Code.CANCELLED: "Stopped.",
     Code.ABANDONED: "The request was stopped because no client followed it any more.",
-    Code.STOPPING: "The server is shutting down. Please try again in a moment.",
-    Code.UNAVAILABLE: "No instance can draw at the moment. Please try again in a while.",
-    Code.REPLACED: "The model has been replaced since the request began. Please try again.",
-    Code.OUT_OF_MEMORY: "The device ran out of memory while drawing. Please try again.",
-    Code.FAILED: "Something went wrong while drawing. Please try again.",
-    Code.BROKEN: "Something went wrong on the server. Please try again.",
-    Code.UNSCREENED: "The pictures could not be screened. Please try again.",
+    Code.STOPPING: "The server is shutting down. Try again in a moment.",
+    Code.UNAVAILABLE: "No instance can draw at the moment. Try again in a while.",
+    Code.REPLACED: "The model has been replaced since the request began. Try again.",
+    Code.OUT_OF_MEMORY: "The device ran out of memory while drawing. Try again.",
+    Code.FAILED: "Something went wrong while drawing. Try again.",
+    Code.BROKEN: "Something went wrong on the server. Try again.",
+    Code.UNSCREENED: "The pictures could not be screened. Try again.",
     Code.LOOP: "This instance passes requests on; BACKEND_URLS must name instances that draw.",
     Code.UNKNOWN_REQUEST: "No request has this id, or its result is no longer kept.",
     Code.DUPLICATE: "Another request has this id already.",
-    Code.FULL: "The queue is full. Please try again {wait_s}.",
-    Code.TOO_MANY_REQUESTS: "You have sent too many requests. Please try again {wait_s}.",
-    Code.NOT_STARTED: "The request did not begin within {seconds} seconds. Please try again later.",
+    Code.FULL: "The queue is full. Try again {wait_s}.",
+    Code.TOO_MANY_REQUESTS: "You have sent too many requests. Try again {wait_s}.",
+    Code.NOT_STARTED: "The request did not begin within {seconds} seconds. Try again later.",
     Code.NOT_FINISHED: (
-        "The pictures were not finished within {seconds} seconds. Please try again later."
+        "The pictures were not finished within {seconds} seconds. Try again later."
     ),
     Code.NO_ROOM: "The pictures are drawn, but the server has no room to keep them. "
-    "Please try again later.",
+    "Try again later.",
     Code.PICTURE_GONE: "This picture does not exist, or is no longer kept.",
-    Code.CROWDED: "Too many visitors are connected. Please try again in a moment.",
+    Code.CROWDED: "Too many visitors are connected. Try again in a moment.",
     Code.TOO_MANY_CONNECTIONS: (
-        "Your address has too many open connections. Please close some and try again."
+        "Your address has too many open connections. Close some and try again."
     ),
-    Code.TOO_MANY_PAGES: "Your address has too many pages open. Please close some and try again.",
+    Code.TOO_MANY_PAGES: "Your address has too many pages open. Close some and try again.",
     Code.TOO_MANY_CALLS: (
-        "Too many of your calls have not been answered yet. Please wait for their answers."
+        "Too many of your calls have not been answered yet. Wait for their answers."
     ),
     Code.TOO_LARGE: "This is too large to send: at most {kib} KiB are possible.",
-    Code.TOO_MANY_UPLOADS: "Too many files are being uploaded. Please try again in a moment.",
-    Code.UPLOAD_TOO_SLOW: "The file did not arrive in time. Please try again.",
-    Code.NO_ROOM_FOR_UPLOADS: "The server has no room for files. Please try again later.",
+    Code.TOO_MANY_UPLOADS: "Too many files are being uploaded. Try again in a moment.",
+    Code.UPLOAD_TOO_SLOW: "The file did not arrive in time. Try again.",
+    Code.NO_ROOM_FOR_UPLOADS: "The server has no room for files. Try again later.",
     Code.NO_FILE: "The form has no file named 'files'.",
     Code.KEY_NEEDED: "A valid API key is needed, as 'Authorization: Bearer KEY'.",
     Code.WRONG_HOST: (
@@ -197,7 +197,7 @@ ENGLISH: dict[Code, str] = {
     ),
     Code.WRONG_PATH: "There is nothing at this path.",
     Code.TWO_LENGTHS: "Send either Content-Length or Transfer-Encoding, not both.",
-    Code.BLOCKED: '"{word}" is not drawn here. Please leave it out.',
+    Code.BLOCKED: '"{word}" is not allowed here. Leave it out.',
     Code.BLANK_PROMPT: "prompt is blank; describe what the picture should show",
     Code.TOO_LONG: "{field} has {length} characters; at most {limit} are possible",
     Code.NOT_TEXT: "{field} is not a text",

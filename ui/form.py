@@ -6,7 +6,7 @@ send a number out of its range, but a program can send anything.
 
 import inspect
 from collections import namedtuple
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar
@@ -33,6 +33,7 @@ ALL = 0  # the count's value for as many pictures as the model draws at once
 POLL_SECONDS = 5.0
 
 ON_PAGE = [setting for setting in VALUES if setting.on_page]
+_IN_PER_CENT = [setting.link for setting in ON_PAGE if setting.in_per_cent]
 _DEFAULTS: dict[str, Any] = {
     "prompt": "",
     "style": NONE,
@@ -60,9 +61,23 @@ class Visitor:
 
 
 class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()])):
-    """The values of the page's fields, in the order in which the page sends them."""
+    """The values of the page's fields, in the order in which the page sends them.
+
+    Shares are from 0 to 1 here; their components have them in per cent.
+    """
 
     __slots__ = ()
+
+    @classmethod
+    def sent(cls, values: Iterable[Any]) -> "Fields":
+        """Return the fields for the values of the components."""
+        sent = cls(*values)
+        return sent._replace(**{name: getattr(sent, name) / 100 for name in _IN_PER_CENT})
+
+    def shown(self) -> tuple[Any, ...]:
+        """Return the values for the components."""
+        shares = {name: i18n.per_cent(getattr(self, name)) for name in _IN_PER_CENT}
+        return tuple(self._replace(**shares))
 
 
 # --- components ---
@@ -121,10 +136,9 @@ def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form
 
 def _component(setting: Setting, model: Model) -> Component:
     here = setting.for_model(model)
-    label, info = i18n.SETTINGS[setting.name]
     named: dict[str, Any] = {
-        "label": label,
-        "info": info,
+        "label": _label(setting),
+        "info": i18n.SETTINGS[setting.name].info,
         "elem_id": setting.flag,
         "render": False,
     }
@@ -134,9 +148,20 @@ def _component(setting: Setting, model: Model) -> Component:
         # Gradio checks no bounds here, so that the strip can report a number out of bounds.
         return gr.Number(setting.default, precision=0, **named)
     if isinstance(here, Number):
-        limits = here.low, here.most_on_page, here.default
-        return gr.Slider(*limits, step=here.slider_step, **named)
+        limits = here.low, here.most_on_page, here.default, here.slider_step
+        low, high, value, step = map(_shown(here), limits)
+        return gr.Slider(low, high, value, step=step, **named)
     raise TypeError(f"{setting.name} has no component")
+
+
+def _label(setting: Setting) -> str:
+    label = i18n.SETTINGS[setting.name].label
+    return f"{label} (%)" if setting.in_per_cent else label
+
+
+def _shown(setting: Setting) -> Callable[[float], float]:
+    """Return the function from a number to the one that the page shows."""
+    return i18n.per_cent if setting.in_per_cent else lambda value: value
 
 
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
@@ -239,8 +264,8 @@ def _value(setting: Setting, model: Model, given: Mapping[str, Any]) -> Any:
     whole = isinstance(setting, Whole)
     if whole and isinstance(value, float) and value.is_integer():
         value = int(value)  # browsers write 7.0 for some whole numbers
-    if here.fault(value):
-        code = Code.NOT_WHOLE if whole else Code.OUT_OF_RANGE
+    if fault := here.fault(value):
+        code = Code.NOT_WHOLE if fault.code == "not_whole" else Code.OUT_OF_RANGE
         raise _refused(code, setting.name, value=_sent(value), low=here.low, high=here.high)
     return setting.kind(value)
 
@@ -365,7 +390,7 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
         return here.default
     used = min(max(value, here.low), here.most_on_page)
     if used != value:
-        notes.append(i18n.adjusted(i18n.SETTINGS[setting.name].label, value, used))
+        notes.append(i18n.adjusted(_label(setting), *map(_shown(setting), (value, used))))
     return setting.kind(used)
 
 

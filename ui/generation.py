@@ -79,10 +79,16 @@ class Drawing:
         """Draw pictures for a visitor, and yield updates; an error becomes a message in the strip.
 
         If `files` is `saved_pictures.BARE`, the files have no settings inside. The `values` are
-        those of `Fields`.
+        those of the components of `Fields`.
         """
+        async with aclosing(self._draw(sender, files, Fields.sent(values))) as updates:
+            async for update in updates:
+                yield update
+
+    async def _draw(
+        self, sender: gr.Request, files: str | None, fields: Fields
+    ) -> AsyncGenerator[Update]:
         began = time.monotonic()
-        fields = Fields(*values)
         try:
             request = self._request(
                 fields._replace(seed=None) if fields.randomise else fields,
@@ -137,7 +143,7 @@ class Drawing:
         fields = fields._replace(
             variation_of=earlier, variation_strength=strength, variation_seed=random_seed()
         )
-        async with aclosing(self.for_page(sender, files, *fields)) as updates:
+        async with aclosing(self._draw(sender, files, fields)) as updates:
             async for update in updates:
                 yield update
 
@@ -356,7 +362,7 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
     seconds = None if began is None else time.monotonic() - began
     ending = status.note(i18n.finished(len(images), seconds))
     if done.truncated:
-        ending += status.warning(i18n.truncated(done.truncated))
+        ending += status.warning(i18n.END_LEFT_OUT)
     return ending
 
 

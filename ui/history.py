@@ -93,7 +93,7 @@ def connect(
         values, notes = found
         goes_on = message.startswith(status.RUNNING)  # the strip then keeps showing the progress
         return (
-            *values,
+            *values.shown(),
             gr.Gallery(selected_index=None),
             gr.Column(visible=False),
             gr.skip() if goes_on else status.taken_over(notes),

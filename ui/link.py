@@ -134,7 +134,7 @@ def connect(
         if found is None:
             return (gr.skip(),) * (len(fields) + 1)
         values, notes = found
-        return *values, _message(notes)
+        return *values.shown(), _message(notes)
 
     page.load(fill, None, [*fields, message], **AT_ONCE)
 

@@ -2,9 +2,11 @@
 
 from dataclasses import asdict, replace
 from html import escape
+from typing import Any
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
+from pipeline.request import SETTINGS
 from serving.generator import MAX_CHARACTERS, Image
 from ui import i18n
 
@@ -38,8 +40,16 @@ def described(settings: Settings) -> list[tuple[str, str]]:
     values = asdict(settings)
     if settings.width is not None and settings.height is not None:
         values["size"] = i18n.size((settings.width, settings.height))
-    found = ((words.label, values.get(name)) for name, words in i18n.SETTINGS.items())
-    return [(label, i18n.written(value)) for label, value in found if value not in (None, "")]
+    found = ((name, words.label, values.get(name)) for name, words in i18n.SETTINGS.items())
+    return [
+        (label, _written(name, value)) for name, label, value in found if value not in (None, "")
+    ]
+
+
+def _written(name: str, value: Any) -> str:
+    if name in SETTINGS and SETTINGS[name].in_per_cent:
+        return f"{i18n.written(i18n.per_cent(value))} %"
+    return i18n.written(value)
 
 
 def as_html(settings: Settings, link: str | None = None) -> str:

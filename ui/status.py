@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from html import escape
 
 from serving.generator import Length
+from serving.messages import short
 from ui import i18n
 
 EMPTY = ""
 RUNNING = '<div class="running"'  # the start of the HTML while a request is under way
+COUNTED_FROM = 60  # tokens; most models read 77
+_QUOTED = 60  # characters of the text that the model does not read
 
 
 def progress(done: int, total: int, left_s: float | None) -> str:
@@ -41,13 +44,14 @@ def previews(jpegs: Sequence[bytes]) -> str:
 
 
 def length(length: Length | None) -> str:
-    """Return the token count of a prompt, and a warning that quotes the text beyond the limit."""
-    if length is None:
+    """Return the token count of a long prompt, and the beginning of the text beyond the limit."""
+    if length is None or not (length.left_out or length.tokens >= COUNTED_FROM):
         return EMPTY
-    over = "over" if length.left_out else ""
-    text = i18n.length(length.tokens, length.limit)
-    count = f'<p class="length {over}">{escape(text)}</p>'
-    return count + (warning(i18n.truncated(length.left_out)) if length.left_out else EMPTY)
+    count = i18n.length(length.tokens, length.limit)
+    if not length.left_out:
+        return f'<p class="length">{escape(count)}</p>'
+    left_out = i18n.truncated(short(length.left_out, _QUOTED))
+    return f'<p class="length over" role="status">{escape(f"{count}. {left_out}")}</p>'
 
 
 def note(text: str) -> str:

@@ -47,8 +47,8 @@ from ui.page import build_page
 from ui.pictures import embedding, files
 from ui.styles import NONE, styles_for
 
-BLANK = "Please describe the picture first."
-BROKEN = "Something went wrong. Please try again."
+BLANK = "Enter a prompt first."
+BROKEN = "Something went wrong. Try again."
 
 ROOT = Path(__file__).parents[2]
 MODEL = Model(
@@ -185,7 +185,7 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
     async def collect() -> list[Update]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
         values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
-        return [update async for update in page(SENDER, None, *Fields(**values))]
+        return [update async for update in page(SENDER, None, *Fields(**values).shown())]
 
     return asyncio.run(collect())
 
@@ -207,30 +207,30 @@ def test_plain_request():
         ({"prompt": ""}, BLANK),
         ({"prompt": " \t\u2003\n"}, BLANK),
         ({"prompt": None}, BLANK),
-        ({"prompt": ["a", "b"]}, "Prompt: please enter text"),
-        ({"prompt": "x" * 2001}, "Prompt: 2001 characters are too many; at most 2000"),
+        ({"prompt": ["a", "b"]}, "Prompt must be text"),
+        ({"prompt": "x" * 2001}, "Prompt: 2001 characters are too many. The limit is 2000"),
         ({"negative_prompt": "x" * 10**7}, "Negative prompt: 10000000 characters"),
         ({"style": "Baroque"}, "Style: Baroque is unknown"),
         ({"style": None}, "Style: nothing is unknown"),
-        ({"guidance_scale": float("nan")}, "Guidance scale: nan"),
-        ({"guidance_scale": float("inf")}, "Guidance scale: inf"),
-        ({"guidance_scale": 50.5}, "please choose 0 to 50."),
-        ({"guidance_scale": -1}, "Guidance scale: -1"),
-        ({"guidance_scale": "5"}, "Guidance scale: 5 is not possible"),
-        ({"guidance_scale": 10**400}, "Guidance scale: 1000"),
-        ({"steps": 0}, "Steps: 0 is not possible; please choose a whole number from 1 to 50"),
-        ({"steps": 51}, "Steps: 51"),
-        ({"steps": 2.5}, "Steps: 2.5"),
+        ({"guidance_scale": float("nan")}, "Guidance scale must be 0–50."),
+        ({"guidance_scale": float("inf")}, "Guidance scale must be 0–50."),
+        ({"guidance_scale": 50.5}, "Guidance scale must be 0–50."),
+        ({"guidance_scale": -1}, "Guidance scale must be 0–50."),
+        ({"guidance_scale": "5"}, "Guidance scale must be 0–50."),
+        ({"guidance_scale": 10**400}, "Guidance scale must be 0–50."),
+        ({"steps": 0}, "Steps must be 1–50."),
+        ({"steps": 51}, "Steps must be 1–50."),
+        ({"steps": 2.5}, "Steps: 2.5 is not a whole number. It must be 1–50."),
         ({"steps": True}, "Steps: True"),
         ({"steps": float("nan")}, "Steps: nan"),
         ({"steps": None}, "Steps: nothing"),
-        ({"guidance_until": 1.5}, "Guidance until: 1.5 is not possible; please choose 0 to 1"),
-        ({"variation_strength": None}, "Variation strength: nothing"),
+        ({"guidance_until": 1.5}, "Stop guidance at must be 0–1."),
+        ({"variation_strength": None}, "Variation strength must be 0–1."),
         ({"variation_seed": 2.5}, "Variation seed: 2.5"),
-        ({"size": "384x256"}, "Size: 384x256 is unknown; please choose from 256x256."),
-        ({"size": 256}, "Size: please enter text"),
-        ({"seed": -1}, "Seed: -1"),
-        ({"seed": 2**32}, "from 0 to 4294967295"),
+        ({"size": "384x256"}, "Size: 384x256 is unknown. Choose from 256x256."),
+        ({"size": 256}, "Size must be text"),
+        ({"seed": -1}, "Seed must be 0–4294967295."),
+        ({"seed": 2**32}, "Seed must be 0–4294967295."),
         ({"seed": "seven"}, "Seed: seven"),
     ],
 )
@@ -354,8 +354,9 @@ def test_each_picture_of_several_has_its_own_caption():
 @pytest.mark.parametrize(
     ("prompt", "several", "said"),
     [
-        ("a red star", False, '<p class="length ">5 of 77 tokens</p>'),
-        ("a\nred star", True, '<p class="length ">4 of 77 tokens</p>'),
+        ("red " * 57, False, ""),
+        ("red " * 58, False, '<p class="length">60 of 77 tokens</p>'),
+        ("a\n" + "red " * 59, True, '<p class="length">61 of 77 tokens</p>'),
         ("", False, ""),
         ("away", False, ""),
         ("x" * 2001, False, ""),
@@ -369,10 +370,16 @@ def test_length(prompt: str, several: bool, said: str):
 def test_the_cut_part_is_shown_as_you_type():
     drawn = Drawing(StandIn(), Kind.SDXL)
     said = asyncio.run(drawn.length("red " * 75 + "<b>", NONE, False))
-    assert "78 of 77 tokens" in said
-    assert "Left out: “&lt;b&gt;”" in said
+    assert "78 of 77 tokens. Left out: “&lt;b&gt;”" in said
     styled = asyncio.run(drawn.length("red " * 70, "Anime", False))
     assert "background" in styled
+
+
+def test_the_cut_part_is_quoted_once_and_not_in_full():
+    drawn = Drawing(StandIn(), Kind.SDXL)
+    said = asyncio.run(drawn.length("red " * 75 + "x" * 1000, NONE, False))
+    assert said.count("x" * 20) > 0
+    assert 0 < said.count("x") <= 60
 
 
 # --- updates of the page ---
@@ -462,10 +469,11 @@ def test_random_seed_is_written_back():
     assert updates[0].seed == stand_in.asked[0].seed
 
 
-def test_cut_prompt_is_shown_as_text():
+def test_the_ending_says_that_a_prompt_was_cut():
     strip = shown(StandIn(truncated="<b>the end</b>"), steps=1)[-1].strip
-    assert "&lt;b&gt;the end&lt;/b&gt;" in strip
-    assert "<b>" not in strip
+    assert i18n.END_LEFT_OUT in strip
+    assert "the end<" not in strip
+    assert i18n.END_LEFT_OUT not in shown(StandIn(), steps=1)[-1].strip
 
 
 @pytest.mark.parametrize(
@@ -572,7 +580,7 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
 
     async def leave() -> None:
         updates = Drawing(stand_in, Kind.MINIATURE).for_page(
-            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False)
+            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
         )
         await anext(updates)
         await anext(updates)
@@ -605,7 +613,7 @@ def test_a_departure_is_noticed_while_nothing_happens(monkeypatch: pytest.Monkey
 
     async def leave() -> None:
         updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
-            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False)
+            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
         )
         told = [await anext(updates) for _ in range(5)]  # sent, queued, then pauses
         assert told[-1] == Update()

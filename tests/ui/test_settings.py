@@ -76,18 +76,18 @@ def test_an_available_size_is_restored_unchanged():
     fields, notes = form.as_fields(wide, model)
     assert (fields.size, notes) == ("384x256", [])
     _, (note,) = form.as_fields(replace(wide, width=512), model)
-    assert "512 × 256 pixels; here pictures have 256 × 256 or 384 × 256." in note
+    assert "is 512 × 256, but the size here is 256 × 256 or 384 × 256." in note
 
 
 @pytest.mark.parametrize(
     ("changes", "field", "value", "said"),
     [
-        ({"num_inference_steps": 150}, "steps", 50, "Steps: 150 is not possible here; 50 is used"),
+        ({"num_inference_steps": 150}, "steps", 50, "Steps: 150 isn’t possible here, using 50."),
         ({"num_inference_steps": 0}, "steps", 1, "Steps: 0"),
         ({"guidance_scale": 50.0}, "guidance_scale", 20.0, "Guidance scale: 50.0"),
         ({"guidance_scale": float("inf")}, "guidance_scale", 20.0, "Guidance scale: inf"),
         ({"seed": -1}, "seed", 0, "Seed: -1"),
-        ({"guidance_until": 2.0}, "guidance_until", 1.0, "Guidance until: 2.0 is not possible"),
+        ({"guidance_until": 2.0}, "guidance_until", 1.0, "Stop guidance at (%): 200 isn’t"),
         ({"variation_strength": -1.0}, "variation_strength", 0.0, "Variation strength: -1.0"),
         ({"variation_seed": 2**32}, "variation_seed", 2**32 - 1, "Variation seed: 4294967296"),
         ({"seed": 10**400}, "seed", 2**32 - 1, "Seed: 1000"),
@@ -96,9 +96,9 @@ def test_an_available_size_is_restored_unchanged():
             {"width": 512, "height": 768},
             "prompt",
             "a star",
-            "512 × 768 pixels; here",
+            "512 × 768, but the size here",
         ),
-        ({"model": "anything-v3"}, "prompt", "a star", "The picture was drawn by anything-v3"),
+        ({"model": "anything-v3"}, "prompt", "a star", "The picture was made with anything-v3"),
     ],
 )
 def test_unusable_settings_are_reported(changes: dict, field: str, value: object, said: str):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from serving.messages import Message, Param, render, short
 from ui.gradio_compat.context import current_request
 from ui.i18n import de, en, es, fr
+from ui.i18n.numbers import per_cent as per_cent
 from ui.i18n.numbers import size as size
 
 LANGUAGES: dict[str, ModuleType] = {"en": en, "de": de, "es": es, "fr": fr}

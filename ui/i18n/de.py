@@ -10,23 +10,23 @@ LANGUAGE = "de"
 
 MINIATURE = "Mitgelieferte Miniatur"
 MINIATURE_LIMITS = (
-    "Diese Miniatur zeichnet ein oder zwei einfache Formen in klaren Farben und sonst nichts. "
+    "Dieses kleine Modell zeichnet nur ein oder zwei einfache Formen in klaren Farben. "
     "Auch dabei können Farbe, Form oder Lage falsch sein."
 )
 LIMITS = (
-    "Die Bilder sind erfunden. Gesichter, Hände, Schrift, Anzahl und Lage sind oft falsch, und "
-    "das Modell wiederholt die Vorurteile der Bilder, mit denen es trainiert wurde."
+    "Die Bilder sind KI-generiert. Gesichter, Hände, Schrift, Anzahl und Lage sind oft falsch, und "
+    "das Modell wiederholt die Vorurteile seiner Trainingsdaten."
 )
 LICENCE = "Lizenz des Modells"
 OWN_LICENCE = "Die Lizenz steht auf der Seite des Modells."
 
-PROMPT_LABEL = "Was möchten Sie sehen? (auf Englisch)"
-GENERATE = "Zeichnen"
-STOP = "Stopp"
+PROMPT_LABEL = "Was möchtest du sehen? (auf Englisch)"
+GENERATE = "Generieren"
+STOP = "Stoppen"
 EXAMPLES = "Beispiele"
-SURPRISE = "Überraschen Sie mich"
-EMBED = "Einstellungen in den Bilddateien speichern"
-EMBED_INFO = "Wer eine Datei hat, kann sie lesen."
+SURPRISE = "Überrasch mich"
+EMBED = "Einstellungen in Bilddateien speichern"
+EMBED_INFO = "Wer die Datei hat, kann sie lesen."
 GALLERY = "Bilder"
 PREVIEWS = "Vorschau der Bilder"
 # Texts of Gradio's own that it has only in English, by its key.
@@ -37,13 +37,13 @@ CONTROLS = {
     "Fullscreen": "Vollbild",
     "Exit fullscreen mode": "Vollbild verlassen",
     "Thumbnail # of #": "Vorschaubild # von #",
-    "Reset to default value": "Auf den Ausgangswert zurücksetzen",
+    "Reset to default value": "Zurücksetzen",
 }
 
-EXPERT = "Für Fortgeschrittene"
+EXPERT = "Für Experten"
 PICTURE = "Bild"
 RANDOM_SEED = "Zufälliger Seed"
-ADVANCED = "Weitere Einstellungen"
+ADVANCED = "Erweitert"
 STYLES = {
     "(none)": "(ohne)",
     "Photograph": "Fotografie",
@@ -55,7 +55,7 @@ STYLES = {
     "Anime": "Anime",
     "Pixel art": "Pixelgrafik",
     "Paper cut-out": "Papierschnitt",
-    "3D render": "3D-Grafik",
+    "3D render": "3D-Rendering",
     "Flat": "Flächig",
     "Outlined": "Umrissen",
     "Soft": "Weich",
@@ -72,44 +72,33 @@ COPY_SETTINGS = "Einstellungen kopieren"
 COPY_LINK = "Link kopieren"
 DOWNLOAD = "Herunterladen als"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-TOO_LONG_FOR_JPEG = (
-    "Die Einstellungen sind zu lang für eine JPEG-Datei. Bitte wählen Sie PNG oder WebP."
-)
+TOO_LONG_FOR_JPEG = "Die Einstellungen sind zu lang für JPEG. Nimm PNG oder WebP."
 COPIED = "Kopiert"
 USE_SETTINGS = "Einstellungen übernehmen"
 NEW_SEED = "Mit neuem Seed wiederholen"
-VARIATIONS = "Variationen zeichnen"
+VARIATIONS = "Variieren"
 SHOW_ANYWAY = "Trotzdem anzeigen"
 HIDE_AGAIN = "Wieder ausblenden"
-TAKEN_OVER = "Die Einstellungen sind eingetragen. Drücken Sie „Zeichnen“, um sie zu verwenden."
-LINK_NOT_USED = "Teile des Links lassen sich nicht verwenden."
+TAKEN_OVER = "Einstellungen geladen. Drück auf „Generieren“."
+LINK_NOT_USED = "Ein Teil des Links wurde ignoriert."
 SETTINGS = {
-    "prompt": Words("Beschreibung"),
-    "negative_prompt": Words("Unerwünschtes", "Was die Bilder nicht zeigen sollen."),
-    "seed": Words("Seed", "Gleicher Seed und gleiche Einstellungen ergeben gleiche Bilder."),
+    "prompt": Words("Prompt"),
+    "negative_prompt": Words("Negativer Prompt", "Was nicht zu sehen sein soll."),
+    "seed": Words("Seed", "Gleicher Seed, gleiche Einstellungen: gleiche Bilder."),
     "variation_seed": Words(
-        "Seed der Variation", "Bestimmt die Variation, wenn deren Stärke über 0 liegt."
+        "Variations-Seed", "Wählt die Variation, wenn ihre Stärke über 0 liegt."
     ),
-    "variation_strength": Words(
-        "Stärke der Variation",
-        "Über 0 entstehen Variationen des Bildes zum Seed; höhere Werte weichen stärker ab.",
-    ),
+    "variation_strength": Words("Variationsstärke", "Wie stark das Bild vom Original abweicht."),
     "variation_of": Words("Frühere Variationen", "Seeds und Stärken; das Ergebnis wird variiert."),
-    "num_inference_steps": Words(
-        "Schritte", "Mehr Schritte ergeben mehr Einzelheiten und dauern länger."
-    ),
-    "guidance_scale": Words("Texttreue", "Wie genau die Bilder der Beschreibung folgen."),
-    "guidance_until": Words(
-        "Texttreue bis",
-        "Anteil der Schritte mit Texttreue. "
-        "Weniger ist schneller, folgt der Beschreibung aber weniger.",
-    ),
-    "sampler": Words("Verfahren"),
+    "num_inference_steps": Words("Schritte", "Mehr Schritte: mehr Details, aber langsamer."),
+    "guidance_scale": Words("CFG-Skala", "Wie genau das Bild dem Prompt folgt."),
+    "guidance_until": Words("CFG beenden bei", "Niedriger: schneller, aber weniger nah am Prompt."),
+    "sampler": Words("Sampler"),
     "size": Words("Größe"),
     "model": Words("Modell"),
     "style": Words("Stil"),
-    "several": Words("Ein Bild pro Zeile", "Jede Zeile der Beschreibung ergibt ein eigenes Bild."),
-    "randomise": Words("Jedes Mal ein neuer Seed"),
+    "several": Words("Ein Bild pro Zeile", "Jede Zeile des Prompts wird ein Bild."),
+    "randomise": Words("Jedes Mal neuer Seed"),
     "images": Words(GALLERY),
 }
 
@@ -117,120 +106,93 @@ HISTORY = "Verlauf"
 HISTORY_INFO = "Nur in diesem Browser gespeichert."
 CLEAR_HISTORY = "Verlauf löschen"
 
-RESTORE_PICTURE = "Ein Bild von dieser Seite oder aus AUTOMATIC1111s Web-UI"
-RESTORE_TEXT = "Oder seine Einstellungen als Text"
+RESTORE_PICTURE = "Bild von dieser Seite oder aus AUTOMATIC1111"
+RESTORE_TEXT = "Oder Einstellungen als Text einfügen"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = "Dieses Bild enthält keine Einstellungen."
+NO_SETTINGS_IN_PICTURE = (
+    "Dieses Bild enthält keine Einstellungen. Nimm eins von dieser Seite oder aus AUTOMATIC1111."
+)
 NO_SETTINGS_IN_TEXT = (
-    "Es wurden keine Einstellungen gefunden. Die letzte Zeile sollte so aussehen: Steps: 25, "
-    "Seed: 7, …"
+    "Keine Einstellungen gefunden. Die letzte Zeile sollte so aussehen: Steps: 25, Seed: 7, …"
 )
-UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild lassen sich nicht lesen."
-UNREADABLE_PICTURE = (
-    "Diese Datei lässt sich nicht als Bild lesen. Bitte verwenden Sie PNG, JPEG oder WebP."
-)
-TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß."
+UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild sind nicht lesbar. Füge sie als Text ein."
+UNREADABLE_PICTURE = "Diese Datei ist nicht lesbar. Nimm PNG, JPEG oder WebP."
+TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß. Nimm ein kleineres."
 
-AWAY = "Warten auf die Verbindung…"
-LOST = (
-    "Die Verbindung ist abgebrochen, und Ihre Anfrage ging verloren. Bitte zeichnen Sie noch "
-    "einmal."
-)
+AWAY = "Verbindung unterbrochen. Wird wiederhergestellt…"
+LOST = "Die Verbindung ist abgebrochen und deine Anfrage verloren. Generiere noch einmal."
+END_LEFT_OUT = "Das Ende des Prompts wurde weggelassen."
 NOTHING = "nichts"  # a value that is missing
 
 MESSAGES = {
     Code.UNTRANSLATED: "{text}",
-    Code.CANCELLED: "Angehalten.",
-    Code.ABANDONED: "Das Zeichnen wurde beendet, weil die Seite geschlossen war.",
-    Code.STOPPING: "Der Server wird gerade beendet. Bitte versuchen Sie es gleich noch einmal.",
-    Code.UNAVAILABLE: "Zurzeit kann nicht gezeichnet werden. Bitte versuchen Sie es später erneut.",
-    Code.REPLACED: "Das Modell wurde inzwischen ausgetauscht. Bitte versuchen Sie es noch einmal.",
-    Code.OUT_OF_MEMORY: "Der Speicher reichte nicht aus. Bitte versuchen Sie es noch einmal.",
-    Code.FAILED: "Beim Zeichnen ist ein Fehler aufgetreten. Bitte versuchen Sie es noch einmal.",
-    Code.BROKEN: "Etwas ist schiefgegangen. Bitte versuchen Sie es noch einmal.",
-    Code.UNSCREENED: (
-        "Die Bilder konnten nicht geprüft werden. Bitte versuchen Sie es noch einmal."
-    ),
+    Code.CANCELLED: "Gestoppt.",
+    Code.ABANDONED: "Gestoppt, weil die Seite geschlossen war.",
+    Code.STOPPING: "Der Server wird gerade beendet. Versuch es gleich noch einmal.",
+    Code.UNAVAILABLE: "Generieren ist gerade nicht möglich. Versuch es später noch einmal.",
+    Code.REPLACED: "Das Modell wurde gewechselt. Versuch es noch einmal.",
+    Code.OUT_OF_MEMORY: "Der Speicher reichte nicht aus. Versuch es noch einmal.",
+    Code.FAILED: "Beim Generieren ist etwas schiefgegangen. Versuch es noch einmal.",
+    Code.BROKEN: "Etwas ist schiefgegangen. Versuch es noch einmal.",
+    Code.UNSCREENED: "Die Bilder konnten nicht geprüft werden. Versuch es noch einmal.",
     Code.LOOP: (
-        "Diese Instanz reicht Anfragen weiter; BACKEND_URLS muss Instanzen nennen, die zeichnen."
+        "Diese Instanz reicht Anfragen weiter; BACKEND_URLS muss Instanzen nennen, die generieren."
     ),
-    Code.UNKNOWN_REQUEST: "Diese Anfrage gibt es nicht, oder sie wird nicht mehr aufbewahrt.",
+    Code.UNKNOWN_REQUEST: "Diese Anfrage gibt es nicht oder nicht mehr.",
     Code.DUPLICATE: "Diese Anfrage gibt es schon.",
-    Code.FULL: "Die Warteschlange ist voll. Bitte versuchen Sie es {wait_s} noch einmal.",
-    Code.TOO_MANY_REQUESTS: (
-        "Sie haben zu viele Anfragen gestellt. Bitte versuchen Sie es {wait_s} noch einmal."
-    ),
-    Code.NOT_STARTED: (
-        "Sie kamen nicht rechtzeitig an die Reihe. Bitte versuchen Sie es später noch einmal."
-    ),
+    Code.FULL: "Die Warteschlange ist voll. Versuch es {wait_s} noch einmal.",
+    Code.TOO_MANY_REQUESTS: "Zu viele Anfragen. Versuch es {wait_s} noch einmal.",
+    Code.NOT_STARTED: "Du warst nicht rechtzeitig an der Reihe. Versuch es später noch einmal.",
     Code.NOT_FINISHED: (
-        "Die Bilder wurden nicht rechtzeitig fertig. Bitte versuchen Sie es später noch einmal."
+        "Die Bilder wurden nicht rechtzeitig fertig. Versuch es später noch einmal."
     ),
-    Code.NO_ROOM: (
-        "Die Bilder sind gezeichnet, aber der Server hat keinen Platz mehr für sie. "
-        "Bitte versuchen Sie es später noch einmal."
-    ),
-    Code.PICTURE_GONE: "Dieses Bild gibt es nicht, oder es wird nicht mehr aufbewahrt.",
-    Code.CROWDED: "Gerade sind zu viele Besucher hier. Bitte versuchen Sie es gleich noch einmal.",
+    Code.NO_ROOM: "Der Server hat keinen Platz für die Bilder. Versuch es später noch einmal.",
+    Code.PICTURE_GONE: "Dieses Bild gibt es nicht oder nicht mehr.",
+    Code.CROWDED: "Gerade ist zu viel los. Versuch es gleich noch einmal.",
     Code.TOO_MANY_CONNECTIONS: (
-        "Von Ihrer Adresse sind zu viele Verbindungen offen. "
-        "Bitte schließen Sie einige und versuchen Sie es noch einmal."
+        "Von deiner Adresse sind zu viele Verbindungen offen. "
+        "Schließ einige und versuch es noch einmal."
     ),
     Code.TOO_MANY_PAGES: (
-        "Von Ihrer Adresse sind zu viele Seiten offen. "
-        "Bitte schließen Sie einige und versuchen Sie es noch einmal."
+        "Von deiner Adresse sind zu viele Seiten offen. Schließ einige und versuch es noch einmal."
     ),
-    Code.TOO_MANY_CALLS: (
-        "Zu viele Ihrer Aufrufe sind noch nicht beantwortet. Bitte warten Sie auf die Antworten."
-    ),
-    Code.TOO_LARGE: "Das ist zu groß zum Senden: höchstens {kib} KiB sind möglich.",
+    Code.TOO_MANY_CALLS: "Zu viele deiner Aufrufe sind noch offen. Warte auf die Antworten.",
+    Code.TOO_LARGE: "Das ist zu groß. Möglich sind höchstens {kib} KiB.",
     Code.TOO_MANY_UPLOADS: (
-        "Gerade werden zu viele Dateien hochgeladen. Bitte versuchen Sie es gleich noch einmal."
+        "Gerade werden zu viele Dateien hochgeladen. Versuch es gleich noch einmal."
     ),
-    Code.UPLOAD_TOO_SLOW: (
-        "Die Datei kam nicht rechtzeitig an. Bitte versuchen Sie es noch einmal."
-    ),
+    Code.UPLOAD_TOO_SLOW: "Die Datei kam nicht rechtzeitig an. Versuch es noch einmal.",
     Code.NO_ROOM_FOR_UPLOADS: (
-        "Der Server hat keinen Platz für Dateien. Bitte versuchen Sie es später noch einmal."
+        "Der Server hat keinen Platz für Dateien. Versuch es später noch einmal."
     ),
     Code.NO_FILE: "Das Formular enthält keine Datei namens „files“.",
-    Code.KEY_NEEDED: (
-        "Ein gültiger API-Schlüssel ist nötig, in der Form „Authorization: Bearer KEY“."
-    ),
+    Code.KEY_NEEDED: "Ein gültiger API-Schlüssel ist nötig: „Authorization: Bearer KEY“.",
     Code.WRONG_HOST: (
-        "Dieser Server antwortet nicht unter dem angefragten Namen. "
-        "Der Betreiber kann den Namen in ALLOWED_HOSTS eintragen."
+        "Dieser Server antwortet nicht unter diesem Namen. "
+        "Der Betreiber kann ihn in ALLOWED_HOSTS eintragen."
     ),
     Code.WRONG_ORIGIN: (
         "Fremde Seiten dürfen dies nicht senden. "
-        "Der Betreiber dieses Servers kann ihre Herkunft in CORS_ORIGINS eintragen."
+        "Der Betreiber kann ihre Herkunft in CORS_ORIGINS eintragen."
     ),
     Code.WRONG_PATH: "Unter diesem Pfad gibt es nichts.",
-    Code.TWO_LENGTHS: "Bitte senden Sie Content-Length oder Transfer-Encoding, nicht beides.",
-    Code.BLOCKED: "„{word}“ wird hier nicht gezeichnet. Bitte lassen Sie es weg.",
-    Code.BLANK_PROMPT: "Bitte beschreiben Sie zuerst das Bild.",
-    Code.TOO_LONG: "{field}: {length} Zeichen sind zu viele; höchstens {limit} sind möglich.",
-    Code.NOT_TEXT: "{field}: Bitte geben Sie Text ein.",
-    Code.NOT_A_NUMBER: "{field}: {value} ist keine brauchbare Zahl.",
+    Code.TWO_LENGTHS: "Sende Content-Length oder Transfer-Encoding, nicht beides.",
+    Code.BLOCKED: "„{word}“ ist hier nicht erlaubt. Lass es weg.",
+    Code.BLANK_PROMPT: "Gib zuerst einen Prompt ein.",
+    Code.TOO_LONG: "{field}: {length} Zeichen sind zu viele. Möglich sind {limit}.",
+    Code.NOT_TEXT: "{field}: Nur Text ist möglich.",
+    Code.NOT_A_NUMBER: "{field}: {value} ist keine gültige Zahl.",
     Code.UNREADABLE: "{field}: {value} ist nicht lesbar. Schreib es so: {example}.",
-    Code.OUT_OF_RANGE: "{field}: {value} ist nicht möglich; bitte wählen Sie {low} bis {high}.",
-    Code.NOT_WHOLE: (
-        "{field}: {value} ist nicht möglich; bitte wählen Sie eine ganze Zahl von {low} bis {high}."
-    ),
-    Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt; zur Wahl stehen {choices}.",
-    Code.NOT_READY: "{field}: {value} ist noch nicht bereit; zur Wahl stehen {choices}.",
+    Code.OUT_OF_RANGE: "{field}: Möglich ist {low} bis {high}.",
+    Code.NOT_WHOLE: "{field}: {value} ist keine ganze Zahl. Möglich ist {low} bis {high}.",
+    Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt. Möglich ist {choices}.",
+    Code.NOT_READY: "{field}: {value} ist noch nicht bereit. Möglich ist {choices}.",
     Code.WRONG_COUNT: (
-        "{field}: {count} Texte für {images} Bilder; nötig ist einer, oder einer für jedes Bild."
+        "{field}: {count} Texte für {images} Bilder. Nötig ist einer oder einer pro Bild."
     ),
-    Code.TOO_MANY_LINES: (
-        "{lines} Zeilen sind zu viele; höchstens {limit} Bilder werden gleichzeitig gezeichnet."
-    ),
-    Code.TOO_LONG_FOR_FORMAT: (
-        "{field}: {value}-Dateien haben keinen Platz für so lange Beschreibungen."
-    ),
-    Code.TOO_LARGE_FOR_URLS: (
-        "{field}: Für „url“ sind diese Bilder zu groß; bitte verwenden Sie „b64_json“."
-    ),
+    Code.TOO_MANY_LINES: "{lines} Zeilen sind zu viele. Möglich sind {limit}.",
+    Code.TOO_LONG_FOR_FORMAT: "{field}: {value} hat keinen Platz für so lange Prompts.",
+    Code.TOO_LARGE_FOR_URLS: ("{field}: Für „url“ sind diese Bilder zu groß. Nimm „b64_json“."),
 }
 
 
@@ -254,7 +216,7 @@ def written(number: object) -> str:
 def caption(prompt: str, seed: int, variation: int | None = None, blurred: bool = False) -> str:
     """Return a picture's caption, which screen readers read out as well."""
     remark = "" if variation is None else f", Variation {variation}"
-    remark += ", vom Sicherheitsfilter unscharf gemacht" if blurred else ""
+    remark += ", vom Sicherheitsfilter unkenntlich gemacht" if blurred else ""
     return f"Seed {seed}{remark}: {prompt}"
 
 
@@ -271,17 +233,13 @@ def progress(done: int, total: int, left_s: float | None) -> str:
 
 def waiting(position: int, wait_s: float | None) -> str:
     """Return the place in the queue and, if known, the time until the drawing begins."""
-    place = (
-        "Sie sind als Nächstes an der Reihe"
-        if position == 1
-        else f"Platz {position} der Warteschlange"
-    )
+    place = "Als Nächstes dran" if position == 1 else f"Platz {position} in der Warteschlange"
     return place if wait_s is None else f"{place}, etwa {duration(wait_s)}"
 
 
 def starting(attempt: int = 1) -> str:
     """Return the message that the drawing begins, or begins again on another replica."""
-    return "Das Zeichnen beginnt…" if attempt == 1 else f"Neuer Beginn, Versuch {attempt}…"
+    return "Startet…" if attempt == 1 else f"Startet neu, Versuch {attempt}…"
 
 
 def pictures(count: int) -> str:
@@ -296,25 +254,23 @@ def finished(count: int, seconds: float | None) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    return (
-        f"{field}: {_short(value)} ist hier nicht möglich; stattdessen gilt {comma(concise(used))}."
-    )
+    return f"{field}: {_short(value)} geht hier nicht, stattdessen {comma(concise(used))}."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " oder ".join(map(size, model.sizes))
-    return f"Das Bild hat {width} × {height} Pixel; hier haben Bilder {here}."
+    return f"Das Bild hat {width} × {height}, die Größe hier ist {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"Das Bild wurde von {short(name)} gezeichnet; hier zeichnet {short(model.name)}."
+    return f"Das Bild wurde mit {short(name)} generiert. Hier ist es {short(model.name)}."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"Nur die ersten {limit} Zeichen einer Beschreibung werden verwendet."
+    return f"Nur die ersten {limit} Zeichen des Prompts werden verwendet."
 
 
 def length(tokens: int, limit: int) -> str:
@@ -323,8 +279,8 @@ def length(tokens: int, limit: int) -> str:
 
 
 def truncated(left_out: str) -> str:
-    """Return the warning that quotes the end of the prompt, which the model does not read."""
-    return f"Die Beschreibung ist länger, als das Modell lesen kann. Nicht gelesen: „{left_out}“"
+    """Return the warning that quotes the part of the prompt that the model does not read."""
+    return f"Weggelassen: „{left_out}“"
 
 
 def soon(wait_s: float | None) -> str:

@@ -9,25 +9,25 @@ from ui.model_kind import Kind
 
 MINIATURE = "Bundled miniature"
 MINIATURE_LIMITS = (
-    "This miniature draws one or two simple shapes in plain colours and nothing else. Even so, it"
-    " may get a colour, a shape or a position wrong."
+    "This small model draws only one or two simple shapes in plain colours. "
+    "It may still get a colour, a shape or a position wrong."
 )
 LIMITS = (
-    "The pictures are invented. Faces, hands, lettering, counts and positions are often wrong, "
-    "and the model repeats the biases of the pictures it was trained on."
+    "The pictures are made by AI. Faces, hands, text, numbers and positions are often wrong, "
+    "and the model repeats the biases of its training data."
 )
 LICENCE = "Model licence"
-OWN_LICENCE = "The model’s own page states its licence."
+OWN_LICENCE = "See the model’s page for its licence."
 
 LANGUAGE = "en"
 
 PROMPT_LABEL = "What would you like to see?"
 GENERATE = "Generate"
 STOP = "Stop"
-EXAMPLES = "Try one of these"
+EXAMPLES = "Examples"
 SURPRISE = "Surprise me"
-EMBED = "Save settings in the picture files"
-EMBED_INFO = "Anyone who has a file can read them."
+EMBED = "Save settings in picture files"
+EMBED_INFO = "Anyone with the file can read them."
 GALLERY = "Pictures"
 PREVIEWS = "Preview of the pictures"
 # Texts of Gradio's own that it has only in English, by its key.
@@ -73,80 +73,75 @@ COPY_SETTINGS = "Copy settings"
 COPY_LINK = "Copy link"
 DOWNLOAD = "Download as"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-TOO_LONG_FOR_JPEG = "The settings are too long for a JPEG file. Please choose PNG or WebP."
+TOO_LONG_FOR_JPEG = "The settings are too long for JPEG. Use PNG or WebP."
 COPIED = "Copied"
 USE_SETTINGS = "Use these settings"
 NEW_SEED = "Repeat with a new seed"
-VARIATIONS = "Draw variations"
+VARIATIONS = "Vary"
 SHOW_ANYWAY = "Show anyway"
 HIDE_AGAIN = "Hide again"
-TAKEN_OVER = "The settings are filled in. Press Generate to use them."
-LINK_NOT_USED = "Parts of the link cannot be used."
+TAKEN_OVER = "Settings loaded. Press Generate."
+LINK_NOT_USED = "Part of the link was ignored."
 SETTINGS = {
     "prompt": Words("Prompt"),
-    "negative_prompt": Words("Negative prompt", "What the pictures should not show."),
-    "seed": Words("Seed", "The same seed and settings give the same pictures."),
-    "variation_seed": Words("Variation seed", "Chooses the variation, if its strength is above 0."),
-    "variation_strength": Words(
-        "Variation strength",
-        "Above 0, the pictures are variations of the seed’s picture; higher values differ more.",
-    ),
+    "negative_prompt": Words("Negative prompt", "What to leave out."),
+    "seed": Words("Seed", "Same seed and settings, same pictures."),
+    "variation_seed": Words("Variation seed", "Picks the variation if its strength is above 0."),
+    "variation_strength": Words("Variation strength", "How different from the original."),
     "variation_of": Words("Earlier variations", "Seeds and strengths; the result is varied."),
-    "num_inference_steps": Words("Steps", "More steps give more detail and take longer."),
-    "guidance_scale": Words("Guidance scale", "How closely the pictures follow the prompt."),
-    "guidance_until": Words(
-        "Guidance until",
-        "The share of the steps with guidance. Less is faster, but follows the prompt less.",
-    ),
+    "num_inference_steps": Words("Steps", "More steps add detail but take longer."),
+    "guidance_scale": Words("Guidance scale", "How closely to follow the prompt."),
+    "guidance_until": Words("Stop guidance at", "Lower is faster but follows the prompt less."),
     "sampler": Words("Sampler"),
     "size": Words("Size"),
     "model": Words("Model"),
     "style": Words("Style"),
-    "several": Words(
-        "One picture per line", "Each line of the prompt becomes a picture of its own."
-    ),
+    "several": Words("One picture per line", "Each line of the prompt becomes a picture."),
     "randomise": Words("New seed every time"),
     "images": Words(GALLERY),
 }
 
 HISTORY = "History"
-HISTORY_INFO = "Stored in this browser only."
+HISTORY_INFO = "Stored only in this browser."
 CLEAR_HISTORY = "Clear history"
 
-RESTORE_PICTURE = "A picture from this page or from AUTOMATIC1111’s web UI"
-RESTORE_TEXT = "Or its settings as text"
+RESTORE_PICTURE = "Picture from this page or AUTOMATIC1111"
+RESTORE_TEXT = "Or paste its settings"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = "This picture contains no settings."
-NO_SETTINGS_IN_TEXT = (
-    "No settings were found. The last line should look like this: Steps: 25, Seed: 7, …"
-)
-UNREADABLE_SETTINGS = "The settings in this picture cannot be read."
-UNREADABLE_PICTURE = "This file cannot be read as a picture. Please use PNG, JPEG or WebP."
-TOO_LARGE_A_PICTURE = "This picture is too large to read."
+NO_SETTINGS_IN_PICTURE = "No settings in this picture. Use one from this page or AUTOMATIC1111."
+NO_SETTINGS_IN_TEXT = "No settings found. The last line should be like: Steps: 25, Seed: 7, …"
+UNREADABLE_SETTINGS = "Can’t read the settings in this picture. Paste them as text."
+UNREADABLE_PICTURE = "Can’t read this file. Use PNG, JPEG or WebP."
+TOO_LARGE_A_PICTURE = "This picture is too large. Use a smaller one."
 
-AWAY = "Waiting for the connection to return…"
-LOST = "The connection was lost, and your request with it. Please generate again."
+AWAY = "Connection lost. Reconnecting…"
+LOST = "The connection was lost, and your request with it. Press Generate again."
+END_LEFT_OUT = "The end of the prompt was left out."
 NOTHING = "nothing"  # a value that is missing
 
 MESSAGES = messages.ENGLISH | {
-    Code.ABANDONED: "The drawing was stopped because its page was closed.",
+    Code.ABANDONED: "Stopped because the page was closed.",
+    Code.UNAVAILABLE: "Can’t generate right now. Try again later.",
+    Code.REPLACED: "The model has changed. Try again.",
+    Code.FAILED: "Something went wrong while generating. Try again.",
+    Code.BROKEN: "Something went wrong. Try again.",
+    Code.UNSCREENED: "The pictures could not be checked. Try again.",
     Code.UNKNOWN_REQUEST: "This request does not exist, or is no longer kept.",
-    Code.NOT_STARTED: "Your turn did not come in time. Please try again later.",
-    Code.NOT_FINISHED: "The pictures were not finished in time. Please try again later.",
-    Code.BROKEN: "Something went wrong. Please try again.",
-    Code.BLANK_PROMPT: "Please describe the picture first.",
-    Code.TOO_LONG: "{field}: {length} characters are too many; at most {limit} are possible.",
-    Code.NOT_TEXT: "{field}: please enter text.",
-    Code.NOT_A_NUMBER: "{field}: {value} is not a usable number.",
-    Code.UNREADABLE: "{field}: {value} cannot be read. Write it like this: {example}.",
-    Code.OUT_OF_RANGE: "{field}: {value} is not possible; please choose {low} to {high}.",
-    Code.NOT_WHOLE: (
-        "{field}: {value} is not possible; please choose a whole number from {low} to {high}."
-    ),
-    Code.UNKNOWN_CHOICE: "{field}: {value} is unknown; please choose from {choices}.",
-    Code.NOT_READY: "{field}: {value} is not ready yet; please choose from {choices}.",
-    Code.WRONG_COUNT: "{field}: {count} texts for {images} pictures; please give one, or one each.",
-    Code.TOO_MANY_LINES: "{lines} lines are too many; at most {limit} pictures are drawn at once.",
+    Code.NOT_STARTED: "Your turn did not come in time. Try again later.",
+    Code.NOT_FINISHED: "The pictures were not ready in time. Try again later.",
+    Code.NO_ROOM: "The server has no room for the pictures. Try again later.",
+    Code.TOO_LARGE: "This is too large. The limit is {kib} KiB.",
+    Code.BLANK_PROMPT: "Enter a prompt first.",
+    Code.TOO_LONG: "{field}: {length} characters are too many. The limit is {limit}.",
+    Code.NOT_TEXT: "{field} must be text.",
+    Code.NOT_A_NUMBER: "{field}: {value} is not a valid number.",
+    Code.UNREADABLE: "{field}: can’t read {value}. Write it like {example}.",
+    Code.OUT_OF_RANGE: "{field} must be {low}–{high}.",
+    Code.NOT_WHOLE: "{field}: {value} is not a whole number. It must be {low}–{high}.",
+    Code.UNKNOWN_CHOICE: "{field}: {value} is unknown. Choose from {choices}.",
+    Code.NOT_READY: "{field}: {value} is not ready yet. Choose from {choices}.",
+    Code.WRONG_COUNT: "{field}: {count} texts for {images} pictures. Give one, or one each.",
+    Code.TOO_MANY_LINES: "{lines} lines are too many. The limit is {limit}.",
 }
 
 
@@ -193,7 +188,7 @@ def waiting(position: int, wait_s: float | None) -> str:
 
 def starting(attempt: int = 1) -> str:
     """Return the message that the drawing begins, or begins again on another replica."""
-    return "Starting…" if attempt == 1 else f"Starting again, attempt {attempt}…"
+    return "Starting…" if attempt == 1 else f"Trying again, attempt {attempt}…"
 
 
 def pictures(count: int) -> str:
@@ -208,23 +203,23 @@ def finished(count: int, seconds: float | None) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    return f"{field}: {_short(value)} is not possible here; {concise(used)} is used instead."
+    return f"{field}: {_short(value)} isn’t possible here, using {concise(used)}."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " or ".join(map(size, model.sizes))
-    return f"The picture has {width} × {height} pixels; here pictures have {here}."
+    return f"The picture is {width} × {height}, but the size here is {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"The picture was drawn by {_short(name)}; here {_short(model.name)} draws."
+    return f"The picture was made with {_short(name)}. Here it’s {_short(model.name)}."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"Only the first {limit} characters of a prompt are used."
+    return f"Only the first {limit} characters of the prompt are used."
 
 
 def length(tokens: int, limit: int) -> str:
@@ -233,8 +228,8 @@ def length(tokens: int, limit: int) -> str:
 
 
 def truncated(left_out: str) -> str:
-    """Return the warning that quotes the end of the prompt, which the model does not read."""
-    return f"The prompt is longer than the model can read. Left out: “{left_out}”"
+    """Return the warning that quotes the part of the prompt that the model does not read."""
+    return f"Left out: “{left_out}”"
 
 
 def soon(wait_s: float | None) -> str:

@@ -10,23 +10,23 @@ LANGUAGE = "es"
 
 MINIATURE = "Miniatura incluida"
 MINIATURE_LIMITS = (
-    "Esta miniatura dibuja una o dos formas sencillas en colores planos y nada más. Aun así, "
-    "puede equivocarse de color, de forma o de posición."
+    "Este modelo pequeño solo dibuja una o dos formas sencillas en colores planos. Aun así, puede "
+    "equivocarse de color, de forma o de posición."
 )
 LIMITS = (
-    "Las imágenes son inventadas. Caras, manos, letras, cantidades y posiciones suelen ser "
-    "erróneas, y el modelo repite los sesgos de las imágenes con las que se entrenó."
+    "Las imágenes están hechas con IA. Caras, manos, textos, cantidades y posiciones suelen ser "
+    "erróneos, y el modelo repite los sesgos de sus datos de entrenamiento."
 )
 LICENCE = "Licencia del modelo"
 OWN_LICENCE = "La licencia figura en la página del modelo."
 
-PROMPT_LABEL = "¿Qué desea ver? (en inglés)"
-GENERATE = "Dibujar"
+PROMPT_LABEL = "¿Qué quiere ver? (en inglés)"
+GENERATE = "Generar"
 STOP = "Detener"
-EXAMPLES = "Pruebe un ejemplo"
+EXAMPLES = "Ejemplos"
 SURPRISE = "Sorpréndame"
-EMBED = "Guardar los ajustes en los archivos"
-EMBED_INFO = "Quien tenga un archivo puede leerlos."
+EMBED = "Guardar los ajustes en las imágenes"
+EMBED_INFO = "Quien tenga el archivo puede leerlos."
 GALLERY = "Imágenes"
 PREVIEWS = "Vista previa de las imágenes"
 # Texts of Gradio's own that it has only in English, by its key.
@@ -37,13 +37,13 @@ CONTROLS = {
     "Fullscreen": "Pantalla completa",
     "Exit fullscreen mode": "Salir de la pantalla completa",
     "Thumbnail # of #": "Miniatura # de #",
-    "Reset to default value": "Restablecer el valor inicial",
+    "Reset to default value": "Restablecer",
 }
 
 EXPERT = "Experto"
 PICTURE = "Imagen"
 RANDOM_SEED = "Semilla aleatoria"
-ADVANCED = "Más ajustes"
+ADVANCED = "Avanzado"
 STYLES = {
     "(none)": "(ninguno)",
     "Photograph": "Fotografía",
@@ -72,43 +72,34 @@ COPY_SETTINGS = "Copiar los ajustes"
 COPY_LINK = "Copiar el enlace"
 DOWNLOAD = "Descargar como"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-TOO_LONG_FOR_JPEG = "Los ajustes son demasiado largos para un archivo JPEG. Elija PNG o WebP."
+TOO_LONG_FOR_JPEG = "Los ajustes son demasiado largos para JPEG. Use PNG o WebP."
 COPIED = "Copiado"
 USE_SETTINGS = "Usar estos ajustes"
 NEW_SEED = "Repetir con una semilla nueva"
-VARIATIONS = "Dibujar variaciones"
+VARIATIONS = "Variar"
 SHOW_ANYWAY = "Mostrar de todos modos"
 HIDE_AGAIN = "Volver a ocultar"
-TAKEN_OVER = "Los ajustes se han rellenado. Pulse «Dibujar» para usarlos."
-LINK_NOT_USED = "Partes del enlace no se pueden usar."
+TAKEN_OVER = "Ajustes cargados. Pulse «Generar»."
+LINK_NOT_USED = "Se ignoró una parte del enlace."
 SETTINGS = {
-    "prompt": Words("Descripción"),
-    "negative_prompt": Words("Qué evitar", "Lo que las imágenes no deben mostrar."),
-    "seed": Words("Semilla", "La misma semilla y los mismos ajustes dan las mismas imágenes."),
+    "prompt": Words("Prompt"),
+    "negative_prompt": Words("Prompt negativo", "Lo que no debe aparecer."),
+    "seed": Words("Semilla", "Misma semilla y mismos ajustes: mismas imágenes."),
     "variation_seed": Words(
-        "Semilla de la variación", "Elige la variación, si su fuerza es mayor que 0."
+        "Semilla de variación", "Elige la variación si su intensidad es mayor que 0."
     ),
-    "variation_strength": Words(
-        "Fuerza de la variación",
-        "Por encima de 0 se dibujan variaciones de la imagen de la semilla; "
-        "un valor mayor se aparta más.",
-    ),
+    "variation_strength": Words("Intensidad de variación", "Cuánto se aparta del original."),
     "variation_of": Words(
         "Variaciones anteriores", "Semillas e intensidades; se varía el resultado."
     ),
-    "num_inference_steps": Words("Pasos", "Más pasos dan más detalle y tardan más."),
-    "guidance_scale": Words(
-        "Fidelidad al texto", "Con qué exactitud las imágenes siguen la descripción."
-    ),
-    "guidance_until": Words(
-        "Fidelidad hasta",
-        "Parte de los pasos con fidelidad. Menos es más rápido, pero sigue menos la descripción.",
-    ),
-    "sampler": Words("Método"),
+    "num_inference_steps": Words("Pasos", "Más pasos: más detalle, pero más lento."),
+    "guidance_scale": Words("Escala CFG", "Con qué exactitud se sigue el prompt."),
+    "guidance_until": Words("Detener CFG en", "Más bajo: más rápido, pero menos fiel al prompt."),
+    "sampler": Words("Muestreador"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),
     "style": Words("Estilo"),
-    "several": Words("Una imagen por línea", "Cada línea de la descripción da una imagen propia."),
+    "several": Words("Una imagen por línea", "Cada línea del prompt da una imagen."),
     "randomise": Words("Semilla nueva cada vez"),
     "images": Words(GALLERY),
 }
@@ -117,47 +108,47 @@ HISTORY = "Historial"
 HISTORY_INFO = "Se guarda solo en este navegador."
 CLEAR_HISTORY = "Borrar el historial"
 
-RESTORE_PICTURE = "Una imagen de esta página o de la interfaz web de AUTOMATIC1111"
-RESTORE_TEXT = "O sus ajustes como texto"
+RESTORE_PICTURE = "Imagen de esta página o de AUTOMATIC1111"
+RESTORE_TEXT = "O pegue sus ajustes"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = "Esta imagen no contiene ajustes."
-NO_SETTINGS_IN_TEXT = (
-    "No se encontraron ajustes. La última línea debería ser así: Steps: 25, Seed: 7, …"
+NO_SETTINGS_IN_PICTURE = (
+    "Esta imagen no contiene ajustes. Use una de esta página o de AUTOMATIC1111."
 )
-UNREADABLE_SETTINGS = "No se pueden leer los ajustes de esta imagen."
-UNREADABLE_PICTURE = "Este archivo no se puede leer como imagen. Use PNG, JPEG o WebP."
-TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande."
+NO_SETTINGS_IN_TEXT = (
+    "No se encontraron ajustes. La última línea debe ser así: Steps: 25, Seed: 7, …"
+)
+UNREADABLE_SETTINGS = "No se pueden leer los ajustes de esta imagen. Péguelos como texto."
+UNREADABLE_PICTURE = "No se puede leer este archivo. Use PNG, JPEG o WebP."
+TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande. Use una más pequeña."
 
-AWAY = "Esperando a que vuelva la conexión…"
-LOST = "Se perdió la conexión y, con ella, su petición. Dibuje de nuevo."
+AWAY = "Conexión perdida. Reconectando…"
+LOST = "Se perdió la conexión y, con ella, su petición. Pulse «Generar» de nuevo."
+END_LEFT_OUT = "Se omitió el final del prompt."
 NOTHING = "nada"  # a value that is missing
 
 MESSAGES = {
     Code.UNTRANSLATED: "{text}",
     Code.CANCELLED: "Detenido.",
-    Code.ABANDONED: "El dibujo se detuvo porque se cerró la página.",
+    Code.ABANDONED: "Se detuvo porque se cerró la página.",
     Code.STOPPING: "El servidor se está apagando. Inténtelo de nuevo en un momento.",
-    Code.UNAVAILABLE: "En este momento no se puede dibujar. Inténtelo de nuevo más tarde.",
-    Code.REPLACED: "El modelo se ha sustituido entretanto. Inténtelo de nuevo.",
-    Code.OUT_OF_MEMORY: "No hubo memoria suficiente para dibujar. Inténtelo de nuevo.",
-    Code.FAILED: "Se produjo un error al dibujar. Inténtelo de nuevo.",
+    Code.UNAVAILABLE: "Ahora no se puede generar. Inténtelo de nuevo más tarde.",
+    Code.REPLACED: "El modelo ha cambiado. Inténtelo de nuevo.",
+    Code.OUT_OF_MEMORY: "Memoria insuficiente. Inténtelo de nuevo.",
+    Code.FAILED: "Se produjo un error al generar. Inténtelo de nuevo.",
     Code.BROKEN: "Algo ha fallado. Inténtelo de nuevo.",
     Code.UNSCREENED: "No se pudieron revisar las imágenes. Inténtelo de nuevo.",
     Code.LOOP: (
-        "Esta instancia reenvía las peticiones; BACKEND_URLS debe indicar instancias que dibujen."
+        "Esta instancia reenvía las peticiones; BACKEND_URLS debe indicar instancias que generen."
     ),
     Code.UNKNOWN_REQUEST: "Esta petición no existe o ya no se conserva.",
     Code.DUPLICATE: "Esta petición ya existe.",
     Code.FULL: "La cola está llena. Inténtelo de nuevo {wait_s}.",
-    Code.TOO_MANY_REQUESTS: "Ha enviado demasiadas peticiones. Inténtelo de nuevo {wait_s}.",
+    Code.TOO_MANY_REQUESTS: "Demasiadas peticiones. Inténtelo de nuevo {wait_s}.",
     Code.NOT_STARTED: "Su turno no llegó a tiempo. Inténtelo de nuevo más tarde.",
-    Code.NOT_FINISHED: "Las imágenes no se terminaron a tiempo. Inténtelo de nuevo más tarde.",
-    Code.NO_ROOM: (
-        "Las imágenes están dibujadas, pero el servidor no tiene espacio para guardarlas. "
-        "Inténtelo de nuevo más tarde."
-    ),
+    Code.NOT_FINISHED: "Las imágenes no estuvieron listas a tiempo. Inténtelo de nuevo más tarde.",
+    Code.NO_ROOM: ("El servidor no tiene espacio para las imágenes. Inténtelo de nuevo más tarde."),
     Code.PICTURE_GONE: "Esta imagen no existe o ya no se conserva.",
-    Code.CROWDED: "Ahora mismo hay demasiados visitantes. Inténtelo de nuevo en un momento.",
+    Code.CROWDED: "Ahora hay demasiados visitantes. Inténtelo de nuevo en un momento.",
     Code.TOO_MANY_CONNECTIONS: (
         "Hay demasiadas conexiones abiertas desde su dirección. "
         "Cierre algunas e inténtelo de nuevo."
@@ -165,10 +156,8 @@ MESSAGES = {
     Code.TOO_MANY_PAGES: (
         "Hay demasiadas páginas abiertas desde su dirección. Cierre algunas e inténtelo de nuevo."
     ),
-    Code.TOO_MANY_CALLS: (
-        "Demasiadas llamadas suyas siguen sin respuesta. Espere a que se respondan."
-    ),
-    Code.TOO_LARGE: "Es demasiado grande para enviarlo: el máximo es de {kib} KiB.",
+    Code.TOO_MANY_CALLS: "Demasiadas llamadas suyas siguen sin respuesta. Espere las respuestas.",
+    Code.TOO_LARGE: "Es demasiado grande. El máximo es de {kib} KiB.",
     Code.TOO_MANY_UPLOADS: (
         "Se están subiendo demasiados archivos. Inténtelo de nuevo en un momento."
     ),
@@ -179,34 +168,31 @@ MESSAGES = {
     Code.NO_FILE: "El formulario no contiene ningún archivo llamado «files».",
     Code.KEY_NEEDED: "Se necesita una clave de API válida: «Authorization: Bearer KEY».",
     Code.WRONG_HOST: (
-        "Este servidor no responde con el nombre solicitado. "
-        "El administrador puede añadirlo a ALLOWED_HOSTS."
+        "Este servidor no responde con ese nombre. El administrador puede añadirlo a ALLOWED_HOSTS."
     ),
     Code.WRONG_ORIGIN: (
         "Las páginas de otros orígenes no pueden enviar esto. "
-        "El administrador de este servidor puede añadir su origen a CORS_ORIGINS."
+        "El administrador puede añadir su origen a CORS_ORIGINS."
     ),
     Code.WRONG_PATH: "No hay nada en esta ruta.",
     Code.TWO_LENGTHS: "Envíe Content-Length o Transfer-Encoding, pero no ambos.",
-    Code.BLOCKED: "«{word}» no se dibuja aquí. Elimínelo de la descripción.",
-    Code.BLANK_PROMPT: "Describa primero la imagen.",
-    Code.TOO_LONG: "{field}: {length} caracteres son demasiados; el máximo es {limit}.",
-    Code.NOT_TEXT: "{field}: introduzca un texto.",
+    Code.BLOCKED: "«{word}» no se permite aquí. Quítelo del prompt.",
+    Code.BLANK_PROMPT: "Escriba primero un prompt.",
+    Code.TOO_LONG: "{field}: {length} caracteres son demasiados. El máximo es {limit}.",
+    Code.NOT_TEXT: "{field}: escriba un texto.",
     Code.NOT_A_NUMBER: "{field}: {value} no es un número válido.",
-    Code.UNREADABLE: "{field}: {value} no se puede leer. Escribe, por ejemplo, {example}.",
-    Code.OUT_OF_RANGE: "{field}: {value} no es posible; elija un valor de {low} a {high}.",
-    Code.NOT_WHOLE: "{field}: {value} no es posible; elija un número entero de {low} a {high}.",
-    Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce; elija entre {choices}.",
-    Code.NOT_READY: "{field}: {value} aún no está listo; elija entre {choices}.",
+    Code.UNREADABLE: "{field}: no se puede leer {value}. Escriba, por ejemplo, {example}.",
+    Code.OUT_OF_RANGE: "{field}: elija de {low} a {high}.",
+    Code.NOT_WHOLE: "{field}: {value} no es un número entero. Elija de {low} a {high}.",
+    Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce. Elija entre {choices}.",
+    Code.NOT_READY: "{field}: {value} aún no está listo. Elija entre {choices}.",
     Code.WRONG_COUNT: (
-        "{field}: {count} textos para {images} imágenes; se necesita uno, o uno por imagen."
+        "{field}: {count} textos para {images} imágenes. Se necesita uno, o uno por imagen."
     ),
-    Code.TOO_MANY_LINES: (
-        "{lines} líneas son demasiadas; se dibujan como máximo {limit} imágenes a la vez."
-    ),
-    Code.TOO_LONG_FOR_FORMAT: ("{field}: en un archivo {value} no caben descripciones tan largas."),
+    Code.TOO_MANY_LINES: "{lines} líneas son demasiadas. El máximo es {limit}.",
+    Code.TOO_LONG_FOR_FORMAT: "{field}: en {value} no cabe un prompt tan largo.",
     Code.TOO_LARGE_FOR_URLS: (
-        "{field}: estas imágenes son demasiado grandes para «url»; use «b64_json»."
+        "{field}: estas imágenes son demasiado grandes para «url». Use «b64_json»."
     ),
 }
 
@@ -248,15 +234,13 @@ def progress(done: int, total: int, left_s: float | None) -> str:
 
 def waiting(position: int, wait_s: float | None) -> str:
     """Return the place in the queue and, if known, the time until the drawing begins."""
-    place = "Usted es el siguiente" if position == 1 else f"Número {position} de la cola"
+    place = "Siguiente en la cola" if position == 1 else f"Número {position} en la cola"
     return place if wait_s is None else f"{place}, unos {duration(wait_s)}"
 
 
 def starting(attempt: int = 1) -> str:
     """Return the message that the drawing begins, or begins again on another replica."""
-    return (
-        "El dibujo empieza…" if attempt == 1 else f"El dibujo empieza de nuevo, intento {attempt}…"
-    )
+    return "Iniciando…" if attempt == 1 else f"Nuevo intento ({attempt})…"
 
 
 def pictures(count: int) -> str:
@@ -271,25 +255,23 @@ def finished(count: int, seconds: float | None) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    return (
-        f"{field}: {_short(value)} no es posible aquí; se usa {comma(concise(used))} en su lugar."
-    )
+    return f"{field}: {_short(value)} no es posible aquí, se usa {comma(concise(used))}."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " o ".join(map(size, model.sizes))
-    return f"La imagen tiene {width} × {height} píxeles; aquí las imágenes tienen {here}."
+    return f"La imagen mide {width} × {height}, pero el tamaño aquí es {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"La imagen la dibujó {short(name)}; aquí dibuja {short(model.name)}."
+    return f"La imagen se hizo con {short(name)}. Aquí es {short(model.name)}."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"Solo se usan los primeros {limit} caracteres de una descripción."
+    return f"Solo se usan los primeros {limit} caracteres del prompt."
 
 
 def length(tokens: int, limit: int) -> str:
@@ -298,8 +280,8 @@ def length(tokens: int, limit: int) -> str:
 
 
 def truncated(left_out: str) -> str:
-    """Return the warning that quotes the end of the prompt, which the model does not read."""
-    return f"La descripción es más larga de lo que el modelo puede leer. Sin leer: «{left_out}»"
+    """Return the warning that quotes the part of the prompt that the model does not read."""
+    return f"Omitido: «{left_out}»"
 
 
 def soon(wait_s: float | None) -> str:

@@ -10,23 +10,23 @@ LANGUAGE = "fr"
 
 MINIATURE = "Miniature fournie"
 MINIATURE_LIMITS = (
-    "Cette miniature dessine une ou deux formes simples en couleurs unies, et rien d’autre. Même "
-    "ainsi, elle peut se tromper de couleur, de forme ou de position."
+    "Ce petit modèle ne dessine qu’une ou deux formes simples en couleurs unies. Même ainsi, il "
+    "peut se tromper de couleur, de forme ou de position."
 )
 LIMITS = (
-    "Les images sont inventées. Visages, mains, lettres, nombres et positions sont souvent faux, "
-    "et le modèle reproduit les biais des images de son entraînement."
+    "Les images sont générées par IA. Visages, mains, textes, nombres et positions sont souvent "
+    "faux, et le modèle reproduit les biais de ses données d’entraînement."
 )
 LICENCE = "Licence du modèle"
 OWN_LICENCE = "La licence figure sur la page du modèle."
 
 PROMPT_LABEL = "Que voulez-vous voir ? (en anglais)"
-GENERATE = "Dessiner"
+GENERATE = "Générer"
 STOP = "Arrêter"
-EXAMPLES = "Essayez un exemple"
+EXAMPLES = "Exemples"
 SURPRISE = "Surprenez-moi"
-EMBED = "Enregistrer les réglages dans les fichiers"
-EMBED_INFO = "Quiconque a un fichier peut les lire."
+EMBED = "Enregistrer les réglages dans les images"
+EMBED_INFO = "Toute personne ayant le fichier peut les lire."
 GALLERY = "Images"
 PREVIEWS = "Aperçu des images"
 # Texts of Gradio's own that it has only in English, by its key.
@@ -37,13 +37,13 @@ CONTROLS = {
     "Fullscreen": "Plein écran",
     "Exit fullscreen mode": "Quitter le plein écran",
     "Thumbnail # of #": "Vignette # sur #",
-    "Reset to default value": "Rétablir la valeur initiale",
+    "Reset to default value": "Réinitialiser",
 }
 
 EXPERT = "Réglages experts"
 PICTURE = "Image"
 RANDOM_SEED = "Graine aléatoire"
-ADVANCED = "Plus de réglages"
+ADVANCED = "Avancé"
 STYLES = {
     "(none)": "(aucun)",
     "Photograph": "Photographie",
@@ -72,99 +72,86 @@ COPY_SETTINGS = "Copier les réglages"
 COPY_LINK = "Copier le lien"
 DOWNLOAD = "Télécharger en"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
-TOO_LONG_FOR_JPEG = "Les réglages sont trop longs pour un fichier JPEG. Choisissez PNG ou WebP."
+TOO_LONG_FOR_JPEG = "Les réglages sont trop longs pour le JPEG. Utilisez PNG ou WebP."
 COPIED = "Copié"
 USE_SETTINGS = "Utiliser ces réglages"
 NEW_SEED = "Refaire avec une nouvelle graine"
-VARIATIONS = "Dessiner des variations"
+VARIATIONS = "Varier"
 SHOW_ANYWAY = "Afficher quand même"
 HIDE_AGAIN = "Masquer à nouveau"
-TAKEN_OVER = "Les réglages sont remplis. Appuyez sur « Dessiner » pour les utiliser."
-LINK_NOT_USED = "Certaines parties du lien sont inutilisables."
+TAKEN_OVER = "Réglages chargés. Appuyez sur « Générer »."
+LINK_NOT_USED = "Une partie du lien a été ignorée."
 SETTINGS = {
-    "prompt": Words("Description"),
-    "negative_prompt": Words("À éviter", "Ce que les images ne doivent pas montrer."),
-    "seed": Words("Graine", "La même graine et les mêmes réglages donnent les mêmes images."),
+    "prompt": Words("Prompt"),
+    "negative_prompt": Words("Prompt négatif", "Ce qui ne doit pas apparaître."),
+    "seed": Words("Graine", "Même graine et mêmes réglages : mêmes images."),
     "variation_seed": Words(
-        "Graine des variations", "Choisit la variation, si sa force est supérieure à 0."
+        "Graine de variation", "Choisit la variation si son intensité dépasse 0."
     ),
-    "variation_strength": Words(
-        "Force des variations",
-        "Au-dessus de 0, les images sont des variations de celle de la graine ; "
-        "plus c’est haut, plus elles diffèrent.",
-    ),
+    "variation_strength": Words("Intensité de variation", "À quel point s’écarter de l’original."),
     "variation_of": Words(
         "Variations précédentes", "Graines et intensités ; le résultat est varié à son tour."
     ),
-    "num_inference_steps": Words(
-        "Étapes", "Plus d’étapes donnent plus de détails et prennent plus de temps."
-    ),
-    "guidance_scale": Words("Fidélité au texte", "À quel point les images suivent la description."),
+    "num_inference_steps": Words("Étapes", "Plus d’étapes : plus de détails, mais plus lent."),
+    "guidance_scale": Words("Échelle CFG", "À quel point suivre le prompt."),
     "guidance_until": Words(
-        "Fidélité jusqu’à",
-        "Part des étapes avec fidélité. "
-        "Moins, c’est plus rapide, mais moins proche de la description.",
+        "Arrêter le CFG à", "Plus bas : plus rapide, mais moins fidèle au prompt."
     ),
-    "sampler": Words("Méthode"),
+    "sampler": Words("Échantillonneur"),
     "size": Words("Taille"),
     "model": Words("Modèle"),
     "style": Words("Style"),
-    "several": Words(
-        "Une image par ligne", "Chaque ligne de la description donne une image à part."
-    ),
+    "several": Words("Une image par ligne", "Chaque ligne du prompt donne une image."),
     "randomise": Words("Nouvelle graine à chaque fois"),
     "images": Words(GALLERY),
 }
 
 HISTORY = "Historique"
-HISTORY_INFO = "Conservé uniquement dans ce navigateur."
+HISTORY_INFO = "Conservé dans ce navigateur uniquement."
 CLEAR_HISTORY = "Effacer l’historique"
 
-RESTORE_PICTURE = "Une image de cette page ou de l’interface web d’AUTOMATIC1111"
-RESTORE_TEXT = "Ou ses réglages sous forme de texte"
+RESTORE_PICTURE = "Image de cette page ou d’AUTOMATIC1111"
+RESTORE_TEXT = "Ou collez ses réglages"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = "Cette image ne contient pas de réglages."
-NO_SETTINGS_IN_TEXT = (
-    "Aucun réglage n’a été trouvé. La dernière ligne devrait ressembler à ceci : Steps: 25, Seed:"
-    " 7, …"
+NO_SETTINGS_IN_PICTURE = (
+    "Aucun réglage dans cette image. Utilisez une image de cette page ou d’AUTOMATIC1111."
 )
-UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles."
-UNREADABLE_PICTURE = "Ce fichier n’est pas lisible comme image. Utilisez PNG, JPEG ou WebP."
-TOO_LARGE_A_PICTURE = "Cette image est trop grande."
+NO_SETTINGS_IN_TEXT = (
+    "Aucun réglage trouvé. La dernière ligne doit ressembler à : Steps: 25, Seed: 7, …"
+)
+UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles. Collez-les sous forme de texte."
+UNREADABLE_PICTURE = "Ce fichier est illisible. Utilisez PNG, JPEG ou WebP."
+TOO_LARGE_A_PICTURE = "Cette image est trop grande. Utilisez-en une plus petite."
 
-AWAY = "En attente du retour de la connexion…"
-LOST = "La connexion a été perdue, et votre demande avec elle. Veuillez dessiner de nouveau."
+AWAY = "Connexion perdue. Reconnexion…"
+LOST = "La connexion a été perdue, et votre demande avec elle. Appuyez de nouveau sur « Générer »."
+END_LEFT_OUT = "La fin du prompt a été ignorée."
 NOTHING = "rien"  # a value that is missing
 
 MESSAGES = {
     Code.UNTRANSLATED: "{text}",
     Code.CANCELLED: "Arrêté.",
-    Code.ABANDONED: "Le dessin a été arrêté, car la page était fermée.",
-    Code.STOPPING: "Le serveur est en train de s’arrêter. Veuillez réessayer dans un instant.",
-    Code.UNAVAILABLE: "Il est impossible de dessiner pour l’instant. Veuillez réessayer plus tard.",
-    Code.REPLACED: "Le modèle a été remplacé entre-temps. Veuillez réessayer.",
-    Code.OUT_OF_MEMORY: "La mémoire n’a pas suffi pour dessiner. Veuillez réessayer.",
-    Code.FAILED: "Une erreur s’est produite pendant le dessin. Veuillez réessayer.",
-    Code.BROKEN: "Une erreur s’est produite. Veuillez réessayer.",
-    Code.UNSCREENED: "Les images n’ont pas pu être vérifiées. Veuillez réessayer.",
+    Code.ABANDONED: "Arrêté, car la page était fermée.",
+    Code.STOPPING: "Le serveur s’arrête. Réessayez dans un instant.",
+    Code.UNAVAILABLE: "Impossible de générer pour l’instant. Réessayez plus tard.",
+    Code.REPLACED: "Le modèle a changé. Réessayez.",
+    Code.OUT_OF_MEMORY: "Mémoire insuffisante. Réessayez.",
+    Code.FAILED: "Une erreur s’est produite pendant la génération. Réessayez.",
+    Code.BROKEN: "Une erreur s’est produite. Réessayez.",
+    Code.UNSCREENED: "Les images n’ont pas pu être vérifiées. Réessayez.",
     Code.LOOP: (
         "Cette instance transmet les demandes ; "
-        "BACKEND_URLS doit indiquer des instances qui dessinent."
+        "BACKEND_URLS doit indiquer des instances qui génèrent."
     ),
-    Code.UNKNOWN_REQUEST: "Cette demande n’existe pas, ou n’est plus conservée.",
+    Code.UNKNOWN_REQUEST: "Cette demande n’existe pas, ou plus.",
     Code.DUPLICATE: "Cette demande existe déjà.",
-    Code.FULL: "La file d’attente est pleine. Veuillez réessayer {wait_s}.",
-    Code.TOO_MANY_REQUESTS: "Vous avez envoyé trop de demandes. Veuillez réessayer {wait_s}.",
-    Code.NOT_STARTED: "Votre tour n’est pas venu à temps. Veuillez réessayer plus tard.",
-    Code.NOT_FINISHED: (
-        "Les images n’ont pas été terminées à temps. Veuillez réessayer plus tard."
-    ),
-    Code.NO_ROOM: (
-        "Les images sont dessinées, mais le serveur n’a plus de place pour les conserver. "
-        "Veuillez réessayer plus tard."
-    ),
-    Code.PICTURE_GONE: "Cette image n’existe pas, ou n’est plus conservée.",
-    Code.CROWDED: "Il y a trop de visiteurs en ce moment. Veuillez réessayer dans un instant.",
+    Code.FULL: "La file d’attente est pleine. Réessayez {wait_s}.",
+    Code.TOO_MANY_REQUESTS: "Trop de demandes. Réessayez {wait_s}.",
+    Code.NOT_STARTED: "Votre tour n’est pas venu à temps. Réessayez plus tard.",
+    Code.NOT_FINISHED: "Les images n’étaient pas prêtes à temps. Réessayez plus tard.",
+    Code.NO_ROOM: "Le serveur n’a plus de place pour les images. Réessayez plus tard.",
+    Code.PICTURE_GONE: "Cette image n’existe pas, ou plus.",
+    Code.CROWDED: "Il y a trop de monde. Réessayez dans un instant.",
     Code.TOO_MANY_CONNECTIONS: (
         "Trop de connexions sont ouvertes depuis votre adresse. "
         "Fermez-en quelques-unes, puis réessayez."
@@ -172,56 +159,41 @@ MESSAGES = {
     Code.TOO_MANY_PAGES: (
         "Trop de pages sont ouvertes depuis votre adresse. Fermez-en quelques-unes, puis réessayez."
     ),
-    Code.TOO_MANY_CALLS: (
-        "Trop de vos appels sont encore sans réponse. Veuillez attendre les réponses."
-    ),
-    Code.TOO_LARGE: "C’est trop volumineux pour être envoyé : le maximum est de {kib} Kio.",
-    Code.TOO_MANY_UPLOADS: (
-        "Trop de fichiers sont en cours d’envoi. Veuillez réessayer dans un instant."
-    ),
-    Code.UPLOAD_TOO_SLOW: "Le fichier n’est pas arrivé à temps. Veuillez réessayer.",
+    Code.TOO_MANY_CALLS: "Trop de vos appels sont encore sans réponse. Attendez les réponses.",
+    Code.TOO_LARGE: "C’est trop volumineux. Le maximum est de {kib} Kio.",
+    Code.TOO_MANY_UPLOADS: "Trop de fichiers sont en cours d’envoi. Réessayez dans un instant.",
+    Code.UPLOAD_TOO_SLOW: "Le fichier n’est pas arrivé à temps. Réessayez.",
     Code.NO_ROOM_FOR_UPLOADS: (
-        "Le serveur n’a pas de place pour les fichiers. Veuillez réessayer plus tard."
+        "Le serveur n’a pas de place pour les fichiers. Réessayez plus tard."
     ),
     Code.NO_FILE: "Le formulaire ne contient pas de fichier nommé « files ».",
-    Code.KEY_NEEDED: (
-        "Une clé d’API valide est nécessaire, sous la forme « Authorization: Bearer KEY »."
-    ),
+    Code.KEY_NEEDED: "Une clé d’API valide est nécessaire : « Authorization: Bearer KEY ».",
     Code.WRONG_HOST: (
-        "Ce serveur ne répond pas sous le nom demandé. "
-        "Son administrateur peut ajouter ce nom à ALLOWED_HOSTS."
+        "Ce serveur ne répond pas sous ce nom. Son administrateur peut l’ajouter à ALLOWED_HOSTS."
     ),
     Code.WRONG_ORIGIN: (
         "Les pages d’autres origines ne peuvent pas envoyer ceci. "
-        "L’administrateur de ce serveur peut ajouter leur origine à CORS_ORIGINS."
+        "L’administrateur peut ajouter leur origine à CORS_ORIGINS."
     ),
     Code.WRONG_PATH: "Il n’y a rien à cette adresse.",
     Code.TWO_LENGTHS: "Envoyez Content-Length ou Transfer-Encoding, mais pas les deux.",
-    Code.BLOCKED: "« {word} » n’est pas dessiné ici. Veuillez le retirer de la description.",
-    Code.BLANK_PROMPT: "Veuillez d’abord décrire l’image.",
-    Code.TOO_LONG: "{field} : {length} caractères, c’est trop ; le maximum est de {limit}.",
-    Code.NOT_TEXT: "{field} : veuillez saisir du texte.",
+    Code.BLOCKED: "« {word} » n’est pas autorisé ici. Retirez-le du prompt.",
+    Code.BLANK_PROMPT: "Saisissez d’abord un prompt.",
+    Code.TOO_LONG: "{field} : {length} caractères, c’est trop. Le maximum est de {limit}.",
+    Code.NOT_TEXT: "{field} : saisissez du texte.",
     Code.NOT_A_NUMBER: "{field} : {value} n’est pas un nombre valide.",
     Code.UNREADABLE: "{field} : {value} est illisible. Écrivez par exemple {example}.",
-    Code.OUT_OF_RANGE: (
-        "{field} : {value} n’est pas possible ; choisissez une valeur de {low} à {high}."
-    ),
-    Code.NOT_WHOLE: (
-        "{field} : {value} n’est pas possible ; choisissez un nombre entier de {low} à {high}."
-    ),
-    Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu ; choisissez parmi {choices}.",
-    Code.NOT_READY: "{field} : {value} n’est pas encore prêt ; choisissez parmi {choices}.",
+    Code.OUT_OF_RANGE: "{field} : choisissez de {low} à {high}.",
+    Code.NOT_WHOLE: "{field} : {value} n’est pas un nombre entier. Choisissez de {low} à {high}.",
+    Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu. Choisissez parmi {choices}.",
+    Code.NOT_READY: "{field} : {value} n’est pas encore prêt. Choisissez parmi {choices}.",
     Code.WRONG_COUNT: (
-        "{field} : {count} textes pour {images} images ; il en faut un, ou un par image."
+        "{field} : {count} textes pour {images} images. Il en faut un, ou un par image."
     ),
-    Code.TOO_MANY_LINES: (
-        "{lines} lignes, c’est trop ; au plus {limit} images sont dessinées à la fois."
-    ),
-    Code.TOO_LONG_FOR_FORMAT: (
-        "{field} : un fichier {value} n’a pas de place pour des descriptions aussi longues."
-    ),
+    Code.TOO_MANY_LINES: "{lines} lignes, c’est trop. Le maximum est de {limit}.",
+    Code.TOO_LONG_FOR_FORMAT: "{field} : {value} n’a pas de place pour un prompt aussi long.",
     Code.TOO_LARGE_FOR_URLS: (
-        "{field} : ces images sont trop grandes pour « url » ; utilisez « b64_json »."
+        "{field} : ces images sont trop grandes pour « url ». Utilisez « b64_json »."
     ),
 }
 
@@ -269,7 +241,7 @@ def waiting(position: int, wait_s: float | None) -> str:
 
 def starting(attempt: int = 1) -> str:
     """Return the message that the drawing begins, or begins again on another replica."""
-    return "Le dessin commence…" if attempt == 1 else f"Le dessin recommence, essai {attempt}…"
+    return "Démarrage…" if attempt == 1 else f"Nouvel essai ({attempt})…"
 
 
 def pictures(count: int) -> str:
@@ -284,34 +256,33 @@ def finished(count: int, seconds: float | None) -> str:
 
 def adjusted(field: str, value: float, used: float) -> str:
     """Return the note that a setting is out of range here and is replaced by `used`."""
-    instead = f"{comma(concise(used))} est utilisé à la place."
-    return f"{field} : {_short(value)} n’est pas possible ici ; {instead}"
+    return f"{field} : {_short(value)} est impossible ici, remplacé par {comma(concise(used))}."
 
 
 def other_size(width: int | None, height: int | None, model: Model) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
     here = " ou ".join(map(size, model.sizes))
-    return f"L’image fait {width} × {height} pixels ; ici, les images font {here}."
+    return f"L’image fait {width} × {height}, mais la taille ici est {here}."
 
 
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
-    return f"L’image a été dessinée par {short(name)} ; ici, {short(model.name)} dessine."
+    return f"L’image a été faite avec {short(name)}. Ici, c’est {short(model.name)}."
 
 
 def shortened(limit: int) -> str:
     """Return the note that only the first `limit` characters of a prompt are used."""
-    return f"Seuls les {limit} premiers caractères d’une description sont utilisés."
+    return f"Seuls les {limit} premiers caractères du prompt sont utilisés."
 
 
 def length(tokens: int, limit: int) -> str:
     """Return the number of tokens in a prompt, and the model's limit."""
-    return f"{tokens} jetons sur {limit}"
+    return f"{tokens} tokens sur {limit}"
 
 
 def truncated(left_out: str) -> str:
-    """Return the warning that quotes the end of the prompt, which the model does not read."""
-    return f"La description est plus longue que ce que le modèle peut lire. Non lu : « {left_out} »"
+    """Return the warning that quotes the part of the prompt that the model does not read."""
+    return f"Ignoré : « {left_out} »"
 
 
 def soon(wait_s: float | None) -> str:

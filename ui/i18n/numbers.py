@@ -18,6 +18,12 @@ def with_comma(value: object) -> str:
     return comma(plain(value)) if isinstance(value, float) else str(value)
 
 
+def per_cent(share: float) -> float:
+    """Return a share in per cent, without the rounding errors of the multiplication."""
+    value = float(f"{100 * share:.15g}")
+    return int(value) if value.is_integer() else value
+
+
 def size(size: tuple[int, int]) -> str:
     """Return width and height as text, such as "1024 × 768"."""
     return "{} × {}".format(*size)

@@ -107,7 +107,7 @@ def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
     if chosen is None:
         return (gr.skip(),) * (len(form.Fields._fields) + 1)
     values, notes = form.as_fields(chosen, model)
-    return (*values, status.taken_over(notes))
+    return (*values.shown(), status.taken_over(notes))
 
 
 def _open(pictures: list[Picture], index: int, model: Model) -> tuple[Any, ...]:

@@ -62,15 +62,15 @@ def test_a_picture_without_settings_has_no_panel(index: int):
 
 def test_using_settings_shows_a_note():
     *values, strip = picture_panel.apply(SETTINGS[0], MODEL)
-    fields = Fields(*values)
+    fields = Fields.sent(values)
     assert (fields.randomise, fields.seed, fields.several) == (False, 7, False)
     assert i18n.TAKEN_OVER in strip
-    assert "The picture was drawn by m" in strip
+    assert "The picture was made with m." in strip
 
 
 def test_a_new_seed_is_random():
     *values, _ = picture_panel.apply(picture_panel._without_seed(SETTINGS[0]), MODEL)
-    fields = Fields(*values)
+    fields = Fields.sent(values)
     assert fields.prompt == "a star"
     assert fields.randomise
 
