@@ -14,9 +14,9 @@ def test_every_code_has_a_text():
 @pytest.mark.parametrize(
     ("code", "params", "text"),
     [
-        (Code.FULL, {"wait_s": None}, "The queue is full. Please try again in a moment."),
-        (Code.FULL, {"wait_s": 1.9}, "The queue is full. Please try again in a moment."),
-        (Code.FULL, {"wait_s": 29.6}, "The queue is full. Please try again in about 30 seconds."),
+        (Code.FULL, {"wait_s": None}, "The queue is full. Try again in a moment."),
+        (Code.FULL, {"wait_s": 1.9}, "The queue is full. Try again in a moment."),
+        (Code.FULL, {"wait_s": 29.6}, "The queue is full. Try again in about 30 seconds."),
         (
             Code.OUT_OF_RANGE,
             {"field": "guidance_scale", "value": 99.5, "low": 0, "high": 50.0},

@@ -512,7 +512,7 @@ def test_queue_position_and_wait_are_shown_and_the_prompt_stays():
         "Number 2 in the queue, about 12 s",
         "Next in the queue<",
         i18n.starting(1),
-        "Starting again, attempt 2",
+        "Trying again, attempt 2",
     ):
         assert sum(f"<span>{said}" in strip for strip in strips) >= 1, said
     for update in updates[:-1]:

@@ -121,7 +121,7 @@ def test_pictures_without_settings(upload: Path, make: Any, said: str):
 
 @pytest.mark.parametrize("text", ["", "hello", "a: b", "x" * 2**21, "Steps: x, Seed: y, CFG: z"])
 def test_texts_without_settings(text: str):
-    with pytest.raises(RestoreError, match="No settings were found"):
+    with pytest.raises(RestoreError, match="No settings found"):
         restore.from_text(text)
 
 

@@ -50,7 +50,7 @@ def test_an_error_keeps_its_code_and_parameters():
     name, fields = schemas.from_event(NOT_FINISHED)
     assert fields == {
         "kind": "deadline",
-        "message": "The pictures were not finished within 4.5 seconds. Please try again later.",
+        "message": "The pictures were not finished within 4.5 seconds. Try again later.",
         "code": "not_finished",
         "params": {"seconds": 4.5},
     }
