@@ -254,13 +254,25 @@ def test_a_lost_connection_is_not_reported_without_a_request(browser: Browser, a
     page.close()
 
 
+ROOM_UNDER_THE_PROMPT = """() => {
+    const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+    return Math.round(box("#chips").top - box("#prompt textarea").bottom);
+}"""
+
+
 def test_a_prompt_too_long_is_reported_while_typing(page: Page):
-    page.locator("#prompt textarea").press_sequentially("a red star")
-    expect(page.locator("#length")).to_have_text("5 of 77 tokens")
-    page.locator("#prompt textarea").fill("red " * 80 + "star")
-    expect(page.locator("#length .warning")).to_contain_text("star")
-    page.locator("#prompt textarea").fill("")
-    expect(page.locator("#length p")).to_have_count(0)
+    prompt, length = page.locator("#prompt textarea"), page.locator("#length p")
+    gap = page.evaluate(ROOM_UNDER_THE_PROMPT)
+    for typed, said in (
+        ("red " * 70, "72 of 77 tokens"),
+        ("red " * 57 + "star", "60 of 77 tokens"),
+        ("red " * 75 + "<b>star " * 50, re.compile(r"of 77 tokens\. Left out: “<b>.{40,57}…”$")),
+    ):
+        prompt.fill(typed)
+        expect(length).to_have_text(said)
+        assert page.evaluate(ROOM_UNDER_THE_PROMPT) == gap
+    prompt.fill("a red star")
+    expect(length).to_have_count(0)
 
 
 def test_a_picture_for_each_line(page: Page):
@@ -335,18 +347,17 @@ def test_example_fills_the_prompt(page: Page):
 def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser, address: str):
     with opened(browser, address, locale="de-AT") as page:
         expect(page.locator("html")).to_have_attribute("lang", "de")
-        expect(page.locator("#prompt")).to_contain_text("Was möchten Sie sehen?")
+        expect(page.locator("#prompt")).to_contain_text("Was möchtest du sehen?")
         expect(page.locator("#footer")).to_contain_text("Lizenz des Modells: Apache 2.0")
-        page.get_by_role("button", name="Zeichnen").click()
-        expect(page.get_by_role("alert")).to_have_text("Bitte beschreiben Sie zuerst das Bild.")
+        page.get_by_role("button", name="Generieren").click()
+        expect(page.get_by_role("alert")).to_have_text("Gib zuerst einen Prompt ein.")
         ask_after_a_refusal(page, PROMPT)
-        expect(page.locator("#length")).to_have_text("10 von 77 Token")
         expect(page.locator("#status")).to_have_text(
             re.compile(r"4 Bilder in \d+,\d s"), timeout=DRAWN_WITHIN_MS
         )
         expect(page.locator("#generate")).to_be_visible()
         expect(page.locator("#history summary")).to_have_text("Verlauf")
-        page.get_by_role("button", name="Weitere Einstellungen").click()
+        page.get_by_role("button", name="Erweitert").click()
         page.get_by_role("radio", name="Umrissen").check()
         page.keyboard.press("ControlOrMeta+Enter")
         page.locator("#history summary").click()
@@ -389,8 +400,9 @@ def test_blank_prompt_is_a_message(page: Page):
 def test_cut_prompt_is_shown_as_text(page: Page):
     ask(page, PROMPT + " red" * 90 + " <img src=x>")
     wait_for_pictures(page)
-    expect(page.locator("#status .warning")).to_contain_text("red red red")
-    expect(page.locator("#status img")).to_have_count(0)
+    expect(page.locator("#status .warning")).to_have_text(i18n.END_LEFT_OUT)
+    expect(page.locator("#length")).to_contain_text("<img src=x>")
+    expect(page.locator("#status img, #length img")).to_have_count(0)
 
 
 def test_stop(slow_page: Page):
@@ -422,7 +434,6 @@ def test_a_double_click_on_generate_does_not_stop(slow_page: Page):
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")
     page.locator("#prompt textarea").fill(PROMPT)
-    expect(page.locator("#length p")).to_have_count(1)  # it moves the button down
     page.locator("#generate").scroll_into_view_if_needed()
     generate = page.locator("#generate").bounding_box()
     assert generate is not None
@@ -727,5 +738,5 @@ def test_programs(address: str):
     assert left_out == ""
     settings = [metadata.read(Path(path)) for path in found]
     assert [each.seed for each in settings if each] == seeds
-    with pytest.raises(AppError, match="Steps: 51 is not possible"):
+    with pytest.raises(AppError, match="Steps must be 1–50"):
         client.predict(PROMPT, steps=51, api_name="/generate")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import gradio as gr
 import pytest
 
 from pipeline import metadata
@@ -143,6 +144,31 @@ def test_numbers_are_shown_as_the_visitor_writes_them(language: str, guidance: s
         assert shown[i18n.SETTINGS["prompt"].label] == "7.5 stars"
         assert shown[i18n.SETTINGS["model"].label] == "sdxl-1.0"
         assert f"<dd>{guidance}</dd>" in settings.as_html(named)
+
+
+@pytest.mark.parametrize("language", i18n.LANGUAGES)
+def test_a_share_is_shown_in_per_cent(language: str):
+    with i18n.speaking(language):
+        named = replace(MADE_HERE, guidance_until=0.29, variation_strength=0.25)
+        shown = dict(settings.described(named))
+        assert shown[i18n.SETTINGS["guidance_until"].label] == "29 %"
+        assert shown[i18n.SETTINGS["variation_strength"].label] == i18n.written(0.25)
+        finer = dict(settings.described(replace(MADE_HERE, guidance_until=0.125)))
+        assert finer[i18n.SETTINGS["guidance_until"].label] == f"{i18n.written(12.5)} %"
+
+
+@pytest.mark.parametrize(("share", "per_cent"), [(0.0, 0), (0.29, 29), (0.35, 35), (1.0, 100)])
+def test_the_page_has_a_share_in_per_cent(share: float, per_cent: int):
+    shown = Fields(guidance_until=share).shown()
+    assert shown[Fields._fields.index("guidance_until")] == per_cent
+    assert Fields.sent(shown) == Fields(guidance_until=share)
+
+
+def test_the_slider_of_a_share_is_in_per_cent():
+    with gr.Blocks():
+        slider = form.create(MODEL, {}, gr.Textbox()).parts["guidance_until"]
+    assert (slider.minimum, slider.maximum, slider.step, slider.value) == (0, 100, 5, 100)
+    assert slider.label == "Stop guidance at (%)"
 
 
 def test_missing_settings_are_not_shown():
