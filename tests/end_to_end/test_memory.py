@@ -66,7 +66,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
         expect(page.locator("#prompt textarea")).to_have_value("a moon")
         said = page.locator("#linked .warning")
         expect(said).to_contain_text("Style: <img src=x> is unknown")
-        expect(said).to_contain_text("Seed: many is not a usable number")
+        expect(said).to_contain_text("Seed: many is not a valid number")
         expect(said).to_contain_text("Guidance scale: 99.0 isn’t possible here, using 20.")
         open_advanced(page)
         expect(page.locator("#steps input[type=number]")).to_have_value("7")
