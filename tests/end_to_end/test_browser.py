@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
     with opened(browser, address, locale=language) as page:
         sent: list[str] = []
         page.on("request", lambda each: sent.append(each.url) if "upload" in each.url else None)
-        page.locator("#restore .label-wrap").click()
+        page.locator("#chip-picture").click()
         place = page.locator("#restore-picture input[type=file]")
         for name, size, said in (("made.png", 17_000_000, large), ("made.txt", 9, unreadable)):
             (tmp_path / name).write_bytes(bytes(size))
@@ -360,7 +360,7 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         )
         expect(page.locator("#generate")).to_be_visible()
         expect(page.locator("#history summary")).to_have_text("Verlauf")
-        page.get_by_role("button", name="Erweitert").click()
+        page.get_by_role("button", name="Stil", exact=True).click()
         page.get_by_role("radio", name="Umrissen").check()
         page.keyboard.press("ControlOrMeta+Enter")
         page.locator("#history summary").click()

@@ -20,7 +20,7 @@ LIMITS = (
 LICENCE = "Lizenz des Modells"
 OWN_LICENCE = "Die Lizenz steht auf der Seite des Modells."
 
-PROMPT_LABEL = "Was möchtest du sehen? (auf Englisch)"
+PROMPT_LABEL = "Was möchtest du sehen? (Englisch)"
 GENERATE = "Generieren"
 STOP = "Stoppen"
 EXAMPLES = "Beispiele"
@@ -42,7 +42,7 @@ CONTROLS = {
 
 EXPERT = "Für Experten"
 PICTURE = "Bild"
-RANDOM_SEED = "Zufälliger Seed"
+RANDOM_SEED = "Zufalls-Seed"
 ADVANCED = "Erweitert"
 STYLES = {
     "(none)": "(ohne)",
