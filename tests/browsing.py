@@ -162,8 +162,8 @@ def await_answer(page: Page) -> None:
 
     The prompt is another one afterwards.
     """
-    page.locator("#prompt textarea").fill("a star")
-    expect(page.locator("#length")).to_have_text("4 of 77 tokens")
+    page.locator("#prompt textarea").fill("red " * 58)
+    expect(page.locator("#length")).to_have_text("60 of 77 tokens")
     settle(page)
 
 
