@@ -91,8 +91,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("#history li").first).to_be_visible()
     yield "history"
     page.locator("#history summary").click()
-    page.locator("#gallery .thumbnail-lg").first.click()
-    expect(page.locator("#picked-settings dd").first).to_be_visible()
+    open_picture(page)
     yield "picture"
 
 
@@ -102,6 +101,16 @@ def _wait_for_pictures(page: Page) -> None:
     page.wait_for_function(
         "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
     )
+
+
+def open_picture(page: Page, index: int = 0) -> None:
+    """Open a picture, and unfold its settings."""
+    page.locator("#gallery .thumbnail-lg").nth(index).click()
+    folded = page.locator("#picked details:not([open]) summary")
+    expect(page.locator("#picked summary")).to_be_visible()
+    if folded.count():
+        folded.click()
+    expect(page.locator("#picked-settings dd").first).to_be_visible()
 
 
 def open_advanced(page: Page) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from serving.generator import Model
+from serving.generator import Generator, Model
 from ui import i18n, restore
 from ui.events import AT_ONCE
 from ui.form import Form, size_name
@@ -68,12 +68,13 @@ def _panel(name: str) -> gr.Column:
     return gr.Column(elem_id=f"panel-{name}", elem_classes="chip-panel")
 
 
-def connect(chips: Chips, form: Form, model: Model) -> None:
+def connect(chips: Chips, form: Form, generator: Generator) -> None:
     """Show each choice on its chip, and the button beside the seed while the seed is fixed."""
 
     def show(
         style: object, size: object, images: object, seed: object, randomise: object
     ) -> tuple[Any, ...]:
+        model = generator.model
         known = {size_name(each): i18n.size(each) for each in model.sizes}
         texts = (
             i18n.SETTINGS["style"].label if style == NONE else i18n.STYLES.get(str(style)),

@@ -20,7 +20,7 @@ from serving.generator import MAX_CHARACTERS, Generator, Model, Request, Request
 from serving.messages import Code, Message, Param
 from ui import i18n, settings
 from ui.events import AT_ONCE
-from ui.styles import NONE, Style
+from ui.styles import NONE, Style, Typed
 
 T = TypeVar("T")
 Method: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
@@ -366,14 +366,22 @@ def for_programs(
 # --- from a picture's settings to values ---
 
 
-def as_fields(found: Settings, model: Model) -> tuple[Fields, list[str]]:
-    """Return values for the page's fields, and notes on what differs when they are used here."""
+def as_fields(
+    found: Settings, model: Model, typed: Typed | None = None
+) -> tuple[Fields, list[str]]:
+    """Return values for the page's fields, and notes on what differs when they are used here.
+
+    The prompts and the style are those that were `typed`, if that is known.
+    """
     notes: list[str] = []
+    if typed is not None:
+        found = settings.as_typed(found, typed)
     numbers = {setting.link: _within(setting, found, model, notes) for setting in ON_PAGE}
     notes += _differences(found, model)
     fields = Fields(
         prompt=found.prompt[:MAX_CHARACTERS],
         negative_prompt=found.negative_prompt[:MAX_CHARACTERS],
+        style=typed.style if typed else NONE,
         randomise=found.seed is None,
         size=_size_of(found, model),
         **numbers,

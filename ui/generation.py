@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 import gradio as gr
 from gradio.data_classes import FileData
 
-from pipeline.images.metadata import Settings
 from pipeline.request import add_variation, random_seed
 from serving.generator import (
     MAX_CHARACTERS,
@@ -29,12 +29,13 @@ from serving.generator import (
 )
 from serving.messages import Code, Message
 from serving.requests.eta import TimeLeft
-from ui import form, history, i18n, status
+from ui import form, history, i18n, link, status
 from ui.form import Fields, Visitor
 from ui.model_kind import Kind
-from ui.pictures import files
+from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
-from ui.styles import styles_for
+from ui.pictures.saved import Picture, Unfinished
+from ui.styles import Style, styles_for
 
 # Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
 BAR_SECONDS = 0.1
@@ -55,7 +56,7 @@ class Update(NamedTuple):
     previews: Any = _LEAVE
     gallery: Any = _LEAVE
     pictures: Any = _LEAVE  # the `ui.pictures.saved.Picture`s in the gallery
-    panel: Any = _LEAVE
+    texts: Any = _LEAVE  # of these pictures, for the panel
     seed: Any = _LEAVE
     request_id: Any = _LEAVE
     history: Any = _LEAVE
@@ -104,18 +105,11 @@ class Drawing:
             yield _running(
                 status.busy(i18n.starting()),
                 gallery=gr.Gallery(selected_index=None),
-                panel=gr.Column(visible=False),
                 seed=request.seed,
                 request_id=request.id,
                 history=entry,
             )
-            following = self._follow(
-                request.id,
-                files,
-                caption="" if fields.several else fields.prompt.strip(),
-                began=began,
-                entry=entry,
-            )
+            following = self._follow(request.id, files, asked, began=began, entry=entry)
             async with aclosing(following) as updates:
                 async for update in updates:
                     yield update
@@ -128,40 +122,86 @@ class Drawing:
     async def variations(
         self,
         sender: gr.Request,
-        chosen: Settings | None,
+        key: str | None,
+        pictures: list[Picture],
         strength: float,
         files: str | None = None,
     ) -> AsyncGenerator[Update]:
-        """Draw variations of the picture with these settings; the page's fields do not change."""
+        """Draw variations of the picture with this key; the page's fields do not change."""
+
+        def varied(picture: Picture) -> Fields:
+            fields, _ = form.as_fields(picture.settings, self._generator.model, picture.typed)
+            earlier = fields.variation_of
+            if fields.variation_strength > 0:
+                earlier = add_variation(earlier, fields.variation_seed, fields.variation_strength)
+            return fields._replace(
+                variation_of=earlier, variation_strength=strength, variation_seed=random_seed()
+            )
+
+        async with aclosing(self._from_picture(sender, key, pictures, files, varied)) as updates:
+            async for update in updates:
+                yield update
+
+    async def finish(
+        self,
+        sender: gr.Request,
+        key: str | None,
+        pictures: list[Picture],
+        files: str | None = None,
+    ) -> AsyncGenerator[Update]:
+        """Draw all pictures of the request again that the unfinished picture belongs to."""
+
+        def whole(picture: Picture) -> Fields | None:
+            return picture.unfinished and picture.unfinished.asked
+
+        async with aclosing(self._from_picture(sender, key, pictures, files, whole)) as updates:
+            async for update in updates:
+                yield update
+
+    async def _from_picture(
+        self,
+        sender: gr.Request,
+        key: str | None,
+        pictures: list[Picture],
+        files: str | None,
+        ask: Callable[[Picture], Fields | None],
+    ) -> AsyncGenerator[Update]:
+        """Draw the pictures that `ask` makes of the picture with this key."""
         yield _UNCHANGED
-        if chosen is None:  # the picture's panel is closed
+        try:
+            picture = pictures[saved_pictures.find(pictures, key)]
+        except RequestError as error:
+            yield _ended(status.error(i18n.translate(error.message)))
             return
-        fields, _ = form.as_fields(chosen, self._generator.model)
-        earlier = fields.variation_of
-        if fields.variation_strength > 0:
-            earlier = add_variation(earlier, fields.variation_seed, fields.variation_strength)
-        fields = fields._replace(
-            variation_of=earlier, variation_strength=strength, variation_seed=random_seed()
-        )
+        fields = ask(picture)
+        if fields is None:
+            return
         async with aclosing(self._draw(sender, files, fields)) as updates:
             async for update in updates:
                 yield update
 
     async def again(
-        self, request_id: str | None, files: str | None = None
+        self, request_id: str | None, files: str | None = None, query: str | None = None
     ) -> AsyncGenerator[Update]:
-        """Show a request again that this page followed before, and follow it from now on."""
+        """Show a request again that this page followed before, and follow it from now on.
+
+        The `query` is that of the request's entry in the history.
+        """
         # If a handler yields nothing, Gradio clears all components that it could have updated.
         yield _UNCHANGED
         if not request_id:
             return
         with suppress(RequestError):  # the request is forgotten: no error for the visitor
-            async with aclosing(self._found(request_id, files)) as updates:
+            async with aclosing(self._found(request_id, files, query)) as updates:
                 async for update in updates:
                     yield update
 
     async def resume(
-        self, broken: gr.EventData, request_id: str | None, files: str | None = None
+        self,
+        broken: gr.EventData,
+        request_id: str | None,
+        files: str | None = None,
+        query: str | None = None,
     ) -> AsyncGenerator[Update]:
         """Follow the request again that the page followed when the connection broke.
 
@@ -171,7 +211,7 @@ class Drawing:
         if not request_id and broken._data == {"visitors": False}:
             return
         try:
-            async with aclosing(self._found(request_id or "", files)) as updates:
+            async with aclosing(self._found(request_id or "", files, query)) as updates:
                 async for update in updates:
                     yield update
         except RequestError:
@@ -217,7 +257,7 @@ class Drawing:
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
             saved = await asyncio.to_thread(
-                saved_pictures.save, images, values["prompt"], embed=True
+                saved_pictures.save, images, [self._styles[values["style"]]], embed=True
             )
             paths = [each.path for each in saved]
         except RequestError as error:
@@ -233,7 +273,19 @@ class Drawing:
         del values["randomise"]
         return form.to_request(self._generator.model, self._styles, **values, **others)
 
-    async def _found(self, request_id: str, files: str | None) -> AsyncGenerator[Update]:
+    def _asked(self, query: str | None) -> Fields | None:
+        """Return the values in the query of an entry in the history; None if it has none."""
+        values = dict(parse_qsl((query or "").removeprefix("?")))
+        found = link.from_query(values, self._generator.model, self._styles)
+        try:
+            self._request(found[0], visitor=Visitor("", "")) if found else None
+        except RequestError:  # the browser may have kept anything
+            return None
+        return found[0] if found and not found[0].randomise else None
+
+    async def _found(
+        self, request_id: str, files: str | None, query: str | None
+    ) -> AsyncGenerator[Update]:
         """Yield updates of a request that was sent before.
 
         Raises:
@@ -247,7 +299,7 @@ class Drawing:
                 raise
             yield _ended(status.error(i18n.translate(error.message)))
             return
-        async with aclosing(self._follow(request_id, files)) as updates:
+        async with aclosing(self._follow(request_id, files, self._asked(query))) as updates:
             async for update in updates:
                 yield update._replace(request_id=request_id)
 
@@ -255,8 +307,8 @@ class Drawing:
         self,
         request_id: str,
         files: str | None,
+        asked: Fields | None,
         *,
-        caption: str = "",
         began: float | None = None,
         entry: dict[str, Any] | None = None,
     ) -> AsyncGenerator[Update]:
@@ -265,7 +317,7 @@ class Drawing:
         Args:
             request_id: the request's id.
             files: `saved_pictures.BARE` to leave the settings out of the pictures' files.
-            caption: the caption of all pictures; if empty, each picture's own prompt.
+            asked: the values of the page's fields that ask for it, if they are known.
             began: the `time.monotonic` at which the visitor asked; None to show no duration.
             entry: the request's entry in the history. It is sent again at the end, because Gradio
                 drops a value that is replaced before the browser has rendered it.
@@ -295,19 +347,52 @@ class Drawing:
                     case Done():
                         # A thread, so that a slow disk does not hold up others.
                         embed = files != saved_pictures.BARE
-                        saved = await asyncio.to_thread(saved_pictures.save, images, caption, embed)
+                        styles = self._styles_of(asked)
+                        count = form.ALL if asked is None else asked.images
+                        saved = await asyncio.to_thread(
+                            saved_pictures.save, images, styles, embed, count
+                        )
                         yield _ended(
                             _ending(event, images, began),
-                            gallery=saved_pictures.for_gallery(saved),
-                            pictures=saved,
+                            **self._in_gallery(saved),
                             history=(entry or {})
                             | history.drawn(request_id, [each.path for each in saved]),
                         )
                     case Error(kind, message):
                         calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
                         strip = (status.note if calm else status.error)(i18n.translate(message))
-                        unfinished = await asyncio.to_thread(_unfinished, previews, step)
+                        unfinished = await asyncio.to_thread(
+                            self._unfinished, previews, step, asked
+                        )
                         yield _ended(strip, history=entry or _LEAVE, **unfinished)
+
+    def _styles_of(self, asked: Fields | None) -> list[Style]:
+        """Return the style that was asked for; all styles if that is not known."""
+        return list(self._styles.values()) if asked is None else [self._styles[asked.style]]
+
+    def _in_gallery(self, pictures: list[Picture]) -> dict[str, Any]:
+        """Return the parts of an update that show these pictures in the gallery."""
+        return {
+            "gallery": saved_pictures.for_gallery(pictures),
+            "pictures": pictures,
+            "texts": picture_panel.texts(pictures, self._generator.model),
+        }
+
+    def _unfinished(
+        self, previews: Sequence[bytes], step: Step, asked: Fields | None
+    ) -> dict[str, Any]:
+        """Return the latest previews for the gallery; without any, it keeps the older pictures."""
+        if not previews:
+            return {}
+        paths = saved_pictures.save_previews(previews)
+        if asked is None:  # they cannot be finished
+            caption = i18n.unfinished(step.done, step.total)
+            return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
+        request = self._request(asked, visitor=Visitor("", ""))
+        unfinished = Unfinished(step.done, step.total, asked)
+        return self._in_gallery(
+            saved_pictures.unfinished(paths, request, self._generator.model, unfinished)
+        )
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
         progress = gr.Progress()
@@ -364,12 +449,3 @@ def _ending(done: Done, images: list[Image], began: float | None) -> str:
     if done.truncated:
         ending += status.warning(i18n.END_LEFT_OUT)
     return ending
-
-
-def _unfinished(previews: Sequence[bytes], step: Step) -> dict[str, Any]:
-    """Return the latest previews for the gallery; without any, it keeps the older pictures."""
-    if not previews:
-        return {}
-    paths = files.save({f"unfinished-{i}.jpg": jpeg for i, jpeg in enumerate(previews, start=1)})
-    caption = i18n.unfinished(step.done, step.total)
-    return {"gallery": [(str(path), caption) for path in paths], "pictures": []}

@@ -21,6 +21,15 @@ from ui.styles import NONE, Style
 
 SCRIPT = Path(__file__).parent / "static" / "history.js"
 
+# Adds the link of the newest request's entry, with which the page knows what was asked.
+WITH_LINK = """(id, files) => {
+  let entries = [];
+  try {
+    entries = JSON.parse(localStorage.getItem("sdxl-history"));
+  } catch {}  // nothing was kept, or this browser keeps nothing
+  const entry = Array.isArray(entries) && entries.find((each) => each?.id === id);
+  return [id, files, String(entry?.link ?? "")];
+}"""
 _ANNOUNCE = """(news) => {
   const list = document.querySelector(".gradio-container #history details");
   list?.dispatchEvent(new CustomEvent("news", { bubbles: true, detail: news }));
@@ -66,7 +75,6 @@ def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
 def connect(
     history: gr.HTML,
     gallery: gr.Gallery,
-    panel: gr.Column,
     strip: gr.HTML,
     fields: Sequence[Component],
     again: Callable[..., Any],
@@ -83,25 +91,27 @@ def connect(
         The event that shows the pictures again.
     """
     history.change(None, history, None, js=_ANNOUNCE, **AT_ONCE)
-    request = gr.State("")
+    request, asked = gr.State(""), gr.State("")
 
     def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:
         query, request_id = _chosen(event._data)
         found = link.from_query(dict(parse_qsl(query)), generator.model, styles)
         if found is None:
-            return *((gr.skip(),) * (len(fields) + 3)), ""
+            return *((gr.skip(),) * (len(fields) + 2)), "", ""
         values, notes = found
         goes_on = message.startswith(status.RUNNING)  # the strip then keeps showing the progress
         return (
             *values.shown(),
             gr.Gallery(selected_index=None),
-            gr.Column(visible=False),
             gr.skip() if goes_on else status.taken_over(notes),
             request_id,
+            query,
         )
 
-    chosen = history.select(bring_back, strip, [*fields, gallery, panel, strip, request], **AT_ONCE)
-    return chosen.then(again, [request, files], updated, **IN_THE_STRIP)
+    found = [request, files, asked]
+    shown = [*fields, gallery, strip, request, asked]
+    chosen = history.select(bring_back, strip, shown, **AT_ONCE)
+    return chosen.then(again, found, updated, **IN_THE_STRIP)
 
 
 def _chosen(data: object) -> tuple[str, str]:

@@ -88,8 +88,8 @@ def from_query(
         negative_prompt=given.get("negative_prompt", ""),
         **{setting.name: value(setting) for setting in ON_PAGE},
     )
-    fields, differences = form.as_fields(found, model)
     style = one_of("style", list(styles))
+    fields, differences = form.as_fields(found, model)
     several = one_of("several", ["0", "1"]) == "1"
     own, *_ = known = list(map(form.size_name, model.sizes))
     size = one_of("size", known)

@@ -22,7 +22,11 @@ from ui.page import build_page
 from ui.pictures import downloads, files
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = Path(__file__).parent / "gradio_compat" / "repairs.js", STATIC / "page.js"
+SCRIPTS = (
+    Path(__file__).parent / "gradio_compat" / "repairs.js",
+    STATIC / "pictures.js",
+    STATIC / "page.js",
+)
 HEAD = STATIC / "head.html"
 ICON = STATIC / "icon.svg"
 

@@ -33,7 +33,11 @@ def connect(
     resume: Callable[..., Any],
     inputs: Sequence[Component],
     shown: Sequence[Component],
+    js: str,
 ) -> Any:
-    """Resume a request whose events broke off; return the event of that."""
+    """Resume a request whose events broke off, with the `inputs` as `js` changes them.
+
+    Return the event of that.
+    """
     # "multiple", because the network may go away again before the last event has ended.
-    return network.select(resume, inputs, shown, trigger_mode="multiple", **IN_THE_STRIP)
+    return network.select(resume, inputs, shown, js=js, trigger_mode="multiple", **IN_THE_STRIP)

@@ -66,6 +66,7 @@ class Parts:
     history: gr.HTML
     embedding: Embedding
     request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
+    asked: gr.Textbox  # never in view; `history.WITH_LINK` fills it with that request's link
 
     @property
     def updated(self) -> list[Component]:
@@ -75,7 +76,7 @@ class Parts:
             previews=self.previews,
             gallery=self.gallery,
             pictures=self.pictures,
-            panel=self.panel.column,
+            texts=self.panel.texts,
             seed=self.form.parts["seed"],
             request_id=self.request,
             history=self.history,
@@ -156,6 +157,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                     buttons=["download", "download_all", "fullscreen"],
                     elem_id="gallery",
                 )
+                gr.HTML(picture_panel.arrows(), elem_id="walk", padding=False)
             panel = picture_panel.layout()
             requests = history.layout()
     gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
@@ -179,6 +181,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         embedding=Embedding(embed, embedding.kept()),
         # The secret is a constant, so that a page opened after a restart can read the kept value.
         request=gr.BrowserState(storage_key=STORAGE_KEY, secret=STORAGE_KEY),
+        asked=gr.Textbox(visible=False),
     )
 
 
@@ -199,7 +202,9 @@ def _advanced(fields: Form) -> gr.Checkbox:
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
     kind = kind_of(generator.model)
     # Events that only the browser handles come first, because Gradio runs events in this order.
-    embedding.connect(page, parts.embedding, parts.gallery, parts.pictures, parts.panel.column)
+    embedding.connect(
+        page, parts.embedding, parts.gallery, parts.pictures, parts.panel.texts, generator
+    )
     gr.on(
         [parts.prompt.submit, parts.generate.click],
         None,
@@ -235,7 +240,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         **AT_ONCE,
     )
     parts.surprise.click(lambda: surprise(kind, Random()), None, parts.prompt, **AT_ONCE)
-    restore.connect(parts.restorer, parts.form.inputs, parts.strip, generator)
+    restore.connect(parts.restorer, parts.form.inputs, parts.strip, generator, styles_for(kind))
     new_seed = picture_panel.connect(
         parts.panel,
         parts.gallery,
@@ -253,15 +258,22 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     varied = parts.panel.variations.click(
         drawing.variations,
-        [parts.panel.picture, parts.panel.strength, parts.embedding.kept],
+        [parts.panel.key, parts.pictures, parts.panel.strength, parts.embedding.kept],
         parts.updated,
+        js=picture_panel.WITH_KEY,
+        **IN_THE_STRIP,
+    )
+    finished = parts.panel.finish.click(
+        drawing.finish,
+        [parts.panel.key, parts.pictures, parts.embedding.kept],
+        parts.updated,
+        js=picture_panel.WITH_KEY,
         **IN_THE_STRIP,
     )
     link.connect(page, parts.linked, parts.form.inputs, generator, styles_for(kind))
     brought_back = history.connect(
         parts.history,
         parts.gallery,
-        parts.panel.column,
         parts.strip,
         parts.form.inputs,
         drawing.again,
@@ -271,11 +283,13 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         styles_for(kind),
     )
     form.connect(page, parts.form, parts.chips.buttons["size"], generator)
-    chips.connect(parts.chips, parts.form, generator.model)
-    newest = [parts.request, parts.embedding.kept]
-    found = page.load(drawing.again, newest, parts.updated, **IN_THE_STRIP)
-    resumed = network.connect(parts.network, drawing.resume, newest, parts.updated)
-    for drawn in (sent, sent_anew, varied, brought_back, found, resumed):
+    chips.connect(parts.chips, parts.form, generator)
+    newest = [parts.request, parts.embedding.kept, parts.asked]
+    found = page.load(drawing.again, newest, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP)
+    resumed = network.connect(
+        parts.network, drawing.resume, newest, parts.updated, history.WITH_LINK
+    )
+    for drawn in (sent, sent_anew, varied, finished, brought_back, found, resumed):
         # Gradio ignores a press of Generate until the previous run has ended: show it only then.
         buttons = [parts.generate, parts.stop]
         drawn.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)

@@ -1,6 +1,6 @@
 """Settings read back from a picture, or from its text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from ui import i18n, settings, status
 from ui.events import AT_ONCE
 from ui.gradio_compat.context import upload_folder
 from ui.pictures.picture_panel import apply
+from ui.styles import Style, typed
 
 # Largest file: the limit of an upload, less the form that is sent around the file.
 MOST_BYTES = MAX_UPLOAD_BYTES - 2**10
@@ -124,25 +125,38 @@ def layout() -> Restorer:
 
 
 def connect(
-    restorer: Restorer, fields: Sequence[Component], strip: gr.HTML, generator: Generator
+    restorer: Restorer,
+    fields: Sequence[Component],
+    strip: gr.HTML,
+    generator: Generator,
+    styles: Mapping[str, Style],
 ) -> None:
     """Show settings as soon as they are found, and put them into the page's fields on request."""
+
+    async def of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
+        return await _of_picture(dropped, styles)
+
+    def of_text(text: str | None) -> tuple[Any, ...]:
+        return _of_text(text, styles)
+
     shows = [restorer.found, restorer.use, restorer.settings]
     # No preprocessing: Gradio would create an empty file beside the upload, and leave it there.
     restorer.file.upload(
-        _of_picture, restorer.file, [restorer.file, *shows], preprocess=False, **AT_ONCE
+        of_picture, restorer.file, [restorer.file, *shows], preprocess=False, **AT_ONCE
     )
     restorer.found.select(_refused, None, shows, **AT_ONCE)
-    restorer.text.change(_of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
+    restorer.text.change(of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
     restorer.use.click(
-        lambda chosen: apply(chosen, generator.model),
+        lambda chosen: apply(chosen, generator.model, styles),
         restorer.settings,
         [*fields, strip],
         **AT_ONCE,
     )
 
 
-async def _of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
+async def _of_picture(
+    dropped: dict[str, Any] | None, styles: Mapping[str, Style]
+) -> tuple[Any, ...]:
     """Read a picture in a thread, and empty the field so that the next one can be dropped there.
 
     `dropped` is Gradio's `FileData` as JSON.
@@ -152,7 +166,9 @@ async def _of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
     if limiter is None:
         limiter = CapacityLimiter(MOST_READ)
         _reading.set(limiter)
-    shown = await anyio.to_thread.run_sync(_shown, lambda: from_picture(path), limiter=limiter)
+    shown = await anyio.to_thread.run_sync(
+        _shown, lambda: from_picture(path), styles, limiter=limiter
+    )
     return None, *shown
 
 
@@ -162,18 +178,21 @@ def _refused(event: gr.EventData) -> tuple[Any, ...]:
     return _not_found(i18n.TOO_LARGE_A_PICTURE if large else i18n.UNREADABLE_PICTURE)
 
 
-def _of_text(text: str | None) -> tuple[Any, ...]:
+def _of_text(text: str | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
     if not (text or "").strip():
         return status.EMPTY, gr.Button(visible=False), None
-    return _shown(lambda: from_text(text or ""))
+    return _shown(lambda: from_text(text or ""), styles)
 
 
-def _shown(find: Callable[[], Settings]) -> tuple[str, Any, Settings | None]:
+def _shown(
+    find: Callable[[], Settings], styles: Mapping[str, Style]
+) -> tuple[str, Any, Settings | None]:
     try:
         found = find()
     except RestoreError as error:
         return _not_found(str(error))
-    shown = settings.as_html(found)
+    own = typed(styles.values(), found.prompt, found.negative_prompt)
+    shown = settings.as_html(found, own)
     if settings.is_shortened(found):
         shown += status.warning(i18n.shortened(MAX_CHARACTERS))
     return shown, gr.Button(i18n.USE_SETTINGS, visible=True), found

@@ -6,14 +6,29 @@ from typing import Any
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS
-from serving.generator import MAX_CHARACTERS, Image
+from pipeline.request import SETTINGS, VALUES, effective
+from serving.generator import MAX_CHARACTERS, Image, Model, Request
 from ui import i18n
+from ui.styles import NONE, Typed
 
 
 def of_image(image: Image) -> Settings:
     """Return the settings that came with a picture."""
     return Settings(**image.settings)
+
+
+def of_request(request: Request, index: int, model: Model) -> Settings:
+    """Return the settings of a request's picture that is not finished."""
+    values = request.of_picture(index)
+    width, height = request.size or model.sizes[0]
+    return Settings(
+        prompt=values["prompt"],
+        negative_prompt=values["negative_prompt"] or "",
+        **effective({each.name: values[each.name] for each in VALUES}),
+        width=width,
+        height=height,
+        model=model.name,
+    )
 
 
 def bounded(settings: Settings) -> Settings:
@@ -26,6 +41,11 @@ def bounded(settings: Settings) -> Settings:
     return replace(settings, **{name: _cut(value) for name, value in texts.items()})
 
 
+def as_typed(settings: Settings, typed: Typed) -> Settings:
+    """Return the settings without the words of the style in the prompts."""
+    return replace(settings, prompt=typed.prompt, negative_prompt=typed.negative)
+
+
 def _cut(text: str) -> str:
     return text[: MAX_CHARACTERS + 1].encode("utf-8", "replace").decode()
 
@@ -35,9 +55,11 @@ def is_shortened(settings: Settings) -> bool:
     return max(len(settings.prompt), len(settings.negative_prompt)) > MAX_CHARACTERS
 
 
-def described(settings: Settings) -> list[tuple[str, str]]:
+def described(settings: Settings, style: str = NONE) -> list[tuple[str, str]]:
     """Return the names and values of a picture's settings, without those that have no value."""
     values = asdict(settings)
+    if style != NONE:
+        values["style"] = i18n.STYLES[style]
     if settings.width is not None and settings.height is not None:
         values["size"] = i18n.size((settings.width, settings.height))
     found = ((name, words.label, values.get(name)) for name, words in i18n.SETTINGS.items())
@@ -52,19 +74,23 @@ def _written(name: str, value: Any) -> str:
     return i18n.written(value)
 
 
-def as_html(settings: Settings, link: str | None = None) -> str:
-    """Return HTML with a picture's settings, escaped, and with buttons that copy them.
+def as_html(settings: Settings, typed: Typed | None = None) -> str:
+    """Return HTML with a picture's settings, escaped, and with a button that copies them.
 
-    `link` is the query of a link, to which the browser adds the page's address.
+    The prompts are shown as they were `typed`, if that is known, and copied as the model read them.
     """
-    settings = bounded(settings)
+    shown = bounded(as_typed(settings, typed) if typed else settings)
     rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in described(settings)
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        for name, value in described(shown, typed.style if typed else NONE)
     )
-    buttons = _copies("copy", metadata.to_text(settings), i18n.COPY_SETTINGS)
-    if link is not None:
-        buttons += _copies("link", link, i18n.COPY_LINK)
-    return f"<dl>{rows}</dl>{buttons}"
+    text = metadata.to_text(bounded(settings))
+    return f"<dl>{rows}</dl>{_copies('copy', text, i18n.COPY_SETTINGS)}"
+
+
+def link_button(query: str) -> str:
+    """Return a button that copies a link, made of the page's address and this query."""
+    return _copies("link", query, i18n.COPY_LINK)
 
 
 def _copies(what: str, content: str, label: str) -> str:

@@ -4,11 +4,21 @@ The prompt comes first wherever the model reads it equally well there: a text th
 the model then loses words of the style before words of the prompt.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ui.model_kind import Kind
 
 NONE = "(none)"
+
+
+class Typed(NamedTuple):
+    """A visitor's own words, and the name of the style whose words are put around them."""
+
+    prompt: str
+    negative: str = ""
+    style: str = NONE
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,14 @@ class Style:
         """Return the prompt and the negative prompt for the model."""
         parts = (negative.strip(), self.negative)
         return self.prompt.replace("{prompt}", prompt), ", ".join(filter(None, parts))
+
+    def remove(self, prompt: str, negative: str) -> tuple[str, str] | None:
+        """Return the prompts that `apply` made these of; None if they lack the style's words."""
+        before, after = self.prompt.split("{prompt}")
+        words = prompt.removeprefix(before).removesuffix(after)
+        added = f", {self.negative}" if self.negative else ""
+        own = f", {negative}".removesuffix(added).removeprefix(", ")
+        return (words, own) if self.apply(words, own) == (prompt, negative) else None
 
 
 _PLAIN = Style(NONE, "{prompt}")
@@ -100,3 +118,13 @@ _MINIATURE = (
 def styles_for(kind: Kind) -> dict[str, Style]:
     """Return the styles for a model of this kind, by name; the one without words is first."""
     return {style.name: style for style in (_MINIATURE if kind is Kind.MINIATURE else _SDXL)}
+
+
+def typed(styles: Iterable[Style], prompt: str, negative: str) -> Typed:
+    """Return the words that were typed for these prompts, and the style around them.
+
+    If the prompts have the words of several styles, the style with most words is returned.
+    """
+    longest = sorted(styles, key=lambda each: -len(each.prompt + each.negative))
+    found = ((each.remove(prompt, negative), each.name) for each in longest)
+    return next((Typed(*own, name) for own, name in found if own), Typed(prompt, negative))

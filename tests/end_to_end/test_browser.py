@@ -31,7 +31,7 @@ from tests.browsing import (
     wait_for_pictures,
 )
 from tests.web import STEPS, served
-from tools.page_states import PROMPT, open_advanced
+from tools.page_states import PROMPT, open_advanced, open_picture
 from ui import i18n
 
 BLACK = "rgb(0, 0, 0)"
@@ -66,7 +66,7 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
 def test_a_picture_opened_and_its_settings_used(page: Page):
     ask(page, PROMPT)
     wait_for_pictures(page)
-    page.locator("#gallery .thumbnail-lg").first.click()
+    open_picture(page)
     seeds = page.locator("#picked-settings dd").nth(1)
     expect(seeds).to_have_text(re.compile(r"\d+"))
     first = int(seeds.inner_text())
@@ -97,7 +97,7 @@ def test_copied_settings_restore(page: Page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     ask(page, PROMPT)
     wait_for_pictures(page)
-    page.locator("#gallery .thumbnail-lg").first.click()
+    open_picture(page)
     press_to_copy(page.get_by_role("button", name=i18n.COPY_SETTINGS))
     page.locator("#chip-picture").click()
     page.locator("#restore-text textarea").focus()
@@ -380,7 +380,7 @@ def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: st
         expect(page.locator("#generate")).to_be_visible()
         expect(gallery.get_by_role("button", name="Alle herunterladen")).to_be_visible()
         said = app.aria_snapshot()
-        gallery.locator(".thumbnail-lg").first.click()
+        open_picture(page)
         expect(page.locator("#picked-settings dd").filter(has_text="7,5")).to_be_visible()
         for name in ("Schließen", "Vollbild", "Vorschaubild 4 von 4"):
             expect(gallery.get_by_role("button", name=name)).to_be_visible()
@@ -698,7 +698,7 @@ def test_the_other_sites_page_stays_its_own(
         width = "image => image.decode().then(() => image.naturalWidth)"
         assert drawn.locator("img").evaluate(width) == 4 * 96
         component.locator("#gallery .thumbnail-lg").first.click()
-        expect(component.locator("#picked-settings dd").first).to_be_visible()
+        expect(component.locator("#picked .downloads")).to_be_visible()
         note.press("Escape")
         expect(note).to_have_value("")
         expect(component.locator("#gallery .preview")).to_be_visible()

@@ -12,7 +12,7 @@ from tests import compiling
 from tests.browsing import ask, opened, wait_for_pictures
 from tests.checkpoints import SMALLEST
 from tests.web import served
-from tools.page_states import launched
+from tools.page_states import launched, open_picture
 from ui import i18n
 
 WIDE = (24, 16)
@@ -54,7 +54,7 @@ def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
     expect(chip).to_have_text(i18n.size(WIDE))
     ask(page, "a star")
     wait_for_pictures(page)
-    page.locator("#gallery .thumbnail-lg").first.click()
+    open_picture(page)
     expect(page.locator("#picked-settings")).to_contain_text(i18n.size(WIDE))
 
 
@@ -74,7 +74,7 @@ def test_variations_of_the_open_picture(page: Page):
     assert shown(page, i18n.SETTINGS["seed"].label) == seed
     assert shown(page, i18n.SETTINGS["variation_strength"].label) == "0.5"
     variation = shown(page, i18n.SETTINGS["variation_seed"].label)
-    expect(page.locator("#variations")).to_be_hidden()
+    expect(page.locator("#variations")).to_be_visible()
     page.get_by_role("button", name=i18n.USE_SETTINGS).click()
     expect(page.locator("#variation-seed input")).to_have_value(variation)
     expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")

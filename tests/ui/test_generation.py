@@ -45,7 +45,8 @@ from ui.generation import Drawing, Update
 from ui.model_kind import Kind, kind_of
 from ui.page import build_page
 from ui.pictures import embedding, files
-from ui.styles import NONE, styles_for
+from ui.pictures.saved import Picture
+from ui.styles import NONE, Typed, styles_for, typed
 
 BLANK = "Enter a prompt first."
 BROKEN = "Something went wrong. Try again."
@@ -263,6 +264,17 @@ def test_ten_styles_and_none(kind: Kind):
     assert styles[NONE].apply("a {star}", " dull ") == ("a {star}", "dull")
 
 
+@pytest.mark.parametrize("negative", ["", "dull"])
+@pytest.mark.parametrize("kind", Kind)
+def test_the_words_of_a_style_are_recognised(kind: Kind, negative: str):
+    styles = styles_for(kind)
+    for style in styles.values():
+        prompts = style.apply("a {prompt} star", negative)
+        assert typed(styles.values(), *prompts) == Typed("a {prompt} star", negative, style.name)
+    photo = "a star, candid photograph, natural light, 50mm lens, fine detail, true colours"
+    assert typed(styles.values(), photo, "other words") == Typed(photo, "other words", NONE)
+
+
 @pytest.mark.parametrize("kind", Kind)
 def test_styles_keep_the_visitors_words(kind: Kind):
     for style in styles_for(kind).values():
@@ -303,7 +315,7 @@ def test_changing_the_choice_of_settings_inside_writes_nothing_without_pictures(
 ):
     saved: list[object] = []
     monkeypatch.setattr(files, "save", lambda named: saved.append(named) or [])
-    assert set(map(str, embedding._follow(False, []))) == {str(gr.skip())}
+    assert set(map(str, embedding._follow(False, [], MODEL))) == {str(gr.skip())}
     assert saved == []
 
 
@@ -432,7 +444,61 @@ def test_previews_stay_in_the_gallery_after_a_stop():
     assert update.previews == status.EMPTY
     assert [Path(path).read_bytes() for path, _ in update.gallery] == [b"look 0", b"look 1"]
     assert {caption for _, caption in update.gallery} == {"Unfinished: step 3 of 3"}
-    assert update.pictures == []
+    pictures = update.pictures
+    assert [each.settings.seed for each in pictures] == [7, 8]
+    assert {each.typed.prompt for each in pictures} == {"a red star"}
+
+
+def test_a_stopped_request_is_finished_with_its_own_settings():
+    stopped = Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
+    changes = {"style": "Night", "negative_prompt": "dull", "guidance_scale": 4.5}
+    update = shown(StandIn(error=stopped), steps=3, randomise=True, **changes)[-1]
+    stand_in = StandIn()
+
+    async def finished(key: str) -> list[Update]:
+        drawn = Drawing(stand_in, Kind.MINIATURE).finish(SENDER, key, update.pictures)
+        return [update async for update in drawn]
+
+    last = asyncio.run(finished(update.pictures[1].key))[-1]
+    (asked,) = stand_in.asked
+    assert asked.prompt == "a glossy picture of a red star on a black background"
+    assert (asked.negative_prompt, asked.guidance_scale) == ("dull", 4.5)
+    assert asked.num_inference_steps == 3
+    assert asked.seed == update.pictures[0].settings.seed
+    assert [each.unfinished for each in last.pictures] == [None] * 4
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_stopped_request_can_be_finished_after_a_reload(known: bool):
+    stand_in = StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED)))
+    first = shown(stand_in, style="Night", steps=3)[0]
+
+    async def again(query: str) -> Update:
+        drawn = Drawing(stand_in, Kind.MINIATURE).again(first.request_id, None, query)
+        return [update async for update in drawn][-1]
+
+    last = asyncio.run(again(first.history["link"] if known else "?prompt=&steps=x"))
+    assert {caption for _, caption in last.gallery} == {"Unfinished: step 3 of 3"}
+    unfinished = [each.unfinished for each in last.pictures]
+    assert [each.asked.style for each in unfinished] == (["Night", "Night"] if known else [])
+
+
+@pytest.mark.parametrize("style", ["Glossy", "Night", NONE])
+def test_pictures_have_the_words_that_were_typed(style: str):
+    # With "Glossy" the model reads the same as for "a red star" with "Night".
+    prompt = "a red star on a black background"
+    stand_in = StandIn()
+    updates = shown(stand_in, prompt=prompt, style=style)
+    assert [each.typed for each in updates[-1].pictures] == [Typed(prompt, "", style)] * 4
+    assert updates[-1].gallery[0][1] == f"Seed 7: {prompt}"
+
+    async def again() -> Update:
+        drawn = Drawing(stand_in, Kind.MINIATURE).again(
+            updates[0].request_id, None, updates[0].history["link"]
+        )
+        return [update async for update in drawn][-1]
+
+    assert asyncio.run(again()).pictures[0].typed == Typed(prompt, "", style)
 
 
 def test_a_stop_before_the_first_preview_leaves_the_older_pictures(
@@ -692,24 +758,28 @@ def test_variations_of_a_picture():
         model="org/model",
     )
 
-    async def collect(chosen: Settings | None) -> list[Update]:
-        drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, chosen, 0.3)
+    picture = Picture(Path("folder/a-star-7.png"), Typed("a star", "dull"), made)
+
+    varied = replace(made, variation_of="1:0.5", variation_seed=2, variation_strength=0.25)
+    again = replace(picture, path=Path("folder/again.png"), settings=varied)
+
+    async def collect(key: str) -> list[Update]:
+        drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, key, [picture, again], 0.3)
         return [update async for update in drawn]
 
-    assert len(asyncio.run(collect(None))) == 1
+    assert "no longer kept" in asyncio.run(collect("other/a-star-7.png"))[-1].strip
     assert stand_in.asked == []
-    asyncio.run(collect(made))
-    asyncio.run(collect(made))
+    asyncio.run(collect(picture.key))
+    asyncio.run(collect(picture.key))
     one, other = stand_in.asked
     assert (one.prompt, one.negative_prompt, one.seed) == ("a star", "dull", 7)
     assert (one.num_inference_steps, one.variation_strength) == (10, 0.3)
     assert one.variation_seed != other.variation_seed
 
-    varied = replace(made, variation_of="1:0.5", variation_seed=2, variation_strength=0.25)
-    asyncio.run(collect(varied))
-    again = stand_in.asked[-1]
-    assert (again.seed, again.variation_of) == (7, "1:0.5,2:0.25")
-    assert again.variation_strength == 0.3
+    asyncio.run(collect(again.key))
+    third = stand_in.asked[-1]
+    assert (third.seed, third.variation_of) == (7, "1:0.5,2:0.25")
+    assert third.variation_strength == 0.3
 
 
 def test_variations_are_told_apart():

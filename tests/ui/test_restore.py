@@ -21,8 +21,10 @@ from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
 from tests.ui.test_generation import MODEL, StandIn
 from ui import form, i18n, restore
+from ui.model_kind import Kind
 from ui.mount import mount
 from ui.restore import RestoreError
+from ui.styles import styles_for
 
 MADE_HERE = Settings(
     "a star",
@@ -35,6 +37,8 @@ MADE_HERE = Settings(
     model="org/model",
     sampler="Euler",
 )
+
+STYLES = styles_for(Kind.SDXL)
 
 
 @pytest.fixture
@@ -126,12 +130,12 @@ def test_texts_without_settings(text: str):
 
 
 def test_settings_found_are_shown_and_nothing_else_happens():
-    shown, button, chosen = restore._of_text("<b>\nSteps: 20, CFG scale: 7, Seed: 42")
+    shown, button, chosen = restore._of_text("<b>\nSteps: 20, CFG scale: 7, Seed: 42", STYLES)
     assert "&lt;b&gt;" in shown
     assert button.visible
     assert chosen is not None
     for nothing in ("", " ", None, "hello"):
-        said, button, chosen = restore._of_text(nothing)
+        said, button, chosen = restore._of_text(nothing, STYLES)
         assert not button.visible
         assert chosen is None
         assert ("No settings" in said) == bool(nothing and nothing.strip())
@@ -273,7 +277,7 @@ def test_few_pictures_are_read_at_a_time_and_the_page_stays_responsive(
 
     async def dropped(number: int) -> tuple[Any, ...]:
         path = picture(upload.with_name(f"{number}.png"), None)
-        return await restore._of_picture({"path": str(path)})
+        return await restore._of_picture({"path": str(path)}, STYLES)
 
     monkeypatch.setattr(metadata, "read", read_when_told)
     for _ in range(2):  # with two event loops
@@ -290,7 +294,7 @@ def test_long_texts_are_cut_when_they_are_read(upload: Path, field: str):
         fields, notes = form.as_fields(found, MODEL)
         assert max(len(fields.prompt), len(fields.negative_prompt)) <= MAX_CHARACTERS
         assert (i18n.shortened(MAX_CHARACTERS) in notes) == (field != "model")
-    shown, _, chosen = restore._of_text(text)
+    shown, _, chosen = restore._of_text(text, STYLES)
     assert chosen == found
     assert len(shown) < 3 * MAX_CHARACTERS
     assert (i18n.shortened(MAX_CHARACTERS) in shown) == (field != "model")

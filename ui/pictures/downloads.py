@@ -29,13 +29,13 @@ _NAME = re.compile(r"([a-z0-9-]{1,90})\.(png|jpg|webp)")
 
 
 def links(picture: Path) -> str:
-    """Return HTML with links to a picture, one for each kind of file."""
+    """Return HTML with links to a picture: one to download it, and one for each other format."""
     address = f"pictures/{picture.parent.name}/{picture.stem}"
-    kinds = " ".join(
-        f'<a href="{address}.{suffix}" download>{escape(i18n.KINDS[suffix])}</a>'
-        for suffix in KINDS
+    names = i18n.KINDS | {"png": i18n.SAVE}
+    kinds = (
+        f'<a href="{address}.{suffix}" download>{escape(names[suffix])}</a>' for suffix in KINDS
     )
-    return f'<p class="downloads">{escape(i18n.DOWNLOAD)} {kinds}</p>'
+    return f'<span class="downloads">{" ".join(kinds)}</span>'
 
 
 def connect(app: FastAPI) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import gradio as gr
 
-from serving.generator import RequestError
+from serving.generator import Generator, Model, RequestError
 from ui import i18n
 from ui.events import AT_ONCE
-from ui.pictures import saved
+from ui.pictures import picture_panel, saved
 from ui.pictures.saved import Picture
 
 STORAGE_KEY = "sdxl-embed"
@@ -38,24 +38,30 @@ def connect(
     embedding: Embedding,
     gallery: gr.Gallery,
     pictures: gr.State,
-    panel: gr.Column,
+    texts: gr.HTML,
+    generator: Generator,
 ) -> None:
     """Keep the choice in the browser, and apply changes of it to the pictures in the gallery."""
+
+    def follow(embed: bool, pictures: list[Picture]) -> tuple[Any, ...]:
+        return _follow(embed, pictures, generator.model)
+
     show = f"(kept) => kept !== '{saved.BARE}'"
     keep = f"(inside) => inside ? '{saved.WITH_SETTINGS}' : '{saved.BARE}'"
     page.load(None, embedding.kept, embedding.checkbox, js=show, **AT_ONCE)
     embedding.checkbox.input(None, embedding.checkbox, embedding.kept, js=keep, **AT_ONCE)
     embedding.checkbox.input(
-        _follow, [embedding.checkbox, pictures], [gallery, pictures, panel], **AT_ONCE
+        follow, [embedding.checkbox, pictures], [gallery, pictures, texts], **AT_ONCE
     )
 
 
-def _follow(embed: bool, pictures: list[Picture]) -> tuple[Any, ...]:
+def _follow(embed: bool, pictures: list[Picture], model: Model) -> tuple[Any, ...]:
+    finished = [each for each in pictures if not each.unfinished]  # all, or none
     try:
-        changed = saved.again(pictures, embed) if pictures else []
+        changed = saved.again(finished, embed) if finished else []
     except (OSError, RequestError):  # files are gone, or there is no room for more
         changed = []
     if not changed:
         return (gr.skip(),) * 3
     gallery = gr.Gallery(saved.for_gallery(changed), selected_index=None)
-    return gallery, changed, gr.Column(visible=False)
+    return gallery, changed, picture_panel.texts(changed, model)

@@ -1,11 +1,16 @@
-"""The panel under an opened picture: its settings, and buttons that use them."""
+"""The panel under an opened picture: its actions, and its settings.
 
-from collections.abc import Sequence
+The browser gets the texts of all pictures in the gallery at once. `pictures.js` shows those of the
+picture that is open, found by its file, and actions name that file: whatever order answers arrive
+in, the panel belongs to the open picture.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import gradio as gr
-from gradio.blocks import Block
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
@@ -14,52 +19,53 @@ from ui import form, i18n, link, settings, status
 from ui.events import AT_ONCE
 from ui.pictures import downloads, reveal, saved
 from ui.pictures.saved import Picture
+from ui.styles import Style, typed
+
+# The key of the picture that the panel shows, passed as the first input of every action.
+WITH_KEY = """(_, ...others) => [
+  document.querySelector(".gradio-container #picked [data-place]")?.dataset.key ?? "", ...others
+]"""
+_PLACE = '<div data-place role="group"></div>'
 
 
 @dataclass(frozen=True)
 class Panel:
     """The components of the panel under the opened picture."""
 
-    column: gr.Column
-    text: gr.HTML
+    texts: gr.HTML  # of all pictures in the gallery, never in view
+    key: gr.Textbox  # never in view; `WITH_KEY` fills it when an action is sent
     use: gr.Button
     new_seed: gr.Button
-    varying: gr.Row
     variations: gr.Button
     strength: gr.Slider
+    finish: gr.Button
     reveal: gr.Button
-    picture: gr.State  # the `Settings` of the picture
-    index: gr.State  # its place in the gallery
-
-    @property
-    def updated(self) -> list[Block]:
-        """Return the components that change with the opened picture."""
-        return [self.column, self.text, self.varying, self.reveal, self.picture, self.index]
+    blur: gr.Button
 
 
 def layout() -> Panel:
     """Return the panel, which is hidden until a picture is opened."""
-    with gr.Column(visible=False, elem_id="picked") as column:
-        revealing = reveal.layout()
-        text = gr.HTML(elem_id="picked-settings", padding=False)
-        with gr.Row():
-            use = gr.Button(i18n.USE_SETTINGS, size="md")
-            new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
-        with gr.Row(elem_id="varying") as varying:
+    texts = gr.HTML(status.EMPTY, elem_id="picture-texts", padding=False)
+    with gr.Column(elem_id="picked"):
+        with gr.Row(elem_id="actions"):
+            finish = gr.Button(i18n.FINISH, variant="primary", size="md", elem_id="finish")
+            reveal_button = gr.Button(i18n.SHOW_ANYWAY, size="md", elem_id="reveal")
+            blur = gr.Button(i18n.HIDE_AGAIN, size="md", elem_id="blur")
             variations = gr.Button(i18n.VARIATIONS, size="md", elem_id="variations")
-            label = i18n.SETTINGS["variation_strength"].label
-            strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
-    return Panel(
-        column=column,
-        text=text,
-        use=use,
-        new_seed=new_seed,
-        varying=varying,
-        variations=variations,
-        strength=strength,
-        reveal=revealing,
-        picture=gr.State(None),
-        index=gr.State(0),
+            new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
+            use = gr.Button(i18n.USE_SETTINGS, size="md", elem_id="reuse")
+        gr.HTML(_PLACE, elem_id="picked-settings", padding=False)
+        label = i18n.SETTINGS["variation_strength"].label
+        strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
+    key = gr.Textbox(visible=False)
+    return Panel(texts, key, use, new_seed, variations, strength, finish, reveal_button, blur)
+
+
+def arrows() -> str:
+    """Return HTML with buttons that open the picture before and after the open one."""
+    return "".join(
+        f'<button type="button" data-walk="{steps}" aria-label="{escape(name)}"></button>'
+        for steps, name in ((-1, i18n.PREVIOUS), (1, i18n.NEXT))
     )
 
 
@@ -74,67 +80,89 @@ def connect(
 ) -> Any:
     """Connect the panel to the gallery; return the event after which to draw with a new seed."""
 
-    def follow(pictures: list[Picture], event: gr.SelectData) -> tuple[Any, ...]:
-        return _open(pictures, event.index, generator.model)
+    def exchange(key: str | None, pictures: list[Picture], files: str | None) -> tuple[Any, ...]:
+        return _exchange(pictures, key, files, generator.model)
 
-    def exchange(pictures: list[Picture], index: int, files: str | None) -> tuple[Any, ...]:
-        return _exchange(pictures, index, files, generator.model)
+    def use(key: str | None, pictures: list[Picture]) -> tuple[Any, ...]:
+        return _use(pictures, key, generator.model)
 
-    gallery.select(follow, pictures, panel.updated, **AT_ONCE)
-    gallery.preview_close(_close, None, panel.updated, **AT_ONCE)
-    panel.reveal.click(
+    def use_anew(key: str | None, pictures: list[Picture]) -> tuple[Any, ...]:
+        return _use(list(map(_without_seed, pictures)), key, generator.model)
+
+    gr.on(
+        [panel.reveal.click, panel.blur.click],
         exchange,
-        [pictures, panel.index, files],
-        [strip, gallery, pictures, *panel.updated],
+        [panel.key, pictures, files],
+        [strip, gallery, pictures, panel.texts],
+        js=WITH_KEY,
         **AT_ONCE,
     )
-    panel.use.click(
-        lambda chosen: apply(chosen, generator.model),
-        panel.picture,
-        [*fields, strip],
-        **AT_ONCE,
-    )
-    return panel.new_seed.click(
-        lambda chosen: apply(_without_seed(chosen), generator.model),
-        panel.picture,
-        [*fields, strip],
-        **AT_ONCE,
+    of_the_picture = [panel.key, pictures]
+    panel.use.click(use, of_the_picture, [*fields, strip], js=WITH_KEY, **AT_ONCE)
+    return panel.new_seed.click(use_anew, of_the_picture, [*fields, strip], js=WITH_KEY, **AT_ONCE)
+
+
+def texts(pictures: Sequence[Picture], model: Model) -> str:
+    """Return HTML with the kind, the links and the settings of each picture, by its key."""
+    return "".join(_text(each, model) for each in pictures)
+
+
+def _text(picture: Picture, model: Model) -> str:
+    fields, _ = picture.fields(model)
+    note = status.note(i18n.FINISH_INFO) if picture.unfinished else status.EMPTY
+    links = status.EMPTY if picture.unfinished else downloads.links(picture.path)
+    size = picture.settings.width or 1, picture.settings.height or 1
+    return (
+        f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture)}"'
+        f' data-ratio="{size[0] / size[1]:.3f}">{note}'
+        f'<p class="files">{links}{settings.link_button(link.to_query(fields))}</p>'
+        f"<details><summary>{escape(i18n.DETAILS)}</summary>"
+        f"{settings.as_html(picture.settings, picture.typed)}</details></article>"
     )
 
 
-def apply(chosen: Settings | None, model: Model) -> tuple[Any, ...]:
-    """Return new values for the page's fields and its strip."""
+def _kind(picture: Picture) -> str:
+    """Return words that tell the page's style sheet which actions to offer."""
+    kinds = {
+        "unfinished": picture.unfinished is not None,
+        "blurred": picture.other is not None and picture.blurred,
+        "original": picture.other is not None and not picture.blurred,
+    }
+    return " ".join(kind for kind, applies in kinds.items() if applies)
+
+
+def apply(chosen: Settings | None, model: Model, styles: Mapping[str, Style]) -> tuple[Any, ...]:
+    """Return new values for the page's fields and its strip, of settings from elsewhere."""
     if chosen is None:
         return (gr.skip(),) * (len(form.Fields._fields) + 1)
-    values, notes = form.as_fields(chosen, model)
+    own = typed(styles.values(), chosen.prompt, chosen.negative_prompt)
+    values, notes = form.as_fields(chosen, model, own)
     return (*values.shown(), status.taken_over(notes))
 
 
-def _open(pictures: list[Picture], index: int, model: Model) -> tuple[Any, ...]:
-    if not 0 <= index < len(pictures):  # unfinished pictures have no settings
-        return _close()
-    chosen = pictures[index].settings
-    fields, _ = form.as_fields(chosen, model)
-    text = settings.as_html(chosen, link.to_query(fields)) + downloads.links(pictures[index].path)
-    # A variation cannot be varied again: settings can describe only one variation of a seed.
-    varying = gr.Row(visible=chosen.variation_seed is None)
-    return gr.Column(visible=True), text, varying, reveal.offered(pictures[index]), chosen, index
-
-
-def _close() -> tuple[Any, ...]:
-    return gr.Column(visible=False), "", gr.skip(), gr.skip(), None, gr.skip()
+def _use(pictures: Sequence[Picture], key: str | None, model: Model) -> tuple[Any, ...]:
+    try:
+        picture = pictures[saved.find(pictures, key)]
+    except RequestError as error:
+        unchanged = (gr.skip(),) * len(form.Fields._fields)
+        return *unchanged, status.error(i18n.translate(error.message))
+    values, notes = picture.fields(model)
+    return (*values.shown(), status.taken_over(notes))
 
 
 def _exchange(
-    pictures: list[Picture], index: int, files: str | None, model: Model
+    pictures: list[Picture], key: str | None, files: str | None, model: Model
 ) -> tuple[Any, ...]:
     try:
+        index = saved.find(pictures, key)
         pictures = reveal.exchange(pictures, index, files)
     except RequestError as error:
-        return status.error(i18n.translate(error.message)), *(gr.skip(),) * 8
+        return status.error(i18n.translate(error.message)), *(gr.skip(),) * 3
     gallery = gr.Gallery(saved.for_gallery(pictures), selected_index=index)
-    return gr.skip(), gallery, pictures, *_open(pictures, index, model)
+    return gr.skip(), gallery, pictures, texts(pictures, model)
 
 
-def _without_seed(chosen: Settings | None) -> Settings | None:
-    return chosen and replace(chosen, seed=None, variation_seed=None, variation_strength=None)
+def _without_seed(picture: Picture) -> Picture:
+    names = ("seed", "variation_seed", "variation_strength", "variation_of")
+    chosen = replace(picture.settings, **dict.fromkeys(names))
+    return replace(picture, settings=chosen)

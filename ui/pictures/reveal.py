@@ -1,23 +1,9 @@
-"""The button that shows the original of a blurred picture, and hides it again."""
-
-import gradio as gr
+"""The exchange of a blurred picture for its original, and back."""
 
 from serving.generator import ErrorKind, RequestError
 from serving.messages import Code, Message
-from ui import i18n
 from ui.pictures import saved
 from ui.pictures.saved import Picture
-
-
-def layout() -> gr.Button:
-    """Return the button, which is hidden until there is something to reveal."""
-    return gr.Button(i18n.SHOW_ANYWAY, size="md", visible=False, elem_id="reveal")
-
-
-def offered(picture: Picture) -> gr.Button:
-    """Return the button's update for the opened picture."""
-    label = i18n.SHOW_ANYWAY if picture.blurred else i18n.HIDE_AGAIN
-    return gr.Button(label, visible=picture.other is not None)
 
 
 def exchange(pictures: list[Picture], index: int, files: str | None) -> list[Picture]:

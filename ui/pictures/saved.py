@@ -1,36 +1,57 @@
-"""The finished pictures on the page: files, their captions and their settings.
+"""The pictures on the page: files, their captions and their settings.
 
 Whether settings are inside the files is the visitor's choice, and can be changed afterwards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import Image
-from ui import i18n, settings
+from serving.generator import ErrorKind, Image, Model, Request, RequestError
+from serving.messages import Code, Message
+from ui import form, i18n, settings
+from ui.form import Fields
 from ui.pictures import files
+from ui.styles import Style, Typed, typed
 
 # The choice as the browser keeps it: text, because `gr.BrowserState` does not store False.
 WITH_SETTINGS, BARE = "with settings", "bare"
 
 
+class Unfinished(NamedTuple):
+    """How far a picture was drawn, and the values of the page's fields that ask for it."""
+
+    done: int
+    total: int
+    asked: Fields
+
+
 @dataclass(frozen=True)
 class Picture:
-    """A finished picture, in a file that the page serves.
+    """A picture in the gallery, in a file that the page serves.
 
     Attributes:
-        prompt: the prompt in its caption.
+        typed: the visitor's own words, without those of the style, and the style.
         other: the PNG file to show in its place on request: the original if this picture is
             blurred, the blurred version if this is the original; None for all other pictures.
+        unfinished: set if the drawing was stopped; the file is then a preview.
+        images: how many pictures were asked for, as the page's field has it.
     """
 
     path: Path
-    prompt: str
+    typed: Typed
     settings: Settings
     other: bytes | None = None
+    unfinished: Unfinished | None = None
+    images: int = form.ALL
+
+    @property
+    def key(self) -> str:
+        """Return the end of its file's path, which no other picture has."""
+        return f"{self.path.parent.name}/{self.path.name}"
 
     @property
     def blurred(self) -> bool:
@@ -40,32 +61,83 @@ class Picture:
     @property
     def caption(self) -> str:
         """Return the caption, in the visitor's language."""
+        if self.unfinished:
+            return i18n.unfinished(self.unfinished.done, self.unfinished.total)
         seed, variation_seed = self.settings.seed or 0, self.settings.variation_seed
-        return i18n.caption(self.prompt, seed, variation_seed, self.blurred)
+        return i18n.caption(self.typed.prompt, seed, variation_seed, self.blurred)
+
+    def fields(self, model: Model) -> tuple[Fields, list[str]]:
+        """Return values that ask for this picture again, and notes on what differs here."""
+        fields, notes = form.as_fields(self.settings, model, self.typed)
+        return fields._replace(images=self.images), notes
 
 
-def save(images: Sequence[Image], caption: str, embed: bool) -> list[Picture]:
-    """Save pictures as files; if `caption` is empty, each is captioned with its own prompt.
+def find(pictures: Sequence[Picture], key: str | None) -> int:
+    """Return the index of the picture with this key.
+
+    Raises:
+        RequestError: if there is none.
+    """
+    for index, picture in enumerate(pictures):
+        if picture.key == key:
+            return index
+    raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN)
+
+
+def save(
+    images: Sequence[Image], styles: Collection[Style], embed: bool, asked: int = form.ALL
+) -> list[Picture]:
+    """Save pictures as files, with or without their settings inside.
+
+    Their own words are told from those of the style, which is one of `styles`. `asked` is how many
+    pictures were asked for, as the page's field has it.
 
     Raises:
         RequestError: if the files cannot be written.
     """
     found = [settings.of_image(image) for image in images]
-    prompts = [caption or each.prompt for each in found]
+    words = [typed(styles, each.prompt, each.negative_prompt) for each in found]
     named = {
-        files.name(prompt, image.seed, each.variation_seed): (
+        files.name(own.prompt, image.seed, each.variation_seed): (
             image.png if embed else metadata.rewritten(image.png, None)
         )
-        for prompt, image, each in zip(prompts, images, found, strict=True)
+        for own, image, each in zip(words, images, found, strict=True)
     }
     return [
-        Picture(path, prompt, each, image.unblurred)
-        for path, prompt, each, image in zip(files.save(named), prompts, found, images, strict=True)
+        Picture(path, own, each, image.unblurred, images=asked)
+        for path, own, each, image in zip(files.save(named), words, found, images, strict=True)
+    ]
+
+
+def save_previews(jpegs: Sequence[bytes]) -> list[Path]:
+    """Save the latest previews of a request that was stopped.
+
+    Raises:
+        RequestError: if the files cannot be written.
+    """
+    return files.save({f"unfinished-{i}.jpg": jpeg for i, jpeg in enumerate(jpegs, start=1)})
+
+
+def unfinished(
+    paths: Sequence[Path], request: Request, model: Model, unfinished: Unfinished
+) -> list[Picture]:
+    """Return the pictures of a request that was stopped, of which these files are previews."""
+    asked = unfinished.asked
+    lines = form.split(asked.prompt, several=True) if asked.several else [asked.prompt] * len(paths)
+    return [
+        Picture(
+            path,
+            Typed(line, asked.negative_prompt, asked.style),
+            settings.of_request(request, index, model),
+            unfinished=unfinished,
+            images=asked.images,
+        )
+        for index, (path, line) in enumerate(zip(paths, lines, strict=False))
     ]
 
 
 def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:
-    """Save pictures again in new files, with or without their settings inside.
+    """Save finished pictures again in new files, with or without their settings inside.
 
     Raises:
         OSError: if the old files are gone.

@@ -108,7 +108,7 @@
   // Gradio registers a press a moment late, when Stop appears. Until then only the first counts.
   let pressed = -Infinity;
   document.addEventListener("click", (event) => {
-    if (!around(event.target) || !event.target.closest?.("#generate, #new-seed")) return;
+    if (!around(event.target) || !event.target.closest?.("#generate, #new-seed, #finish")) return;
     if (follows(event, pressed)) event.stopPropagation();
     else pressed = event.timeStamp;
   }, true);
@@ -220,14 +220,18 @@
   const heir = (app) => {
     if (focused.closest("#free-seed")) return app.querySelector("#chip-seed");
     if (focused.closest("#generate, #stop")) return app.querySelector("#generate, #stop");
-    const open = focused.closest(".preview, #picked");
+    if (focused.closest("#reveal, #blur")) {
+      return [...app.querySelectorAll("#reveal, #blur")].find(isSeen);
+    }
+    const open = focused.closest(".preview, #picked, #walk");
     return open && app.querySelectorAll("#gallery .thumbnail-lg")[picture];
   };
   const keepFocus = (app) => {
     if (app !== owner) return;
     const opened = [...app.querySelectorAll("#gallery .thumbnail-small")];
     if (opened.length) picture = opened.findIndex((each) => each.matches(".selected"));
-    if (!focused.isConnected && document.activeElement === document.body) heir(app)?.focus();
+    const lost = [focused, document.body].includes(document.activeElement);
+    if (lost && !focused.checkVisibility()) heir(app)?.focus();
   };
 
   const update = (app) => {
@@ -236,7 +240,7 @@
     const draws = Boolean(app.querySelector("#stop"));
     if (draws) pressed = -Infinity;
     // One request at a time, because all show their pictures in the same place.
-    for (const more of app.querySelectorAll("#new-seed, #variations")) more.disabled = draws;
+    for (const more of app.querySelectorAll("#new-seed, #variations, #finish")) more.disabled = draws;
     for (const link of alone ? [] : app.querySelectorAll(".downloads a")) {
       link.href = new URL(link.getAttribute("href"), home(link));
     }

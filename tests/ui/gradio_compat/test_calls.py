@@ -197,13 +197,13 @@ def test_gradio_itself_refuses_such_files(
 def test_an_uploaded_file_is_taken(page: Page):
     path = page.upload()
     file = FILE | {"path": path, "url": f"http://testserver/gradio_api/file={path}", "size": 9}
-    [index] = [i for i, each in page.blocks.fns.items() if each.name == "_of_picture"]
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "of_picture"]
     assert page.join(index, [file]).status_code == 200
 
 
 def test_the_url_of_an_uploaded_file_is_not_passed_on(page: Page, monkeypatch: pytest.MonkeyPatch):
     passed: list[Any] = []
-    [index] = [i for i, each in page.blocks.fns.items() if each.name == "_of_picture"]
+    [index] = [i for i, each in page.blocks.fns.items() if each.name == "of_picture"]
     path = page.upload()
     checked = {"data": [FILE | {"path": path, "url": f"http://evil.test/gradio_api/file={path}"}]}
     monkeypatch.setattr(calls.json, "dumps", lambda value, **_: passed.append(value) or "{}")

@@ -1,5 +1,6 @@
-"""The open picture and its buttons."""
+"""The texts of the panel under an open picture, and the values that its buttons fill in."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from pipeline.images.metadata import Settings
 from serving.generator import Model
 from ui import i18n
 from ui.form import Fields
+from ui.model_kind import Kind
 from ui.pictures import picture_panel
-from ui.pictures.saved import Picture
+from ui.pictures.saved import Picture, Unfinished
+from ui.styles import Typed, styles_for
 
 MODEL = Model(
     "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
 )
+STYLES = styles_for(Kind.MINIATURE)
 SETTINGS = [
     Settings(
         "a star",
@@ -29,53 +33,92 @@ SETTINGS = [
     )
     for seed in (7, 8)
 ]
-PICTURES = [Picture(Path(f"folder/a-star-{s.seed}.png"), "a star", s) for s in SETTINGS]
+PICTURES = [
+    Picture(Path(f"folder/a-star-{s.seed}.png"), Typed("a star"), s, images=2) for s in SETTINGS
+]
+NIGHT = Picture(
+    Path("folder/a-star-7.png"),
+    Typed("a star", "", "Night"),
+    replace(SETTINGS[0], prompt="a glossy picture of a star on a black background"),
+)
 
 
-def opened(index: int, pictures: list[Picture]) -> tuple:
-    return picture_panel._open(pictures, index, MODEL)
+def kinds(**changes: object) -> list[str]:
+    text = picture_panel.texts([replace(PICTURES[0], **changes)], MODEL)
+    return re.findall('data-kind="(.*?)"', text)[0].split()
 
 
-def test_the_open_picture_has_its_own_settings():
-    column, text, varying, reveal, chosen, index = opened(1, PICTURES)
-    assert column.visible
-    assert "<dd>8</dd>" in text
-    assert (chosen, index) == (SETTINGS[1], 1)
-    assert varying.visible
-    assert not reveal.visible
-    assert 'href="pictures/folder/a-star-8.webp" download' in text
-    assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8" in text
+def test_each_picture_has_its_own_texts():
+    first, second = picture_panel.texts(PICTURES, MODEL).split("</article>")[:2]
+    assert 'data-key="folder/a-star-7.png"' in first
+    assert "<dd>7</dd>" in first
+    assert 'data-key="folder/a-star-8.png"' in second
+    assert "<dd>8</dd>" in second
+    assert 'href="pictures/folder/a-star-8.webp" download' in second
+    assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8&amp;images=2" in second
 
 
-def test_a_variation_cannot_be_varied_again():
-    variation = replace(SETTINGS[0], variation_seed=3, variation_strength=0.5)
-    _, _, varying, *_ = opened(0, [replace(PICTURES[0], settings=variation)])
-    assert not varying.visible
+def test_the_texts_are_of_what_was_typed():
+    text = picture_panel.texts([NIGHT], MODEL)
+    assert "<dd>a star</dd>" in text
+    assert f"<dt>{i18n.SETTINGS['style'].label}</dt><dd>{i18n.STYLES['Night']}</dd>" in text
+    assert "?prompt=a%20star&amp;style=Night&amp;" in text
+    assert 'data-copy="a glossy picture of a star on a black background' in text
 
 
-@pytest.mark.parametrize("index", [0, 2, -1])
-def test_a_picture_without_settings_has_no_panel(index: int):
-    column, text, _, _, chosen, _ = opened(index, [] if index == 0 else PICTURES)
-    assert not column.visible
-    assert (text, chosen) == ("", None)
+def test_a_variation_with_a_new_seed_is_no_variation():
+    varied = {"variation_seed": 3, "variation_strength": 0.5, "variation_of": "7:0.25"}
+    variation = replace(PICTURES[0], settings=replace(SETTINGS[0], **varied))
+    *values, _ = picture_panel._use([variation], variation.key, MODEL)
+    assert Fields(*values).variation_of == "7:0.25"
+    *values, _ = picture_panel._use([picture_panel._without_seed(variation)], variation.key, MODEL)
+    fields = Fields.sent(values)
+    assert (fields.randomise, fields.variation_strength, fields.variation_of) == (True, 0, "")
+
+
+def test_an_unfinished_picture_is_no_file_to_keep():
+    unfinished = Unfinished(3, 25, Fields(prompt="a star"))
+    assert kinds(unfinished=unfinished) == ["unfinished"]
+    text = picture_panel.texts([replace(PICTURES[0], unfinished=unfinished)], MODEL)
+    assert "download" not in text
+    assert i18n.FINISH_INFO in text
 
 
 def test_using_settings_shows_a_note():
-    *values, strip = picture_panel.apply(SETTINGS[0], MODEL)
+    *values, strip = picture_panel._use(PICTURES, PICTURES[0].key, MODEL)
     fields = Fields.sent(values)
     assert (fields.randomise, fields.seed, fields.several) == (False, 7, False)
+    assert fields.images == 2
     assert i18n.TAKEN_OVER in strip
     assert "The picture was made with m." in strip
 
 
+def test_using_settings_restores_the_typed_words_and_the_style():
+    *values, _ = picture_panel._use([NIGHT], NIGHT.key, MODEL)
+    fields = Fields.sent(values)
+    assert (fields.prompt, fields.style) == ("a star", "Night")
+
+
+def test_settings_from_elsewhere_have_their_style_recognised():
+    *values, _ = picture_panel.apply(NIGHT.settings, MODEL, STYLES)
+    fields = Fields.sent(values)
+    assert (fields.prompt, fields.style) == ("a star", "Night")
+
+
 def test_a_new_seed_is_random():
-    *values, _ = picture_panel.apply(picture_panel._without_seed(SETTINGS[0]), MODEL)
+    anew = picture_panel._without_seed(PICTURES[0])
+    *values, _ = picture_panel._use([anew], anew.key, MODEL)
     fields = Fields.sent(values)
     assert fields.prompt == "a star"
     assert fields.randomise
 
 
-def test_without_an_open_picture_nothing_changes():
-    assert set(map(str, picture_panel.apply(picture_panel._without_seed(None), MODEL))) == {
-        str(gr.skip())
-    }
+@pytest.mark.parametrize("key", [None, "", "folder/a-star-9.png", "a-star-7.png"])
+def test_a_picture_that_is_gone_changes_no_field(key: str | None):
+    *values, strip = picture_panel._use(PICTURES, key, MODEL)
+    assert set(map(str, values)) == {str(gr.skip())}
+    assert "no longer kept" in strip
+
+
+def test_without_settings_from_elsewhere_nothing_changes():
+    assert set(map(str, picture_panel.apply(None, MODEL, STYLES))) == {str(gr.skip())}

@@ -16,7 +16,7 @@ from tests.ui.test_generation import said_of, to_request
 from tests.web import PROGRAM, served
 from tools.page_states import launched
 from ui import i18n
-from ui.pictures import reveal, saved
+from ui.pictures import picture_panel, reveal, saved
 from ui.pictures.saved import BARE, WITH_SETTINGS, Picture
 
 REMARK = "blurred by the safety checker"
@@ -42,7 +42,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
         Image(0, png("plain", plain), 7, said[0]),
         Image(1, png("blurred", blurred), 8, said[1], unblurred=png("itself", itself)),
     ]
-    return saved.save(images, "a star", embed=True)
+    return saved.save(images, [], embed=True)
 
 
 def colour(path: Path) -> object:
@@ -64,7 +64,7 @@ def test_a_picture_can_be_revealed_and_hidden_again(shown: list[Picture]):
     assert revealed[1].path.parent != shown[1].path.parent
     assert metadata.read(revealed[1].path) == revealed[1].settings
     assert revealed[1].settings.safety_checker is None
-    assert revealed[1].caption == "Seed 8: a star"
+    assert revealed[1].caption == "Seed 8: a red star"
     hidden = reveal.exchange(revealed, 1, WITH_SETTINGS)
     assert colour(hidden[1].path) == COLOURS["blurred"]
     assert metadata.read(hidden[1].path) == hidden[1].settings == shown[1].settings
@@ -89,11 +89,10 @@ def test_a_picture_that_is_gone_is_refused(shown: list[Picture]):
         reveal.exchange(shown, 1, WITH_SETTINGS)
 
 
-def test_the_button_is_shown_for_blurred_pictures_only(shown: list[Picture]):
-    assert not reveal.offered(shown[0]).visible
-    for label in (i18n.SHOW_ANYWAY, i18n.HIDE_AGAIN, i18n.SHOW_ANYWAY):
-        button = reveal.offered(shown[1])
-        assert (button.value, button.visible) == (label, True)
+def test_the_buttons_are_offered_for_blurred_pictures_only(shown: list[Picture]):
+    assert picture_panel._kind(shown[0]) == ""
+    for kind in ("blurred", "original", "blurred"):
+        assert picture_panel._kind(shown[1]) == kind
         shown = reveal.exchange(shown, 1, WITH_SETTINGS)
 
 
@@ -152,10 +151,10 @@ def test_a_visitor_reveals_a_blurred_picture(page: Page):
 def test_an_unblurred_picture_has_no_reveal_button(page: Page):
     thumbnails = page.locator("#gallery .thumbnails button")
     thumbnails.nth(1).click()
-    expect(page.locator("#reveal")).to_have_count(0)
-    expect(page.locator("#picked-settings")).to_be_visible()
+    expect(page.locator("#picked-settings .downloads")).to_be_visible()
+    expect(page.locator("#reveal")).to_be_hidden()
     thumbnails.nth(2).click()
-    expect(page.locator("#reveal")).to_have_text(i18n.SHOW_ANYWAY)
+    expect(page.locator("#reveal")).to_be_visible()
 
 
 def test_after_a_reload_it_can_still_be_revealed(page: Page):
@@ -163,4 +162,5 @@ def test_after_a_reload_it_can_still_be_revealed(page: Page):
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
     page.locator("#gallery .thumbnail-lg").first.click()
     page.locator("#reveal").click()
-    expect(page.locator("#reveal")).to_have_text(i18n.HIDE_AGAIN)
+    expect(page.locator("#reveal")).to_be_hidden()
+    expect(page.locator("#blur")).to_be_visible()

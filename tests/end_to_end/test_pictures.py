@@ -1,0 +1,176 @@
+"""An opened picture: its place in the window, its panel, and what can be done with it."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from serving.messages import Code, Message
+from tests.browsing import DRAWN_WITHIN_MS, ask, opened, settle, wait_for_pictures
+from tests.gated import Gate
+from tools.page_states import open_advanced, open_picture
+from ui import i18n
+
+WORDS, STYLE = "a large star", "Night"
+# The file of the open picture, and the one whose texts are in the panel.
+FILES = """() => [
+  decodeURI(document.querySelector("#gallery .preview .media-button img").src),
+  document.querySelector("#picked [data-place]").dataset.key,
+]"""
+IS_IN_WINDOW = """(part) => {
+  const { top, bottom } = part.getBoundingClientRect();
+  return top >= 0 && bottom <= innerHeight;
+}"""
+# `#act` lies over the lower end of the window on a phone.
+IS_IN_SIGHT = """(part) => {
+  const { top, bottom } = part.getBoundingClientRect();
+  const act = document.querySelector("#act").getBoundingClientRect();
+  return top >= 0 && bottom <= (act.top > top && act.left < 20 ? act.top : innerHeight);
+}"""
+
+
+@pytest.fixture(scope="module")
+def drawn(browser: Browser, address: str) -> Iterator[Page]:
+    """Draw four pictures in a style, once for all tests that only look at them."""
+    with opened(browser, address) as page:
+        page.locator("#chip-style").click()
+        page.locator("#style").get_by_role("radio", name=i18n.STYLES[STYLE]).check()
+        ask(page, WORDS)
+        wait_for_pictures(page)
+        yield page
+
+
+@pytest.fixture
+def gallery(drawn: Page) -> Page:
+    """Return the page with these pictures, none of them open."""
+    drawn.set_viewport_size({"width": 1280, "height": 800})
+    drawn.locator("#prompt textarea").press("Escape")
+    expect(drawn.locator("#gallery .preview")).to_have_count(0)
+    return drawn
+
+
+def selected(page: Page) -> Locator:
+    return page.locator("#gallery .thumbnail-small.selected")
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_double_click_opens_the_picture_that_it_hits(gallery: Page, index: int):
+    thumbnail = gallery.locator("#gallery .thumbnail-lg").nth(index)
+    picture = thumbnail.locator("img").get_attribute("src") or ""
+    thumbnail.dblclick()
+    expect(gallery.locator("#gallery .media-button img")).to_have_attribute("src", picture)
+    settle(gallery)
+    expect(gallery.locator("#gallery .media-button img")).to_have_attribute("src", picture)
+    file, key = gallery.evaluate(FILES)
+    assert file.endswith(f"/{key}")
+    expect(gallery.locator("#picked")).to_be_visible()
+
+
+def test_the_panel_belongs_to_the_open_picture_at_every_moment(gallery: Page):
+    open_picture(gallery)
+    keys = []
+    for press in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
+        gallery.keyboard.press(press)
+        file, key = gallery.evaluate(FILES)
+        assert file.endswith(f"/{key}")
+        keys.append(key)
+    assert len(set(keys)) == 4
+    expect(gallery.locator("#picked details")).to_have_attribute("open", "")
+
+
+def test_arrows_lead_around_and_keep_the_focus(gallery: Page):
+    gallery.locator("#gallery .thumbnail-lg").first.click()
+    following = gallery.get_by_role("button", name=i18n.NEXT)
+    box = following.bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= 44
+    for index in (1, 2, 3, 0):
+        following.press("Enter")
+        thumbnail = gallery.locator("#gallery .thumbnail-small").nth(index)
+        expect(thumbnail).to_contain_class("selected")
+        settle(gallery)
+        expect(following).to_be_focused()
+    gallery.get_by_role("button", name=i18n.PREVIOUS).click()
+    expect(gallery.locator("#gallery .thumbnail-small").last).to_contain_class("selected")
+
+
+def test_an_open_picture_has_what_was_typed_and_its_style(gallery: Page):
+    open_picture(gallery, 1)
+    facts = gallery.locator("#picked-settings dd")
+    expect(facts.first).to_have_text(WORDS)
+    expect(facts.last).to_have_text(i18n.STYLES[STYLE])
+    gallery.locator("#prompt textarea").fill("something else")
+    gallery.locator("#reuse").click()
+    expect(gallery.locator("#prompt textarea")).to_have_value(WORDS)
+    expect(gallery.locator("#style").get_by_label(i18n.STYLES[STYLE])).to_be_checked()
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(1920, 1080), (1280, 800), (820, 1180), (390, 844), (640, 400)]
+)
+def test_an_opened_picture_is_in_sight_as_a_whole(gallery: Page, width: int, height: int):
+    gallery.set_viewport_size({"width": width, "height": height})
+    picture = gallery.locator("#gallery .media-button img")
+    for index in (0, 3):
+        gallery.locator("#gallery .thumbnail-lg").nth(index).click()
+        expect(picture).to_be_visible()
+        gallery.wait_for_function(
+            f"(part) => ({IS_IN_SIGHT})(part)", arg=picture.element_handle(), timeout=5000
+        )
+        selected(gallery).press("Escape")
+        expect(picture).to_have_count(0)
+
+
+def test_captions_are_shown_to_the_pointer_and_to_the_focus_only(gallery: Page):
+    thumbnails = gallery.locator("#gallery .thumbnail-lg")
+    first, second = (thumbnails.nth(i).locator(".caption-label") for i in (0, 1))
+    gallery.locator("#prompt textarea").hover()
+    gallery.locator("#prompt textarea").focus()
+    expect(first).to_have_css("opacity", "0")
+    thumbnails.first.hover()
+    expect(first).to_have_css("opacity", "1")
+    thumbnails.first.focus()
+    gallery.keyboard.press("Tab")
+    expect(second).to_have_css("opacity", "1")
+    expect(thumbnails.first.locator("img")).to_have_attribute("alt", first.inner_text())
+
+
+def test_variations_bring_the_pictures_into_view_on_a_phone(browser: Browser, address: str):
+    with opened(browser, address, 390, 600, has_touch=True, is_mobile=True) as page:
+        ask(page, WORDS)
+        wait_for_pictures(page)
+        expect(page.locator("#gallery .caption-label").first).to_have_css("opacity", "0")
+        open_picture(page)
+        page.locator("#history").scroll_into_view_if_needed()
+        page.locator("#variations").tap()
+        expect(page.locator("#picked")).to_be_hidden()
+        page.wait_for_function(
+            f"(part) => ({IS_IN_WINDOW})(part)",
+            arg=page.locator("#gallery .thumbnail-lg, #previews img").first.element_handle(),
+            timeout=5000,
+        )
+        wait_for_pictures(page)
+
+
+def test_a_stopped_picture_is_finished(slow_page: Page, gate: Gate):
+    page = slow_page
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("40")
+    ask(page, WORDS)
+    expect(page.locator("#previews img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
+    seed = page.locator("#seed input").input_value()
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    page.locator("#steps input[type=number]").fill("2")
+    open_picture(page, 1)
+    for action in ("#variations", "#strength", "#new-seed", "#picked .downloads"):
+        expect(page.locator(action)).to_be_hidden()
+    with gate.open():
+        page.locator("#finish").click()
+        wait_for_pictures(page)
+    assert page.locator("#gallery .caption-label").first.inner_text() == i18n.caption(
+        WORDS, int(seed)
+    )
+    open_picture(page)
+    expect(page.locator("#finish")).to_be_hidden()
+    expect(page.locator("#picked-settings dd").nth(2)).to_have_text("40")

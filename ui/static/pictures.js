@@ -1,0 +1,103 @@
+() => {
+  // The open picture: its panel, the arrows over it, and its place in the window.
+  // Gradio calls this function once.
+  const root = document.documentElement;
+  if (root.dataset.pictures) return;
+  root.dataset.pictures = "ready";
+
+  // The page is embedded as an element of another page, or it is the whole page.
+  const alone = document.querySelector("gradio-app:not([src], [space])");
+  const around = (part) => part.closest?.("gradio-app") ?? alone;
+  const frame = () => new Promise(requestAnimationFrame);
+
+  // The panel shows the texts of the file that is open, and nothing if it has none.
+  const describe = (app) => {
+    const place = app.querySelector("#picked [data-place]");
+    if (!place) return;
+    const address = decodeURI(app.querySelector("#gallery .preview .media-button img")?.src ?? "");
+    const texts = [...app.querySelectorAll("#picture-texts article")].find(
+      ({ dataset }) => address.endsWith(`/${dataset.key}`));
+    if (!texts) {
+      delete place.dataset.key;
+      place.replaceChildren();
+    } else if (place.dataset.key !== texts.dataset.key) {
+      const open = around(place).dataset.details === "open";
+      place.replaceChildren(...texts.cloneNode(true).childNodes);
+      place.querySelector("details").open = open;
+      Object.assign(place.dataset, texts.dataset);
+      app.querySelector("#stage").style.setProperty("--ratio", texts.dataset.ratio);
+    }
+  };
+
+  // The settings stay unfolded or folded from one picture to the next.
+  document.addEventListener("toggle", ({ target }) => {
+    const app = target.matches?.("#picked details") && around(target);
+    if (app) app.dataset.details = target.open ? "open" : "";
+  }, true);
+
+  const small = (app) => [...app.querySelectorAll("#gallery .thumbnail-small")];
+  let walked = null; // the arrow that was pressed last, until the next press of anything
+  document.addEventListener("click", (event) => {
+    const arrow = event.target.closest?.("#walk [data-walk]");
+    const app = arrow && around(arrow);
+    if (!app) return;
+    const all = small(app);
+    const index = all.findIndex((each) => each.matches(".selected"));
+    walked = arrow;
+    all[(index + Number(arrow.dataset.walk) + all.length) % all.length]?.click();
+  });
+  // The gallery moves the focus to the thumbnail, where a second press would do nothing.
+  document.addEventListener("focusin", ({ target }) => {
+    if (target.matches?.("#gallery .thumbnail-small")) walked?.focus();
+  });
+  for (const press of ["keydown", "pointerdown"]) {
+    document.addEventListener(press, () => { walked = null; }, true);
+  }
+
+  // The picture opens under the pointer: what follows at once is the rest of a double click.
+  let opening = null; // the click that opened a picture, until one elsewhere or later
+  document.addEventListener("click", (event) => {
+    const { target, timeStamp, detail, clientX, clientY } = event;
+    if (!detail || !around(target)) return; // a press by key
+    const follows = opening && (detail > 1 || timeStamp - opening.timeStamp < 500)
+      && Math.hypot(clientX - opening.clientX, clientY - opening.clientY) < 10;
+    if (follows && target.closest("#gallery, #walk, #picked")) {
+      event.preventDefault();
+      event.stopPropagation();
+    } else {
+      opening = target.closest("#gallery .thumbnail-lg") && event;
+    }
+  }, true);
+
+  // Drawing from the panel brings the place of the pictures into view, far above on a phone.
+  const asking = new WeakSet(); // apps in which an action was pressed, until drawing begins
+  document.addEventListener("click", ({ target }) => {
+    const app = target.closest?.("#new-seed, #variations, #finish") && around(target);
+    if (app) asking.add(app);
+  });
+
+  const shown = new WeakMap(); // the open picture's element of each app
+  const bringIntoView = async (app) => {
+    const preview = app.querySelector("#gallery .preview");
+    const opened = preview && shown.get(app) !== preview;
+    shown.set(app, preview);
+    if (opened) {
+      await frame(); // the gallery first scrolls to its thumbnails
+      preview.scrollIntoView({ block: "nearest" });
+      if (preview.getBoundingClientRect().top < 0) preview.scrollIntoView(); // not all of it fits
+    }
+    if (asking.has(app) && app.querySelector("#stop")) {
+      asking.delete(app);
+      app.querySelector("#stage").scrollIntoView({ block: "nearest" });
+    }
+  };
+
+  const update = (app) => {
+    describe(app);
+    bringIntoView(app);
+  };
+  const updateAll = () => document.querySelectorAll("gradio-app").forEach(update);
+  const changes = { subtree: true, childList: true, attributeFilter: ["src"] };
+  new MutationObserver(updateAll).observe(document.body, changes);
+  updateAll();
+}
