@@ -87,10 +87,10 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(status).to_contain_text("4 pictures", timeout=_MINUTE_MS)
     _wait_for_pictures(page)
     yield "finished"
-    page.locator("#history summary").click()
+    page.locator("#history-open").click()
     expect(page.locator("#history li").first).to_be_visible()
     yield "history"
-    page.locator("#history summary").click()
+    page.locator("#history-open").click()
     open_picture(page)
     yield "picture"
 

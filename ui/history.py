@@ -1,7 +1,8 @@
-"""The history: a list of this browser's own requests, which is kept in the browser.
+"""The history: this browser's own requests, which are kept in the browser.
 
-This module tells the list about requests, and restores the settings of an entry that is chosen. An
-entry holds its settings as the query of a link, which is read like any other link.
+A filmstrip under the gallery shows the pictures of this visit's requests, and a list shows all
+requests. This module tells both about requests, and restores the settings of an entry that is
+chosen. An entry holds its settings as the query of a link, which is read like any other link.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,11 @@ from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.form import Fields
 from ui.styles import NONE, Style
 
-SCRIPT = Path(__file__).parent / "static" / "history.js"
+STATIC = Path(__file__).parent / "static"
+# One script for Gradio, in two files: the entries that are kept, and how they are shown.
+SCRIPTS = STATIC / "history-entries.js", STATIC / "history.js"
+# Texts that the markup has in English, and `repairs.js` translates.
+TEXTS = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY", "HISTORY_CLEARED", "UNDO")
 
 # Adds the link of the newest request's entry, with which the page knows what was asked.
 WITH_LINK = """(id, files) => {
@@ -31,19 +36,23 @@ WITH_LINK = """(id, files) => {
   return [id, files, String(entry?.link ?? "")];
 }"""
 _ANNOUNCE = """(news) => {
-  const list = document.querySelector(".gradio-container #history details");
+  const list = document.querySelector(".gradio-container #history [data-list]");
   list?.dispatchEvent(new CustomEvent("news", { bubbles: true, detail: news }));
 }"""
 
 
 def layout() -> gr.HTML:
-    """Return the closed list, which is hidden until it has an entry."""
-    title, info, clear = map(escape, (i18n.HISTORY, i18n.HISTORY_INFO, i18n.CLEAR_HISTORY))
+    """Return the filmstrip and the closed list, which are hidden until there is a choice."""
+    title, info, clear, cleared, undo = (escape(getattr(i18n, name)) for name in TEXTS)
     return gr.HTML(
-        html_template=f"<details hidden><summary data-named>{title}</summary>"
-        f"<p data-named>{info}</p><ol></ol>"
-        f'<button type="button" data-named data-clear>{clear}</button></details>',
-        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        html_template='<div data-strip hidden><div role="toolbar" aria-labelledby="history-open">'
+        '</div><button type="button" id="history-open" aria-expanded="false" '
+        f'aria-controls="history-list" data-named>{title}</button></div>'
+        f'<div id="history-list" data-list hidden><p data-named>{info}</p><ol></ol>'
+        f'<button type="button" data-clear data-named>{clear}</button></div>'
+        f'<p data-cleared role="status" hidden><span data-named>{cleared}</span> '
+        f'<button type="button" data-undo data-named>{undo}</button></p>',
+        js_on_load="\n".join(script.read_text(encoding="utf-8") for script in SCRIPTS),
         apply_default_css=False,
         elem_id="history",
     )

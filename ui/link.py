@@ -21,7 +21,7 @@ from ui.events import AT_ONCE
 from ui.form import ON_PAGE, Fields
 from ui.styles import NONE, Style
 
-_NAMES = (
+NAMES = (
     "prompt",
     "negative_prompt",
     "style",
@@ -61,7 +61,7 @@ def from_query(
 
     Return None for a link without settings. Parameters of other names are ignored.
     """
-    given = {name: query[name] for name in _NAMES if name in query}
+    given = {name: query[name] for name in NAMES if name in query}
     if not given:
         return None
     notes: list[str] = []
@@ -124,19 +124,20 @@ def connect(
     page: gr.Blocks,
     message: gr.HTML,
     fields: Sequence[Component],
+    draft: gr.HTML,
     generator: Generator,
     styles: Mapping[str, Style],
 ) -> None:
-    """Fill the page's fields from the query of the address under which it is opened."""
+    """Fill the page's fields from the query of its address, unless the tab kept their values."""
 
-    def fill(sender: gr.Request) -> tuple[Any, ...]:
-        found = from_query(sender.query_params, generator.model, styles)
+    def fill(kept: object, sender: gr.Request) -> tuple[Any, ...]:
+        found = None if kept else from_query(sender.query_params, generator.model, styles)
         if found is None:
             return (gr.skip(),) * (len(fields) + 1)
         values, notes = found
         return *values.shown(), _message(notes)
 
-    page.load(fill, None, [*fields, message], **AT_ONCE)
+    page.load(fill, draft, [*fields, message], **AT_ONCE)
 
 
 def _message(notes: list[str]) -> str:

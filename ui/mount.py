@@ -22,11 +22,8 @@ from ui.page import build_page
 from ui.pictures import downloads, files
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = (
-    Path(__file__).parent / "gradio_compat" / "repairs.js",
-    STATIC / "pictures.js",
-    STATIC / "page.js",
-)
+REPAIRS = Path(__file__).parent / "gradio_compat" / "repairs.js"
+SCRIPTS = REPAIRS, *(STATIC / name for name in ("pictures.js", "page.js", "back.js"))
 HEAD = STATIC / "head.html"
 ICON = STATIC / "icon.svg"
 

@@ -11,7 +11,7 @@ from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
-from ui import chips, form, history, i18n, link, network, restore, status, style_pictures
+from ui import chips, draft, form, history, i18n, link, network, restore, status, style_pictures
 from ui.chips import Chips
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import examples_for, hint_for, surprise
@@ -33,7 +33,6 @@ _LICENCES = {
 }
 # Names of the published model: on the Hub, and in a local folder.
 _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
-STORAGE_KEY = "sdxl-request"
 _ADVANCED = ("negative_prompt", "guidance_scale", "steps")  # all other fields are for experts
 
 # Runs when the events of a request end. If they broke off, the strip still shows the request as
@@ -65,7 +64,8 @@ class Parts:
     restorer: Restorer
     history: gr.HTML
     embedding: Embedding
-    request: gr.BrowserState  # the id of the newest request, so that a reload finds it again
+    draft: gr.HTML  # the values of the fields, which the tab keeps
+    request: gr.HTML  # the id of the newest request, so that a reload finds it again
     asked: gr.Textbox  # never in view; `history.WITH_LINK` fills it with that request's link
 
     @property
@@ -179,8 +179,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
         restorer=restorer,
         history=requests,
         embedding=Embedding(embed, embedding.kept()),
-        # The secret is a constant, so that a page opened after a restart can read the kept value.
-        request=gr.BrowserState(storage_key=STORAGE_KEY, secret=STORAGE_KEY),
+        draft=draft.kept_in_tab("draft"),
+        request=draft.kept_in_tab("request"),
         asked=gr.Textbox(visible=False),
     )
 
@@ -202,6 +202,15 @@ def _advanced(fields: Form) -> gr.Checkbox:
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
     kind = kind_of(generator.model)
     # Events that only the browser handles come first, because Gradio runs events in this order.
+    draft.connect(
+        page,
+        parts.draft,
+        parts.form.inputs,
+        parts.linked,
+        parts.strip,
+        generator.model,
+        styles_for(kind),
+    )
     embedding.connect(
         page, parts.embedding, parts.gallery, parts.pictures, parts.panel.texts, generator
     )
@@ -270,7 +279,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js=picture_panel.WITH_KEY,
         **IN_THE_STRIP,
     )
-    link.connect(page, parts.linked, parts.form.inputs, generator, styles_for(kind))
+    link.connect(page, parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
     brought_back = history.connect(
         parts.history,
         parts.gallery,
@@ -299,8 +308,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
 def _header(model: Model, kind: Kind) -> str:
     # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
-    untranslated = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY")
-    names = {getattr(i18n.en, name): getattr(i18n, name) for name in untranslated}
+    names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
     pictures = style_pictures.addresses(kind)
     data = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})

@@ -359,11 +359,11 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
             re.compile(r"4 Bilder in \d+,\d s"), timeout=DRAWN_WITHIN_MS
         )
         expect(page.locator("#generate")).to_be_visible()
-        expect(page.locator("#history summary")).to_have_text("Verlauf")
-        page.get_by_role("button", name="Stil", exact=True).click()
+        page.locator("#chip-style").click()
         page.get_by_role("radio", name="Umrissen").check()
         page.keyboard.press("ControlOrMeta+Enter")
-        page.locator("#history summary").click()
+        page.locator("#history-open").click()
+        expect(page.locator("#history-open")).to_have_text("Verlauf")
         expect(page.locator("#history small").first).to_contain_text("Umrissen · Seed")
 
 
@@ -514,7 +514,7 @@ def test_older_settings_can_be_restored_while_drawing(slow_page: Page):
     page = slow_page
     draw_again_for_long(page)
     page.evaluate(NOTE_STOP_GONE)
-    page.locator("#history summary").click()
+    page.locator("#history-open").click()
     page.locator("#history li button").last.click()
     expect(page.locator("#steps input[type=number]")).to_have_value("1")
     await_answer(page)
@@ -547,7 +547,7 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
     page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.reload()
-    page.locator("#history summary").click()
+    page.locator("#history-open").click()
     expect(page.locator("#history li span")).to_have_text([PROMPT, "%"])
     # New entries are kept beside the old ones.
     ask(page, "a yellow moon")
@@ -693,12 +693,12 @@ def test_the_other_sites_page_stays_its_own(
         expect(note).to_have_value("This is kept")
         prompt.press("Control+Enter")
         expect(component.locator("#status")).to_contain_text("4 pictures", timeout=DRAWN_WITHIN_MS)
-        component.locator("#history summary").click()
         expect(drawn).to_have_count(1)
         width = "image => image.decode().then(() => image.naturalWidth)"
         assert drawn.locator("img").evaluate(width) == 4 * 96
         component.locator("#gallery .thumbnail-lg").first.click()
         expect(component.locator("#picked .downloads")).to_be_visible()
+        assert page.evaluate("history.state") is None  # Back belongs to the other page
         note.press("Escape")
         expect(note).to_have_value("")
         expect(component.locator("#gallery .preview")).to_be_visible()

@@ -86,7 +86,12 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     # Once both entries have images, the list and the focus no longer change.
     expect(page.locator("#history li img")).to_have_count(2)
 
-    go(page, "#history summary")
+    go(page, "#history [role=toolbar] button")
+    press("ArrowRight")
+    expect(page.locator("#history [role=toolbar] button").nth(1)).to_be_focused()
+    page.wait_for_function(IS_SEEN)
+    press("Tab")  # the filmstrip is one stop on the way
+    expect(page.locator("#history-open")).to_be_focused()
     press("Enter")
     go(page, "#history li:last-child")
     press("Enter")

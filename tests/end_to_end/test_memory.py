@@ -1,6 +1,7 @@
 """Settings, links and history that the page keeps, in a real browser with the real model."""
 
 import zipfile
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pipeline.images.metadata import Settings
 from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask_after_a_refusal,
+    await_answer,
     opened,
     press_to_copy,
     wait_for_pictures,
@@ -52,7 +54,9 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
         assert width_needed(other) == 390
         open_advanced(other)
         expect(other.locator("#seed input")).to_have_value(seed.inner_text())
-        expect(other.get_by_label(i18n.SETTINGS["randomise"].label)).not_to_be_checked()
+        expect(
+            other.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)
+        ).not_to_be_checked()
         other.locator("#generate").click()
         wait_for_pictures(other)
         expect(other.locator("#linked p")).to_have_count(0)
@@ -70,7 +74,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
         expect(said).to_contain_text("Guidance scale: 99.0 isn’t possible here, using 20.")
         open_advanced(page)
         expect(page.locator("#steps input[type=number]")).to_have_value("7")
-        expect(page.get_by_label(i18n.SETTINGS["randomise"].label)).to_be_checked()
+        expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).to_be_checked()
 
 
 # --- a picture for each line ---
@@ -89,7 +93,159 @@ def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
         request.continue_()
 
 
+# --- the tab ---
+
+
+def opens(page: Page, how: Callable[[], object]) -> None:
+    """Open the page in some way, and wait until its first requests are answered."""
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        how()
+
+
+def test_what_is_typed_and_chosen_survives_in_its_tab(page: Page, address: str):
+    prompt, steps = page.locator("#prompt textarea"), page.locator("#steps input[type=number]")
+    prompt.fill("a moon\na star")
+    page.locator("#chip-style").click()
+    page.locator("#style input").nth(1).check()
+    open_advanced(page)
+    page.locator("#seed input").fill("41")
+    page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()
+    steps.fill("3")
+    page.get_by_label(i18n.SETTINGS["several"].label).check()
+
+    def expect_kept() -> None:
+        expect(prompt).to_have_value("a moon\na star")
+        expect(prompt).to_have_attribute("rows", "4")
+        expect(page.locator("#style input").nth(1)).to_be_checked()
+        open_advanced(page)
+        expect(page.locator("#seed input")).to_have_value("41")
+        expect(steps).to_have_value("3")
+        expect(page.get_by_label(i18n.SETTINGS["several"].label)).to_be_checked()
+        expect(
+            page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)
+        ).not_to_be_checked()
+
+    page.route("**/gradio_api/**", lambda route: None)  # holds back the server's answers
+    page.reload()
+    expect(prompt).to_have_value("a moon\na star")
+    expect(prompt).to_be_focused()
+    page.unroute("**/gradio_api/**")
+    opens(page, page.reload)
+    expect_kept()
+    page.goto(f"{address}/healthz")
+    opens(page, page.go_back)
+    expect_kept()
+    opens(page, lambda: page.goto(f"{address}/"))
+    expect_kept()
+
+
+def test_a_link_comes_first_only_when_it_is_opened(page: Page, address: str):
+    prompt = page.locator("#prompt textarea")
+    link = f"{address}/?prompt=a%20yellow%20moon&steps=2"
+    draw(page)
+    opens(page, lambda: page.goto(link))
+    expect(prompt).to_have_value("a yellow moon")
+    expect(page.locator("#linked")).to_have_text(i18n.TAKEN_OVER)
+    await_answer(page)
+    assert page.locator("#gallery img").count() == 0  # the tab's pictures are not the link's
+    prompt.fill("a yellow moon and a star")
+    opens(page, page.reload)
+    expect(prompt).to_have_value("a yellow moon and a star")
+    opens(page, page.go_back)
+    expect(prompt).to_have_value(PROMPT)
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
+    opens(page, page.go_forward)
+    expect(prompt).to_have_value("a yellow moon and a star")
+    opens(page, lambda: page.goto(link))
+    expect(prompt).to_have_value("a yellow moon")
+
+
+def test_values_that_the_page_no_longer_offers_are_not_restored(page: Page):
+    kept = {"prompt": 7, "style": "gone", "images": 99, "guidance_scale": 1e9, "steps": 3}
+    page.evaluate("kept => sessionStorage.setItem('sdxl-draft /?', JSON.stringify(kept))", kept)
+    opens(page, page.reload)
+    draw(page)
+    open_advanced(page)
+    expect(page.locator("#steps input[type=number]")).to_have_value("3")
+    expect(page.locator("#guidance input[type=number]")).to_have_value("5")
+    page.evaluate("sessionStorage.setItem('sdxl-draft /?', '[{')")
+    opens(page, page.reload)
+    expect(page.locator("#prompt textarea")).to_have_value("")
+
+
+def test_each_tab_shows_its_own_pictures_again(page: Page):
+    draw(page, "a red star")
+    other = page.context.new_page()
+    opens(other, lambda: other.goto(page.url))
+    expect(other.locator("#history-open")).to_be_visible()  # the history is the browser's
+    expect(other.locator("#history [role=toolbar] button")).to_have_count(0)
+    await_answer(other)
+    assert other.locator("#gallery img").count() == 0
+    draw(other, "a yellow moon")
+    for tab, prompt in ((page, "a red star"), (other, "a yellow moon")):
+        opens(tab, tab.reload)
+        expect(tab.locator("#gallery .caption-label").first).to_contain_text(prompt)
+        expect(tab.locator("#history [role=toolbar] button")).to_have_count(1)
+
+
+# --- Back ---
+
+
+def test_back_closes_an_open_picture(page: Page):
+    draw(page)
+    preview, large = page.locator("#gallery .preview"), page.locator("#gallery .thumbnail-lg")
+    large.nth(2).click()
+    page.wait_for_function("history.state")
+    page.keyboard.press("ArrowRight")
+    page.go_back()
+    expect(preview).to_have_count(0)
+    expect(page.locator("#picked")).to_be_hidden()
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+    page.go_forward()
+    expect(preview).to_have_count(1)
+    expect(page.locator("#gallery .thumbnail-small").nth(2)).to_contain_class("selected")
+    page.keyboard.press("Escape")  # leaves no entry behind that Back would have to pass
+    page.wait_for_function("!history.state")
+    expect(preview).to_have_count(0)
+    before = page.evaluate("history.length")
+    large.first.click()
+    page.wait_for_function("history.state")
+    assert page.evaluate("history.length") == before
+
+
+def test_a_reload_with_an_open_picture_leaves_no_dead_entry(page: Page):
+    draw(page)
+    page.locator("#gallery .thumbnail-lg").first.click()
+    page.wait_for_function("history.state")
+    opens(page, page.reload)
+    page.wait_for_function("!history.state")
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
+
+
 # --- history ---
+
+
+def test_a_filmstrip_leads_back_to_earlier_requests_of_the_visit(page: Page):
+    history, film = page.locator("#history"), page.locator("#history [role=toolbar] button")
+    draw(page, "a red star")
+    drawn = page.locator("#gallery .caption-label").all_inner_texts()
+    expect(page.locator("#history li img")).to_have_count(1)
+    expect(history).to_be_hidden()  # there is nothing to choose from
+    draw(page, "a yellow moon")
+    expect(film).to_have_count(2)
+    expect(film.first).to_have_accessible_name("a yellow moon")
+    expect(film.first).to_have_attribute("title", "a yellow moon")
+    expect(film.first).to_have_attribute("aria-current", "true")
+    expect(film.first.locator("img")).to_have_js_property("naturalWidth", 4 * 96)
+    film.nth(1).scroll_into_view_if_needed()
+    film.nth(1).click()
+    expect(page.locator("#prompt textarea")).to_have_value("a red star")
+    expect(page.locator("#gallery .caption-label").first).to_have_text(drawn[0])
+    expect(page.locator("#gallery .thumbnail-lg").first).to_be_in_viewport(ratio=0.9)
+    expect(film.nth(1)).to_have_attribute("aria-current", "true")
+    expect(film.nth(1)).to_be_focused()
+    opens(page, page.reload)
+    expect(film).to_have_count(2)
 
 
 def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Page):
@@ -97,15 +253,15 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     expect(history).to_be_hidden()
     draw(page, "<img src=x onerror=alert(1)> a moon")
     drawn = page.locator("#gallery .caption-label").all_inner_texts()
-    expect(history).to_be_visible()
     entries = history.locator("li button")
     expect(entries.first).to_be_hidden()  # the list is closed
     expect(entries.locator("img")).to_have_count(1)
     draw(page, "a star")
+    expect(history).to_be_visible()
 
     page.reload()
     expect(page.locator("#gallery .caption-label").first).to_contain_text("a star")
-    history.locator("summary").focus()
+    history.get_by_role("button", name=i18n.HISTORY, exact=True).focus()
     page.keyboard.press("Enter")
     expect(entries).to_have_count(2)
     expect(entries.locator("img")).to_have_count(2)
@@ -118,14 +274,37 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     assert page.locator("#gallery .caption-label").all_inner_texts() == drawn
     open_advanced(page)
     expect(page.locator("#seed input")).to_have_value(drawn[0].split()[1].rstrip(":"))
-    expect(page.get_by_label(i18n.SETTINGS["randomise"].label)).not_to_be_checked()
+    expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).not_to_be_checked()
 
     history.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
-    expect(history).to_be_hidden()
+    expect(entries).to_have_count(0)
+    undo = history.get_by_role("button", name=i18n.UNDO)
+    expect(undo).to_be_focused()
+    expect(history).to_have_text(f"{i18n.HISTORY_CLEARED} {i18n.UNDO}", use_inner_text=True)
+    page.keyboard.press("Enter")
+    expect(entries.locator("img")).to_have_count(2)
+    expect(history.locator("[role=toolbar] button")).to_have_count(2)
+    expect(undo).to_be_hidden()
+
+    page.locator("#history-open").click()
+    history.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
     page.reload()
     expect(page.locator("#gallery .caption-label").first).to_be_visible()
     expect(history).to_be_hidden()
     assert page.evaluate("localStorage.getItem('sdxl-history')") == "[]"
+
+
+def test_the_next_request_ends_the_chance_to_undo(page: Page):
+    entries = [{"id": "i", "link": "?prompt=a%20moon", "said": "Seed 7", "at": 1}]
+    page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+    opens(page, page.reload)
+    page.locator("#history-open").click()
+    page.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
+    undo = page.get_by_role("button", name=i18n.UNDO)
+    expect(undo).to_be_visible()
+    draw(page)
+    expect(undo).to_be_hidden()
+    expect(page.locator("#history li")).to_have_count(1)
 
 
 def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
@@ -136,7 +315,7 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
     with opened(browser, address, 390, 844, color_scheme="dark") as page:
         page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
         draw(page)
-        page.locator("#history summary").click()
+        page.locator("#history-open").click()
         expect(page.locator("#history li")).to_have_count(30)
         assert width_needed(page) == 390
         page.locator("#history li button").nth(1).click()  # its pictures are gone by now
@@ -153,7 +332,6 @@ def test_a_browser_whose_storage_holds_nonsense(browser: Browser, address: str):
         with page.expect_response(lambda answer: "/queue/data" in answer.url):
             page.reload()
         draw(page)
-        page.locator("#history summary").click()
         expect(page.locator("#history li")).to_have_count(1)
 
 
@@ -255,7 +433,6 @@ def test_two_hundred_clicks_are_one_request(page: Page):
         "button => { for (let i = 0; i < 200; i++) button.click(); }"
     )
     wait_for_pictures(page)
-    page.locator("#history summary").click()
     expect(page.locator("#history li")).to_have_count(1)
     draw(page, "a moon")  # drawing still works
     expect(page.locator("#history li")).to_have_count(2)
@@ -273,7 +450,6 @@ def test_a_press_right_after_the_pictures_takes_effect(page: Page):
           document.getElementById("generate").click();
         }"""
     )
-    page.locator("#history summary").click()
     expect(page.locator("#history li")).to_have_count(2)
 
 
@@ -291,7 +467,7 @@ def test_a_slider_takes_what_is_next_to_it(page: Page):
 
 def test_an_impossible_seed_is_reported(page: Page):
     open_advanced(page)
-    page.get_by_label(i18n.SETTINGS["randomise"].label).uncheck()
+    page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()
     fields = (
         ("#seed", i18n.SETTINGS["seed"].label),
         ("#variation-seed", i18n.SETTINGS["variation_seed"].label),

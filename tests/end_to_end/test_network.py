@@ -302,6 +302,7 @@ def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
 
     page.route("**/gradio_api/file=**", cut, times=1)
     ask(page, PROMPT)
+    wait_for_pictures(page)
     page.wait_for_function(
         """[...document.querySelectorAll("#gallery .thumbnail-lg img")].filter(
             (image) => image.complete && image.naturalWidth).length === 4""",
@@ -346,6 +347,22 @@ SHOW_TWICE = """() => {
             }
             show().addEventListener("error", show, { once: true })
         }"""
+
+
+def test_it_is_fetched_again_if_nobody_heard_of_its_failure(page: Page):
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.route(re.compile(r"\?again$"), lambda route: route.abort("connectionreset"), times=1)
+    page.evaluate(FAIL_UNHEARD)
+    page.wait_for_function("image.naturalWidth", timeout=DRAWN_WITHIN_MS)
+
+
+FAIL_UNHEARD = """() => new Promise((failed) => {
+            const silence = (event) => { event.stopImmediatePropagation(); failed() }
+            addEventListener("error", silence, { capture: true, once: true })
+            window.image = document.querySelector("#gallery .thumbnail-lg img")
+            image.src += "?again"
+        })"""
 
 
 def test_a_missing_picture_does_not_count_as_a_lost_connection(page: Page):

@@ -18,6 +18,8 @@ const send = window.fetch.bind(window);
 const waitedFor = new Map();
 const waitedForIn = (session) => [...waitedFor].filter(([, event]) => event.session === session);
 
+const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
+
 const say = (away) => {
   const note = element.querySelector("[data-away]");
   note.textContent = away ? note.dataset.away : "";
@@ -38,7 +40,7 @@ let returning = null;
 const back = (root) => returning ??= (async () => {
   say(true);
   do {
-    await new Promise((wake) => setTimeout(wake, TRY_EVERY_MS));
+    await pause(TRY_EVERY_MS);
   } while (!await answers(root));
   say(false);
   returning = null;
@@ -153,16 +155,35 @@ window.fetch = async (input, init) => {
   return send(input, init);
 };
 
-// Retries of each image, by address. One is too few: the browser may answer it from another image's
-// load that is about to fail. The limit is for pictures that are gone for good.
-const timesAgain = new WeakMap();
+// The address of each image that failed, how often it was fetched again, and whether that is under
+// way. One time is too few: the browser may answer it from another image's load that is about to
+// fail. The limit is for pictures that are gone for good.
+const failures = new WeakMap();
+const hasFailed = ({ src, complete, naturalWidth }) => src && complete && !naturalWidth;
 
-element.closest(".gradio-container").addEventListener("error", async ({ target: image }) => {
+const mend = async (image) => {
   const address = image.src;
-  const { [address]: times = 0 } = timesAgain.get(image) ?? {};
-  if (!image.closest?.("#gallery") || times === TIMES_AGAIN) return;
-  timesAgain.set(image, { [address]: times + 1 });
+  const before = failures.get(image);
+  const failure = before?.address === address ? before : { address, times: 0, isMending: false };
+  if (failure.isMending || failure.times === TIMES_AGAIN) return;
+  failures.set(image, failure);
+  failure.isMending = true;
+  await pause(failure.times * TRY_EVERY_MS);
   const root = address.replace(API, "$1");
-  if (!await answers(root)) await back(root);
+  // A failure for want of a connection says nothing about the picture.
+  if (await answers(root)) failure.times++;
+  else await back(root);
+  failure.isMending = false;
   if (image.src === address) image.src = address;
+};
+
+element.closest(".gradio-container").addEventListener("error", ({ target }) => {
+  if (target.closest?.("#gallery") && target.src) mend(target);
 }, true);
+
+// Some failures are not heard of: while Gradio builds the gallery, or shows the picture elsewhere.
+const mending = setInterval(() => {
+  if (!element.isConnected) return clearInterval(mending);
+  const images = element.closest(".gradio-container").querySelectorAll("#gallery img");
+  for (const image of images) if (hasFailed(image)) mend(image);
+}, TRY_EVERY_MS);

@@ -110,6 +110,8 @@ SETTINGS = {
 HISTORY = "Verlauf"
 HISTORY_INFO = "Nur in diesem Browser gespeichert."
 CLEAR_HISTORY = "Verlauf löschen"
+HISTORY_CLEARED = "Verlauf gelöscht."
+UNDO = "Rückgängig"
 
 RESTORE_PICTURE = "Bild von dieser Seite oder aus AUTOMATIC1111"
 RESTORE_TEXT = "Oder Einstellungen als Text einfügen"

@@ -109,6 +109,8 @@ SETTINGS = {
 HISTORY = "History"
 HISTORY_INFO = "Stored only in this browser."
 CLEAR_HISTORY = "Clear history"
+HISTORY_CLEARED = "History cleared."
+UNDO = "Undo"
 
 RESTORE_PICTURE = "Picture from this page or AUTOMATIC1111"
 RESTORE_TEXT = "Or paste its settings"

@@ -112,6 +112,8 @@ SETTINGS = {
 HISTORY = "Historial"
 HISTORY_INFO = "Se guarda solo en este navegador."
 CLEAR_HISTORY = "Borrar el historial"
+HISTORY_CLEARED = "Historial borrado."
+UNDO = "Deshacer"
 
 RESTORE_PICTURE = "Imagen de esta página o de AUTOMATIC1111"
 RESTORE_TEXT = "O pegue sus ajustes"

@@ -114,6 +114,8 @@ SETTINGS = {
 HISTORY = "Historique"
 HISTORY_INFO = "Conservé dans ce navigateur uniquement."
 CLEAR_HISTORY = "Effacer l’historique"
+HISTORY_CLEARED = "Historique effacé."
+UNDO = "Annuler"
 
 RESTORE_PICTURE = "Image de cette page ou d’AUTOMATIC1111"
 RESTORE_TEXT = "Ou collez ses réglages"

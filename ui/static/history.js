@@ -1,40 +1,14 @@
-// This browser's own requests: kept in its storage, shown as a list, and sent nowhere.
+// The filmstrip of this visit's requests, and the list of all.
 // Gradio runs this once, with `element` and `trigger` of the part of the page it belongs to.
-const KEY = "sdxl-history";
-const MOST = 30;
-const SIDE = 96; // of a thumbnail, in pixels
-
 const page = element.closest(".gradio-container"); // may be embedded in another page
+const [strip, list, note] = ["strip", "list", "cleared"].map((name) => (
+  element.querySelector(`[data-${name}]`)
+));
+const film = strip.querySelector("[role=toolbar]");
+const opener = strip.querySelector("#history-open");
 const entered = new Set(); // ids of requests, including entries that were cleared since
-
-// The storage may hold anything: other versions of this page, or pages of its origin, write it.
-const isEntry = (entry) => (
-  ["id", "link", "said"].every((name) => typeof entry?.[name] === "string")
-  && Number.isFinite(new Date(entry.at).getTime())
-  && ["string", "undefined"].includes(typeof entry.look)
-);
-
-const read = () => {
-  try {
-    const kept = JSON.parse(localStorage.getItem(KEY));
-    return Array.isArray(kept) ? kept.filter(isEntry) : [];
-  } catch {
-    return []; // nothing was kept, or this browser keeps nothing
-  }
-};
-
-// Drops the oldest entries if there are too many, or if the storage is full.
-const write = (entries) => {
-  for (let kept = entries.slice(0, MOST); ; kept = kept.slice(0, -1)) {
-    try {
-      localStorage.setItem(KEY, JSON.stringify(kept));
-      break;
-    } catch {
-      if (!kept.length) break;
-    }
-  }
-  show();
-};
+let shownId = null; // id of the request whose pictures were announced last
+let cleared = []; // entries that Undo brings back
 
 const add = (parent, tag, text = "") => {
   const child = parent.appendChild(document.createElement(tag));
@@ -42,46 +16,77 @@ const add = (parent, tag, text = "") => {
   return child;
 };
 
-const row = (entry) => {
-  const item = document.createElement("li");
-  const button = add(item, "button");
+const isPicture = (address) => address?.startsWith("data:image/jpeg;");
+const promptOf = (entry) => new URLSearchParams(entry.link).get("prompt") ?? "";
+
+// Returns a button that brings a request back, with its pictures on it.
+const buttonOf = (entry) => {
+  const button = document.createElement("button");
   button.type = "button";
-  if (entry.look?.startsWith("data:image/jpeg;")) {
-    Object.assign(add(button, "img"), { src: entry.look, alt: "" });
-  }
-  add(button, "span", new URLSearchParams(entry.link).get("prompt"));
-  const when = new Date(entry.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-  add(button, "small", `${entry.said} · ${when}`);
+  button.dataset.request = entry.id;
+  if (isPicture(entry.look)) Object.assign(add(button, "img"), { src: entry.look, alt: "" });
   button.addEventListener("click", () => {
     // While a request is drawn its pictures stay in view: without an id, only settings return.
     const busy = page.querySelector("#stop")?.offsetParent;
     trigger("select", { link: entry.link, id: busy ? "" : entry.id });
+    bringIntoView(page.querySelector("#stage"));
   });
+  return button;
+};
+
+// Scrolls so that the top of a part can be seen, if it cannot.
+const bringIntoView = (part) => {
+  const { top } = part.getBoundingClientRect();
+  if (top < 0 || top > innerHeight / 2) part.scrollIntoView({ block: "start" });
+};
+
+const row = (entry) => {
+  const item = document.createElement("li");
+  const button = item.appendChild(buttonOf(entry));
+  add(button, "span", promptOf(entry));
+  const when = new Date(entry.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  add(button, "small", `${entry.said} · ${when}`);
   return item;
+};
+
+const frame = (entry) => {
+  const button = buttonOf(entry);
+  button.title = promptOf(entry);
+  button.setAttribute("aria-label", button.title);
+  if (entry.id === shownId) button.setAttribute("aria-current", "true");
+  return button;
+};
+
+// Replaces the children of a list; the focus stays on the same request.
+const replace = (parent, children) => {
+  const { request } = parent.contains(document.activeElement) ? document.activeElement.dataset : {};
+  parent.replaceChildren(...children);
+  if (request) {
+    parent.querySelector(`[data-request="${CSS.escape(request)}"]`)?.focus({ preventScroll: true });
+  }
+};
+
+// Tab reaches one button of the filmstrip; the arrow keys move to the others.
+const reachable = (button) => {
+  for (const each of film.children) each.tabIndex = each === button ? 0 : -1;
 };
 
 const show = () => {
   const entries = read();
-  element.querySelector("details").hidden = !entries.length;
-  element.querySelector("ol").replaceChildren(...entries.map(row));
+  const filmed = entries.filter((entry) => isOfVisit(entry) && isPicture(entry.look));
+  strip.hidden = entries.length < 2 && entries.every(isOfVisit);
+  if (strip.hidden) open(false);
+  replace(film, filmed.map(frame));
+  film.hidden = !filmed.length;
+  const first = [":focus", "[aria-current]", "button"].map((each) => film.querySelector(each));
+  reachable(first.find(Boolean));
+  replace(list.querySelector("ol"), entries.map(row));
+  note.hidden = !cleared.length;
 };
 
-// Returns one image of all pictures side by side, each cut to a square.
-const look = async (addresses) => {
-  const canvas = document.createElement("canvas");
-  canvas.width = SIDE * addresses.length;
-  canvas.height = SIDE;
-  for (const [i, address] of addresses.entries()) {
-    const image = new Image();
-    image.crossOrigin = "anonymous"; // else a canvas with images of another origin cannot be read
-    image.src = address;
-    await image.decode();
-    const { naturalWidth: width, naturalHeight: height } = image;
-    const side = Math.min(width, height);
-    canvas.getContext("2d").drawImage(
-      image, (width - side) / 2, (height - side) / 2, side, side, i * SIDE, 0, SIDE, SIDE);
-  }
-  return canvas.toDataURL("image/jpeg", 0.8);
+const open = (isOpen) => {
+  list.hidden = !isOpen;
+  opener.setAttribute("aria-expanded", String(isOpen));
 };
 
 // Returns the addresses of these files, once the gallery shows them all.
@@ -97,10 +102,13 @@ const shown = async (files) => {
 
 element.addEventListener("news", async ({ detail: news }) => {
   const known = (entries) => entries.find((entry) => entry.id === news?.id);
+  shownId = news?.id ?? shownId;
   // The first message about a request may be lost if other requests end at that moment, so it is
   // sent again. The second one must not bring back an entry that was cleared since.
   if (news?.link && !entered.has(news.id) && !known(read())) {
     entered.add(news.id);
+    addToVisit(news.id);
+    cleared = [];
     write([{ id: news.id, link: news.link, said: news.said, at: Date.now() }, ...read()]);
   }
   if (news?.drawn && known(read()) && !known(read()).look) {
@@ -109,14 +117,41 @@ element.addEventListener("news", async ({ detail: news }) => {
     if (found && known(entries)) {
       known(entries).look = found;
       write(entries);
+      film.scrollLeft = 0;
     }
   }
+  show();
 });
 
-element.addEventListener("click", (event) => {
-  if (!event.target.closest("[data-clear]")) return;
+const clear = () => {
+  cleared = read();
   write([]);
-  page.querySelector("#prompt textarea")?.focus();
+  note.querySelector("[data-undo]").focus();
+};
+
+const undo = () => {
+  const entries = read(); // another window may have added some
+  const back = cleared.filter(({ id }) => entries.every((entry) => entry.id !== id));
+  cleared = [];
+  write([...entries, ...back]);
+  opener.focus();
+};
+
+element.addEventListener("click", ({ target }) => {
+  if (target.closest("[data-clear]")) clear();
+  if (target.closest("[data-undo]")) undo();
+  if (target.closest("#history-open")) open(list.hidden);
+});
+
+const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+film.addEventListener("keydown", (event) => {
+  if (!(event.key in STEPS)) return;
+  const buttons = [...film.children];
+  const to = buttons.indexOf(event.target) + STEPS[event.key];
+  const next = buttons[Math.max(0, Math.min(to, buttons.length - 1))];
+  reachable(next);
+  next.focus();
+  event.preventDefault();
 });
 
 addEventListener("storage", show);

@@ -1,0 +1,32 @@
+"""The values that the page takes of those that a tab kept."""
+
+import pytest
+
+from serving.generator import Model
+from ui import draft
+from ui.form import Fields
+from ui.model_kind import Kind
+from ui.styles import styles_for
+
+MODEL = Model(
+    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+)
+POSSIBLE = draft._possible(MODEL, styles_for(Kind.SDXL))
+
+
+def test_every_field_is_kept_in_its_order():
+    assert tuple(POSSIBLE) == Fields._fields
+
+
+@pytest.mark.parametrize("name", Fields._fields)
+def test_a_field_may_have_its_default(name: str):
+    default, possible = getattr(Fields(), name), POSSIBLE[name]
+    if "low" in possible:
+        assert possible["low"] <= default <= possible["high"]
+    assert default in possible.get("among", [default])
+
+
+def test_choices_are_those_of_the_model():
+    assert POSSIBLE["images"]["among"] == [0, 1, 2, 3]
+    assert "Watercolour" in POSSIBLE["style"]["among"]
+    assert POSSIBLE["steps"]["high"] == 50

@@ -1,0 +1,92 @@
+"""Values that the page keeps for its tab: those of the fields, and the id of the newest request.
+
+Reloads, Back and Forward find them again, but no other tab does. A duplicated tab begins with them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from pipeline.request import Number
+from serving.generator import Model
+from ui import form, link
+from ui.events import AT_ONCE
+from ui.form import ALL, ON_PAGE, USUAL, Fields
+from ui.styles import Style
+
+SCRIPT = Path(__file__).parent / "static" / "draft.js"
+
+
+def kept_in_tab(name: str) -> gr.HTML:
+    """Return a part of the page that is never seen, whose value the tab keeps under this name.
+
+    Its value is None at first, and again when the page is opened by a link with settings. Do not
+    lay it out in a part that may stay closed.
+    """
+    return gr.HTML(
+        html_template="",
+        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        visible="hidden",
+        elem_id=name,
+        storage_key=f"sdxl-{name}",
+        settings=link.NAMES,
+    )
+
+
+def connect(
+    page: gr.Blocks,
+    draft: gr.HTML,
+    fields: Sequence[Any],
+    message: gr.HTML,
+    strip: gr.HTML,
+    model: Model,
+    styles: Mapping[str, Style],
+) -> None:
+    """Put the kept values into the fields when the page is opened, and keep every change.
+
+    Only the browser handles these events, so that nobody can type before the values are there.
+    """
+    page.load(None, draft, fields, js=_restore(model, styles), **AT_ONCE)
+    # Fields out of sight do not report that the page has filled them; the messages tell of that.
+    changes = [part.change for part in (*fields, message, strip)]
+    gr.on(changes, None, fields, draft, js=_KEEP, **AT_ONCE)
+
+
+_TYPES = {str: "string", bool: "boolean", int: "number", float: "number"}  # the browser's
+_NAMES = json.dumps(Fields._fields)
+_KEEP = f"(...values) => Object.fromEntries({_NAMES}.map((name, i) => [name, values[i]]))"
+
+
+def _restore(model: Model, styles: Mapping[str, Style]) -> str:
+    """Return the function of the browser that returns the kept values, where they can be used.
+
+    The tab may have kept them from an older version of the page, or for another model.
+    """
+    return f"""(kept) => {{
+      const fits = (value, {{ type, among, low, high }}) => among
+        ? among.includes(value)
+        : typeof value === type && !(value < low || value > high);
+      return Object.entries({json.dumps(_possible(model, styles))}).map(([name, possible]) => (
+        fits(kept?.[name], possible) ? kept[name] : {{ __type__: "update" }}
+      ));
+    }}"""
+
+
+def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, Any]]:
+    """Return which values each field can have."""
+    sizes = map(form.size_name, (*model.more_sizes, *model.coming_sizes))
+    numbers = [each.for_model(model) for each in ON_PAGE if isinstance(each, Number)]
+    most = {each.link: 100 if each.in_per_cent else each.most_on_page for each in numbers}
+    return {
+        **{name: {"type": _TYPES[type(default)]} for name, default in Fields()._asdict().items()},
+        **{
+            each.link: {"type": "number", "low": each.low, "high": most[each.link]}
+            for each in numbers
+        },
+        "style": {"among": [*styles]},
+        "size": {"among": [USUAL, *sizes]},
+        "images": {"among": [ALL, *range(1, model.images_per_request)]},
+    }

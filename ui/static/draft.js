@@ -1,0 +1,26 @@
+// Keeps this part's value in the storage of the tab, which no other tab shares. Each link that the
+// tab opened has a value of its own, so that Back leads to what was there before.
+// Gradio runs this once, with `element`, `props` and `watch` of the part of the page it belongs to.
+const source = element.closest("gradio-app")?.getAttribute("src") ?? location.pathname;
+const given = [...new URLSearchParams(location.search)];
+const link = new URLSearchParams(given.filter(([name]) => props.settings.includes(name)));
+const key = `${props.storage_key} ${source}?${link}`;
+
+// A link that is opened comes before what was kept; at a reload, Back or Forward it does not.
+const [{ type: navigation }] = performance.getEntriesByType("navigation");
+const isOpenedByLink = navigation === "navigate" && String(link);
+
+try {
+  if (isOpenedByLink) sessionStorage.removeItem(key);
+  props.value = JSON.parse(sessionStorage.getItem(key));
+} catch {
+  // nothing was kept, or this browser keeps nothing
+}
+
+watch("value", () => {
+  try {
+    sessionStorage.setItem(key, JSON.stringify(props.value));
+  } catch {
+    // the storage is full or closed to this page
+  }
+});
