@@ -35,6 +35,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 TOGETHER = {
     "servers": (
         "end_to_end/test_browser",
+        "end_to_end/test_beginning",
         "end_to_end/test_network",
         "end_to_end/test_memory",
         "end_to_end/test_visitors",

@@ -56,7 +56,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("html[data-sdxl]")).to_be_attached()
     expect(page.get_by_text("Loading...")).to_have_count(0)
     yield "empty"
-    for name in ("style", "size", "count", "picture", "seed"):
+    for name in ("style", "count", "picture", "seed"):
         page.locator(f"#chip-{name}").click()
         expect(page.locator(f"#panel-{name}")).to_be_visible()
         yield name

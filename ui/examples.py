@@ -1,4 +1,4 @@
-"""Example prompts for each kind of model; the page shows 60 characters of each."""
+"""Example prompts for each kind of model."""
 
 from random import Random
 
@@ -6,10 +6,10 @@ from ui.model_kind import Kind
 
 _MINIATURE = (
     "a large red star on a blue background",
-    "a small white circle inside a large red square",
-    "a glossy pink heart on a black background",
+    "a small white circle inside a large red heart",
     "a yellow moon above a green triangle",
     "an outlined orange hexagon on a cyan background",
+    "a glossy pink heart on a black background",
 )
 _SDXL_HINT = "a lighthouse on a cliff at dusk, long exposure"
 _SDXL = (
@@ -47,6 +47,11 @@ def examples_for(kind: Kind) -> tuple[str, ...]:
     return _MINIATURE if kind is Kind.MINIATURE else _SDXL
 
 
+def cards_for(kind: Kind) -> tuple[str, ...]:
+    """Return the examples that stand in the place of pictures until there are some."""
+    return examples_for(kind)[:4]
+
+
 def hint_for(kind: Kind) -> str:
     """Return the example that an empty prompt field shows."""
     return _MINIATURE[0] if kind is Kind.MINIATURE else _SDXL_HINT
@@ -57,6 +62,10 @@ def surprise(kind: Kind, random: Random) -> str:
     if kind is Kind.MINIATURE:
         thing, behind = random.sample(_COLOURS, 2)
         looks, size, shape = map(random.choice, (_LOOKS, _SIZES, _SHAPES))
-        return f"a {size}{looks}{thing} {shape} on a {behind} background"
+        return f"{_article(f'{size}{looks}{thing}')} {shape} on {_article(behind)} background"
     subject, time, view = map(random.choice, (_SUBJECTS, _TIMES, _VIEWS))
     return f"{subject} {time}, {view}"
+
+
+def _article(words: str) -> str:
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from serving.generator import Generator
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import i18n, style_pictures, theme
+from ui import i18n, sample_pictures, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
@@ -23,7 +23,7 @@ from ui.pictures import downloads, files
 
 STATIC = Path(__file__).parent / "static"
 REPAIRS = Path(__file__).parent / "gradio_compat" / "repairs.js"
-SCRIPTS = REPAIRS, *(STATIC / name for name in ("pictures.js", "page.js", "back.js"))
+SCRIPTS = REPAIRS, *(STATIC / f"{name}.js" for name in ("pictures", "page", "back", "drop"))
 HEAD = STATIC / "head.html"
 ICON = STATIC / "icon.svg"
 
@@ -56,7 +56,8 @@ def mount(
     uploads.connect(app)
     component.connect(app)
     downloads.connect(app)
-    style_pictures.connect(app, kind_of(generator.model))
+    for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
+        samples.connect(app, kind_of(generator.model))
     gradios = {language: words.GRADIOS for language, words in i18n.LANGUAGES.items()}
     page, translations = in_every_language(_pages(generator, programs), gradios)
     gr.mount_gradio_app(

@@ -4,24 +4,35 @@ import inspect
 import json
 from dataclasses import dataclass
 from html import escape
-from random import Random
 
 import gradio as gr
 from gradio.components import Component
 from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
-from ui import chips, draft, form, history, i18n, link, network, restore, status, style_pictures
+from ui import (
+    beginning,
+    chips,
+    draft,
+    form,
+    history,
+    i18n,
+    link,
+    network,
+    restore,
+    sample_pictures,
+    status,
+)
 from ui.chips import Chips
 from ui.events import AT_ONCE, IN_THE_STRIP
-from ui.examples import examples_for, hint_for, surprise
+from ui.examples import hint_for
 from ui.form import Form
 from ui.generation import Drawing, Update
 from ui.model_kind import Kind, kind_of
 from ui.pictures import embedding, picture_panel
 from ui.pictures.embedding import Embedding
 from ui.pictures.picture_panel import Panel
-from ui.restore import Restorer
+from ui.restore import Offer, Restorer
 from ui.styles import styles_for
 
 _LICENCES = {
@@ -53,6 +64,7 @@ class Parts:
     form: Form
     chips: Chips
     linked: gr.HTML
+    offer: Offer
     generate: gr.Button
     stop: gr.Button
     strip: gr.HTML
@@ -124,6 +136,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 )
                 length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
                 linked = link.layout()
+                offer = restore.layout_offer()
                 fields = form.create(model, styles_for(kind), prompt)
                 chosen, restorer = chips.layout(model, fields)
             with gr.Column(elem_id="act"):
@@ -134,13 +147,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
                 away = network.layout()
             with gr.Column(elem_id="more"):
-                gr.Examples(
-                    [[example] for example in examples_for(kind)],
-                    [prompt],
-                    label=i18n.EXAMPLES,
-                    api_visibility="private",
-                    elem_id="examples",
-                )
+                beginning.examples(kind)
                 surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
                 embed = _advanced(fields)
         with gr.Column(elem_id="pictures"):
@@ -158,6 +165,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                     elem_id="gallery",
                 )
                 gr.HTML(picture_panel.arrows(), elem_id="walk", padding=False)
+                beginning.cards(kind)
             panel = picture_panel.layout()
             requests = history.layout()
     gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
@@ -168,6 +176,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         form=fields,
         chips=chosen,
         linked=linked,
+        offer=offer,
         generate=generate,
         stop=stop,
         strip=strip,
@@ -248,8 +257,12 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         trigger_mode="always_last",
         **AT_ONCE,
     )
-    parts.surprise.click(lambda: surprise(kind, Random()), None, parts.prompt, **AT_ONCE)
-    restore.connect(parts.restorer, parts.form.inputs, parts.strip, generator, styles_for(kind))
+    beginning.connect(parts.surprise, parts.prompt, kind)
+    styles = styles_for(kind)
+    restore.connect_offer(
+        parts.offer, parts.prompt, parts.form.inputs, parts.strip, generator, styles
+    )
+    restore.connect(parts.restorer, parts.form.inputs, parts.strip, generator, styles)
     new_seed = picture_panel.connect(
         parts.panel,
         parts.gallery,
@@ -310,7 +323,7 @@ def _header(model: Model, kind: Kind) -> str:
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
-    pictures = style_pictures.addresses(kind)
+    pictures = sample_pictures.STYLES.addresses(kind)
     data = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
     title, line, data = map(escape, (i18n.title(model), i18n.model_line(model, kind), data))
     return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}">{title}</h1><p>{line}</p>'

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ MOST_READ = 2
 
 _reading: RunVar[CapacityLimiter] = RunVar("reading")  # one per event loop
 
+# Shows the offer while the prompt ends with a line of settings, without a request to the server.
+_OFFER = """(prompt) => {
+  const last = (prompt ?? "").trim().split("\\n").pop();
+  const visible = /^Steps: *\\d.*, *Seed: *\\d/.test(last) && last.split(":").length > 3;
+  return { __type__: "update", visible };
+}"""
 _REFUSE = 'element.addEventListener("refused", ({ detail }) => trigger("select", detail));'
 
 
@@ -42,6 +49,14 @@ class Restorer:
     found: gr.HTML
     use: gr.Button
     settings: gr.State
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The components under the prompt that offer to use settings that were pasted into it."""
+
+    row: gr.Row
+    use: gr.Button
 
 
 class RestoreError(Exception):
@@ -124,6 +139,34 @@ def layout() -> Restorer:
     return Restorer(file, text, found, use, gr.State(None))
 
 
+def layout_offer() -> Offer:
+    """Return the offer, which is hidden until settings are pasted into the prompt."""
+    with gr.Row(visible=False, elem_id="pasted") as row:
+        gr.HTML(status.note(i18n.LOOKS_LIKE_SETTINGS), padding=False)
+        use = gr.Button(i18n.USE_THEM, size="sm", elem_id="use-pasted")
+    return Offer(row, use)
+
+
+def connect_offer(
+    offer: Offer,
+    prompt: gr.Textbox,
+    fields: Sequence[Component],
+    strip: gr.HTML,
+    generator: Generator,
+    styles: Mapping[str, Style],
+) -> None:
+    """Offer to use settings that were pasted into the prompt, and put them into the fields."""
+
+    def use(text: str | None) -> tuple[Any, ...]:
+        try:
+            return apply(from_text(text or ""), generator.model, styles)
+        except RestoreError as error:
+            return *(gr.skip() for _ in fields), status.warning(str(error))
+
+    prompt.change(None, prompt, offer.row, js=_OFFER, **AT_ONCE)
+    offer.use.click(use, prompt, [*fields, strip], **AT_ONCE)
+
+
 def connect(
     restorer: Restorer,
     fields: Sequence[Component],
@@ -166,10 +209,9 @@ async def _of_picture(
     if limiter is None:
         limiter = CapacityLimiter(MOST_READ)
         _reading.set(limiter)
-    shown = await anyio.to_thread.run_sync(
-        _shown, lambda: from_picture(path), styles, limiter=limiter
-    )
-    return None, *shown
+    label = i18n.RESTORE_ITS_SETTINGS
+    find = partial(_shown, lambda: from_picture(path), label, styles)
+    return None, *await anyio.to_thread.run_sync(find, limiter=limiter)
 
 
 def _refused(event: gr.EventData) -> tuple[Any, ...]:
@@ -181,11 +223,11 @@ def _refused(event: gr.EventData) -> tuple[Any, ...]:
 def _of_text(text: str | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
     if not (text or "").strip():
         return status.EMPTY, gr.Button(visible=False), None
-    return _shown(lambda: from_text(text or ""), styles)
+    return _shown(lambda: from_text(text or ""), i18n.USE_SETTINGS, styles)
 
 
 def _shown(
-    find: Callable[[], Settings], styles: Mapping[str, Style]
+    find: Callable[[], Settings], label: str, styles: Mapping[str, Style]
 ) -> tuple[str, Any, Settings | None]:
     try:
         found = find()
@@ -195,7 +237,7 @@ def _shown(
     shown = settings.as_html(found, own)
     if settings.is_shortened(found):
         shown += status.warning(i18n.shortened(MAX_CHARACTERS))
-    return shown, gr.Button(i18n.USE_SETTINGS, visible=True), found
+    return shown, gr.Button(label, visible=True), found
 
 
 def _not_found(why: str) -> tuple[str, Any, None]:

@@ -13,7 +13,7 @@ AXE = Path(__file__).parents[1] / "node" / "node_modules" / "axe-core" / "axe.mi
 STATES = (
     "empty",
     "advanced",
-    "restore",
+    "picture",
     "error",
     "waiting",
     "running",

@@ -291,11 +291,6 @@ def test_a_picture_for_each_line(page: Page):
     expect(captions.nth(1)).to_contain_text("a red star")
 
 
-def test_a_surprise_fills_the_prompt(page: Page):
-    page.get_by_role("button", name=i18n.SURPRISE).click()
-    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^a .* background$"))
-
-
 def test_keys_run_and_stop(slow_page: Page):
     page = slow_page
     open_advanced(page)
@@ -339,12 +334,6 @@ def test_opening_the_page_clears_nothing(page: Page):
 def test_page_names_model_and_device(page: Page):
     expect(page.locator("#header")).to_contain_text(re.compile(r"\d+ × \d+ pixels · on CPU"))
     expect(page.locator("#footer")).to_contain_text("licence")
-
-
-def test_example_fills_the_prompt(page: Page):
-    example = page.locator("#examples button").first
-    example.click()
-    expect(page.locator("#prompt textarea")).to_have_value(example.inner_text())
 
 
 def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser, address: str):
@@ -624,6 +613,9 @@ def test_as_a_part_of_another_sites_page(
     (folder / "index.html").write_text(example.replace("http://127.0.0.1:7860", address))
     with opened(browser, site) as page:
         component, frame = page.locator("gradio-app"), page.frame_locator("iframe").locator("body")
+        card = component.locator("#cards img").first
+        expect(card).to_have_attribute("src", re.compile(f"{address}/example-pictures/.*webp"))
+        expect(card).to_have_js_property("naturalWidth", 256)
         for part in (component, frame):
             part.locator("#prompt textarea").fill(PROMPT)
             part.locator("#prompt textarea").press("Enter")

@@ -126,6 +126,10 @@ UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild sind nicht lesbar. Füge
 UNREADABLE_PICTURE = "Diese Datei ist nicht lesbar. Nimm PNG, JPEG oder WebP."
 TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß. Nimm ein kleineres."
 
+RESTORE_ITS_SETTINGS = "Seine Einstellungen übernehmen"
+LOOKS_LIKE_SETTINGS = "Das sieht nach Einstellungen aus."
+USE_THEM = "Übernehmen"
+
 AWAY = "Verbindung unterbrochen. Wird wiederhergestellt…"
 LOST = "Die Verbindung ist abgebrochen und deine Anfrage verloren. Generiere noch einmal."
 END_LEFT_OUT = "Das Ende des Prompts wurde weggelassen."

@@ -121,6 +121,10 @@ UNREADABLE_SETTINGS = "Can’t read the settings in this picture. Paste them as 
 UNREADABLE_PICTURE = "Can’t read this file. Use PNG, JPEG or WebP."
 TOO_LARGE_A_PICTURE = "This picture is too large. Use a smaller one."
 
+RESTORE_ITS_SETTINGS = "Restore its settings"
+LOOKS_LIKE_SETTINGS = "These look like settings."
+USE_THEM = "Use them"
+
 AWAY = "Connection lost. Reconnecting…"
 LOST = "The connection was lost, and your request with it. Press Generate again."
 END_LEFT_OUT = "The end of the prompt was left out."

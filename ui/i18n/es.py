@@ -128,6 +128,10 @@ UNREADABLE_SETTINGS = "No se pueden leer los ajustes de esta imagen. Péguelos c
 UNREADABLE_PICTURE = "No se puede leer este archivo. Use PNG, JPEG o WebP."
 TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande. Use una más pequeña."
 
+RESTORE_ITS_SETTINGS = "Recuperar sus ajustes"
+LOOKS_LIKE_SETTINGS = "Esto parece una lista de ajustes."
+USE_THEM = "Usarlos"
+
 AWAY = "Conexión perdida. Reconectando…"
 LOST = "Se perdió la conexión y, con ella, su petición. Pulse «Generar» de nuevo."
 END_LEFT_OUT = "Se omitió el final del prompt."

@@ -130,6 +130,10 @@ UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles. Collez-les 
 UNREADABLE_PICTURE = "Ce fichier est illisible. Utilisez PNG, JPEG ou WebP."
 TOO_LARGE_A_PICTURE = "Cette image est trop grande. Utilisez-en une plus petite."
 
+RESTORE_ITS_SETTINGS = "Reprendre ses réglages"
+LOOKS_LIKE_SETTINGS = "Cela ressemble à des réglages."
+USE_THEM = "Les utiliser"
+
 AWAY = "Connexion perdue. Reconnexion…"
 LOST = "La connexion a été perdue, et votre demande avec elle. Appuyez de nouveau sur « Générer »."
 END_LEFT_OUT = "La fin du prompt a été ignorée."

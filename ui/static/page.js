@@ -75,12 +75,15 @@
     key === "Enter" && target.matches?.("#prompt textarea") && shiftKey === target.rows > 1
   );
 
+  // Buttons that a key that is held down presses once.
+  const ONCE = "#generate, #stop, #surprise, [data-example]";
+
   // Captured before the fields see it, because in some of them Enter has a meaning of its own.
   document.addEventListener("keydown", (event) => {
     const app = around(event.target);
     if (!app) return;
     // A key that is held down presses once, and not also the button that appears in its place.
-    if (event.repeat && event.target.closest?.("#generate, #stop")) event.preventDefault();
+    if (event.repeat && event.target.closest?.(ONCE)) event.preventDefault();
     const runs = event.key === "Enter" && (event.ctrlKey || event.metaKey);
     if (runs && !event.repeat && press(app.querySelector("#generate"))) {
       swallow(event);
@@ -124,6 +127,24 @@
     aimed = { id: rest ? aimed.id : id, at: event.timeStamp };
   }, true);
 
+  // An example goes into the prompt and is drawn. Generate is hidden while something is drawn.
+  const draw = (app, prompt) => {
+    const field = app.querySelector("#prompt textarea");
+    field.value = prompt;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+    press(app.querySelector("#generate"));
+  };
+  let surprised = null; // the app in which Surprise was pressed
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("[data-example], #surprise");
+    const app = button && around(button);
+    if (!app) return;
+    if (event.detail > 1) swallow(event);
+    else if (button.id) surprised = app;
+    else draw(app, button.dataset.example);
+  }, true);
+  document.addEventListener("sdxl-surprise", ({ detail }) => draw(surprised, detail));
+
   const copy = async (text) => {
     try {
       await navigator.clipboard.writeText(text);
@@ -147,65 +168,18 @@
     setTimeout(() => { button.textContent = said; }, 1500);
   });
 
-  // A picture can be dropped anywhere: outside the drop zone the browser would otherwise leave the
-  // page and open it. Something dragged from a page, unlike a file, also has the type text/html.
-  const given = ({ target, dataTransfer }) => {
-    const types = dataTransfer?.types ?? [];
-    const isFile = types.includes("Files") && !types.includes("text/html");
-    return isFile ? around(target)?.querySelector("#panel-picture") : null;
-  };
-  const placeIn = async (restore) => {
-    openPanel(around(restore), "picture");
-    for (let tries = 0; tries < 100; tries++) {
-      const place = restore.querySelector("#restore-picture input[type=file]");
-      if (place) return place;
-      await new Promise((wake) => setTimeout(wake, 50)); // created only when it is to be visible
-    }
-    return null;
-  };
-  document.addEventListener("dragover", (event) => {
-    if (given(event)) event.preventDefault();
-  }, true);
-  document.addEventListener("drop", async (event) => {
-    const restore = given(event);
-    if (!restore) return;
-    swallow(event);
-    const first = new DataTransfer();
-    first.items.add(event.dataTransfer.files[0]);
-    const place = await placeIn(restore);
-    if (!place) return;
-    // Tell the drop zone that nothing is dragged over it any more.
-    place.parentElement.dispatchEvent(new DragEvent("drop", { dataTransfer: new DataTransfer() }));
-    place.files = first.files;
-    place.dispatchEvent(new Event("change", { bubbles: true }));
-    restore.scrollIntoView({ block: "nearest" });
-  }, true);
-
-  // A file that cannot be read is refused before it is sent, with the page's own message.
-  const isUnfit = ({ name, size }, place, most) => {
-    const kinds = place.accept.split(",").map((kind) => kind.trim());
-    if (!kinds.some((kind) => name.toLowerCase().endsWith(kind))) return "unreadable";
-    return size > most && "too large";
-  };
-  document.addEventListener("change", (event) => {
-    const place = event.target;
-    const app = place.closest?.("#restore-picture") && around(place);
-    if (!app || !place.files?.length) return;
-    const { most } = JSON.parse(app.querySelector("#header [data-page]").dataset.page);
-    const why = isUnfit(place.files[0], place, most);
-    if (!why) return;
-    swallow(event);
-    place.value = "";
-    const said = app.querySelector("#restored .prose");
-    said.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: why }));
-  }, true);
-
   const dressStyles = (app, pictures) => {
     for (const label of app.querySelectorAll("#style label:not([data-pictured])")) {
       const picture = pictures[label.querySelector("input").value];
       if (!picture) continue;
       label.dataset.pictured = "";
       label.style.setProperty("--picture", `url("${new URL(picture, home(label))}")`);
+    }
+  };
+
+  const showCards = (app) => {
+    for (const image of app.querySelectorAll("#cards img:not([src])")) {
+      image.src = new URL(image.dataset.src, home(image));
     }
   };
 
@@ -223,6 +197,9 @@
     if (focused.closest("#reveal, #blur")) {
       return [...app.querySelectorAll("#reveal, #blur")].find(isSeen);
     }
+    if (focused.closest("#pasted")) return app.querySelector("#prompt textarea");
+    const card = [...app.querySelectorAll("#cards button")].indexOf(focused);
+    if (card >= 0) return app.querySelectorAll("#gallery .thumbnail-lg")[card];
     const open = focused.closest(".preview, #picked, #walk");
     return open && app.querySelectorAll("#gallery .thumbnail-lg")[picture];
   };
@@ -245,6 +222,7 @@
       link.href = new URL(link.getAttribute("href"), home(link));
     }
     showPanels(app);
+    showCards(app);
     dressStyles(app, JSON.parse(heading.dataset.page).pictures);
     keepFocus(app);
   };

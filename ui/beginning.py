@@ -1,0 +1,56 @@
+"""The page before the first pictures: examples that are drawn with one press.
+
+Every element with `data-example` is such an example: `static/page.js` puts its text into the prompt
+and presses Generate. While something is drawn, it only fills in the prompt.
+"""
+
+from html import escape
+from random import Random
+
+import gradio as gr
+
+from ui import i18n, sample_pictures
+from ui.events import AT_ONCE
+from ui.examples import cards_for, examples_for, surprise
+from ui.model_kind import Kind
+
+# Tells `static/page.js` which prompt was made for the press of Surprise.
+_DRAW = """(prompt) => {
+  document.dispatchEvent(new CustomEvent("sdxl-surprise", { detail: prompt }));
+}"""
+
+
+def cards(kind: Kind) -> gr.HTML:
+    """Return the cards in the place of the pictures, which CSS hides once there are some."""
+    pictures = sample_pictures.EXAMPLES.addresses(kind)
+    shown = "".join(_card(prompt, pictures.get(prompt)) for prompt in cards_for(kind))
+    return _group("cards", shown)
+
+
+def _card(prompt: str, picture: str | None) -> str:
+    # The page adds the server's address to that of the picture.
+    image = "" if picture is None else f'<img data-src="{escape(picture)}" alt="">'
+    return _button(prompt, f"{image}<span>{escape(prompt)}</span>")
+
+
+def examples(kind: Kind) -> gr.HTML:
+    """Return the list of example prompts."""
+    shown = "".join(_button(prompt, escape(prompt)) for prompt in examples_for(kind))
+    title = escape(i18n.EXAMPLES)
+    return _group("examples", f'<p aria-hidden="true">{title}</p>{shown}')
+
+
+def _group(name: str, buttons: str) -> gr.HTML:
+    # The label stands in the text, which is in the visitor's language as a whole.
+    value = f'<div role="group" aria-label="{escape(i18n.EXAMPLES)}">{buttons}</div>'
+    return gr.HTML(value, js_on_load=None, apply_default_css=False, elem_id=name, padding=False)
+
+
+def _button(prompt: str, content: str) -> str:
+    return f'<button type="button" lang="en" data-example="{escape(prompt)}">{content}</button>'
+
+
+def connect(surprised: gr.Button, prompt: gr.Textbox, kind: Kind) -> None:
+    """Let Surprise fill in a random prompt, and draw it."""
+    made = surprised.click(lambda: surprise(kind, Random()), None, prompt, **AT_ONCE)
+    made.then(None, prompt, None, js=_DRAW, **AT_ONCE)
