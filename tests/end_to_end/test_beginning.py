@@ -108,6 +108,7 @@ def test_settings_in_the_prompt_are_offered_and_used(page: Page):
         prompt.fill(ordinary)
         settle(page)
         expect(offer).to_be_hidden()
+    prompt.fill("")
     paste(prompt, SETTINGS_TEXT)
     expect(page.locator("#pasted")).to_contain_text(i18n.LOOKS_LIKE_SETTINGS)
     offer.focus()
