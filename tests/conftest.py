@@ -36,6 +36,7 @@ TOGETHER = {
     "servers": (
         "end_to_end/test_browser",
         "end_to_end/test_beginning",
+        "end_to_end/test_second_look",
         "end_to_end/test_network",
         "end_to_end/test_memory",
         "end_to_end/test_visitors",

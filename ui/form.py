@@ -34,6 +34,8 @@ POLL_SECONDS = 5.0
 
 ON_PAGE = [setting for setting in VALUES if setting.on_page]
 _IN_PER_CENT = [setting.link for setting in ON_PAGE if setting.in_per_cent]
+# Ids of the elements of fields that have another name there, by the name in a `RequestError`.
+_ELEMENTS = {"negative_prompt": "negative", **{each.name: each.flag for each in ON_PAGE}}
 _DEFAULTS: dict[str, Any] = {
     "prompt": "",
     "style": NONE,
@@ -181,6 +183,11 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
     return [(i18n.size(own), USUAL), *((i18n.size(size), size_name(size)) for size in more)]
 
 
+def element_of(field: str | None) -> str | None:
+    """Return the id of the element that shows a field of a `RequestError`."""
+    return None if field is None else _ELEMENTS.get(field, field)
+
+
 def size_name(size: tuple[int, int]) -> str:
     """Return a size as programs and links write it, such as "1024x768"."""
     return "{}x{}".format(*size)
@@ -215,10 +222,10 @@ def to_request(
     """
     prompts = split(_text("prompt", prompt), several)
     if not prompts:
-        raise RequestError(Message(Code.BLANK_PROMPT))
+        raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
     if len(prompts) > model.images_per_request:
         params = {"lines": len(prompts), "limit": model.images_per_request}
-        raise RequestError(Message(Code.TOO_MANY_LINES, params))
+        raise RequestError(Message(Code.TOO_MANY_LINES, params), field="prompt")
     if not isinstance(style, str) or style not in styles:
         raise _refused(Code.UNKNOWN_CHOICE, "style", value=_sent(style), choices=list(styles))
     negative = _text("negative_prompt", negative_prompt)

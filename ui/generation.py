@@ -114,10 +114,19 @@ class Drawing:
                 async for update in updates:
                     yield update
         except RequestError as error:
-            yield _ended(status.error(i18n.translate(error.message)))
+            yield _refused(error)
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(i18n.translate(_BROKEN)))
+
+    async def waited(
+        self, sender: gr.Request, entered: gr.EventData, files: str | None, *values: Any
+    ) -> AsyncGenerator[Update]:
+        """Draw the prompt that waited for the end of a drawing, with the settings of the fields."""
+        fields = Fields.sent(values)._replace(prompt=entered._data)
+        async with aclosing(self._draw(sender, files, fields)) as updates:
+            async for update in updates:
+                yield update
 
     async def variations(
         self,
@@ -297,7 +306,7 @@ class Drawing:
         except RequestError as error:
             if error.kind is ErrorKind.UNKNOWN:
                 raise
-            yield _ended(status.error(i18n.translate(error.message)))
+            yield _refused(error)
             return
         async with aclosing(self._follow(request_id, files, self._asked(query))) as updates:
             async for update in updates:
@@ -441,6 +450,11 @@ def _running(strip: Any = _LEAVE, **others: Any) -> Update:
 def _ended(strip: str, **others: Any) -> Update:
     """Return the last update of a request; `ui.page` shows Generate again a moment later."""
     return Update(strip, status.EMPTY, **others)
+
+
+def _refused(error: RequestError) -> Update:
+    """Return the update with the message of a refusal, which names the field that is wrong."""
+    return _ended(status.error(i18n.translate(error.message), form.element_of(error.field)))
 
 
 def _ending(done: Done, images: list[Image], began: float | None) -> str:

@@ -22,6 +22,7 @@ from ui import (
     restore,
     sample_pictures,
     status,
+    waiting,
 )
 from ui.chips import Chips
 from ui.events import AT_ONCE, IN_THE_STRIP
@@ -53,6 +54,11 @@ _GENERATE_AGAIN = f"""(strip) => {{
   return [!running, running].map((visible) => ({{ __type__: "update", visible }}));
 }}"""
 
+# Removes a refusal that names a field from the strip.
+_DROP_REFUSAL = """(strip) => (
+  strip.includes('data-field=') ? '' : { __type__: "update" }
+)"""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -69,6 +75,7 @@ class Parts:
     stop: gr.Button
     strip: gr.HTML
     network: gr.HTML
+    waiting: gr.HTML
     previews: gr.HTML
     gallery: gr.Gallery
     pictures: gr.State  # the `ui.pictures.saved.Picture`s in the gallery
@@ -146,6 +153,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 stop = gr.Button(i18n.STOP, size="lg", visible=False, elem_id="stop")
                 strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
                 away = network.layout()
+                entered = waiting.layout()
             with gr.Column(elem_id="more"):
                 beginning.examples(kind)
                 surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
@@ -181,6 +189,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         stop=stop,
         strip=strip,
         network=away,
+        waiting=entered,
         previews=previews,
         gallery=gallery,
         pictures=gr.State([]),
@@ -229,6 +238,15 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         None,
         parts.linked,
         js="() => ''",
+        **AT_ONCE,
+    )
+    typed = [parts.form.parts[name].input for name in ("negative_prompt", "seed")]
+    gr.on(
+        [parts.prompt.submit, parts.generate.click, parts.prompt.change, *typed],
+        None,
+        parts.strip,
+        parts.strip,
+        js=_DROP_REFUSAL,
         **AT_ONCE,
     )
     # With one line Enter sends; with several it begins a new line. Only the browser handles this
@@ -311,7 +329,9 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     resumed = network.connect(
         parts.network, drawing.resume, newest, parts.updated, history.WITH_LINK
     )
-    for drawn in (sent, sent_anew, varied, finished, brought_back, found, resumed):
+    fields = [parts.embedding.kept, *parts.form.inputs]
+    waited = waiting.connect(parts.waiting, drawing.waited, fields, parts.updated)
+    for drawn in (sent, sent_anew, varied, finished, brought_back, found, resumed, waited):
         # Gradio ignores a press of Generate until the previous run has ended: show it only then.
         buttons = [parts.generate, parts.stop]
         drawn.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)

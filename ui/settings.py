@@ -81,7 +81,7 @@ def as_html(settings: Settings, typed: Typed | None = None) -> str:
     """
     shown = bounded(as_typed(settings, typed) if typed else settings)
     rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        f'<dt>{escape(name)}</dt><dd dir="auto">{escape(value)}</dd>'
         for name, value in described(shown, typed.style if typed else NONE)
     )
     text = metadata.to_text(bounded(settings))

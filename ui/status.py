@@ -69,6 +69,10 @@ def warning(text: str) -> str:
     return f'<p class="warning" role="status">{escape(text)}</p>'
 
 
-def error(text: str) -> str:
-    """Return an error message, which screen readers read out at once."""
-    return f'<p class="error" role="alert">{escape(text)}</p>'
+def error(text: str, element: str | None = None) -> str:
+    """Return an error message, which screen readers read out at once.
+
+    `element` is the id of the field that is wrong, which the browser marks.
+    """
+    field = "" if element is None else f' data-field="{escape(element)}"'
+    return f'<p class="error" role="alert"{field}>{escape(text)}</p>'

@@ -36,6 +36,8 @@ def theme() -> Base:
         input_placeholder_color_dark="*neutral_400",
         link_text_color="*primary_700",
         link_text_color_dark="*primary_300",
+        checkbox_border_color="*neutral_500",
+        checkbox_border_color_dark="*neutral_400",
         block_shadow="none",
         block_shadow_dark="none",
         button_primary_background_fill="*primary_600",

@@ -467,7 +467,7 @@ def test_the_buttons_of_an_older_picture_are_disabled_while_drawing(slow_page: P
         expect(button).to_be_enabled()
 
 
-def test_enter_sends_nothing_while_drawing(slow_page: Page):
+def test_enter_sends_nothing_before_the_drawing_ends(slow_page: Page):
     page = slow_page
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("50")

@@ -120,7 +120,8 @@ def test_shown_as_text_and_copied_whole():
     assert "<img" not in shown
     assert "<b>" not in shown
     assert "&lt;b&gt;model&lt;/b&gt;" in shown
-    assert f"<dt>{i18n.SETTINGS['size'].label}</dt><dd>256 × 256</dd>" in shown
+    size = i18n.SETTINGS["size"].label
+    assert f'<dt>{size}</dt><dd dir="auto">256 × 256</dd>' in shown
     assert "Negative prompt: dull" in shown  # in the text to copy
     assert metadata.from_text(metadata.to_text(hostile)) == hostile
 
@@ -143,7 +144,7 @@ def test_numbers_are_shown_as_the_visitor_writes_them(language: str, guidance: s
         assert shown[i18n.SETTINGS["guidance_scale"].label] == guidance
         assert shown[i18n.SETTINGS["prompt"].label] == "7.5 stars"
         assert shown[i18n.SETTINGS["model"].label] == "sdxl-1.0"
-        assert f"<dd>{guidance}</dd>" in settings.as_html(named)
+        assert f'<dd dir="auto">{guidance}</dd>' in settings.as_html(named)
 
 
 @pytest.mark.parametrize("language", i18n.LANGUAGES)

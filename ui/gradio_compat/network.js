@@ -162,6 +162,7 @@ const failures = new WeakMap();
 const hasFailed = ({ src, complete, naturalWidth }) => src && complete && !naturalWidth;
 
 const mend = async (image) => {
+  image.dataset.missing = ""; // page.css shows a plain tile in place of a broken image
   const address = image.src;
   const before = failures.get(image);
   const failure = before?.address === address ? before : { address, times: 0, isMending: false };
@@ -177,13 +178,15 @@ const mend = async (image) => {
   if (image.src === address) image.src = address;
 };
 
-element.closest(".gradio-container").addEventListener("error", ({ target }) => {
+const page = element.closest(".gradio-container");
+page.addEventListener("error", ({ target }) => {
   if (target.closest?.("#gallery") && target.src) mend(target);
 }, true);
+page.addEventListener("load", ({ target }) => target.removeAttribute?.("data-missing"), true);
 
 // Some failures are not heard of: while Gradio builds the gallery, or shows the picture elsewhere.
 const mending = setInterval(() => {
   if (!element.isConnected) return clearInterval(mending);
-  const images = element.closest(".gradio-container").querySelectorAll("#gallery img");
+  const images = page.querySelectorAll("#gallery img");
   for (const image of images) if (hasFailed(image)) mend(image);
 }, TRY_EVERY_MS);

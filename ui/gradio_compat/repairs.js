@@ -1,5 +1,5 @@
 () => {
-  // Repairs of the names in Gradio's markup, for screen readers and for other languages.
+  // Repairs of Gradio's markup, for screen readers and for other languages.
   // Gradio calls this function once. The page's heading has the language and the translated names.
   const root = document.documentElement;
   if (root.dataset.repaired) return;
@@ -39,15 +39,31 @@
     for (const caption of app.querySelectorAll(captions)) caption.ariaHidden = "true";
   };
 
+  // Gradio's accordions do not say whether they are open.
+  const tellOpen = (app) => {
+    for (const opener of app.querySelectorAll(".label-wrap")) {
+      opener.ariaExpanded = String(opener.matches(".open"));
+    }
+  };
+
+  // Gradio writes every text from left to right, unless it is told otherwise for all of them.
+  const direct = (app) => {
+    const fields = ":is(#prompt, #negative, #restore-text) textarea";
+    const captions = "#gallery :is(.caption, .caption-label)";
+    for (const part of app.querySelectorAll(`${fields}, ${captions}`)) part.dir = "auto";
+  };
+
   const repair = (app) => {
     const heading = app.querySelector("#header [data-page]");
     if (!heading) return; // it is not there yet, or this app is another program's
     (alone ? root : app).lang = heading.lang;
     rename(app);
+    tellOpen(app);
+    direct(app);
     translate(app, JSON.parse(heading.dataset.page).names);
   };
   const repairAll = () => document.querySelectorAll("gradio-app").forEach(repair);
-  const changes = { subtree: true, childList: true, attributeFilter: ["aria-label"] };
+  const changes = { subtree: true, childList: true, attributeFilter: ["aria-label", "class"] };
   new MutationObserver(repairAll).observe(document.body, changes);
   repairAll();
 }

@@ -126,6 +126,7 @@ UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild sind nicht lesbar. Füge
 UNREADABLE_PICTURE = "Diese Datei ist nicht lesbar. Nimm PNG, JPEG oder WebP."
 TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß. Nimm ein kleineres."
 
+NEXT_PROMPT = "Als Nächstes:"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Seine Einstellungen übernehmen"
 LOOKS_LIKE_SETTINGS = "Das sieht nach Einstellungen aus."
 USE_THEM = "Übernehmen"

@@ -121,6 +121,7 @@ UNREADABLE_SETTINGS = "Can’t read the settings in this picture. Paste them as 
 UNREADABLE_PICTURE = "Can’t read this file. Use PNG, JPEG or WebP."
 TOO_LARGE_A_PICTURE = "This picture is too large. Use a smaller one."
 
+NEXT_PROMPT = "Next:"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Restore its settings"
 LOOKS_LIKE_SETTINGS = "These look like settings."
 USE_THEM = "Use them"

@@ -128,6 +128,7 @@ UNREADABLE_SETTINGS = "No se pueden leer los ajustes de esta imagen. Péguelos c
 UNREADABLE_PICTURE = "No se puede leer este archivo. Use PNG, JPEG o WebP."
 TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande. Use una más pequeña."
 
+NEXT_PROMPT = "A continuación:"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Recuperar sus ajustes"
 LOOKS_LIKE_SETTINGS = "Esto parece una lista de ajustes."
 USE_THEM = "Usarlos"

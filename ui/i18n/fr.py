@@ -130,6 +130,7 @@ UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles. Collez-les 
 UNREADABLE_PICTURE = "Ce fichier est illisible. Utilisez PNG, JPEG ou WebP."
 TOO_LARGE_A_PICTURE = "Cette image est trop grande. Utilisez-en une plus petite."
 
+NEXT_PROMPT = "Ensuite :"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Reprendre ses réglages"
 LOOKS_LIKE_SETTINGS = "Cela ressemble à des réglages."
 USE_THEM = "Les utiliser"

@@ -43,7 +43,7 @@ const bringIntoView = (part) => {
 const row = (entry) => {
   const item = document.createElement("li");
   const button = item.appendChild(buttonOf(entry));
-  add(button, "span", promptOf(entry));
+  add(button, "span", promptOf(entry)).dir = "auto";
   const when = new Date(entry.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
   add(button, "small", `${entry.said} · ${when}`);
   return item;

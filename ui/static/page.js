@@ -34,7 +34,7 @@
   };
 
   // Each chip opens the panel of its name, and closes it. One panel is open at a time.
-  const nameOf = (chip) => chip.id.slice("chip-".length);
+  const nameOf = (part) => part.id.replace(/^(chip|panel)-/, "");
   const openPanel = (app, name) => {
     const ask = app.querySelector("#ask");
     if (ask.dataset.panel === name) return;
@@ -59,7 +59,7 @@
   });
   const closePanel = (app, from) => {
     const panel = from.closest?.(".chip-panel");
-    if (panel) app.querySelector(`#${panel.id.replace("panel", "chip")}`).focus();
+    if (panel) app.querySelector(`#chip-${nameOf(panel)}`).focus();
     const { panel: open } = app.querySelector("#ask").dataset;
     openPanel(app, "");
     return Boolean(open);
@@ -77,6 +77,13 @@
 
   // Buttons that a key that is held down presses once.
   const ONCE = "#generate, #stop, #surprise, [data-example]";
+  // Whether the prompt waits for the end of the present drawing: `waiting.js` decides.
+  const waits = (app, { repeat }) => {
+    const prompt = app.querySelector("#prompt textarea").value;
+    const detail = { prompt, repeat };
+    const entered = new CustomEvent("entered", { bubbles: true, cancelable: true, detail });
+    return app.querySelector("#waiting [data-next]")?.dispatchEvent(entered) === false;
+  };
 
   // Captured before the fields see it, because in some of them Enter has a meaning of its own.
   document.addEventListener("keydown", (event) => {
@@ -85,11 +92,8 @@
     // A key that is held down presses once, and not also the button that appears in its place.
     if (event.repeat && event.target.closest?.(ONCE)) event.preventDefault();
     const runs = event.key === "Enter" && (event.ctrlKey || event.metaKey);
-    if (runs && !event.repeat && press(app.querySelector("#generate"))) {
-      swallow(event);
-    }
-    // Gradio ignores Enter only while a request that Enter sent is drawn. Ignore it always.
-    if (sends(event) && isSeen(app.querySelector("#stop"))) swallow(event);
+    if ((runs || sends(event)) && waits(app, event)) return swallow(event);
+    if (runs && !event.repeat && press(app.querySelector("#generate"))) swallow(event);
   }, true);
   document.addEventListener("keydown", (event) => {
     const app = around(event.target);
@@ -168,6 +172,25 @@
     setTimeout(() => { button.textContent = said; }, 1500);
   });
 
+  // The field that a refusal names is marked until the message goes, and gets the focus.
+  let refusal = null;
+  const markRefused = (app) => {
+    const said = app.querySelector("#status [data-field]");
+    const field = said && app.querySelector(`#${said.dataset.field} :is(textarea, input)`);
+    for (const other of app.querySelectorAll("[data-refused]")) {
+      if (other === field) continue;
+      other.removeAttribute("aria-invalid");
+      delete other.dataset.refused;
+    }
+    if (!field || said === refusal) return;
+    refusal = said;
+    field.dataset.refused = "";
+    field.ariaInvalid = "true";
+    const panel = field.closest(".chip-panel");
+    if (panel) openPanel(app, nameOf(panel));
+    field.focus();
+  };
+
   const dressStyles = (app, pictures) => {
     for (const label of app.querySelectorAll("#style label:not([data-pictured])")) {
       const picture = pictures[label.querySelector("input").value];
@@ -224,6 +247,7 @@
     showPanels(app);
     showCards(app);
     dressStyles(app, JSON.parse(heading.dataset.page).pictures);
+    markRefused(app);
     keepFocus(app);
   };
   const updateAll = () => document.querySelectorAll("gradio-app").forEach(update);

@@ -51,17 +51,19 @@ def kinds(**changes: object) -> list[str]:
 def test_each_picture_has_its_own_texts():
     first, second = picture_panel.texts(PICTURES, MODEL).split("</article>")[:2]
     assert 'data-key="folder/a-star-7.png"' in first
-    assert "<dd>7</dd>" in first
+    assert '<dd dir="auto">7</dd>' in first
     assert 'data-key="folder/a-star-8.png"' in second
-    assert "<dd>8</dd>" in second
+    assert '<dd dir="auto">8</dd>' in second
     assert 'href="pictures/folder/a-star-8.webp" download' in second
     assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8&amp;images=2" in second
 
 
 def test_the_texts_are_of_what_was_typed():
     text = picture_panel.texts([NIGHT], MODEL)
-    assert "<dd>a star</dd>" in text
-    assert f"<dt>{i18n.SETTINGS['style'].label}</dt><dd>{i18n.STYLES['Night']}</dd>" in text
+    assert '<dd dir="auto">a star</dd>' in text
+    assert (
+        f'<dt>{i18n.SETTINGS["style"].label}</dt><dd dir="auto">{i18n.STYLES["Night"]}</dd>' in text
+    )
     assert "?prompt=a%20star&amp;style=Night&amp;" in text
     assert 'data-copy="a glossy picture of a star on a black background' in text
 
