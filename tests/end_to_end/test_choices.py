@@ -75,7 +75,7 @@ def test_variations_of_the_open_picture(page: Page):
     assert shown(page, i18n.SETTINGS["variation_strength"].label) == "0.5"
     variation = shown(page, i18n.SETTINGS["variation_seed"].label)
     expect(page.locator("#variations")).to_be_visible()
-    page.get_by_role("button", name=i18n.USE_SETTINGS).click()
+    page.locator("#reuse").click()
     expect(page.locator("#variation-seed input")).to_have_value(variation)
     expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")
     expect(page.locator("#seed input")).to_have_value(seed)

@@ -78,6 +78,16 @@ def test_the_panel_belongs_to_the_open_picture_at_every_moment(gallery: Page):
     expect(gallery.locator("#picked details")).to_have_attribute("open", "")
 
 
+def test_escape_in_the_panel_closes_the_picture_and_no_other_part(gallery: Page):
+    gallery.locator("#chip-seed").click()
+    open_picture(gallery)
+    gallery.locator("#reuse").focus()
+    gallery.keyboard.press("Escape")
+    expect(gallery.locator("#picked")).to_be_hidden()
+    expect(gallery.locator("#panel-seed")).to_be_visible()
+    gallery.locator("#chip-seed").click()
+
+
 def test_arrows_lead_around_and_keep_the_focus(gallery: Page):
     gallery.locator("#gallery .thumbnail-lg").first.click()
     following = gallery.get_by_role("button", name=i18n.NEXT)

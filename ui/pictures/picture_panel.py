@@ -53,7 +53,7 @@ def layout() -> Panel:
             blur = gr.Button(i18n.HIDE_AGAIN, size="md", elem_id="blur")
             variations = gr.Button(i18n.VARIATIONS, size="md", elem_id="variations")
             new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
-            use = gr.Button(i18n.USE_SETTINGS, size="md", elem_id="reuse")
+            use = gr.Button(i18n.REUSE, size="md", elem_id="reuse")
         gr.HTML(_PLACE, elem_id="picked-settings", padding=False)
         label = i18n.SETTINGS["variation_strength"].label
         strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")

@@ -99,7 +99,11 @@
     const app = around(event.target);
     if (!app || event.key !== "Escape" || event.defaultPrevented) return;
     const stop = () => press(app.querySelector("#stop"));
-    if (stop() || closePanel(app, event.target) || closePicture(app)) return;
+    if (stop()) return;
+    const panel = () => closePanel(app, event.target);
+    const closed = event.target.closest("#pictures")
+      ? closePicture(app) || panel() : panel() || closePicture(app);
+    if (closed) return;
     // A request sent just now has no Stop yet: wait for it, for 2 s or until the next press.
     const again = setInterval(() => { if (stop()) clearInterval(again); }, 50);
     const enough = () => clearInterval(again);

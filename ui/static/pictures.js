@@ -37,14 +37,24 @@
 
   const small = (app) => [...app.querySelectorAll("#gallery .thumbnail-small")];
   let walked = null; // the arrow that was pressed last, until the next press of anything
+  const walk = (app, steps) => {
+    const all = small(app);
+    const index = all.findIndex((each) => each.matches(".selected"));
+    all[(index + steps + all.length) % all.length]?.click();
+  };
   document.addEventListener("click", (event) => {
     const arrow = event.target.closest?.("#walk [data-walk]");
     const app = arrow && around(arrow);
     if (!app) return;
-    const all = small(app);
-    const index = all.findIndex((each) => each.matches(".selected"));
     walked = arrow;
-    all[(index + Number(arrow.dataset.walk) + all.length) % all.length]?.click();
+    walk(app, Number(arrow.dataset.walk));
+  });
+  // The gallery itself knows the keys only while one of its thumbnails has the focus.
+  document.addEventListener("keydown", ({ key, target, altKey, ctrlKey, metaKey }) => {
+    const steps = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    if (!steps || altKey || ctrlKey || metaKey || !around(target)) return;
+    if (target.matches?.("input")) return;
+    if (target.closest?.("#picked, #walk")) walk(around(target), steps);
   });
   // The gallery moves the focus to the thumbnail, where a second press would do nothing.
   document.addEventListener("focusin", ({ target }) => {
