@@ -77,7 +77,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     page.locator("#reuse").click()
     expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
     expect(page.locator("#seed input")).to_have_value(second)
-    expect(page.get_by_label(i18n.SETTINGS["randomise"].label)).not_to_be_checked()
+    expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).not_to_be_checked()
 
     page.locator("#steps input[type=number]").fill("2")
     page.locator("#new-seed").click()
@@ -549,7 +549,7 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
 
 def test_fixed_seed_gives_the_same_picture(page: Page):
     open_advanced(page)
-    page.get_by_label(i18n.SETTINGS["randomise"].label).uncheck()
+    page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()
     page.locator("#steps input[type=number]").fill("2")
     page.locator("#seed input").fill("41")
     first_picture = page.locator("#gallery img").first
