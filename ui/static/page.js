@@ -58,11 +58,11 @@
     openPanel(app, isOpen ? "" : nameOf(chip));
   });
   const closePanel = (app, from) => {
-    const panel = from.closest?.(".chip-panel");
-    if (panel) app.querySelector(`#chip-${nameOf(panel)}`).focus();
-    const { panel: open } = app.querySelector("#ask").dataset;
+    const open = from.closest?.(".chip-panel, #chips") && app.querySelector("#ask").dataset.panel;
+    if (!open) return false;
+    app.querySelector(`#chip-${open}`).focus();
     openPanel(app, "");
-    return Boolean(open);
+    return true;
   };
 
   const swallow = (event) => {
@@ -100,10 +100,7 @@
     if (!app || event.key !== "Escape" || event.defaultPrevented) return;
     const stop = () => press(app.querySelector("#stop"));
     if (stop()) return;
-    const panel = () => closePanel(app, event.target);
-    const closed = event.target.closest("#pictures")
-      ? closePicture(app) || panel() : panel() || closePicture(app);
-    if (closed) return;
+    if (closePanel(app, event.target) || closePicture(app)) return;
     // A request sent just now has no Stop yet: wait for it, for 2 s or until the next press.
     const again = setInterval(() => { if (stop()) clearInterval(again); }, 50);
     const enough = () => clearInterval(again);
