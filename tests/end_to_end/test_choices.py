@@ -12,7 +12,7 @@ from tests import compiling
 from tests.browsing import ask, opened, wait_for_pictures
 from tests.checkpoints import SMALLEST
 from tests.web import served
-from tools.page_states import launched, open_picture
+from tools.page_states import launched, open_advanced, open_picture
 from ui import i18n
 
 WIDE = (24, 16)
@@ -75,6 +75,7 @@ def test_variations_of_the_open_picture(page: Page):
     assert shown(page, i18n.SETTINGS["variation_strength"].label) == "0.5"
     variation = shown(page, i18n.SETTINGS["variation_seed"].label)
     expect(page.locator("#variations")).to_be_visible()
+    open_advanced(page)
     page.locator("#reuse").click()
     expect(page.locator("#variation-seed input")).to_have_value(variation)
     expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")

@@ -151,7 +151,7 @@ def test_variations_bring_the_pictures_into_view_on_a_phone(browser: Browser, ad
         wait_for_pictures(page)
         expect(page.locator("#gallery .caption-label").first).to_have_css("opacity", "0")
         open_picture(page)
-        page.locator("#history").scroll_into_view_if_needed()
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
         page.locator("#variations").tap()
         expect(page.locator("#picked")).to_be_hidden()
         page.wait_for_function(
