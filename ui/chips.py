@@ -49,7 +49,7 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
             for name, text in texts.items()
         }
         with gr.Row(elem_id="seed-chips"):
-            buttons["seed"] = _chip(i18n.RANDOM_SEED, "chip-seed")
+            buttons["seed"] = _chip(i18n.SETTINGS["seed"].label, "chip-seed")
             free_seed = _chip("✕", "free-seed", visible=False)
     for name, fields in _FIELDS.items():
         with _panel(name):
@@ -80,7 +80,7 @@ def connect(chips: Chips, form: Form, generator: Generator) -> None:
             i18n.SETTINGS["style"].label if style == NONE else i18n.STYLES.get(str(style)),
             known.get(str(size), i18n.size(model.sizes[0])),
             i18n.pictures(images or model.images_per_request) if isinstance(images, int) else None,
-            i18n.RANDOM_SEED if randomise else f"{i18n.SETTINGS['seed'].label} {seed}",
+            i18n.SETTINGS["seed"].label + ("" if randomise else f" {seed}"),
         )
         return *texts, gr.Button(visible=not randomise)
 

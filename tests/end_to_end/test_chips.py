@@ -42,11 +42,11 @@ def test_a_fixed_seed_is_shown_and_freed(browser: Browser, address: str):
         wait_for_pictures(page)
         expect(page.locator("#gallery img").first).to_have_attribute("alt", re.compile("Seed 7:"))
         free.click()
-        expect(chip).to_have_text(i18n.RANDOM_SEED)
+        expect(chip).to_have_text(i18n.SETTINGS["seed"].label)
         expect(chip).to_be_focused()
         expect(free).to_be_hidden()
         page.locator("#generate").click()
         shown = page.locator("#gallery img").first
         expect(shown).not_to_have_attribute("alt", re.compile("Seed 7:"))
         wait_for_pictures(page)
-        expect(chip).to_have_text(i18n.RANDOM_SEED)
+        expect(chip).to_have_text(i18n.SETTINGS["seed"].label)

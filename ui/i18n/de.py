@@ -42,7 +42,6 @@ CONTROLS = {
 
 EXPERT = "Für Experten"
 PICTURE = "Bild"
-RANDOM_SEED = "Zufalls-Seed"
 ADVANCED = "Erweitert"
 STYLES = {
     "(none)": "(ohne)",

@@ -43,7 +43,6 @@ CONTROLS = {
 
 EXPERT = "Expert"
 PICTURE = "Picture"
-RANDOM_SEED = "Random seed"
 ADVANCED = "Advanced"
 STYLES = {
     "(none)": "(none)",

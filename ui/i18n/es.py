@@ -42,7 +42,6 @@ CONTROLS = {
 
 EXPERT = "Experto"
 PICTURE = "Imagen"
-RANDOM_SEED = "Semilla aleatoria"
 ADVANCED = "Avanzado"
 STYLES = {
     "(none)": "(ninguno)",

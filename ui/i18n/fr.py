@@ -42,7 +42,6 @@ CONTROLS = {
 
 EXPERT = "Réglages experts"
 PICTURE = "Image"
-RANDOM_SEED = "Graine aléatoire"
 ADVANCED = "Avancé"
 STYLES = {
     "(none)": "(aucun)",
