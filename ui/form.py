@@ -62,6 +62,13 @@ class Visitor:
         return cls(session, request.client.host if request.client else "")
 
 
+def _share(per_cent: object) -> object:
+    """Return the share for a number in per cent; `to_request` refuses anything else."""
+    if isinstance(per_cent, int | float) and abs(per_cent) <= 100:
+        return per_cent / 100
+    return per_cent
+
+
 class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()])):
     """The values of the page's fields, in the order in which the page sends them.
 
@@ -74,7 +81,7 @@ class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()]))
     def sent(cls, values: Iterable[Any]) -> "Fields":
         """Return the fields for the values of the components."""
         sent = cls(*values)
-        return sent._replace(**{name: getattr(sent, name) / 100 for name in _IN_PER_CENT})
+        return sent._replace(**{name: _share(getattr(sent, name)) for name in _IN_PER_CENT})
 
     def shown(self) -> tuple[Any, ...]:
         """Return the values for the components."""

@@ -241,6 +241,13 @@ def test_refused(changes: dict[str, Any], said: str):
     assert said in i18n.translate(refused.value.message)
 
 
+@pytest.mark.parametrize("sent", [None, "half", 101, -1, 10**400, float("nan"), [50]])
+def test_a_share_that_the_page_cannot_send_is_refused(sent: object):
+    fields = Fields.sent(Fields(prompt="a star")._replace(guidance_until=sent))
+    with pytest.raises(RequestError):
+        to_request(guidance_until=fields.guidance_until)
+
+
 def test_limits_are_inclusive():
     request = to_request(prompt="x" * 2000, guidance_scale=50, steps=50, seed=2**32 - 1)
     assert (request.guidance_scale, request.num_inference_steps) == (50.0, 50)
