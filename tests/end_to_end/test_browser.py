@@ -349,11 +349,11 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         )
         expect(page.locator("#generate")).to_be_visible()
         page.locator("#chip-style").click()
-        page.get_by_role("radio", name="Umrissen").check()
+        page.get_by_role("radio", name="Umriss").check()
         page.keyboard.press("ControlOrMeta+Enter")
         page.locator("#history-open").click()
         expect(page.locator("#history-open")).to_have_text("Verlauf")
-        expect(page.locator("#history small").first).to_contain_text("Umrissen · Seed")
+        expect(page.locator("#history small").first).to_contain_text("Umriss · Seed")
 
 
 def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: str):

@@ -20,13 +20,13 @@ LIMITS = (
 LICENCE = "Lizenz des Modells"
 OWN_LICENCE = "Die Lizenz steht auf der Seite des Modells."
 
-PROMPT_LABEL = "Was möchtest du sehen? (Englisch)"
+PROMPT_LABEL = "Was möchtest du sehen? (auf Englisch)"
 GENERATE = "Generieren"
 STOP = "Stoppen"
 EXAMPLES = "Beispiele"
 SURPRISE = "Überrasch mich"
 EMBED = "Einstellungen in Bilddateien speichern"
-EMBED_INFO = "Wer die Datei hat, kann sie lesen."
+EMBED_INFO = "Wer eine Datei hat, kann die Einstellungen lesen."
 GALLERY = "Bilder"
 PREVIEWS = "Vorschau der Bilder"
 # Texts of Gradio's own that it has only in English, by its key.
@@ -44,7 +44,7 @@ EXPERT = "Für Experten"
 PICTURE = "Bild"
 ADVANCED = "Erweitert"
 STYLES = {
-    "(none)": "(ohne)",
+    "(none)": "Ohne Stil",
     "Photograph": "Fotografie",
     "Film still": "Filmszene",
     "Watercolour": "Aquarell",
@@ -56,12 +56,12 @@ STYLES = {
     "Paper cut-out": "Papierschnitt",
     "3D render": "3D-Rendering",
     "Flat": "Flächig",
-    "Outlined": "Umrissen",
+    "Outlined": "Umriss",
     "Soft": "Weich",
     "Glossy": "Glänzend",
     "Sticker": "Aufkleber",
     "Poster": "Plakat",
-    "Chalkboard": "Tafel",
+    "Chalkboard": "Kreidetafel",
     "Sky": "Himmel",
     "Candy": "Bonbon",
     "Night": "Nacht",
@@ -103,7 +103,7 @@ SETTINGS = {
     "model": Words("Modell"),
     "style": Words("Stil"),
     "several": Words("Ein Bild pro Zeile", "Jede Zeile des Prompts wird ein Bild."),
-    "randomise": Words("Jedes Mal neuer Seed"),
+    "randomise": Words("Jedes Mal ein neuer Seed"),
     "images": Words(GALLERY),
 }
 
