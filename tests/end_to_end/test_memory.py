@@ -58,7 +58,7 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
             other.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)
         ).not_to_be_checked()
         other.locator("#generate").click()
-        wait_for_pictures(other)
+        wait_for_pictures(other, 1)
         expect(other.locator("#linked p")).to_have_count(0)
         caption = other.locator("#gallery .caption-label").first
         expect(caption).to_contain_text(f"Seed {seed.inner_text()}")

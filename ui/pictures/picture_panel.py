@@ -112,10 +112,11 @@ def _text(picture: Picture, model: Model) -> str:
     note = status.note(i18n.FINISH_INFO) if picture.unfinished else status.EMPTY
     links = status.EMPTY if picture.unfinished else downloads.links(picture.path)
     size = picture.settings.width or 1, picture.settings.height or 1
+    alone = link.to_query(fields._replace(images=1))
     return (
         f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture)}"'
         f' data-ratio="{size[0] / size[1]:.3f}">{note}'
-        f'<p class="files">{links}{settings.link_button(link.to_query(fields))}</p>'
+        f'<p class="files">{links}{settings.link_button(alone)}</p>'
         f"<details><summary>{escape(i18n.DETAILS)}</summary>"
         f"{settings.as_html(picture.settings, picture.typed)}</details></article>"
     )

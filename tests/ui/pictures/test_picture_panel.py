@@ -55,7 +55,7 @@ def test_each_picture_has_its_own_texts():
     assert 'data-key="folder/a-star-8.png"' in second
     assert '<dd dir="auto">8</dd>' in second
     assert 'href="pictures/folder/a-star-8.webp" download' in second
-    assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8&amp;images=2" in second
+    assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8&amp;images=1" in second
 
 
 def test_the_texts_are_of_what_was_typed():
