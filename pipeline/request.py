@@ -20,7 +20,7 @@ from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 MAX_IMAGES = 64  # per request
 MAX_SEED = 2**32 - 1
 MAX_VARIATIONS = 8  # in a list
-_VARIATION = r"\d{1,10}:\d(\.\d{1,20})?"
+_VARIATION = r"[0-9]{1,10}:[0-9](\.[0-9]{1,20})?"
 VARIATIONS = rf"({_VARIATION}(,{_VARIATION}){{0,{MAX_VARIATIONS - 1}}})?"
 
 

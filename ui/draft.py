@@ -10,8 +10,8 @@ from typing import Any
 
 import gradio as gr
 
-from pipeline.request import Number
-from serving.generator import Model
+from pipeline.request import Number, Whole
+from serving.generator import MAX_CHARACTERS, Model
 from ui import form, link
 from ui.events import AT_ONCE
 from ui.form import ALL, ON_PAGE, USUAL, Fields
@@ -66,9 +66,10 @@ def _restore(model: Model, styles: Mapping[str, Style]) -> str:
     The tab may have kept them from an older version of the page, or for another model.
     """
     return f"""(kept) => {{
-      const fits = (value, {{ type, among, low, high }}) => among
+      const fits = (value, {{ type, among, low, high, whole }}) => among
         ? among.includes(value)
-        : typeof value === type && !(value < low || value > high);
+        : typeof value === type && !(value < low || value > high)
+          && !(value.length > {MAX_CHARACTERS}) && !(whole && !Number.isInteger(value));
       return Object.entries({json.dumps(_possible(model, styles))}).map(([name, possible]) => (
         fits(kept?.[name], possible) ? kept[name] : {{ __type__: "update" }}
       ));
@@ -83,7 +84,12 @@ def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, 
     return {
         **{name: {"type": _TYPES[type(default)]} for name, default in Fields()._asdict().items()},
         **{
-            each.link: {"type": "number", "low": each.low, "high": most[each.link]}
+            each.link: {
+                "type": "number",
+                "low": each.low,
+                "high": most[each.link],
+                "whole": isinstance(each, Whole),
+            }
             for each in numbers
         },
         "style": {"among": [*styles]},

@@ -152,7 +152,8 @@ def _component(setting: Setting, model: Model) -> Component:
         "render": False,
     }
     if isinstance(here, Variations):
-        return gr.Textbox(here.default, placeholder=here.example, **named)
+        example, most = here.example, MAX_CHARACTERS
+        return gr.Textbox(here.default, placeholder=example, max_length=most, **named)
     if isinstance(here, Seed):
         # Gradio checks no bounds here, so that the strip can report a number out of bounds.
         return gr.Number(setting.default, precision=0, **named)

@@ -198,10 +198,10 @@ class Drawing:
         """
         # If a handler yields nothing, Gradio clears all components that it could have updated.
         yield _UNCHANGED
-        if not request_id:
+        if not _sent_text(request_id):
             return
         with suppress(RequestError):  # the request is forgotten: no error for the visitor
-            async with aclosing(self._found(request_id, files, query)) as updates:
+            async with aclosing(self._found(_sent_text(request_id), files, query)) as updates:
                 async for update in updates:
                     yield update
 
@@ -220,7 +220,7 @@ class Drawing:
         if not request_id and broken._data == {"visitors": False}:
             return
         try:
-            async with aclosing(self._found(request_id or "", files, query)) as updates:
+            async with aclosing(self._found(_sent_text(request_id), files, query)) as updates:
                 async for update in updates:
                     yield update
         except RequestError:
@@ -238,7 +238,7 @@ class Drawing:
     async def stop(self, request_id: str | None) -> None:
         """Stop a request, and tell everybody who follows it."""
         with suppress(RequestError):
-            self._generator.cancel(request_id or "")
+            self._generator.cancel(_sent_text(request_id))
 
     @form.for_programs
     async def for_programs(
@@ -284,7 +284,7 @@ class Drawing:
 
     def _asked(self, query: str | None) -> Fields | None:
         """Return the values in the query of an entry in the history; None if it has none."""
-        values = dict(parse_qsl((query or "").removeprefix("?")))
+        values = dict(parse_qsl(_sent_text(query).removeprefix("?")))
         found = link.from_query(values, self._generator.model, self._styles)
         try:
             self._request(found[0], visitor=Visitor("", "")) if found else None
@@ -417,6 +417,11 @@ class Drawing:
                 elif isinstance(event, Error):
                     raise RequestError(event.message, event.kind)
         raise RuntimeError("the request has no ending")
+
+
+def _sent_text(value: object) -> str:
+    """Return a text that a browser sent, or "" for anything else: it may send any JSON."""
+    return value if isinstance(value, str) else ""
 
 
 async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | None]:

@@ -108,7 +108,9 @@ def connect(
         if found is None:
             return *((gr.skip(),) * (len(fields) + 2)), "", ""
         values, notes = found
-        goes_on = message.startswith(status.RUNNING)  # the strip then keeps showing the progress
+        goes_on = str(message).startswith(
+            status.RUNNING
+        )  # the strip then keeps showing the progress
         return (
             *values.shown(),
             gr.Gallery(selected_index=None),

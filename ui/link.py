@@ -4,7 +4,6 @@ The browser's history keeps the same text. A link may have been typed by hand, s
 a visitor's own input.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -108,7 +107,8 @@ def _unusable(setting: Setting, text: str) -> Message | None:
         example: dict[str, Param] = {"example": setting.example}
         return Message(Code.UNREADABLE, params | example) if setting.fault(text) else None
     try:
-        if not math.isnan(setting.kind(text)):
+        value = setting.kind(text)
+        if value == value:  # NaN does not equal itself
             return None
     except ValueError:
         pass

@@ -107,7 +107,10 @@ def test_what_can_be_used(setting: Number, value: Any, code: str | None):
         ("4294967295:1", [(2**32 - 1, 1.0)]),
         ("12:0.25,34:0.5", [(12, 0.25), (34, 0.5)]),
         *((wrong, None) for wrong in (None, 3, "12", "12:", ":0.5", "12:0.5,", "a:0.5", "-1:0.5")),
-        *((wrong, None) for wrong in ("4294967296:1", "1:1.01", "1:nan", ",".join(["1:0.1"] * 9))),
+        *(
+            (wrong, None)
+            for wrong in ("4294967296:1", "١:٠", "1:1.01", "1:nan", ",".join(["1:0.1"] * 9))
+        ),
     ],
 )
 def test_lists_of_variations(text: Any, found: list[tuple[int, float]] | None):

@@ -26,6 +26,12 @@ def test_a_field_may_have_its_default(name: str):
     assert default in possible.get("among", [default])
 
 
+def test_whole_numbers_are_whole():
+    assert [name for name, each in POSSIBLE.items() if each.get("whole")] == [
+        *("steps", "seed", "variation_seed")
+    ]
+
+
 def test_choices_are_those_of_the_model():
     assert POSSIBLE["images"]["among"] == [0, 1, 2, 3]
     assert "Watercolour" in POSSIBLE["style"]["among"]

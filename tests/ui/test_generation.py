@@ -606,7 +606,8 @@ def test_a_page_loaded_anew_finds_its_request_again():
     updates = asyncio.run(again(request_id))
     assert updates[-1].strip == status.note("4 pictures")
     assert updates[-1].gallery[0][1] == "Seed 7: a red star"
-    for nothing_to_find in (None, "forgotten"):
+    anything: list[Any] = [None, "forgotten", ["a"], {"a": 1}, 7]
+    for nothing_to_find in anything:
         (update,) = asyncio.run(again(nothing_to_find))
         assert set(map(str, update)) == {str(gr.skip())}
 
@@ -637,7 +638,9 @@ def test_stop_stops_that_request():
     stand_in = StandIn()
     drawn = Drawing(stand_in, Kind.MINIATURE)
     asyncio.run(drawn.stop("an id"))
-    assert stand_in.cancelled == ["an id"]
+    sent: Any = [{"a": 1}]
+    asyncio.run(drawn.stop(sent))
+    assert stand_in.cancelled == ["an id", ""]
 
 
 def test_blank_prompt_reaches_no_generator():
