@@ -108,9 +108,8 @@ def connect(
         if found is None:
             return *((gr.skip(),) * (len(fields) + 2)), "", ""
         values, notes = found
-        goes_on = str(message).startswith(
-            status.RUNNING
-        )  # the strip then keeps showing the progress
+        # While a request is drawn the strip keeps showing its progress.
+        goes_on = str(message).startswith(status.RUNNING)
         return (
             *values.shown(),
             gr.Gallery(selected_index=None),

@@ -105,13 +105,14 @@ def draw_flax_checkpoint(rng: np.random.Generator, *, xl: bool) -> Tiny:
     """Draw a checkpoint of a shape that diffusers' Flax classes support, for 16x16 pixels."""
     added = {"addition_time_embed_dim": _pick(rng, (4, 10))} if xl else NOTHING_ADDED
     levels, latent_channels = _pick(rng, (2, 3)), _pick(rng, (4, 16))
+    # As in `_unet`: a third level has 2x2 pixels, so that each of its groups needs two channels.
     return Tiny(
         seed=int(rng.integers(2**31)),
         words=("red", "llama"),
         text_encoder=_text_encoder(rng),
         text_encoder_2=_text_encoder(rng) if xl else None,
         unet=unet(
-            [32 * int(rng.integers(1, 3)) for _ in range(levels)],
+            [32 * max(int(rng.integers(1, 3)), i) for i in range(levels)],
             "".join(_pick(rng, "-x") for _ in range(levels - 1)) + "x",
             in_channels=latent_channels,
             out_channels=latent_channels,
@@ -172,7 +173,8 @@ def _flip(rng: np.random.Generator) -> bool:
 def _text_encoder(rng: np.random.Generator) -> dict[str, Any]:
     heads = _pick(rng, (1, 2, 3))
     return text_encoder(
-        heads * _pick(rng, (4, 8, 10)),
+        # The norm of four values magnifies rounding, as that of a small group does in `_unet`.
+        max(8, heads * _pick(rng, (4, 8, 10))),
         _pick(rng, (2, 3, 4)),
         heads,
         _pick(rng, ACTIVATIONS),
