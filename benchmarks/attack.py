@@ -55,7 +55,7 @@ async def large_bodies(client: httpx.AsyncClient, functions: dict[str, int]) -> 
 
 async def largest_bodies(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
     """Post 250 kB, each time in a new session."""
-    return await _join(client, functions["_of_text"], ["x" * 250_000], _name())
+    return await _join(client, functions["of_text"], ["x" * 250_000], _name())
 
 
 async def large_sessions(client: httpx.AsyncClient, functions: dict[str, int]) -> int:

@@ -80,7 +80,9 @@ class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()]))
     @classmethod
     def sent(cls, values: Iterable[Any]) -> "Fields":
         """Return the fields for the values of the components."""
-        sent = cls(*values)
+        given = zip(values, _DEFAULTS.values(), strict=True)
+        # A text field that was never in view may be sent as None.
+        sent = cls(*("" if value is None and own == "" else value for value, own in given))
         return sent._replace(**{name: _share(getattr(sent, name)) for name in _IN_PER_CENT})
 
     def shown(self) -> tuple[Any, ...]:
