@@ -100,6 +100,15 @@ class Setting:
         """Return the value for one picture of a request."""
         return value
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Values for a message that says what would be right."""
+        return {}
+
+    def expected(self, code: str) -> str:
+        """Return what would be right, for a fault of this code."""
+        return self.noun
+
     def fault(self, value: Any) -> "Fault | None":
         """Return why a value cannot be used; None if it can."""
         return None
@@ -142,6 +151,14 @@ class Number(Setting):
     def most_on_page(self) -> float:
         """Largest value of the page's component."""
         return self.high if self.slider_high is None else self.slider_high
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high}
+
+    def expected(self, code: str) -> str:
+        known = self.kind is int and code == "out_of_range"
+        return f"{'' if known else f'{self.noun} from '}{self.low} to {self.high}"
 
     def fault(self, value: Any) -> "Fault | None":
         if not _is_number(value) or not abs(value) < math.inf:
@@ -211,6 +228,13 @@ class Variations(Setting):
     def help(self) -> str:
         return f"{self.description.removesuffix('.')}, such as {self.example}."
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"example": self.example}
+
+    def expected(self, code: str) -> str:
+        return f"{self.noun} such as {self.example!r}"
+
     def fault(self, value: Any) -> "Fault | None":
         try:
             parse_variations(value)
@@ -251,16 +275,12 @@ class Fault:
     """
 
     code: Literal["not_a_number", "not_whole", "out_of_range", "unreadable"]
-    setting: Number | Variations
+    setting: Setting
     value: Any
 
     def __str__(self) -> str:
-        setting = self.setting
-        if isinstance(setting, Variations):
-            return f"{setting.name} is {self.value!r}; expected a list such as {setting.example!r}"
-        known = setting.kind is int and self.code == "out_of_range"
-        noun = "" if known else f"{setting.noun} from "
-        return f"{setting.name} is {self.value!r}; expected {noun}{setting.low} to {setting.high}"
+        right = self.setting.expected(self.code)
+        return f"{self.setting.name} is {self.value!r}; expected {right}"
 
 
 def _is_number(value: Any) -> bool:
@@ -378,7 +398,6 @@ SETTINGS: Mapping[str, Setting] = {
     field.name: field.metadata["setting"].named(field.name)
     for field in dataclasses.fields(GenerateRequest)
 }
-NUMBERS = [setting for setting in SETTINGS.values() if isinstance(setting, Number)]
 # Settings with one value for all pictures, or with one that follows from the first picture's.
 VALUES = [setting for setting in SETTINGS.values() if not isinstance(setting, Texts)]
 

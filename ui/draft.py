@@ -80,14 +80,13 @@ def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, 
     """Return which values each field can have."""
     sizes = map(form.size_name, (*model.more_sizes, *model.coming_sizes))
     numbers = [each.for_model(model) for each in ON_PAGE if isinstance(each, Number)]
-    most = {each.link: 100 if each.in_per_cent else each.most_on_page for each in numbers}
     return {
         **{name: {"type": _TYPES[type(default)]} for name, default in Fields()._asdict().items()},
         **{
             each.link: {
                 "type": "number",
-                "low": each.low,
-                "high": most[each.link],
+                "low": form.as_shown(each, each.low),
+                "high": form.as_shown(each, each.most_on_page),
                 "whole": isinstance(each, Whole),
             }
             for each in numbers

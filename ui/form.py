@@ -161,7 +161,7 @@ def _component(setting: Setting, model: Model) -> Component:
         return gr.Number(setting.default, precision=0, **named)
     if isinstance(here, Number):
         limits = here.low, here.most_on_page, here.default, here.slider_step
-        low, high, value, step = map(_shown(here), limits)
+        low, high, value, step = (as_shown(here, number) for number in limits)
         return gr.Slider(low, high, value, step=step, **named)
     raise TypeError(f"{setting.name} has no component")
 
@@ -171,9 +171,9 @@ def _label(setting: Setting) -> str:
     return f"{label} (%)" if setting.in_per_cent else label
 
 
-def _shown(setting: Setting) -> Callable[[float], float]:
-    """Return the function from a number to the one that the page shows."""
-    return i18n.per_cent if setting.in_per_cent else lambda value: value
+def as_shown(setting: Setting, number: float) -> float:
+    """Return a setting's number as the page shows it."""
+    return i18n.per_cent(number) if setting.in_per_cent else number
 
 
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
@@ -283,14 +283,14 @@ def _value(setting: Setting, model: Model, given: Mapping[str, Any]) -> Any:
         value = int(value)  # browsers write 7.0 for some whole numbers
     if fault := here.fault(value):
         code = Code.NOT_WHOLE if fault.code == "not_whole" else Code.OUT_OF_RANGE
-        raise _refused(code, setting.name, value=_sent(value), low=here.low, high=here.high)
+        raise _refused(code, setting.name, value=_sent(value), **here.limits)
     return setting.kind(value)
 
 
 def _listed(setting: Setting, value: object) -> str:
     text = _text(setting.name, value)
     if setting.fault(text):
-        raise _refused(Code.UNREADABLE, setting.name, value=text, example=Variations.example)
+        raise _refused(Code.UNREADABLE, setting.name, value=text, **setting.limits)
     return text
 
 
@@ -415,7 +415,8 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
         return here.default
     used = min(max(value, here.low), here.most_on_page)
     if used != value:
-        notes.append(i18n.adjusted(_label(setting), *map(_shown(setting), (value, used))))
+        before, after = as_shown(setting, value), as_shown(setting, used)
+        notes.append(i18n.adjusted(_label(setting), before, after))
     return setting.kind(used)
 
 

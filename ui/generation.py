@@ -286,11 +286,13 @@ class Drawing:
         """Return the values in the query of an entry in the history; None if it has none."""
         values = dict(parse_qsl(_sent_text(query).removeprefix("?")))
         found = link.from_query(values, self._generator.model, self._styles)
+        if found is None or found[0].randomise:
+            return None
         try:
-            self._request(found[0], visitor=Visitor("", "")) if found else None
+            self._request(found[0], visitor=Visitor("", ""))
         except RequestError:  # the browser may have kept anything
             return None
-        return found[0] if found and not found[0].randomise else None
+        return found[0]
 
     async def _found(
         self, request_id: str, files: str | None, query: str | None

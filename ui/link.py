@@ -104,8 +104,7 @@ def _unusable(setting: Setting, text: str) -> Message | None:
     """Return why a text is no value of a setting; None if it is one, even one out of range."""
     params: dict[str, Param] = {"field": setting.name, "value": text}
     if isinstance(setting, Variations):
-        example: dict[str, Param] = {"example": setting.example}
-        return Message(Code.UNREADABLE, params | example) if setting.fault(text) else None
+        return Message(Code.UNREADABLE, params | setting.limits) if setting.fault(text) else None
     try:
         value = setting.kind(text)
         if value == value:  # NaN does not equal itself

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.request import Fault, Variations, faults
+from pipeline.request import faults
 from serving.generator import (
     MAX_CHARACTERS,
     ErrorKind,
@@ -27,7 +27,9 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     if any(not text.strip() for text in _texts(request.prompt)):
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
     for fault in faults(request, model):
-        raise _refused(fault)
+        code = Code(fault.code)
+        value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
+        raise _wrong(code, fault.setting.name, value=value, **fault.setting.limits)
     if request.size not in (None, *model.sizes):
         value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
         coming = request.size in model.coming_sizes
@@ -53,14 +55,6 @@ def _check_texts(field: str, value: str | Sequence[str] | None, images: int) -> 
 def _check_range(field: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise _wrong(Code.OUT_OF_RANGE, field, value=value, low=low, high=high)
-
-
-def _refused(fault: Fault) -> RequestError:
-    setting, code = fault.setting, Code(fault.code)
-    value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
-    if isinstance(setting, Variations):
-        return _wrong(code, setting.name, value=value, example=setting.example)
-    return _wrong(code, setting.name, value=value, low=setting.low, high=setting.high)
 
 
 def _wrong(code: Code, field: str, **params: Param) -> RequestError:

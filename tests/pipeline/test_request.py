@@ -10,8 +10,8 @@ from pipeline import SDXLPipeline
 from pipeline.__main__ import _parser
 from pipeline.images.metadata import Settings
 from pipeline.request import (
-    NUMBERS,
     SETTINGS,
+    VALUES,
     Fault,
     GenerateRequest,
     Number,
@@ -46,7 +46,7 @@ def test_the_command_line_has_every_setting_with_its_default():
 
 
 def test_a_pictures_settings_have_a_field_for_every_number():
-    values: dict[str, Any] = {setting.name: setting.default for setting in NUMBERS}
+    values: dict[str, Any] = {setting.name: setting.default for setting in VALUES}
     settings = Settings("a star", **values)
     assert [getattr(settings, name) for name in values] == list(values.values())
 
@@ -63,12 +63,12 @@ def test_settings_refer_to_settings():
 
 
 def test_the_order_on_the_page():
-    names = [setting.name for setting in in_order(NUMBERS)]
+    names = [setting.name for setting in in_order(VALUES)]
     assert names[:6] == [
         *("guidance_scale", "guidance_until", "num_inference_steps", "seed"),
         *("variation_strength", "variation_seed"),
     ]
-    assert sorted(names) == sorted(setting.name for setting in NUMBERS)
+    assert sorted(names) == sorted(setting.name for setting in VALUES)
 
 
 def test_limits_of_a_model():

@@ -20,7 +20,7 @@ import gradio as gr
 import pytest
 
 from pipeline.images.metadata import Settings
-from pipeline.request import NUMBERS
+from pipeline.request import VALUES as DECLARED
 from serving.generator import (
     Done,
     Error,
@@ -730,7 +730,7 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
         *("prompt", "negative_prompt", "style", "guidance_scale", "steps", "seed"),
         *("guidance_until", "variation_strength", "variation_seed", "size"),
     ]
-    for setting in NUMBERS:
+    for setting in DECLARED:
         parameter = generate["parameters"][names.index(setting.link)]
         default = None if setting.absent_note else setting.default
         assert parameter["parameter_default"] == default
