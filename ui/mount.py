@@ -22,6 +22,7 @@ from ui.page import build_page
 from ui.pictures import downloads, files
 
 STATIC = Path(__file__).parent / "static"
+SHARED = STATIC / "shared.js"
 REPAIRS = Path(__file__).parent / "gradio_compat" / "repairs.js"
 SCRIPTS = REPAIRS, *(STATIC / f"{name}.js" for name in ("pictures", "page", "back", "drop"))
 HEAD = STATIC / "head.html"
@@ -86,9 +87,9 @@ def mount(
 
 
 def _script() -> str:
-    """Return one function that calls the functions of all `SCRIPTS`."""
+    """Return one function that calls the functions of all `SCRIPTS`, after what they share."""
     calls = (f"({script.read_text(encoding='utf-8').strip()})();" for script in SCRIPTS)
-    return f"() => {{ {' '.join(calls)} }}"
+    return "\n".join(["() => {", SHARED.read_text(encoding="utf-8"), *calls, "}"])
 
 
 def _pages(generator: Generator, programs: bool) -> dict[str, gr.Blocks]:

@@ -1,10 +1,6 @@
 () => {
   // Repairs of Gradio's markup, for screen readers and for other languages.
-  // Gradio calls this function once. The page's heading has the language and the translated names.
-  const root = document.documentElement;
-  if (root.dataset.repaired) return;
-  root.dataset.repaired = "";
-  const alone = document.querySelector("gradio-app:not([src], [space])");
+  // The page's heading has the language and the translated names.
 
   // Texts that Gradio has in English only, or does not translate. # stands for a number.
   const translate = (app, names) => {

@@ -1,11 +1,8 @@
 () => {
   // Back closes the opened picture, and Forward opens it again. Only where the page is alone in its
   // window: elsewhere Back belongs to the page around it.
-  // Gradio calls this function once.
-  const app = document.querySelector("gradio-app:not([src], [space])");
-  const root = document.documentElement;
-  if (!app || window.top !== window || root.dataset.back) return;
-  root.dataset.back = "";
+  const app = alone;
+  if (!app || window.top !== window) return;
 
   const MARK = "sdxl-picture"; // the key of the picture's place in the state of its entry
   const isMarked = () => Number.isInteger(history.state?.[MARK]);

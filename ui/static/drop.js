@@ -1,20 +1,6 @@
 () => {
   // Pictures that are dropped or pasted anywhere, and settings that are pasted as a long text: the
   // panel of pictures opens and shows the settings found.
-  // Gradio calls this function once.
-  const root = document.documentElement;
-  if (root.dataset.dropping) return;
-  root.dataset.dropping = "";
-
-  // In an embedded page only what happens inside our element counts, as in page.js.
-  const alone = document.querySelector("gradio-app:not([src], [space])");
-  const around = (part) => part.closest?.("gradio-app") ?? alone;
-
-  const swallow = (event) => {
-    event.preventDefault();
-    event.stopPropagation();
-  };
-
   const placeIn = async (panel) => {
     around(panel).querySelector("#chip-picture[aria-expanded='false']")?.click();
     for (let tries = 0; tries < 100; tries++) {

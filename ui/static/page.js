@@ -1,15 +1,5 @@
 () => {
   // The page's own behaviour in the browser: keys, focus, copying, and names for screen readers.
-  // Gradio calls this function once.
-  const root = document.documentElement;
-  if (root.dataset.sdxl) return;
-  root.dataset.sdxl = "ready";
-
-  // The whole page is ours, unless it is embedded as an element of another page. Then only the
-  // content of the element is ours, and nothing else is searched or changed.
-  const alone = document.querySelector("gradio-app:not([src], [space])");
-  const around = (part) => part.closest?.("gradio-app") ?? alone;
-
   // In a frame of another page, which has its own header and footer, ours are hidden.
   const compact = alone && new URLSearchParams(location.search).get("embed") === "1";
   root.classList.toggle("sdxl-compact", Boolean(compact));
@@ -63,11 +53,6 @@
     app.querySelector(`#chip-${open}`).focus();
     openPanel(app, "");
     return true;
-  };
-
-  const swallow = (event) => {
-    event.preventDefault();
-    event.stopPropagation();
   };
 
   // With one line Enter sends; with several it begins a new line. Shift reverses this.

@@ -1,13 +1,5 @@
 () => {
   // The open picture: its panel, the arrows over it, and its place in the window.
-  // Gradio calls this function once.
-  const root = document.documentElement;
-  if (root.dataset.pictures) return;
-  root.dataset.pictures = "ready";
-
-  // The page is embedded as an element of another page, or it is the whole page.
-  const alone = document.querySelector("gradio-app:not([src], [space])");
-  const around = (part) => part.closest?.("gradio-app") ?? alone;
   const frame = () => new Promise(requestAnimationFrame);
 
   // The panel shows the texts of the file that is open, and nothing if it has none.
