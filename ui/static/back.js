@@ -15,8 +15,12 @@
   // state is still the entry's.
   let leaving = false;
   const follow = () => {
-    if (leaving || isOpen() === isMarked()) return;
-    if (isOpen()) {
+    if (leaving) return;
+    if (isOpen() === isMarked()) {
+      if (!isOpen()) history.scrollRestoration = "auto";
+    } else if (isOpen()) {
+      // Closing the picture goes back, but may not scroll back: other pictures may be in view by then.
+      history.scrollRestoration = "manual";
       history.pushState({ ...history.state, [MARK]: Math.max(0, place()) }, "");
     } else {
       leaving = true;
