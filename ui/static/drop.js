@@ -1,6 +1,7 @@
 () => {
   // Pictures that are dropped or pasted anywhere, and settings that are pasted as a long text: the
   // panel of pictures opens and shows the settings found.
+
   const placeIn = async (panel) => {
     around(panel).querySelector("#chip-picture[aria-expanded='false']")?.click();
     for (let tries = 0; tries < 100; tries++) {

@@ -1,5 +1,6 @@
 () => {
   // The page's own behaviour in the browser: keys, focus, copying, and names for screen readers.
+
   // In a frame of another page, which has its own header and footer, ours are hidden.
   const compact = alone && new URLSearchParams(location.search).get("embed") === "1";
   root.classList.toggle("sdxl-compact", Boolean(compact));
