@@ -92,14 +92,22 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     yield "history"
     page.locator("#history-open").click()
     open_picture(page)
-    yield "picture"
+    yield "opened"
 
 
 def _wait_for_pictures(page: Page) -> None:
     """Wait until all four pictures are in the gallery and have been fetched."""
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
+    wait_for_images(page)
+
+
+def wait_for_images(page: Page) -> None:
+    """Wait until every image in the window has been fetched; images below it are lazy."""
     page.wait_for_function(
-        "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
+        """() => [...document.images].every((image) => {
+            const { top, bottom } = image.getBoundingClientRect();
+            return image.complete || !image.checkVisibility() || bottom < 0 || top > innerHeight;
+        })"""
     )
 
 

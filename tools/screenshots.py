@@ -54,6 +54,7 @@ def _take(url: str, scheme: str, size: str, out: Path) -> None:
         )
         page.goto(url)
         for state in page_states.walk(page, _STEPS):
+            page_states.wait_for_images(page)
             page.screenshot(path=out / f"{state}-{scheme}-{size}.png")
 
 

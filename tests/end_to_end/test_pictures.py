@@ -154,9 +154,12 @@ def test_variations_bring_the_pictures_into_view_on_a_phone(browser: Browser, ad
         page.evaluate("scrollTo(0, document.body.scrollHeight)")
         page.locator("#variations").tap()
         expect(page.locator("#picked")).to_be_hidden()
+        # The page replaces the tiles of the request before, so they are looked up each time.
         page.wait_for_function(
-            f"(part) => ({IS_IN_WINDOW})(part)",
-            arg=page.locator("#gallery .thumbnail-lg, #previews img").first.element_handle(),
+            f"""() => {{
+                const part = document.querySelector("#gallery .thumbnail-lg, #previews img");
+                return part !== null && ({IS_IN_WINDOW})(part);
+            }}""",
             timeout=5000,
         )
         wait_for_pictures(page)

@@ -484,7 +484,7 @@ def test_an_instance_that_draws_differently_gets_no_requests(
         other = stack.enter_context(serve(generator=generator))
         with serve(held=True, port=port, stop_within_s=0) as site:
             front = stack.enter_context(front_of(other.url, site.url))
-            assert said in caplog.text
+            wait_until(lambda: said in caplog.text)
             request = Background(front)
             wait_until(lambda: site.pipe.calls)
             assert pipe.calls == []
