@@ -58,6 +58,7 @@ def test_examples_are_drawn_with_one_press(page: Page):
     expect(page.locator("#history li")).to_have_count(3)
 
 
+@pytest.mark.slow
 def test_an_example_only_fills_in_the_prompt_while_something_is_drawn(slow_page: Page):
     page = slow_page
     cards = page.locator("#cards button")
@@ -80,6 +81,7 @@ def test_an_example_only_fills_in_the_prompt_while_something_is_drawn(slow_page:
     expect(page.locator("#history li")).to_contain_text(EXAMPLES[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("touch", [False, True])
 def test_examples_are_easy_to_hit_and_their_focus_is_seen(
     browser: Browser, address: str, touch: bool
@@ -123,6 +125,7 @@ def test_settings_in_the_prompt_are_offered_and_used(page: Page):
     expect(page.locator("#steps input[type=number]")).to_have_value("20")
 
 
+@pytest.mark.slow
 def test_pasted_settings_that_the_prompt_would_cut_off_are_read_in_the_panel(page: Page):
     paste(page.locator("#prompt textarea"), "red " * (MAX_CHARACTERS // 4) + SETTINGS_TEXT)
     expect(page.locator("#restored dd").nth(1)).to_have_text("blurry")
@@ -151,6 +154,7 @@ def paste(where: Locator, text: str | None = None, png: bytes | None = None) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_picture_can_be_pasted_anywhere(browser: Browser, address: str):
     picture, file = Image.new("RGB", (8, 8)), BytesIO()
     metadata.attach(picture, Settings("a yellow moon", "", seed=41, num_inference_steps=12))

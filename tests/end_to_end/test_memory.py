@@ -64,6 +64,7 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
         expect(caption).to_contain_text(f"Seed {seed.inner_text()}")
 
 
+@pytest.mark.slow
 def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, address: str):
     query = "?prompt=a+moon&style=%3Cimg+src%3Dx%3E&steps=7&seed=many&guidance_scale=99"
     with opened(browser, address + query) as page:
@@ -80,6 +81,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
 # --- a picture for each line ---
 
 
+@pytest.mark.slow
 def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
     open_advanced(page)
     held: list[Route] = []  # holds back the server's answers
@@ -139,6 +141,7 @@ def test_what_is_typed_and_chosen_survives_in_its_tab(page: Page, address: str):
     expect_kept()
 
 
+@pytest.mark.slow
 def test_a_link_comes_first_only_when_it_is_opened(page: Page, address: str):
     prompt = page.locator("#prompt textarea")
     link = f"{address}/?prompt=a%20yellow%20moon&steps=2"
@@ -160,6 +163,7 @@ def test_a_link_comes_first_only_when_it_is_opened(page: Page, address: str):
     expect(prompt).to_have_value("a yellow moon")
 
 
+@pytest.mark.slow
 def test_values_that_the_page_no_longer_offers_are_not_restored(page: Page):
     kept = {"prompt": 7, "style": "gone", "images": 99, "guidance_scale": 1e9, "steps": 3}
     page.evaluate("kept => sessionStorage.setItem('sdxl-draft /?', JSON.stringify(kept))", kept)
@@ -173,6 +177,7 @@ def test_values_that_the_page_no_longer_offers_are_not_restored(page: Page):
     expect(page.locator("#prompt textarea")).to_have_value("")
 
 
+@pytest.mark.slow
 def test_each_tab_shows_its_own_pictures_again(page: Page):
     draw(page, "a red star")
     other = page.context.new_page()
@@ -213,6 +218,7 @@ def test_back_closes_an_open_picture(page: Page):
     assert page.evaluate("history.length") == before
 
 
+@pytest.mark.slow
 def test_a_reload_with_an_open_picture_leaves_no_dead_entry(page: Page):
     draw(page)
     page.locator("#gallery .thumbnail-lg").first.click()
@@ -225,6 +231,7 @@ def test_a_reload_with_an_open_picture_leaves_no_dead_entry(page: Page):
 # --- history ---
 
 
+@pytest.mark.slow
 def test_a_filmstrip_leads_back_to_earlier_requests_of_the_visit(page: Page):
     history, film = page.locator("#history"), page.locator("#history [role=toolbar] button")
     draw(page, "a red star")
@@ -294,6 +301,7 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     assert page.evaluate("localStorage.getItem('sdxl-history')") == "[]"
 
 
+@pytest.mark.slow
 def test_the_next_request_ends_the_chance_to_undo(page: Page):
     entries = [{"id": "i", "link": "?prompt=a%20moon", "said": "Seed 7", "at": 1}]
     page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
@@ -307,6 +315,7 @@ def test_the_next_request_ends_the_chance_to_undo(page: Page):
     expect(page.locator("#history li")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
     browser: Browser, address: str
 ):
@@ -326,6 +335,7 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
         expect(other.locator("#history")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_a_browser_whose_storage_holds_nonsense(browser: Browser, address: str):
     with opened(browser, address) as page:
         page.evaluate("localStorage.setItem('sdxl-history', '[1, null, {\"link\": 2}, {')")
@@ -389,6 +399,7 @@ def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, 
     assert metadata.read(saved(page, links[0], tmp_path)) is not None
 
 
+@pytest.mark.slow
 def test_hostile_pictures_are_refused_or_shown_as_text(page: Page, tmp_path: Path):
     hostile = '<img src=x onerror="document.title = 1">'
     picture = Image.new("RGB", (8, 8))
@@ -438,6 +449,7 @@ def test_two_hundred_clicks_are_one_request(page: Page):
     expect(page.locator("#history li")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_a_press_right_after_the_pictures_takes_effect(page: Page):
     page.locator("#prompt textarea").fill(PROMPT)
     page.evaluate(
@@ -456,6 +468,7 @@ def test_a_press_right_after_the_pictures_takes_effect(page: Page):
 # --- invalid input ---
 
 
+@pytest.mark.slow
 def test_a_slider_takes_what_is_next_to_it(page: Page):
     open_advanced(page)
     for field, typed, becomes in (("#steps", "99", "50"), ("#guidance", "-3", "0")):

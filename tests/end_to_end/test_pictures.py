@@ -53,7 +53,9 @@ def selected(page: Page) -> Locator:
     return page.locator("#gallery .thumbnail-small.selected")
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize(
+    "index", [0, *(pytest.param(index, marks=pytest.mark.slow) for index in (1, 2, 3))]
+)
 def test_a_double_click_opens_the_picture_that_it_hits(gallery: Page, index: int):
     thumbnail = gallery.locator("#gallery .thumbnail-lg").nth(index)
     picture = thumbnail.locator("img").get_attribute("src") or ""
@@ -66,6 +68,7 @@ def test_a_double_click_opens_the_picture_that_it_hits(gallery: Page, index: int
     expect(gallery.locator("#picked")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_panel_belongs_to_the_open_picture_at_every_moment(gallery: Page):
     open_picture(gallery)
     keys = []
@@ -78,6 +81,7 @@ def test_the_panel_belongs_to_the_open_picture_at_every_moment(gallery: Page):
     expect(gallery.locator("#picked details")).to_have_attribute("open", "")
 
 
+@pytest.mark.slow
 def test_escape_in_the_panel_closes_the_picture_and_no_other_part(gallery: Page):
     gallery.locator("#chip-seed").click()
     open_picture(gallery)
@@ -88,6 +92,7 @@ def test_escape_in_the_panel_closes_the_picture_and_no_other_part(gallery: Page)
     gallery.locator("#chip-seed").click()
 
 
+@pytest.mark.slow
 def test_arrows_lead_around_and_keep_the_focus(gallery: Page):
     gallery.locator("#gallery .thumbnail-lg").first.click()
     following = gallery.get_by_role("button", name=i18n.NEXT)
@@ -115,6 +120,7 @@ def test_an_open_picture_has_what_was_typed_and_its_style(gallery: Page):
     expect(gallery.locator("#style").get_by_label(i18n.STYLES[STYLE])).to_be_checked()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "height"), [(1920, 1080), (1280, 800), (820, 1180), (390, 844), (640, 400)]
 )
@@ -131,6 +137,7 @@ def test_an_opened_picture_is_in_sight_as_a_whole(gallery: Page, width: int, hei
         expect(picture).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_captions_are_shown_to_the_pointer_and_to_the_focus_only(gallery: Page):
     thumbnails = gallery.locator("#gallery .thumbnail-lg")
     first, second = (thumbnails.nth(i).locator(".caption-label") for i in (0, 1))
@@ -145,6 +152,7 @@ def test_captions_are_shown_to_the_pointer_and_to_the_focus_only(gallery: Page):
     expect(thumbnails.first.locator("img")).to_have_attribute("alt", first.inner_text())
 
 
+@pytest.mark.slow
 def test_variations_bring_the_pictures_into_view_on_a_phone(browser: Browser, address: str):
     with opened(browser, address, 390, 600, has_touch=True, is_mobile=True) as page:
         ask(page, WORDS)
@@ -165,6 +173,7 @@ def test_variations_bring_the_pictures_into_view_on_a_phone(browser: Browser, ad
         wait_for_pictures(page)
 
 
+@pytest.mark.slow
 def test_a_stopped_picture_is_finished(slow_page: Page, gate: Gate):
     page = slow_page
     open_advanced(page)

@@ -53,6 +53,7 @@ def test_a_prompt_entered_while_drawing_is_drawn_next(slow_page: Page, gate: Gat
     expect(prompts).to_have_count(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", ["Escape", "Stop"])
 def test_a_stop_drops_the_prompt_that_waits(slow_page: Page, leave: str):
     page = slow_page
@@ -67,6 +68,7 @@ def test_a_stop_drops_the_prompt_that_waits(slow_page: Page, leave: str):
     expect(page.locator("#history li")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_a_double_enter_draws_once(slow_page: Page):
     page = slow_page
     open_advanced(page)
@@ -99,6 +101,7 @@ def test_a_refusal_is_shown_at_its_field_until_one_types(page: Page):
     expect(prompt).not_to_have_attribute("aria-invalid", "true")
 
 
+@pytest.mark.slow
 def test_a_number_that_is_refused_has_the_focus(page: Page):
     open_advanced(page)
     page.locator("#randomise input").uncheck()
@@ -119,6 +122,7 @@ BROKEN = """() => [...document.querySelectorAll("#gallery .thumbnail-lg img")].f
 MISSING = "#gallery .thumbnail-lg img[data-missing]"
 
 
+@pytest.mark.slow
 def test_pictures_that_did_not_arrive_are_plain_tiles(visitor: Visitor, address: str):
     with visitor.at(address, unless="Failed to load resource") as page:
         page.route("**/app_id", lambda route: route.fulfill(status=502))
@@ -136,6 +140,7 @@ def direction(page: Page, selector: str) -> str:
     return page.locator(selector).first.evaluate("(part) => getComputedStyle(part).direction")
 
 
+@pytest.mark.slow
 def test_text_that_is_written_from_right_to_left(page: Page):
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("1")
@@ -168,6 +173,7 @@ SEEN = """() => [...document.querySelectorAll("button, a, input, textarea, progr
 ).map((each) => each.outerHTML.slice(0, 100))"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_paper_shows_the_pictures_and_their_settings(browser: Browser, address: str, scheme: str):
     with opened(browser, address, color_scheme=scheme) as page:
@@ -199,6 +205,7 @@ SMALL = """() => [...document.querySelectorAll(
 }).map((each) => `${each.outerHTML.slice(0, 100)}: ${each.offsetWidth} x ${each.offsetHeight}`)"""
 
 
+@pytest.mark.slow
 def test_fingers_hit_every_control(browser: Browser, address: str):
     with opened(browser, address, 390, 844, has_touch=True, is_mobile=True) as page:
         ask(page, PROMPT)
@@ -243,6 +250,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_unchecked_boxes_stand_out(browser: Browser, address: str, scheme: str):
     with opened(browser, address, color_scheme=scheme) as page:
@@ -261,7 +269,14 @@ IN_VIEW = """(part) => {
 
 
 @pytest.mark.parametrize(
-    ("width", "height"), [(360, 740), (390, 844), (820, 1180), (1280, 800), (1920, 1080)]
+    ("width", "height"),
+    [
+        (360, 740),
+        *(
+            pytest.param(*size, marks=pytest.mark.slow)
+            for size in ((390, 844), (820, 1180), (1280, 800), (1920, 1080))
+        ),
+    ],
 )
 def test_progress_and_stop_are_in_view(
     browser: Browser, slow_address: str, gate: Gate, width: int, height: int
