@@ -35,20 +35,25 @@ jax.config.update("jax_disable_most_optimizations", True)
 TOGETHER = {
     "servers": (
         "end_to_end/test_browser",
-        "end_to_end/test_beginning",
-        "end_to_end/test_second_look",
         "end_to_end/test_network",
-        "end_to_end/test_memory",
         "end_to_end/test_visitors",
-        "end_to_end/test_keyboard",
         "end_to_end/test_accessibility",
         "end_to_end/test_clients",
+    ),
+    "the page's servers": (
+        "end_to_end/test_second_look",
+        "end_to_end/test_memory",
+        "end_to_end/test_pictures",
+        "end_to_end/test_beginning",
+        "end_to_end/test_chips",
+        "end_to_end/test_keyboard",
     ),
     "pipelines": ("pipeline/test_pipeline", "pipeline/runtime/test_compiled"),
 }
 # These start first, in this order, so that no worker is left with a long file at the end.
 LONG = (
     *TOGETHER["servers"],
+    *TOGETHER["the page's servers"],
     "tools/test_training",
     "pipeline/test_golden",
     *TOGETHER["pipelines"],
