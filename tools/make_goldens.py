@@ -3,10 +3,12 @@
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
 Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
-beside those of `TINY`, and `safety.npz` beside that of `SAFE`. The bytes are the same each time
-with the same versions of torch, diffusers and transformers. `tests/pipeline/test_golden.py` and
-`tests/pipeline/models/test_safety_checker.py` compare the project's own networks with them, without
-torch. All pictures and latents are channels last; all numbers are float32, except the int32 ids.
+beside those of `TINY`, `safety.npz` beside that of `SAFE`, and `tests/golden/zero_snr.npz`. The
+bytes are the same each time with the same versions of torch, diffusers and transformers.
+`tests/pipeline/test_golden.py`, `tests/pipeline/models/test_safety_checker.py` and
+`tests/pipeline/schedulers/test_zero_snr.py` compare the project's own networks and schedules with
+them, without torch. All pictures and latents are channels last; all numbers are float32, except the
+int32 ids.
 """
 
 import argparse
@@ -20,9 +22,9 @@ from diffusers import StableDiffusionPipeline
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from PIL import Image
 
-from pipeline.schedulers.config import SCHEDULERS
+from pipeline.schedulers.config import SCHEDULERS, ZERO_SNR
 from tools import torch_reference
-from tools.tiny_checkpoints import FLAX, SAFE, TINY, Pipeline, Tiny, load, write
+from tools.tiny_checkpoints import FLAX, SAFE, SDXL_SCHEDULE, TINY, Pipeline, Tiny, load, write
 
 PROMPTS = (
     "",
@@ -43,6 +45,15 @@ GUIDANCE_SCALE = 5.0
 CHECKED_SIZES = ((28, 28), (20, 33), (90, 64))
 CHECKED_EACH = 4
 THRESHOLD_SETS = 8
+ZERO_SNR_STEPS = 7
+# Settings of the files for schedules with zero terminal SNR, except DDIM's with noise prediction.
+ZERO_SNR_CASES = [
+    (name, spacing, prediction)
+    for name in ZERO_SNR
+    for spacing in ("leading", "trailing", "linspace")
+    for prediction in ("epsilon", "v_prediction")
+    if (name, prediction) != ("ddim", "epsilon")
+]
 
 
 def golden(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
@@ -142,6 +153,30 @@ def _samples(
     return result
 
 
+def zero_snr() -> dict[str, np.ndarray]:
+    """Return the latents of every step with zero terminal SNR, and the predictions that gave them.
+
+    A case is called by its scheduler, its spacing of timesteps and its prediction type.
+    """
+    rng = np.random.default_rng(5891)
+    latents, predictions = _noise(rng, 2, 3, 4, 1), _noise(rng, ZERO_SNR_STEPS, 2, 3, 4, 1)
+    result = {"latents": latents, "predictions": predictions}
+    for name, spacing, prediction in ZERO_SNR_CASES:
+        scheduler = getattr(diffusers, SCHEDULERS[name])(
+            **SDXL_SCHEDULE,
+            timestep_spacing=spacing,
+            prediction_type=prediction,
+            rescale_betas_zero_snr=True,
+            **({"clip_sample": False} if name == "ddim" else {}),
+        )
+        key = f"{name}/{spacing}/{prediction}"
+        result[key] = torch_reference.scheduler_steps(scheduler, latents, predictions)
+        result[f"{key}/timesteps"] = scheduler.timesteps.numpy().astype(np.float32)
+        if name == "ddim":
+            result["alphas_cumprod"] = scheduler.alphas_cumprod.numpy()
+    return result
+
+
 def safety(pipe: StableDiffusionPipeline, tiny: Tiny) -> dict[str, np.ndarray]:
     """Return pictures of several sizes, their embeddings, and verdicts for several thresholds."""
     rng = np.random.default_rng([tiny.seed, 100])
@@ -205,6 +240,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     torch_reference.prepare_for_tiny()
+    np.savez_compressed(folder / "zero_snr.npz", **zero_snr())
     for name, tiny in FLAX.items():
         write(tiny, folder / name / "checkpoint")
     for name, tiny in SAFE.items():

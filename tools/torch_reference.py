@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
+    SchedulerMixin,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
@@ -231,6 +232,27 @@ def _our_step_noise(seeds: Sequence[int], shape: tuple[int, ...]) -> Iterator[No
         yield
     finally:
         euler_ancestral.randn_tensor = original
+
+
+def scheduler_steps(
+    scheduler: SchedulerMixin, latents: np.ndarray, predictions: np.ndarray
+) -> np.ndarray:
+    """Return the latents before the first step and after each one, `[N + 1, B, h, w, C]`.
+
+    Args:
+        scheduler: one whose steps take one evaluation of the network each.
+        latents: standard normal noise `[B, h, w, C]`; `predictions` `[N, B, h, w, C]` stand for the
+            network's. Noise that the scheduler adds is drawn from the seeds 0, 1, ...
+    """
+    scheduler.set_timesteps(len(predictions))
+    state = to_torch(latents) * scheduler.init_noise_sigma
+    states = [state]
+    with _our_step_noise(range(len(latents)), latents.shape[1:]):
+        for t, prediction in zip(scheduler.timesteps, predictions, strict=True):
+            scheduler.scale_model_input(state, t)
+            state = scheduler.step(to_torch(prediction), t, state).prev_sample
+            states.append(state)
+    return np.stack([to_numpy(state) for state in states])
 
 
 def sample(

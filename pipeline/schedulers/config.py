@@ -19,6 +19,9 @@ SCHEDULERS = {
 
 MAX_INFERENCE_STEPS = 50  # per request
 
+# Schedulers whose class reads `rescale_betas_zero_snr`.
+ZERO_SNR = ("euler", "euler-ancestral", "ddim", "dpmsolver++")
+
 OFF = (False, None)
 # Settings that a class reads and that change its results, with their supported values.
 SUPPORTED: dict[str, dict[str, Sequence[Any]]] = {
@@ -64,6 +67,7 @@ class SchedulerConfig:
 
     `set_alpha_to_one`: True ends the last step of DDIM and PNDM without noise, False with the
     noise of the first training timestep.
+    `rescale_betas_zero_snr`: whether latents have no signal left at the last training timestep.
     """
 
     name: str
@@ -76,6 +80,7 @@ class SchedulerConfig:
     steps_offset: int
     use_karras_sigmas: bool
     set_alpha_to_one: bool
+    rescale_betas_zero_snr: bool
 
 
 def read_scheduler(
@@ -117,6 +122,9 @@ def read_scheduler(
         and bool(keys.one_of("use_karras_sigmas", (False, True, None))),
         set_alpha_to_one=name in ("ddim", "pndm")
         and keys.take("set_alpha_to_one", bool, name == "ddim"),
+        rescale_betas_zero_snr=bool(
+            keys.one_of("rescale_betas_zero_snr", (*OFF, True) if name in ZERO_SNR else OFF)
+        ),
     )
     if name == "pndm":
         keys.one_of("skip_prk_steps", (True,), default=chosen is not None)
@@ -124,8 +132,7 @@ def read_scheduler(
         keys.one_of("clip_sample", (False,), default=chosen is None)
     for key, right in SUPPORTED[name].items():
         keys.one_of(key, right)
-    for key in ("rescale_betas_zero_snr", "thresholding"):
-        keys.one_of(key, OFF)
+    keys.one_of("thresholding", OFF)
     keys.one_of("trained_betas", (None,))
     keys.drop(*ELSEWHERE)
     keys.finish()
@@ -133,6 +140,9 @@ def read_scheduler(
         right = f"at least {MAX_INFERENCE_STEPS}, the most steps of a request"
         raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
     _check_offset(keys, config, forced="steps_offset" in forced)
+    if config.rescale_betas_zero_snr and (name, config.prediction_type) == ("ddim", "epsilon"):
+        right = "'v_prediction' with rescale_betas_zero_snr: without signal, DDIM cannot tell the"
+        raise keys.error("prediction_type", "epsilon", f"{right} picture from the noise")
     for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
         if beta >= 1:
             raise keys.error(key, beta, "a number below 1")

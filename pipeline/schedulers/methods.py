@@ -162,15 +162,12 @@ def ddim(config: SchedulerConfig, steps: int) -> Schedule:
     """
     timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
     now, after = _mixtures(config, timesteps, timesteps - _stride(config, steps))
-    latents, values = _transfer(now, after)
-    value_latents, value_prediction = _noise_part(config, now)
-    table = _table(
-        timesteps,
-        value_latents=value_latents,
-        value_prediction=value_prediction,
-        latents=latents,
-        values=[values],
+    # The value is the prediction itself, so that no coefficient divides by a signal of 0.
+    latents, values = (
+        after.signal * of_x0 + after.noise * of_noise
+        for of_x0, of_noise in zip(_x0_part(config, now), _noise_part(config, now), strict=True)
     )
+    table = _table(timesteps, value_latents=0, value_prediction=1, latents=latents, values=[values])
     return Schedule(table, 1.0, steps, _pred_x0(config, now, table))
 
 

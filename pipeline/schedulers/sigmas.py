@@ -9,6 +9,9 @@ import numpy as np
 from pipeline.schedulers.config import SchedulerConfig
 
 KARRAS_RHO = 7.0
+# The last of `alphas_cumprod` where sigmas are computed from a schedule with zero terminal SNR, so
+# that they are finite: the smallest positive number of float16, as in diffusers.
+LEAST_ALPHA = 2.0**-24
 
 
 def alphas_cumprod(config: SchedulerConfig) -> np.ndarray:
@@ -23,12 +26,32 @@ def alphas_cumprod(config: SchedulerConfig) -> np.ndarray:
         betas = np.linspace(start, end, count, dtype=np.float32)
     else:  # scaled_linear: linear in the square root
         betas = np.linspace(start**0.5, end**0.5, count, dtype=np.float32) ** 2
-    return np.cumprod(1 - betas, dtype=np.float64).astype(np.float32)
+    if config.rescale_betas_zero_snr:
+        betas = _zero_terminal_snr(betas)
+    return _cumprod(1 - betas)
+
+
+def _zero_terminal_snr(betas: np.ndarray) -> np.ndarray:
+    """Return betas after which no signal is left: algorithm 1 of Lin et al. 2023.
+
+    "Common diffusion noise schedules and sample steps are flawed". The square root of
+    alphas_cumprod is shifted so that it ends at 0, then scaled so that it starts where it did.
+    """
+    roots = np.sqrt(_cumprod(1 - betas))
+    first, last = roots[0], roots[-1]
+    alphas = ((roots - last) * (first / (first - last))) ** 2
+    return 1 - np.append(alphas[:1], alphas[1:] / alphas[:-1])
+
+
+def _cumprod(alphas: np.ndarray) -> np.ndarray:
+    return np.cumprod(alphas, dtype=np.float64).astype(np.float32)
 
 
 def train_sigmas(config: SchedulerConfig) -> np.ndarray:
     """Return the noise level at every training timestep, `[T]` float32, rising."""
     alphas = alphas_cumprod(config)
+    if config.rescale_betas_zero_snr:
+        alphas[-1] = LEAST_ALPHA
     return np.sqrt((1 - alphas) / alphas)
 
 

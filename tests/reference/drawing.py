@@ -251,10 +251,14 @@ def _scheduler(rng: np.random.Generator, scheduler_class: type) -> dict[str, Any
         own = {"set_alpha_to_one": _flip(rng), "skip_prk_steps": True}
     elif scheduler_class is DDIMScheduler:
         own = {"set_alpha_to_one": _flip(rng), "clip_sample": False}
+    prediction_type = _pick(rng, ("epsilon", "v_prediction"))
+    noise_by_ddim = (scheduler_class, prediction_type) == (DDIMScheduler, "epsilon")
+    if scheduler_class is not PNDMScheduler and not noise_by_ddim:
+        own["rescale_betas_zero_snr"] = _flip(rng)
     return {
         **_pick(rng, (SDXL_SCHEDULE, linear)),
         "timestep_spacing": _pick(rng, ("leading", "trailing", "linspace")),
         "steps_offset": _pick(rng, (0, 1)),
-        "prediction_type": _pick(rng, ("epsilon", "v_prediction")),
+        "prediction_type": prediction_type,
         **own,
     }

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import CheckpointError
 from pipeline.families.stable_diffusion import SD_1
-from pipeline.schedulers.config import SCHEDULERS, SchedulerConfig, read_scheduler
+from pipeline.schedulers.config import SCHEDULERS, ZERO_SNR, SchedulerConfig, read_scheduler
 from pipeline.schedulers.methods import make_schedule
 
 # Settings with which every class supports the file of any other class.
@@ -73,6 +73,19 @@ def test_only_schedulers_with_karras_sigmas_accept_them(tmp_path: Path) -> None:
     ]
 
 
+def test_zero_terminal_snr(tmp_path: Path) -> None:
+    for name in ZERO_SNR:
+        settings = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
+        assert read(tmp_path, name, **settings).rescale_betas_zero_snr
+        for off in (False, None):
+            assert not read(tmp_path, name, rescale_betas_zero_snr=off).rescale_betas_zero_snr
+        assert not read(tmp_path, name).rescale_betas_zero_snr
+    assert read(tmp_path, "euler", rescale_betas_zero_snr=True).prediction_type == "epsilon"
+    said = r"prediction_type = 'epsilon' .* 'v_prediction' with rescale_betas_zero_snr"
+    with pytest.raises(CheckpointError, match=said):
+        read(tmp_path, "ddim", rescale_betas_zero_snr=True)
+
+
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("given", [{}, {"steps_offset": 0}, {"steps_offset": 1}])
 def test_stable_diffusion_1_and_2_have_an_offset(
@@ -98,10 +111,10 @@ def test_stable_diffusion_1_and_2_are_never_clipped(tmp_path: Path) -> None:
         ("euler", "num_train_timesteps", 10**9),
         ("pndm", "set_alpha_to_one", None),
         ("pndm", "prediction_type", "sample"),
-        ("ddim", "rescale_betas_zero_snr", True),
+        ("pndm", "rescale_betas_zero_snr", True),
+        ("ddim", "rescale_betas_zero_snr", 1),
         ("ddim", "thresholding", True),
         ("ddim", "timestep_spacing", "karras"),
-        ("euler-ancestral", "rescale_betas_zero_snr", True),
         ("dpmsolver++", "algorithm_type", "sde-dpmsolver++"),
         ("dpmsolver++", "solver_order", 3),
         ("dpmsolver++", "solver_type", "heun"),

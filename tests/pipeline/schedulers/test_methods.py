@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from pipeline.runtime.programs import MAX_EVALUATIONS
-from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS, SchedulerConfig
+from pipeline.schedulers.config import (
+    MAX_INFERENCE_STEPS,
+    SCHEDULERS,
+    ZERO_SNR,
+    SchedulerConfig,
+)
 from pipeline.schedulers.methods import (
     PNDM_WEIGHTS,
     REMEMBERED,
@@ -33,16 +38,25 @@ SDXL = SchedulerConfig(
     steps_offset=1,
     use_karras_sigmas=False,
     set_alpha_to_one=True,
+    rescale_betas_zero_snr=False,
 )
 STEPS = range(1, MAX_INFERENCE_STEPS + 1)
 SPACINGS = ["leading", "trailing", "linspace"]
 
 
+@pytest.mark.parametrize("zero_snr", [False, True])
 @pytest.mark.parametrize("karras", [False, True])
 @pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("sigmas_of", [euler_sigmas, dpm_solver_sigmas])
-def test_every_step_count_gives_falling_noise(sigmas_of, spacing: str, karras: bool) -> None:
-    config = replace(SDXL, timestep_spacing=spacing, use_karras_sigmas=karras)
+def test_every_step_count_gives_falling_noise(
+    sigmas_of, spacing: str, karras: bool, zero_snr: bool
+) -> None:
+    config = replace(
+        SDXL,
+        timestep_spacing=spacing,
+        use_karras_sigmas=karras,
+        rescale_betas_zero_snr=zero_snr,
+    )
     for steps in STEPS:
         timesteps, sigmas = sigmas_of(config, steps)
         assert timesteps.shape == (steps,)
@@ -55,11 +69,15 @@ def test_every_step_count_gives_falling_noise(sigmas_of, spacing: str, karras: b
         assert timesteps.max() <= 999
 
 
+@pytest.mark.parametrize("zero_snr", [False, True])
 @pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_every_step_count_gives_a_table(name: str, spacing: str) -> None:
+def test_every_step_count_gives_a_table(name: str, spacing: str, zero_snr: bool) -> None:
+    config = replace(SDXL, name=name, timestep_spacing=spacing)
+    if zero_snr and name in ZERO_SNR:
+        config = replace(config, rescale_betas_zero_snr=True, prediction_type="v_prediction")
     for steps in STEPS:
-        schedule = make_schedule(replace(SDXL, name=name, timestep_spacing=spacing), steps)
+        schedule = make_schedule(config, steps)
         evaluations = steps + 1 if name == "pndm" and steps > 1 else steps
         assert [column.shape[:1] for column in schedule.table] == [(evaluations,)] * 7
         assert schedule.table.values.shape[1:] == (1 + REMEMBERED,)
@@ -68,6 +86,7 @@ def test_every_step_count_gives_a_table(name: str, spacing: str) -> None:
         for column in schedule.table:
             assert column.dtype == np.float32
             assert np.isfinite(column).all()
+        assert np.isfinite(schedule.pred_x0).all()
         assert (schedule.timesteps >= 0).all()
         # No step uses a prediction that has not been made yet.
         assert not any(row[i + 1 :].any() for i, row in enumerate(schedule.table.values))
