@@ -112,9 +112,9 @@ class Job:
         run, schedule = self.compiled, self._schedule
         latents = run.initial_latents(self._seeds, schedule.init_noise_sigma)
         stop = schedule.stops[-1]
-        scale = draw_job.GUIDANCE_SCALE
-        state = run.start(latents)
-        return run.denoise(state, context, self._seeds, self._table, scale, stop, 0, stop).latents
+        guidance = draw_job.GUIDANCE_SCALE, 0.0
+        given = run.start(latents), context, self._seeds, self._table, *guidance
+        return run.denoise(*given, guided=stop, start=0, stop=stop).latents
 
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[str, Any]:

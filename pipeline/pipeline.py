@@ -301,6 +301,7 @@ class SDXLPipeline:
         variation_of: str = "",
         height: int | None = None,
         width: int | None = None,
+        guidance_rescale: float = 0.0,
     ) -> Result:
         """Draw `images_per_request` pictures, without compiling anything.
 
@@ -334,6 +335,9 @@ class SDXLPipeline:
             height: in pixels; the pipeline's own where None. With `width` it must be the
                 pipeline's own size or one that was added.
             width: in pixels; the pipeline's own where None.
+            guidance_rescale: the share, 0 to 1, in which guided predictions get the standard
+                deviation of those without guidance. High guidance scales then overexpose less;
+                models with zero terminal SNR want about 0.7.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -353,6 +357,7 @@ class SDXLPipeline:
             variation_strength=variation_strength,
             variation_seed=variation_seed,
             variation_of=variation_of,
+            guidance_rescale=guidance_rescale,
         )
         request = check_request(asked, count)
         if latents is not None and request.variation_strength > 0:
@@ -422,6 +427,7 @@ class SDXLPipeline:
             seeds=seeds,
             table=run.put_schedule(schedule),
             guidance_scale=request.guidance_scale,
+            guidance_rescale=request.guidance_rescale,
             guided=schedule.stops[guided - 1] if (guided := request.guided_steps) else 0,
         )
         if on_step is None and cancelled is None and on_preview is None:

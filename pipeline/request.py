@@ -371,6 +371,16 @@ class GenerateRequest:
             part_of="variation_strength",
         )
     )
+    guidance_rescale: float = _declare(
+        Number(
+            default=0.0,
+            high=1,
+            description="How far to undo the contrast that guidance adds.",
+            details="0: not at all. For models with zero terminal SNR about 0.7.",
+            optional=True,
+            after="guidance_until",
+        )
+    )
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -262,6 +262,7 @@ def sample(
     latents: np.ndarray,
     guidance_scale: float,
     steps: int = 25,
+    guidance_rescale: float = 0.0,
 ) -> Sample:
     """Run the pipeline from text and standard normal `latents` `[B, h, w, C]` to pictures.
 
@@ -282,6 +283,7 @@ def sample(
             width=width,
             num_inference_steps=steps,
             guidance_scale=guidance_scale,
+            guidance_rescale=guidance_rescale,
             latents=to_torch(latents),
             callback_on_step_end=keep,
             output_type="np",

@@ -232,6 +232,7 @@ class FlaxDiffusionPipeline:
             jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
             jax.tree.map(jnp.asarray, schedule.table),
             _scalar("guidance_scale", guidance_scale),
+            jnp.float32(0),  # no rescaling
             jnp.int32(0),
             # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
             # diffusers 0.39 does.

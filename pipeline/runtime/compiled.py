@@ -138,6 +138,7 @@ class CompiledSampler:
             seeds=seeds,
             table=self.put_schedule(make_schedule(self._config.scheduler, 1)),
             guidance_scale=2.0,
+            guidance_rescale=0.0,
             start=0,
             stop=1,
         )
@@ -210,6 +211,7 @@ class CompiledSampler:
         seeds: Array,
         table: Table[Array],
         guidance_scale: float,
+        guidance_rescale: float,
         guided: int,
         start: int,
         stop: int,
@@ -225,8 +227,8 @@ class CompiledSampler:
             (unguided, 1.0, middle, stop),
         ):
             if first < last:
-                scalars = np.float32(scale), np.int32(first), np.int32(last)
-                placed = jax.device_put(scalars, self._whole)
+                guidance = np.float32(scale), np.float32(guidance_rescale)
+                placed = jax.device_put((*guidance, np.int32(first), np.int32(last)), self._whole)
                 state = self._run(program, state, conditioning, seeds, table, *placed)
         return state
 

@@ -190,7 +190,7 @@ class Programs:
         column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
         values = _spec((MAX_EVALUATIONS, 1 + REMEMBERED), jnp.float32, self._whole)
         table = Table(*[column] * len(Table._fields))._replace(values=values)
-        scalars = map(self._scalar_spec, (jnp.float32, jnp.int32, jnp.int32))
+        scalars = map(self._scalar_spec, (jnp.float32, jnp.float32, jnp.int32, jnp.int32))
         weights, seeds = self._weights_spec(name), self._seeds_spec()
         args = (weights, state, self._context_spec, seeds, table, *scalars)
         return self._apart(denoise, args, _shardings(state), self._options())

@@ -74,6 +74,7 @@ def denoise(
     seeds: Array,
     table: Table[Array],
     guidance_scale: Array,
+    guidance_rescale: Array,
     start: Array,
     stop: Array,
     gather: Collective = lambda x: x,
@@ -90,6 +91,7 @@ def denoise(
         table: the coefficients, `N` rows; N may exceed the run's number of evaluations.
         guidance_scale: float32 scalar. There is no guidance if it is 1 or less, or if only the
             prompts' half is predicted.
+        guidance_rescale: float32 scalar from 0 to 1; see `_guided`.
         start: int32 scalar, the first evaluation.
         stop: int32 scalar, one more than the last evaluation.
         gather: where another device has the other half, turns the predictions `[1, B, ...]` into
@@ -111,7 +113,7 @@ def denoise(
         both = joined(jnp.broadcast_to(scaled, (halves, *shape)))
         times = jnp.broadcast_to(row.timesteps, (len(both),))
         *uncond, cond = gather(split(run(both, times, batch), halves))
-        guided = _guided(uncond[0], cond, guidance_scale) if uncond else cond
+        guided = _guided(uncond[0], cond, guidance_scale, guidance_rescale) if uncond else cond
         drawn = jax.lax.cond(
             row.noise > 0,
             lambda: step_noise(seeds, i, shape[1:]),
@@ -128,8 +130,23 @@ def _one_by_one(predict: Predict, *batch: Any) -> Array:
     return jax.lax.map(lambda single: predict(*single), singles)[:, 0]
 
 
-def _guided(uncond: Array, cond: Array, scale: Array) -> Array:
-    return jnp.where(scale > 1, uncond + scale * (cond - uncond), cond)
+def _guided(uncond: Array, cond: Array, scale: Array, rescale: Array) -> Array:
+    """Return the guided prediction, `[B, h, w, C]`.
+
+    `rescale` is the share in which it gets the standard deviation of `cond`, so that a high scale
+    does not overexpose pictures: section 3.4 of Lin et al. 2023, "Common diffusion noise schedules
+    and sample steps are flawed".
+    """
+    guided = uncond + scale * (cond - uncond)
+    rescaled = jax.lax.cond(
+        rescale > 0, _rescaled, lambda guided, *_: guided, guided, cond, rescale
+    )
+    return jnp.where(scale > 1, rescaled, cond)
+
+
+def _rescaled(guided: Array, cond: Array, rescale: Array) -> Array:
+    own, other = (jnp.std(x, axis=(1, 2, 3), keepdims=True) for x in (guided, cond))
+    return rescale * (guided * (other / own)) + (1 - rescale) * guided
 
 
 def decode(decoder: Decode, latents: Array) -> tuple[Array, Array]:

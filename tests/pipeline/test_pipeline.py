@@ -278,6 +278,39 @@ def test_guidance_until_is_in_the_settings(pipe: SDXLPipeline) -> None:
     assert settings(1).guidance_until is None
 
 
+@pytest.mark.parametrize("devices", [1, 8])
+def test_guidance_rescale(devices: int) -> None:
+    pipe = shared_pipeline(devices)
+
+    def draw(**options: Any) -> np.ndarray:
+        return pictures(pipe, "a star", "a ring", num_inference_steps=4, **options)
+
+    plain, unguided = draw(), draw(guidance_scale=1.0)
+    np.testing.assert_array_equal(draw(guidance_rescale=0), plain)
+    np.testing.assert_array_equal(draw(guidance_rescale=0.7, guidance_scale=1.0), unguided)
+    assert difference(draw(guidance_rescale=0.7, guidance_until=0), unguided) <= CLOSE
+    some, more = draw(guidance_rescale=0.3), draw(guidance_rescale=0.7)
+    assert min(difference(some, plain), difference(more, some)) > 0.001
+    # The standard deviation is that of each picture alone.
+    alone = pictures(
+        pipe,
+        ["a ring", "a star", "a ring", "a star"],
+        ["a ring", "a ring", "", "a ring"],
+        num_inference_steps=4,
+        guidance_rescale=0.7,
+    )
+    assert difference(alone[[1, 3]], more[[1, 3]]) <= CLOSE
+
+
+def test_guidance_rescale_is_in_the_settings(pipe: SDXLPipeline) -> None:
+    def settings(share: float) -> metadata.Settings:
+        image = pipe.generate("a star", guidance_rescale=share, num_inference_steps=1).images[0]
+        return metadata.from_text(image.info[metadata.KEY])
+
+    assert settings(0.7).guidance_rescale == 0.7
+    assert settings(0).guidance_rescale is None
+
+
 def test_truncated_words_are_returned(pipe: SDXLPipeline) -> None:
     long = "star " * 75 + "ring"
     result = pipe.generate(["star", long, "star", "star"], ["", "", "", long])
@@ -570,6 +603,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any], str]] = [
         (f"guidance until {value!r}", {"guidance_until": value}, "guidance_until is .*from 0 to 1")
         for value in (float("nan"), -0.1, 1.1, "1", None, True)
     ),
+    ("rescale", {"guidance_rescale": 1.5}, "guidance_rescale is 1.5; expected .* from 0 to 1"),
     ("strength", {"variation_strength": 1.5}, "variation_strength is 1.5; expected .* 0 to 1"),
     ("variation seed", {"variation_seed": -1}, "variation_seed is -1; expected 0 to 4294967295"),
     (

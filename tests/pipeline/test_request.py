@@ -65,8 +65,8 @@ def test_settings_refer_to_settings():
 def test_the_order_on_the_page():
     names = [setting.name for setting in in_order(VALUES)]
     assert names[:6] == [
-        *("guidance_scale", "guidance_until", "num_inference_steps", "seed"),
-        *("variation_strength", "variation_seed"),
+        *("guidance_scale", "guidance_until", "guidance_rescale", "num_inference_steps", "seed"),
+        "variation_strength",
     ]
     assert sorted(names) == sorted(setting.name for setting in VALUES)
 

@@ -183,14 +183,21 @@ def test_schedule(drawn: Drawn) -> None:
 
 
 def reference_sample(
-    drawn: Drawn, prompts: list[str], negative: Sequence[str], latents: np.ndarray, scale: float
+    drawn: Drawn,
+    prompts: list[str],
+    negative: Sequence[str],
+    latents: np.ndarray,
+    scale: float,
+    rescale: float,
 ) -> torch_reference.Sample:
     """Sample with torch, with each picture's own negative prompt or none.
 
     diffusers takes a negative prompt for all pictures or for none, so two runs are combined.
     """
     without, given = (
-        torch_reference.sample(drawn.theirs, prompts, texts, latents, scale)
+        torch_reference.sample(
+            drawn.theirs, prompts, texts, latents, scale, guidance_rescale=rescale
+        )
         for texts in (None, negative)
     )
     blank = np.array([not text.strip() for text in negative])[:, None, None, None]
@@ -207,12 +214,18 @@ def apart(one: torch_reference.Sample, other: torch_reference.Sample) -> np.ndar
 
 
 def check_sample(
-    drawn: Drawn, pipe: SDXLPipeline, prompts: list[str], negative: list[str], scale: float
+    drawn: Drawn,
+    pipe: SDXLPipeline,
+    prompts: list[str],
+    negative: list[str],
+    scale: float,
+    rescale: float = 0.0,
 ) -> None:
     noise = drawn.latents(IMAGES)
-    theirs = reference_sample(drawn, prompts, negative, noise, scale)
+    theirs = reference_sample(drawn, prompts, negative, noise, scale, rescale)
+    request = {"latents": noise, "guidance_rescale": rescale}
     latents, images = (
-        pipe.generate(prompts, negative, scale, latents=noise, output_type=kind).images
+        pipe.generate(prompts, negative, scale, output_type=kind, **request).images
         for kind in ("latent", "np")
     )
     errors = apart(torch_reference.Sample(latents, images), theirs)
@@ -220,7 +233,7 @@ def check_sample(
     if (errors > bounds).any():
         # Networks magnify rounding as in `check_component`, over 25 steps up to a millionfold.
         moved = [
-            apart(reference_sample(drawn, prompts, negative, each, scale), theirs)
+            apart(reference_sample(drawn, prompts, negative, each, scale, rescale), theirs)
             for each in nudged(noise)
         ]
         bounds = np.maximum(bounds, NUDGES_BOUND * np.max(moved, axis=0))
@@ -231,6 +244,7 @@ def test_samples_of_drawn_prompts(drawn: Drawn, pipe: SDXLPipeline) -> None:
     prompts = [f"a {draw_text(drawn.rng)}" for _ in range(IMAGES)]
     scale = float(drawn.rng.uniform(1.5, 9))
     check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), ""], scale)
+    check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), ""], scale, rescale=0.7)
     check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), " \n"], 1.0)
 
 

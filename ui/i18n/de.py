@@ -98,6 +98,7 @@ SETTINGS = {
     "num_inference_steps": Words("Schritte", "Mehr Schritte: mehr Details, aber langsamer."),
     "guidance_scale": Words("CFG-Skala", "Wie genau das Bild dem Prompt folgt."),
     "guidance_until": Words("CFG beenden bei", "Niedriger: schneller, aber weniger nah am Prompt."),
+    "guidance_rescale": Words("CFG-Reskalierung", "Höher: weniger überbelichtet."),
     "sampler": Words("Sampler"),
     "size": Words("Größe"),
     "model": Words("Modell"),

@@ -97,6 +97,7 @@ SETTINGS = {
     "num_inference_steps": Words("Steps", "More steps add detail but take longer."),
     "guidance_scale": Words("Guidance scale", "How closely to follow the prompt."),
     "guidance_until": Words("Stop guidance at", "Lower is faster but follows the prompt less."),
+    "guidance_rescale": Words("Guidance rescale", "Higher: less overexposed."),
     "sampler": Words("Sampler"),
     "size": Words("Size"),
     "model": Words("Model"),

@@ -100,6 +100,7 @@ SETTINGS = {
     "num_inference_steps": Words("Pasos", "Más pasos: más detalle, pero más lento."),
     "guidance_scale": Words("Escala CFG", "Con qué exactitud se sigue el prompt."),
     "guidance_until": Words("Detener CFG en", "Más bajo: más rápido, pero menos fiel al prompt."),
+    "guidance_rescale": Words("Reescalado CFG", "Más alto: menos sobreexpuesto."),
     "sampler": Words("Muestreador"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),

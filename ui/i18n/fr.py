@@ -102,6 +102,7 @@ SETTINGS = {
     "guidance_until": Words(
         "Arrêter le CFG à", "Plus bas : plus rapide, mais moins fidèle au prompt."
     ),
+    "guidance_rescale": Words("Rééchelonnage CFG", "Plus haut : moins surexposé."),
     "sampler": Words("Échantillonneur"),
     "size": Words("Taille"),
     "model": Words("Modèle"),

@@ -145,6 +145,7 @@ def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: s
         seeds=seeds,
         table=run.put_schedule(schedule),
         guidance_scale=5.0,
+        guidance_rescale=0.0,
         guided=guided,
     )
     first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
@@ -165,11 +166,12 @@ def test_predicting_one_half_at_a_time_gives_the_same_pictures() -> None:
     context = run.encode(ids, np.zeros(4, bool))
     first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
     rest = first, context, seeds, run.put_schedule(schedule)
-    whole = run.denoise(*rest, guidance_scale=5.0, guided=3, start=0, stop=3)
+    guidance = {"guidance_scale": 5.0, "guidance_rescale": 0.5}
+    whole = run.denoise(*rest, **guidance, guided=3, start=0, stop=3)
     right = np.asarray(whole.latents)
     predict = partial(run._config.family.predict.run, run._networks)
     in_turn = jax.jit(partial(sampler.denoise, predict, one_by_one=True))
-    ours = in_turn(*rest, np.float32(5), np.int32(0), np.int32(3)).latents
+    ours = in_turn(*rest, np.float32(5), np.float32(0.5), np.int32(0), np.int32(3)).latents
     np.testing.assert_allclose(ours, right, atol=1e-5 * np.abs(right).max())
 
 
