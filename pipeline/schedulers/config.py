@@ -12,9 +12,17 @@ from pipeline.strict_json import StrictJson
 SCHEDULERS = {
     "euler": "EulerDiscreteScheduler",
     "euler-ancestral": "EulerAncestralDiscreteScheduler",
+    "heun": "HeunDiscreteScheduler",
+    "lms": "LMSDiscreteScheduler",
     "ddim": "DDIMScheduler",
+    "ddpm": "DDPMScheduler",
     "pndm": "PNDMScheduler",
     "dpmsolver++": "DPMSolverMultistepScheduler",
+    "dpmsolver++-2m-sde": "DPMSolverMultistepScheduler",
+    "dpmsolver++-sde": "DPMSolverSDEScheduler",
+    "unipc": "UniPCMultistepScheduler",
+    "lcm": "LCMScheduler",
+    "tcd": "TCDScheduler",
 }
 
 MAX_INFERENCE_STEPS = 50  # per request

@@ -4,11 +4,15 @@ Training mixes x0 and noise as sqrt(alphas_cumprod) * x0 + sqrt(1 - alphas_cumpr
 noise (Ho et al. 2020). `sigma` is the factor of the noise when the factor of x0 is 1.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
+import scipy.special
 
 from pipeline.schedulers.config import SchedulerConfig
 
 KARRAS_RHO = 7.0
+BETA = 0.6
 # The last of `alphas_cumprod` where sigmas are computed from a schedule with zero terminal SNR, so
 # that they are finite: the smallest positive number of float16, as in diffusers.
 LEAST_ALPHA = 2.0**-24
@@ -60,6 +64,8 @@ def spaced_timesteps(config: SchedulerConfig, steps: int) -> np.ndarray:
 
     Table 2 of Lin et al. 2023, "Common diffusion noise schedules ... are flawed".
     """
+    if config.timesteps is not None:
+        return np.array(config.timesteps)
     count = config.num_train_timesteps
     if config.timestep_spacing == "linspace":
         return np.linspace(0, count - 1, steps)[::-1]
@@ -74,6 +80,27 @@ def karras_sigmas(high: float, low: float, steps: int) -> np.ndarray:
     ramp = np.linspace(0, 1, steps)
     first, last = high ** (1 / KARRAS_RHO), low ** (1 / KARRAS_RHO)
     return (first + ramp * (last - first)) ** KARRAS_RHO
+
+
+def exponential_sigmas(high: float, low: float, steps: int) -> np.ndarray:
+    """Return sigmas `[steps]` from `high` to `low`, evenly spaced in their logarithm."""
+    return np.exp(np.linspace(np.log(high), np.log(low), steps))
+
+
+def beta_sigmas(high: float, low: float, steps: int) -> np.ndarray:
+    """Return sigmas `[steps]` from `high` to `low`, at the quantiles of a beta distribution.
+
+    Lee et al. 2024, "Beta sampling is all you need".
+    """
+    quantiles = scipy.special.betaincinv(BETA, BETA, 1 - np.linspace(0, 1, steps))
+    return low + quantiles * (high - low)
+
+
+SIGMA_SCHEDULES: Mapping[str, Callable[[float, float, int], np.ndarray]] = {
+    "karras": karras_sigmas,
+    "exponential": exponential_sigmas,
+    "beta": beta_sigmas,
+}
 
 
 def timesteps_of(sigmas: np.ndarray, config: SchedulerConfig) -> np.ndarray:

@@ -1,0 +1,53 @@
+"""DDPM and DDIM, which step between whole training timesteps."""
+
+import numpy as np
+
+from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.mixtures import Mixture, mixed, mixtures, pred_x0, stride
+from pipeline.schedulers.sigmas import spaced_timesteps
+from pipeline.schedulers.table import Schedule, make_table
+
+
+def ddim(config: SchedulerConfig, steps: int) -> Schedule:
+    """Make a schedule of DDIM.
+
+    Song et al. 2021, "Denoising diffusion implicit models", equations 12 and 16: `config.eta` is
+    the share of DDPM's noise.
+    """
+    timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
+    now, after = mixtures(config, timesteps, timesteps - stride(config, steps))
+    noise = config.eta * _posterior(now, after)
+    return _schedule(config, timesteps, now, after, noise)
+
+
+def ddpm(config: SchedulerConfig, steps: int) -> Schedule:
+    """Make a schedule of DDPM: Ho et al. 2020, equation 7, with the smaller of its two variances.
+
+    The last step adds no noise.
+    """
+    timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
+    now, after = mixtures(config, timesteps, np.append(timesteps[1:], -1))
+    return _schedule(config, timesteps, now, after, _posterior(now, after))
+
+
+def _posterior(now: Mixture, after: Mixture) -> np.ndarray:
+    """Return the standard deviation of the posterior of a step, which DDPM adds as noise."""
+    left = 1 - (now.signal / after.signal) ** 2
+    return after.noise / now.noise * np.sqrt(np.maximum(left, 0))
+
+
+def _schedule(
+    config: SchedulerConfig,
+    timesteps: np.ndarray,
+    now: Mixture,
+    after: Mixture,
+    noise: np.ndarray,
+) -> Schedule:
+    """Make a schedule of steps that replace a part of the noise by new noise."""
+    kept = np.sqrt(np.maximum(after.noise**2 - noise**2, 0))
+    latents, values = mixed(config, now, after.signal, kept)
+    # The value is the prediction itself, so that no coefficient divides by a signal of 0.
+    table = make_table(
+        timesteps, value_latents=0, value_prediction=1, latents=latents, values=[values], noise=noise
+    )
+    return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))

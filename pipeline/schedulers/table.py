@@ -1,0 +1,132 @@
+"""The table of coefficients that every scheduler fills, and the device's code that runs it.
+
+All schedulers are linear multistep methods. Evaluation i of the network, at latents x, gives a
+prediction e, from which the method computes
+
+    value   v_i = value_latents * x + value_prediction * e
+    next    x'  = latents * x + sum over k of values[k] * v_(i-k) + noise * (standard normal noise)
+
+The schedulers differ only in the coefficients. So each scheduler is one function that makes a
+`Table` of coefficients, on the host in float64. The device runs every table with the same few lines
+in float32, by index, and its program is compiled without knowing the scheduler.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+REMEMBERED = 4  # number of values kept from earlier evaluations, as many as PNDM needs
+
+
+A = TypeVar("A", np.ndarray, Array)
+
+
+class Table(NamedTuple, Generic[A]):
+    """Coefficients of a run, float32, with one row for each evaluation of the network.
+
+    The network gets `timesteps`, and the latents times `input_scale`. `values` is
+    `[N, 1 + REMEMBERED]`, the latest value first; the other fields are `[N]`. One row is a `Table`
+    too, without the axis N.
+    """
+
+    timesteps: A
+    input_scale: A
+    value_latents: A
+    value_prediction: A
+    latents: A
+    values: A
+    noise: A
+
+
+class State(NamedTuple):
+    """Arrays that one evaluation hands to the next, float32.
+
+    `latents`: `[B, h, w, C]`.
+    `history`: the values of earlier evaluations, `[REMEMBERED, B, h, w, C]`, latest first.
+    """
+
+    latents: Array
+    history: Array
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Schedule of a run with `num_inference_steps`.
+
+    `init_noise_sigma`: the standard deviation of the latents that the first step expects.
+    `stops`: for every step, the number of evaluations after which it is done.
+    `pred_x0`: `[N, 2]`, for each evaluation the coefficients of the latents before it and of its
+    value, whose weighted sum is the network's prediction of the noise-free latents (pred_x0).
+    """
+
+    table: Table[np.ndarray]
+    init_noise_sigma: float
+    stops: Sequence[int]
+    pred_x0: np.ndarray
+
+    @property
+    def timesteps(self) -> np.ndarray:
+        """Timesteps of every evaluation of the network, `[N]` float32, noisiest first."""
+        return self.table.timesteps
+
+
+def scale_model_input(latents: Array, row: Table[Array]) -> Array:
+    """Scale latents to unit variance, which the UNet expects."""
+    return latents * row.input_scale
+
+
+def step(prediction: Array, state: State, row: Table[Array], noise: Array) -> State:
+    """Return the state after one evaluation of the network.
+
+    Args:
+        prediction: the network's output, noise or v as the scheduler's `prediction_type` says, in
+            the latents' shape.
+        state: the state before the evaluation.
+        row: the evaluation's row of the table.
+        noise: standard normal noise, in the latents' shape.
+    """
+    latents, history = state
+    value = row.value_latents * latents + row.value_prediction * prediction
+    values = jnp.concatenate([value[None], history])
+    # This is not a matrix product, because some devices would round it to bfloat16.
+    combined = (row.values.reshape(-1, 1, 1, 1, 1) * values).sum(axis=0)
+    return State(
+        latents=row.latents * latents + combined + row.noise * noise,
+        history=values[:REMEMBERED],
+    )
+
+
+def make_table(
+    timesteps: np.ndarray,
+    *,
+    value_latents: np.ndarray | float,
+    value_prediction: np.ndarray | float,
+    latents: np.ndarray | float,
+    values: list[np.ndarray] | np.ndarray,
+    input_scale: np.ndarray | float = 1,
+    noise: np.ndarray | float = 0,
+) -> Table[np.ndarray]:
+    """Make a table from columns; one number stands for all rows.
+
+    `values` are at most `1 + REMEMBERED` columns, the latest value's first; the rest is 0.
+    """
+    count = len(timesteps)
+    looking_back = np.zeros((count, 1 + REMEMBERED))
+    looking_back[:, : len(values)] = np.transpose(values)
+
+    def column(value: np.ndarray | float) -> np.ndarray:
+        return np.broadcast_to(value, count).astype(np.float32)
+
+    return Table(
+        timesteps=column(timesteps),
+        input_scale=column(input_scale),
+        value_latents=column(value_latents),
+        value_prediction=column(value_prediction),
+        latents=column(latents),
+        values=looking_back.astype(np.float32),
+        noise=column(noise),
+    )
