@@ -51,7 +51,8 @@ from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.plan import Budget
 from pipeline.runtime.programs import Shapes, Target
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
-from pipeline.schedulers.methods import Schedule, State, make_schedule
+from pipeline.schedulers.methods import make_schedule
+from pipeline.schedulers.table import Schedule, State
 from pipeline.text.tokenizer import Tokenizers, longest
 
 OUTPUT_TYPES = ("pil", "np", "latent")
@@ -193,8 +194,8 @@ class SDXLPipeline:
                 only the first for a large checkpoint on a CPU.
             cache_dir: a private folder in which to cache compiled executables and other results
                 of startup; None disables the cache.
-            scheduler: "euler", "euler-ancestral", "ddim", "pndm" or "dpmsolver++"; the
-                checkpoint's own where None.
+            scheduler: a key of `pipeline.schedulers.config.SCHEDULERS`, such as "euler" or
+                "dpmsolver++"; the checkpoint's own where None.
             safety_checker: whether the checkpoint's safety checker, if it has one, checks every
                 picture. Flagged pictures are blurred.
             screen: a function that takes the finished pictures of a request, as PIL pictures,
@@ -320,9 +321,8 @@ class SDXLPipeline:
                 from 1; `latents` is the device's array `[images, h, w, C]`.
             cancelled: an event; once it is set, the run stops before its next step.
             on_preview: called as `on_preview(look)` after `on_step`, at every step except the
-                last and a step of two evaluations (PNDM's first). While it runs, `look()` returns
-                the pictures so far, `[images, h, w, 3]` uint8, as small as the latents. A preview
-                is computed only when `look` is called.
+                last. While it runs, `look()` returns the pictures so far, `[images, h, w, 3]`
+                uint8, as small as the latents. A preview is computed only when `look` is called.
             guidance_until: the share of the steps, 0 to 1, after which guidance ends. A step
                 without guidance is half the work, unless the guidance halves have devices of
                 their own.
@@ -436,13 +436,14 @@ class SDXLPipeline:
         for step, stop in enumerate(schedule.stops):
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled(f"stopped after {step} of {total} steps")
+            # A preview needs the latents before the step's last evaluation.
+            if on_preview is not None and stop > start + 1:
+                state, start = advance(state, start=start, stop=stop - 1), stop - 1
             # Wait for the step: queueing the rest at once would leave nothing to cancel.
             before, state = state, jax.block_until_ready(advance(state, start=start, stop=stop))
             if on_step is not None:
                 on_step(step + 1, total, state.latents)
-            # A preview needs the latents before the step's last evaluation. In a step of two
-            # evaluations they are not known.
-            if on_preview is not None and stop == start + 1 and step + 1 < total:
+            if on_preview is not None and step + 1 < total:
                 on_preview(partial(self._look, schedule, start, before, state))
             start = stop
         return state.latents
@@ -510,7 +511,7 @@ class SDXLPipeline:
             model=self.model,
             revision=self.revision,
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
-            + (" Karras" if self._config.scheduler.use_karras_sigmas else ""),
+            + metadata.SIGMA_SCHEDULES[self._config.scheduler.sigma_schedule],
             safety_checker=metadata.BLURRED if flagged else None,
         )
 

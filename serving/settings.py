@@ -147,7 +147,8 @@ class Options(BaseSettings):
     )
     scheduler: str | None = _setting(
         None,
-        "Scheduler, which removes the noise: euler, euler-ancestral, ddim, pndm or dpmsolver++.",
+        "Scheduler, which removes the noise, such as euler, dpmsolver++ or unipc; docs/models.md lists "
+        "them.",
         default_text="the checkpoint's own",
     )
     sizes: Sizes = _setting(

@@ -19,6 +19,9 @@ M = TypeVar("M", bound=nnx.Module)
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = GOLDEN / "plain/checkpoint"
 SMALLEST = GOLDEN / "karras/checkpoint"
+# Schedulers for tests that draw with each: with and without noise, with one evaluation a step and
+# with two. `tests/pipeline/schedulers/test_steps.py` has all of them.
+DRAWN_BY = ("euler-ancestral", "ddim", "pndm", "dpmsolver++", "heun", "dpmsolver++-sde")
 
 
 def copy_checkpoint(folder: Path, source: Path = SMALLEST) -> Path:

@@ -3,10 +3,10 @@
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
 Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
-beside those of `TINY`, `safety.npz` beside that of `SAFE`, and `tests/golden/zero_snr.npz`. The
+beside those of `TINY`, `safety.npz` beside that of `SAFE`, and `tests/golden/schedulers.npz`. The
 bytes are the same each time with the same versions of torch, diffusers and transformers.
 `tests/pipeline/test_golden.py`, `tests/pipeline/models/test_safety_checker.py` and
-`tests/pipeline/schedulers/test_zero_snr.py` compare the project's own networks and schedules with
+`tests/pipeline/schedulers/test_steps.py` compare the project's own networks and schedules with
 them, without torch. All pictures and latents are channels last; all numbers are float32, except the
 int32 ids.
 """
@@ -22,9 +22,10 @@ from diffusers import StableDiffusionPipeline
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from PIL import Image
 
-from pipeline.schedulers.config import SCHEDULERS, ZERO_SNR
+from pipeline.schedulers.config import SCHEDULERS
 from tools import torch_reference
-from tools.tiny_checkpoints import FLAX, SAFE, SDXL_SCHEDULE, TINY, Pipeline, Tiny, load, write
+from tools.scheduler_cases import cases
+from tools.tiny_checkpoints import FLAX, SAFE, TINY, Pipeline, Tiny, load, write
 
 PROMPTS = (
     "",
@@ -45,15 +46,9 @@ GUIDANCE_SCALE = 5.0
 CHECKED_SIZES = ((28, 28), (20, 33), (90, 64))
 CHECKED_EACH = 4
 THRESHOLD_SETS = 8
-ZERO_SNR_STEPS = 7
-# Settings of the files for schedules with zero terminal SNR, except DDIM's with noise prediction.
-ZERO_SNR_CASES = [
-    (name, spacing, prediction)
-    for name in ZERO_SNR
-    for spacing in ("leading", "trailing", "linspace")
-    for prediction in ("epsilon", "v_prediction")
-    if (name, prediction) != ("ddim", "epsilon")
-]
+# Schedulers that draw whole pictures; the others are compared step by step.
+DRAWN_BY = ("euler", "euler-ancestral", "ddim", "pndm", "dpmsolver++")
+EVALUATIONS = 9  # the most in the cases of `scheduler_cases`
 
 
 def golden(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
@@ -66,7 +61,7 @@ def golden(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
         **_unet(pipe, text, rng),
         **_vae(pipe, rng),
         **_schedules(pipe),
-        **_samples(pipe, rng, SCHEDULERS if tiny.every_scheduler else ()),
+        **_samples(pipe, rng, DRAWN_BY if tiny.every_scheduler else ()),
     }
 
 
@@ -144,7 +139,7 @@ def _samples(
         result[f"sample_{case}_images"] = sample.images
     own = pipe.scheduler
     for name in schedulers:
-        pipe.scheduler = getattr(diffusers, SCHEDULERS[name]).from_config(own.config)
+        pipe.scheduler = getattr(diffusers, SCHEDULERS[name].name).from_config(own.config)
         sample = torch_reference.sample(
             pipe, SAMPLED_PROMPTS, NEGATIVE_PROMPTS, latents, GUIDANCE_SCALE, STEPS
         )
@@ -153,27 +148,23 @@ def _samples(
     return result
 
 
-def zero_snr() -> dict[str, np.ndarray]:
-    """Return the latents of every step with zero terminal SNR, and the predictions that gave them.
+def schedulers() -> dict[str, np.ndarray]:
+    """Return the latents after every evaluation, and the predictions that gave them.
 
-    A case is called by its scheduler, its spacing of timesteps and its prediction type.
+    The keys of the latents are cases of `scheduler_cases`, as JSON.
     """
     rng = np.random.default_rng(5891)
-    latents, predictions = _noise(rng, 2, 3, 4, 1), _noise(rng, ZERO_SNR_STEPS, 2, 3, 4, 1)
+    latents, predictions = _noise(rng, 2, 3, 2, 1), _noise(rng, EVALUATIONS, 2, 3, 2, 1)
     result = {"latents": latents, "predictions": predictions}
-    for name, spacing, prediction in ZERO_SNR_CASES:
-        scheduler = getattr(diffusers, SCHEDULERS[name])(
-            **SDXL_SCHEDULE,
-            timestep_spacing=spacing,
-            prediction_type=prediction,
-            rescale_betas_zero_snr=True,
-            **({"clip_sample": False} if name == "ddim" else {}),
-        )
-        key = f"{name}/{spacing}/{prediction}"
-        result[key] = torch_reference.scheduler_steps(scheduler, latents, predictions)
-        result[f"{key}/timesteps"] = scheduler.timesteps.numpy().astype(np.float32)
-        if name == "ddim":
-            result["alphas_cumprod"] = scheduler.alphas_cumprod.numpy()
+    for case in cases():
+        scheduler = torch_reference.make_scheduler(case)
+        options = {"eta": case["eta"]} if "eta" in case else {}
+        key = json.dumps(case)
+        result[key] = torch_reference.scheduler_steps(scheduler, latents, predictions, **options)
+        result[f"{key} timesteps"] = scheduler.timesteps.numpy().astype(np.float32)
+    zero_snr = {"name": "ddim", "prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
+    scheduler = torch_reference.make_scheduler({**zero_snr, "steps": 1})
+    result["zero_snr_alphas_cumprod"] = scheduler.alphas_cumprod.numpy()
     return result
 
 
@@ -240,7 +231,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     torch_reference.prepare_for_tiny()
-    np.savez_compressed(folder / "zero_snr.npz", **zero_snr())
+    np.savez_compressed(folder / "schedulers.npz", **schedulers())
     for name, tiny in FLAX.items():
         write(tiny, folder / name / "checkpoint")
     for name, tiny in SAFE.items():

@@ -4,10 +4,14 @@ Inputs and outputs are float32 NumPy arrays, channels last, whatever torch has i
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
+import diffusers
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -16,14 +20,35 @@ from diffusers import (
     SchedulerMixin,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
+    TCDScheduler,
     UNet2DConditionModel,
 )
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
-from diffusers.schedulers import scheduling_euler_ancestral_discrete as euler_ancestral
+from diffusers.schedulers import (
+    scheduling_ddim,
+    scheduling_ddpm,
+    scheduling_dpmsolver_multistep,
+    scheduling_dpmsolver_sde,
+    scheduling_euler_ancestral_discrete,
+    scheduling_lcm,
+    scheduling_tcd,
+)
 from PIL import Image
 from transformers import CLIPImageProcessorPil, CLIPTextModel, CLIPTextModelWithProjection
 
 from pipeline.runtime.sampler import step_noise
+from pipeline.schedulers.config import SCHEDULERS, SIGMA_KEYS
+from tools.scheduler_cases import Case, config_of
+
+# Modules of the schedulers that add noise in their steps.
+NOISY_MODULES = (
+    scheduling_euler_ancestral_discrete,
+    scheduling_ddim,
+    scheduling_ddpm,
+    scheduling_dpmsolver_multistep,
+    scheduling_lcm,
+    scheduling_tcd,
+)
 
 Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline
 
@@ -220,37 +245,80 @@ def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _our_step_noise(seeds: Sequence[int], shape: tuple[int, ...]) -> Iterator[None]:
-    """Give the ancestral scheduler the noise that this project draws from the pictures' seeds."""
-    numbers, original = itertools.count(), euler_ancestral.randn_tensor
+    """Give diffusers' schedulers the noise that this project draws from the pictures' seeds."""
 
-    def draw(*_: object, **__: object) -> torch.Tensor:
-        noise = step_noise(jnp.array(seeds, jnp.uint32), next(numbers), shape)
-        return to_torch(np.asarray(noise))
+    def noise(number: int) -> torch.Tensor:
+        drawn = step_noise(jnp.array(seeds, jnp.uint32), number, shape)
+        return to_torch(np.asarray(drawn))
 
-    euler_ancestral.randn_tensor = draw
-    try:
+    numbers = itertools.count()
+    with ExitStack() as patches:
+        for module in NOISY_MODULES:
+            patches.enter_context(
+                patch.object(module, "randn_tensor", lambda *_, **__: noise(next(numbers)))
+            )
+        sampler = partial(_BrownianMotion, noise)
+        patches.enter_context(
+            patch.object(scheduling_dpmsolver_sde, "BrownianTreeNoiseSampler", sampler)
+        )
         yield
-    finally:
-        euler_ancestral.randn_tensor = original
+
+
+class _BrownianMotion:
+    """A replacement of diffusers' sampler of increments, over given normal noise.
+
+    It is called twice a step: from its start to its middle, then from its start to its end. The
+    second increment is the first one and an independent one from the middle to the end.
+    """
+
+    def __init__(self, noise: Callable[[int], torch.Tensor], *_: object) -> None:
+        self._noise = noise
+        self._numbers = itertools.count()
+
+    def __call__(self, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        number = next(self._numbers)
+        if number % 2 == 0:
+            return self._noise(number)
+        middle = torch.sqrt(start * end)
+        first, second = self._noise(number - 1), self._noise(number)
+        both = first * torch.sqrt(start - middle) + second * torch.sqrt(middle - end)
+        return both / torch.sqrt(start - end)
+
+
+def make_scheduler(case: Case) -> SchedulerMixin:
+    """Return diffusers' scheduler of a case, with its timesteps set."""
+    config, own = config_of(case), SCHEDULERS[case["name"]]
+    settings = asdict(config)
+    timesteps = settings.pop("timesteps")
+    settings |= {key: value == config.sigma_schedule for key, value in SIGMA_KEYS.items()}
+    supported = {key: values[0] for key, values in own.supported.items()}
+    cls = getattr(diffusers, own.name)
+    scheduler = cls.from_config({**settings, **supported})
+    if timesteps is None:
+        scheduler.set_timesteps(case["steps"])
+    else:
+        scheduler.set_timesteps(timesteps=list(timesteps))
+    return scheduler
 
 
 def scheduler_steps(
-    scheduler: SchedulerMixin, latents: np.ndarray, predictions: np.ndarray
+    scheduler: SchedulerMixin, latents: np.ndarray, predictions: np.ndarray, **options: Any
 ) -> np.ndarray:
-    """Return the latents before the first step and after each one, `[N + 1, B, h, w, C]`.
+    """Return the latents before the first evaluation and after each one, `[N + 1, B, h, w, C]`.
 
     Args:
-        scheduler: one whose steps take one evaluation of the network each.
-        latents: standard normal noise `[B, h, w, C]`; `predictions` `[N, B, h, w, C]` stand for the
-            network's. Noise that the scheduler adds is drawn from the seeds 0, 1, ...
+        scheduler: the scheduler, whose timesteps are set.
+        latents: standard normal noise `[B, h, w, C]`. Noise that the scheduler adds is drawn from
+            the seeds 0, 1, ...
+        predictions: at least `N` arrays `[B, h, w, C]` that stand for the network's predictions.
+        options: further arguments of the scheduler's `step`.
     """
-    scheduler.set_timesteps(len(predictions))
     state = to_torch(latents) * scheduler.init_noise_sigma
     states = [state]
     with _our_step_noise(range(len(latents)), latents.shape[1:]):
-        for t, prediction in zip(scheduler.timesteps, predictions, strict=True):
+        for t, prediction in zip(scheduler.timesteps, predictions, strict=False):
             scheduler.scale_model_input(state, t)
-            state = scheduler.step(to_torch(prediction), t, state).prev_sample
+            state = scheduler.step(to_torch(prediction), t, state, **options).prev_sample
             states.append(state)
     return np.stack([to_numpy(state) for state in states])
 
@@ -284,6 +352,8 @@ def sample(
             num_inference_steps=steps,
             guidance_scale=guidance_scale,
             guidance_rescale=guidance_rescale,
+            # The pipelines' own default is 0, whatever the scheduler's is.
+            eta=SCHEDULERS["tcd"].eta if isinstance(pipe.scheduler, TCDScheduler) else 0.0,
             latents=to_torch(latents),
             callback_on_step_end=keep,
             output_type="np",

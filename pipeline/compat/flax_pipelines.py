@@ -40,7 +40,8 @@ from pipeline.runtime.loading import (
     load_tokenizers,
     module_factories,
 )
-from pipeline.schedulers.methods import REMEMBERED, State, make_schedule
+from pipeline.schedulers.methods import make_schedule
+from pipeline.schedulers.table import REMEMBERED, State
 from pipeline.text.tokenizer import Tokenizers
 
 # Branches with the main branch's weights in Flax's own format, which is not read here.

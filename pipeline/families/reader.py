@@ -13,7 +13,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
 from pipeline.families.sdxl import SDXL
 from pipeline.families.stable_diffusion import SD_1, SD_2
-from pipeline.schedulers.config import SCHEDULERS, read_scheduler
+from pipeline.schedulers.config import CLASS_NAMES, read_scheduler
 from pipeline.strict_json import StrictJson
 from pipeline.text.tokenizer import read_length
 
@@ -99,9 +99,8 @@ class FamilyReader:
             if part.tokenizer is not None:
                 _check_component(keys, part.tokenizer, TOKENIZERS)
         scheduler = keys.take("scheduler", list)
-        supported = SCHEDULERS.values()
-        if len(scheduler) != 2 or (self.scheduler is None and scheduler[1] not in supported):
-            raise keys.error("scheduler", scheduler, f"one of {', '.join(supported)}")
+        if len(scheduler) != 2 or (self.scheduler is None and scheduler[1] not in CLASS_NAMES):
+            raise keys.error("scheduler", scheduler, f"one of {', '.join(CLASS_NAMES)}")
         keys.one_of("image_encoder", ([None, None],))
         keys.drop("feature_extractor", *family.ignored)
         force_zeros = family.zeros_for_empty_prompt and keys.take(

@@ -37,9 +37,24 @@ from pipeline.request import VALUES, Setting
 SAMPLERS = {
     "euler": "Euler",
     "euler-ancestral": "Euler a",
+    "heun": "Heun",
+    "lms": "LMS",
     "ddim": "DDIM",
+    "ddpm": "DDPM",
     "pndm": "PLMS",
     "dpmsolver++": "DPM++ 2M",
+    "dpmsolver++-2m-sde": "DPM++ 2M SDE",
+    "dpmsolver++-sde": "DPM++ SDE",
+    "unipc": "UniPC",
+    "lcm": "LCM",
+    "tcd": "TCD",
+}
+# What follows a sampler's name for each schedule of sigmas.
+SIGMA_SCHEDULES = {
+    "default": "",
+    "karras": " Karras",
+    "exponential": " Exponential",
+    "beta": " Beta",
 }
 BLURRED = "blurred"  # the value of `safety_checker` for a flagged picture
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
@@ -82,7 +97,7 @@ class Settings(_Values):
         height: in pixels.
         model: a Hub id, or a folder's name.
         revision: the commit on the Hub.
-        sampler: the scheduler's name in `SAMPLERS`, followed by " Karras" for Karras's sigmas.
+        sampler: the scheduler's name in `SAMPLERS`, followed by that of its `SIGMA_SCHEDULES`.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
     """
 

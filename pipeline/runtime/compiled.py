@@ -22,7 +22,8 @@ from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import Executables, compile_missing, load_cached
 from pipeline.runtime.programs import MAX_EVALUATIONS, Target
 from pipeline.runtime.sampler import Context
-from pipeline.schedulers.methods import Schedule, State, Table, make_schedule
+from pipeline.schedulers.methods import make_schedule
+from pipeline.schedulers.table import Schedule, State, Table
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from pipeline.errors import DeviceError
 from pipeline.kernels.attention import CACHED_BYTES, SCORE_BYTES
 from pipeline.runtime.device_kinds import DeviceKind
 from pipeline.runtime.model_size import SAFETY_CHECKER, TEXT_ENCODERS, UNET, VAE, ModelSize
-from pipeline.schedulers.methods import REMEMBERED
+from pipeline.schedulers.table import REMEMBERED
 
 log = logging.getLogger(__name__)
 

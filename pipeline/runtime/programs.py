@@ -21,9 +21,10 @@ from pipeline.platforms import CompilerOptions, compiler_options, platform_of
 from pipeline.runtime import sampler
 from pipeline.runtime.sampler import Context
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
-from pipeline.schedulers.methods import REMEMBERED, State, Table
+from pipeline.schedulers.table import REMEMBERED, State, Table
 
-MAX_EVALUATIONS = MAX_INFERENCE_STEPS + 1  # of the network; PNDM's first step takes two
+# Of the network: Heun's steps take two, except the last.
+MAX_EVALUATIONS = 2 * MAX_INFERENCE_STEPS - 1
 
 # A program's first argument: the parameters of its networks, by the network's name.
 Weights = Mapping[str, list[Array]]

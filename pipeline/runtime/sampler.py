@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from pipeline.families.halves import joined, split
-from pipeline.schedulers import methods
-from pipeline.schedulers.methods import State, Table
+from pipeline.schedulers import table as tables
+from pipeline.schedulers.table import State, Table
 
 Collective = Callable[[Array], Array]
 # A structure of arrays with the axes `[halves, B, ...]`, or `[B, ...]` for a network.
@@ -109,7 +109,7 @@ def denoise(
 
     def evaluate(i: Array, state: State) -> State:
         row = jax.tree.map(lambda column: column[i], table)
-        scaled = methods.scale_model_input(state.latents, row)
+        scaled = tables.scale_model_input(state.latents, row)
         both = joined(jnp.broadcast_to(scaled, (halves, *shape)))
         times = jnp.broadcast_to(row.timesteps, (len(both),))
         *uncond, cond = gather(split(run(both, times, batch), halves))
@@ -119,7 +119,7 @@ def denoise(
             lambda: step_noise(seeds, i, shape[1:]),
             lambda: jnp.zeros_like(state.latents),
         )
-        return methods.step(guided, state, row, drawn)
+        return tables.step(guided, state, row, drawn)
 
     return jax.lax.fori_loop(start, stop, evaluate, state)
 

@@ -1,71 +1,205 @@
 """A checkpoint's choice of scheduler, and its settings, read from `scheduler_config.json`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pipeline.strict_json import StrictJson
 
-# diffusers' class of each scheduler, by the name that an operator uses.
-SCHEDULERS = {
-    "euler": "EulerDiscreteScheduler",
-    "euler-ancestral": "EulerAncestralDiscreteScheduler",
-    "heun": "HeunDiscreteScheduler",
-    "lms": "LMSDiscreteScheduler",
-    "ddim": "DDIMScheduler",
-    "ddpm": "DDPMScheduler",
-    "pndm": "PNDMScheduler",
-    "dpmsolver++": "DPMSolverMultistepScheduler",
-    "dpmsolver++-2m-sde": "DPMSolverMultistepScheduler",
-    "dpmsolver++-sde": "DPMSolverSDEScheduler",
-    "unipc": "UniPCMultistepScheduler",
-    "lcm": "LCMScheduler",
-    "tcd": "TCDScheduler",
-}
-
 MAX_INFERENCE_STEPS = 50  # per request
 
-# Schedulers whose class reads `rescale_betas_zero_snr`.
-ZERO_SNR = ("euler", "euler-ancestral", "ddim", "dpmsolver++")
-
 OFF = (False, None)
-# Settings that a class reads and that change its results, with their supported values.
-SUPPORTED: dict[str, dict[str, Sequence[Any]]] = {
-    "euler": {
-        "interpolation_type": ("linear",),
-        "final_sigmas_type": ("zero",),
-        "timestep_type": ("discrete",),
-        "use_exponential_sigmas": OFF,
-        "use_beta_sigmas": OFF,
-        "sigma_min": (None,),
-        "sigma_max": (None,),
-    },
-    "euler-ancestral": {},
-    "ddim": {},
-    "pndm": {},
-    "dpmsolver++": {
-        "algorithm_type": ("dpmsolver++",),
-        "solver_order": (2,),
-        "solver_type": ("midpoint",),
-        "final_sigmas_type": ("zero",),
-        "lambda_min_clipped": (float("-inf"),),
-        "variance_type": (None,),
-        "use_exponential_sigmas": OFF,
-        "use_beta_sigmas": OFF,
-        "use_lu_lambdas": OFF,
-        "use_flow_sigmas": OFF,
-        "use_dynamic_shifting": OFF,
-    },
+PREDICTIONS = ("epsilon", "v_prediction", "sample")
+SPACINGS = ("linspace", "leading", "trailing")
+# The key that asks for each way to space sigmas; without one of them, timesteps are spaced.
+SIGMA_KEYS = {
+    "use_karras_sigmas": "karras",
+    "use_exponential_sigmas": "exponential",
+    "use_beta_sigmas": "beta",
 }
+_MULTISTEP = {
+    "solver_order": (2,),
+    "solver_type": ("midpoint",),
+    "final_sigmas_type": ("zero",),
+    "lambda_min_clipped": (float("-inf"),),
+    "variance_type": (None,),
+    "use_lu_lambdas": OFF,
+    "use_flow_sigmas": OFF,
+    "use_dynamic_shifting": OFF,
+}
+_DISTILLED_DEFAULTS = {
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "timestep_spacing": "leading",
+}
+_DISTILLED = {
+    "clip_sample": (False,),
+    "original_inference_steps": (50,),
+    "timestep_scaling": (10.0,),
+}
+
+
+@dataclass(frozen=True)
+class SchedulerClass:
+    """A class of diffusers, as far as this package supports it.
+
+    Attributes:
+        name: its name.
+        supported: settings that it reads and that change its results, with the supported values.
+            Where a file leaves one out, its default must be among them; see `own_defaults`.
+        implied: settings of the class that the scheduler's name stands for.
+        own_defaults: the class's own default of such settings, where it is not supported. A chosen
+            scheduler then uses the supported value.
+        defaults: defaults of other settings, where they differ from those of most classes.
+        predictions: the types of prediction that it supports.
+        sigma_schedules: whether it has the settings of `SIGMA_KEYS`.
+        zero_snr: whether it reads `rescale_betas_zero_snr`.
+        alpha_to_one: the default of `set_alpha_to_one` if it reads that key; None if it does not,
+            and always ends without noise.
+        own_timesteps: whether a run can be given its timesteps.
+        eta: the default of the share of noise, if a run can be given it.
+    """
+
+    name: str
+    supported: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    implied: Mapping[str, Any] = field(default_factory=dict)
+    own_defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    predictions: Sequence[str] = PREDICTIONS
+    sigma_schedules: bool = False
+    zero_snr: bool = False
+    alpha_to_one: bool | None = None
+    own_timesteps: bool = False
+    eta: float | None = None
+
+
+# The schedulers, by the name that an operator uses.
+SCHEDULERS = {
+    "euler": SchedulerClass(
+        "EulerDiscreteScheduler",
+        supported={
+            "interpolation_type": ("linear",),
+            "final_sigmas_type": ("zero",),
+            "timestep_type": ("discrete",),
+            "sigma_min": (None,),
+            "sigma_max": (None,),
+        },
+        sigma_schedules=True,
+        zero_snr=True,
+        own_timesteps=True,
+    ),
+    "euler-ancestral": SchedulerClass(
+        "EulerAncestralDiscreteScheduler", predictions=PREDICTIONS[:2], zero_snr=True
+    ),
+    "heun": SchedulerClass(
+        "HeunDiscreteScheduler",
+        supported={"clip_sample": OFF},
+        defaults={"beta_start": 0.00085, "beta_end": 0.012},
+        sigma_schedules=True,
+        own_timesteps=True,
+    ),
+    "lms": SchedulerClass("LMSDiscreteScheduler", sigma_schedules=True),
+    "ddim": SchedulerClass(
+        "DDIMScheduler",
+        supported={"clip_sample": (False,)},
+        own_defaults={"clip_sample": True},
+        defaults={"timestep_spacing": "leading"},
+        zero_snr=True,
+        alpha_to_one=True,
+        eta=0.0,
+    ),
+    "ddpm": SchedulerClass(
+        "DDPMScheduler",
+        supported={"clip_sample": (False,), "variance_type": ("fixed_small",)},
+        own_defaults={"clip_sample": True},
+        defaults={"timestep_spacing": "leading"},
+        zero_snr=True,
+        own_timesteps=True,
+    ),
+    "pndm": SchedulerClass(
+        "PNDMScheduler",
+        supported={"skip_prk_steps": (True,)},
+        own_defaults={"skip_prk_steps": False},
+        defaults={"timestep_spacing": "leading"},
+        predictions=PREDICTIONS[:2],
+        alpha_to_one=False,
+    ),
+    "dpmsolver++": SchedulerClass(
+        "DPMSolverMultistepScheduler",
+        supported=_MULTISTEP | {"algorithm_type": ("dpmsolver++",)},
+        implied={"algorithm_type": "dpmsolver++"},
+        sigma_schedules=True,
+        zero_snr=True,
+        own_timesteps=True,
+    ),
+    "dpmsolver++-2m-sde": SchedulerClass(
+        "DPMSolverMultistepScheduler",
+        supported=_MULTISTEP | {"algorithm_type": ("sde-dpmsolver++",)},
+        implied={"algorithm_type": "sde-dpmsolver++"},
+        sigma_schedules=True,
+        zero_snr=True,
+        own_timesteps=True,
+    ),
+    "dpmsolver++-sde": SchedulerClass(
+        "DPMSolverSDEScheduler",
+        defaults={"beta_start": 0.00085, "beta_end": 0.012},
+        predictions=PREDICTIONS[:2],
+        sigma_schedules=True,
+    ),
+    "unipc": SchedulerClass(
+        "UniPCMultistepScheduler",
+        supported={
+            "solver_order": (2,),
+            "solver_type": ("bh2", "midpoint", "heun", "logrho"),
+            "predict_x0": (True,),
+            "lower_order_final": (True,),
+            "disable_corrector": ([],),
+            "solver_p": (None,),
+            "final_sigmas_type": ("zero",),
+            "use_flow_sigmas": OFF,
+            "use_dynamic_shifting": OFF,
+            "shift_terminal": (None,),
+            "sigma_min": (None,),
+            "sigma_max": (None,),
+        },
+        sigma_schedules=True,
+        zero_snr=True,
+    ),
+    "lcm": SchedulerClass(
+        "LCMScheduler",
+        supported=_DISTILLED,
+        defaults=_DISTILLED_DEFAULTS,
+        zero_snr=True,
+        alpha_to_one=True,
+        own_timesteps=True,
+    ),
+    "tcd": SchedulerClass(
+        "TCDScheduler",
+        supported=_DISTILLED,
+        defaults=_DISTILLED_DEFAULTS,
+        zero_snr=True,
+        alpha_to_one=True,
+        own_timesteps=True,
+        eta=0.3,
+    ),
+}
+# Schedulers that take their timesteps from those of the distillation.
+DISTILLED = ("lcm", "tcd")
+# Schedulers that space one timestep more than there are steps, and leave out the last one.
+ONE_MORE = ("dpmsolver++", "dpmsolver++-2m-sde", "unipc")
+CLASS_NAMES = tuple(dict.fromkeys(scheduler.name for scheduler in SCHEDULERS.values()))
+# Schedulers that step between whole training timesteps, and convert predictions there.
+WHOLE_TIMESTEPS = ("ddim", "ddpm", "lcm", "tcd")
 # Keys that published files carry for another class, or for options that are refused above.
 ELSEWHERE = (
-    *("clip_sample", "clip_sample_range", "sample_max_value", "dynamic_thresholding_ratio"),
-    *("set_alpha_to_one", "skip_prk_steps", "use_karras_sigmas", "flow_shift", "time_shift_type"),
+    *("clip_sample_range", "sample_max_value", "dynamic_thresholding_ratio", "noise_sampler_seed"),
+    *("set_alpha_to_one", "flow_shift", "time_shift_type", "rescale_betas_zero_snr", *SIGMA_KEYS),
     # The last step of DPM-Solver++ ends at noise level zero, so it is of first order anyway.
     *("lower_order_final", "euler_at_final"),
-    *(key for settings in SUPPORTED.values() for key in settings),
+    *(key for scheduler in SCHEDULERS.values() for key in scheduler.supported),
 )
 
 
@@ -73,9 +207,12 @@ ELSEWHERE = (
 class SchedulerConfig:
     """A noise schedule and the method that follows it; `name` is a key of `SCHEDULERS`.
 
-    `set_alpha_to_one`: True ends the last step of DDIM and PNDM without noise, False with the
-    noise of the first training timestep.
+    `sigma_schedule`: "default" for sigmas at spaced timesteps, or a value of `SIGMA_KEYS`.
+    `set_alpha_to_one`: True ends the last step without noise, False with the noise of the first
+    training timestep.
     `rescale_betas_zero_snr`: whether latents have no signal left at the last training timestep.
+    `eta`: the share of noise in DDIM and TCD.
+    `timesteps`: the timesteps of a run, falling, in place of spaced ones.
     """
 
     name: str
@@ -86,9 +223,11 @@ class SchedulerConfig:
     prediction_type: str
     timestep_spacing: str
     steps_offset: int
-    use_karras_sigmas: bool
+    sigma_schedule: str
     set_alpha_to_one: bool
     rescale_betas_zero_snr: bool
+    eta: float = 0.0
+    timesteps: tuple[int, ...] | None = None
 
 
 def read_scheduler(
@@ -105,7 +244,7 @@ def read_scheduler(
             same class.
         chosen: a key of `SCHEDULERS` that replaces that class, as with diffusers' `from_config`.
             Settings that the file leaves out then have the chosen class's own defaults. If such a
-            default is not supported (skip_prk_steps, clip_sample), the supported value is used.
+            default is not supported, the supported value is used.
         forced: settings that replace the file's, as some of diffusers' pipelines force them.
 
     Raises:
@@ -114,56 +253,76 @@ def read_scheduler(
     keys = StrictJson(path)
     keys.values |= forced
     name = chosen or _name(keys, named)
-    spacings = ["linspace", "leading", "trailing"]
+    own = SCHEDULERS[name]
+    if chosen is not None:
+        keys.values |= own.implied
+    defaults = {"beta_start": 0.0001, "beta_end": 0.02, "timestep_spacing": "linspace"}
+    defaults |= {"beta_schedule": "linear"} | own.defaults
     config = SchedulerConfig(
         name=name,
         num_train_timesteps=keys.size("num_train_timesteps", 1000),
-        beta_start=keys.positive("beta_start", 0.0001),
-        beta_end=keys.positive("beta_end", 0.02),
-        beta_schedule=keys.one_of("beta_schedule", ("linear", "scaled_linear")),
-        prediction_type=keys.one_of("prediction_type", ("epsilon", "v_prediction")),
-        timestep_spacing=keys.one_of(
-            "timestep_spacing", spacings, "leading" if name in ("ddim", "pndm") else "linspace"
+        beta_start=keys.positive("beta_start", defaults["beta_start"]),
+        beta_end=keys.positive("beta_end", defaults["beta_end"]),
+        beta_schedule=keys.one_of(
+            "beta_schedule", ("linear", "scaled_linear"), defaults["beta_schedule"]
         ),
+        prediction_type=keys.one_of("prediction_type", own.predictions),
+        timestep_spacing=keys.one_of("timestep_spacing", SPACINGS, defaults["timestep_spacing"]),
         steps_offset=_steps_offset(keys),
-        use_karras_sigmas=name in ("euler", "dpmsolver++")
-        and bool(keys.one_of("use_karras_sigmas", (False, True, None))),
-        set_alpha_to_one=name in ("ddim", "pndm")
-        and keys.take("set_alpha_to_one", bool, name == "ddim"),
-        rescale_betas_zero_snr=bool(
-            keys.one_of("rescale_betas_zero_snr", (*OFF, True) if name in ZERO_SNR else OFF)
-        ),
+        sigma_schedule=_sigma_schedule(keys) if own.sigma_schedules else "default",
+        set_alpha_to_one=own.alpha_to_one is None
+        or keys.take("set_alpha_to_one", bool, own.alpha_to_one),
+        rescale_betas_zero_snr=own.zero_snr
+        and bool(keys.one_of("rescale_betas_zero_snr", (*OFF, True))),
+        eta=own.eta or 0.0,
     )
-    if name == "pndm":
-        keys.one_of("skip_prk_steps", (True,), default=chosen is not None)
-    if name == "ddim":
-        keys.one_of("clip_sample", (False,), default=chosen is None)
-    for key, right in SUPPORTED[name].items():
-        keys.one_of(key, right)
+    for key, right in own.supported.items():
+        keys.one_of(key, right, right[0] if chosen else own.own_defaults.get(key, right[0]))
+    if not own.zero_snr:
+        keys.one_of("rescale_betas_zero_snr", OFF)
     keys.one_of("thresholding", OFF)
     keys.one_of("trained_betas", (None,))
     keys.drop(*ELSEWHERE)
     keys.finish()
+    _check(keys, config, forced)
+    return config
+
+
+def _sigma_schedule(keys: StrictJson) -> str:
+    asked = [key for key in SIGMA_KEYS if keys.one_of(key, (*OFF, True))]
+    if len(asked) > 1:
+        raise keys.error(asked[1], True, f"False beside {asked[0]}")
+    return SIGMA_KEYS[asked[0]] if asked else "default"
+
+
+def _check(keys: StrictJson, config: SchedulerConfig, forced: Mapping[str, Any]) -> None:
+    """Refuse settings that do not fit together."""
     if config.num_train_timesteps < MAX_INFERENCE_STEPS:
         right = f"at least {MAX_INFERENCE_STEPS}, the most steps of a request"
         raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
     _check_offset(keys, config, forced="steps_offset" in forced)
-    if config.rescale_betas_zero_snr and (name, config.prediction_type) == ("ddim", "epsilon"):
-        right = "'v_prediction' with rescale_betas_zero_snr: without signal, DDIM cannot tell the"
-        raise keys.error("prediction_type", "epsilon", f"{right} picture from the noise")
+    without_signal = config.rescale_betas_zero_snr and config.prediction_type == "epsilon"
+    if without_signal and config.name in WHOLE_TIMESTEPS:
+        right = "'v_prediction' with rescale_betas_zero_snr: without signal, this scheduler cannot"
+        raise keys.error("prediction_type", "epsilon", f"{right} tell the picture from the noise")
     for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
         if beta >= 1:
             raise keys.error(key, beta, "a number below 1")
-    return config
 
 
 def _name(keys: StrictJson, named: str) -> str:
     value = keys.values.get("_class_name")
-    if value not in SCHEDULERS.values():
-        raise keys.error("_class_name", value, " or ".join(map(repr, SCHEDULERS.values())))
+    if value not in CLASS_NAMES:
+        raise keys.error("_class_name", value, " or ".join(map(repr, CLASS_NAMES)))
     if value != named:
         raise keys.error("_class_name", value, f"{named!r}, as in model_index.json")
-    return next(name for name, class_name in SCHEDULERS.items() if class_name == value)
+    names = [name for name, scheduler in SCHEDULERS.items() if scheduler.name == value]
+    # One class of diffusers is several schedulers, by its algorithm.
+    algorithm = keys.values.get("algorithm_type")
+    of_algorithm = (
+        name for name in names if algorithm in SCHEDULERS[name].supported.get("algorithm_type", ())
+    )
+    return next(of_algorithm, names[0])
 
 
 def _steps_offset(keys: StrictJson) -> int:
@@ -179,11 +338,10 @@ def _check_offset(keys: StrictJson, config: SchedulerConfig, *, forced: bool) ->
     diffusers adds the offset only with "leading" spacing. An offset that is too large makes it fail
     with an IndexError, or run a timestep that the network was never trained for.
     """
-    if config.timestep_spacing != "leading":
+    if config.timestep_spacing != "leading" or config.name in DISTILLED:
         return
     trained = config.num_train_timesteps
-    # DPM-Solver++ spaces one timestep more than there are steps and leaves out the last timestep.
-    more = 1 if config.name == "dpmsolver++" else 0
+    more = 1 if config.name in ONE_MORE else 0
     counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
     largest = max((count - 1) * (trained // count) for count in counts)
     room = trained - 1 - largest

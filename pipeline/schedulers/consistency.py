@@ -64,6 +64,11 @@ def _schedule(
     noise: np.ndarray,
 ) -> Schedule:
     table = make_table(
-        timesteps, value_latents=0, value_prediction=1, latents=latents, values=[values], noise=noise
+        timesteps,
+        value_latents=0,
+        value_prediction=1,
+        latents=latents,
+        values=[values],
+        noise=noise,
     )
     return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))

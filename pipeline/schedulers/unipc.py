@@ -81,5 +81,5 @@ def _ends(sigmas: np.ndarray, i: int) -> tuple[Mixture, Mixture]:
 
 
 def _ratio(sigmas: np.ndarray, i: int) -> float:
-    """Return the length of the step before `i`, in log sigma, as a multiple of step `i`, negative."""
+    """Return the length in log sigma of the step before `i`, in lengths of step `i`, negative."""
     return float(np.log(sigmas[i] / sigmas[i - 1]) / np.log(sigmas[i] / sigmas[i + 1]))

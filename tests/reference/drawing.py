@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import diffusers
 import numpy as np
 import torch
-from diffusers import (
-    DDIMScheduler,
-    DPMSolverMultistepScheduler,
-    EulerAncestralDiscreteScheduler,
-    EulerDiscreteScheduler,
-    PNDMScheduler,
-)
+from diffusers import EulerDiscreteScheduler, PNDMScheduler
 
+from pipeline.schedulers.config import SCHEDULERS, SIGMA_KEYS, SPACINGS, WHOLE_TIMESTEPS
 from tools.tiny_checkpoints import (
     END,
     SDXL_SCHEDULE,
@@ -27,13 +23,6 @@ from tools.tiny_checkpoints import (
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Stable Diffusion 1: only the timestep and the prompt condition the UNet.
 NOTHING_ADDED = {"addition_embed_type": None, "use_linear_projection": False}
-SCHEDULER_CLASSES = (
-    EulerDiscreteScheduler,
-    EulerAncestralDiscreteScheduler,
-    DDIMScheduler,
-    PNDMScheduler,
-    DPMSolverMultistepScheduler,
-)
 # First and last code point of each range: letters of several scripts, signs, emoji with joiners
 # and selectors, control characters, spaces of all kinds.
 UNICODE_RANGES = (
@@ -78,7 +67,7 @@ def draw_checkpoint(rng: np.random.Generator) -> Tiny:
     """Draw a checkpoint of any supported family and shape, as small as possible."""
     xl = _flip(rng)
     latent_channels = _pick(rng, (4, 8, 16))
-    scheduler_class = _pick(rng, SCHEDULER_CLASSES)
+    scheduler = _pick(rng, (*SCHEDULERS,))
     return Tiny(
         seed=int(rng.integers(2**31)),
         words=_pick(rng, (("a", "red", "star"), ("star", "stars"), ())),
@@ -86,8 +75,8 @@ def draw_checkpoint(rng: np.random.Generator) -> Tiny:
         text_encoder_2=_text_encoder(rng) if xl else None,
         unet=_unet(rng, latent_channels, xl),
         vae=_vae(rng, latent_channels, xl),
-        scheduler=_scheduler(rng, scheduler_class),
-        scheduler_class=scheduler_class,
+        scheduler=_scheduler(rng, scheduler),
+        scheduler_class=getattr(diffusers, SCHEDULERS[scheduler].name),
         pad_token=_pick(rng, (END, "!")),
         real_eos=_flip(rng),
         force_zeros_for_empty_prompt=_flip(rng),
@@ -242,23 +231,21 @@ def _vae(rng: np.random.Generator, latent_channels: int, xl: bool) -> dict[str, 
     )
 
 
-def _scheduler(rng: np.random.Generator, scheduler_class: type) -> dict[str, Any]:
+def _scheduler(rng: np.random.Generator, name: str) -> dict[str, Any]:
+    own = SCHEDULERS[name]
     linear = {**SDXL_SCHEDULE, "beta_schedule": "linear", "beta_start": 1e-4, "beta_end": 0.02}
-    own: dict[str, Any] = {}
-    if scheduler_class in (EulerDiscreteScheduler, DPMSolverMultistepScheduler):
-        own = {"use_karras_sigmas": _flip(rng)}
-    elif scheduler_class is PNDMScheduler:
-        own = {"set_alpha_to_one": _flip(rng), "skip_prk_steps": True}
-    elif scheduler_class is DDIMScheduler:
-        own = {"set_alpha_to_one": _flip(rng), "clip_sample": False}
-    prediction_type = _pick(rng, ("epsilon", "v_prediction"))
-    noise_by_ddim = (scheduler_class, prediction_type) == (DDIMScheduler, "epsilon")
-    if scheduler_class is not PNDMScheduler and not noise_by_ddim:
-        own["rescale_betas_zero_snr"] = _flip(rng)
-    return {
+    prediction_type = _pick(rng, own.predictions)
+    settings = {
         **_pick(rng, (SDXL_SCHEDULE, linear)),
-        "timestep_spacing": _pick(rng, ("leading", "trailing", "linspace")),
+        **{key: values[0] for key, values in own.supported.items()},
+        "timestep_spacing": _pick(rng, SPACINGS),
         "steps_offset": _pick(rng, (0, 1)),
         "prediction_type": prediction_type,
-        **own,
     }
+    if own.sigma_schedules and _flip(rng):
+        settings[_pick(rng, (*SIGMA_KEYS,))] = True
+    if own.alpha_to_one is not None:
+        settings["set_alpha_to_one"] = _flip(rng)
+    if own.zero_snr and not (name in WHOLE_TIMESTEPS and prediction_type == "epsilon"):
+        settings["rescale_betas_zero_snr"] = _flip(rng)
+    return settings

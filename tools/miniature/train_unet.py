@@ -9,7 +9,7 @@ from flax import nnx
 
 from pipeline.families.family import Config
 from pipeline.models.unet import UNet
-from pipeline.schedulers.methods import train_sigmas
+from pipeline.schedulers.sigmas import train_sigmas
 from pipeline.text.tokenizer import Tokenizers
 from tools.miniature.latents import Latents
 from tools.miniature.reader import TextEncoders

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline import Cancelled, SDXLPipeline, metadata
-from pipeline.schedulers.config import SCHEDULERS
-from tests.checkpoints import GOLDEN, SMALLEST, CompilationCount
+from tests.checkpoints import DRAWN_BY, GOLDEN, SMALLEST, CompilationCount
 
 CLOSE = 1e-4  # tolerance for pictures in 0..1; the order of additions may differ
 SD_1 = GOLDEN / "flax_sd/checkpoint"
@@ -50,7 +49,7 @@ def test_the_checkpoints_own_scheduler_and_size(start: Callable[..., SDXLPipelin
     np.testing.assert_array_equal(pictures(pipe, "a star"), pictures(start("pndm"), "a star"))
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", DRAWN_BY)
 def test_nothing_compiles_for_another_scheduler(
     start: Callable[..., SDXLPipeline], scheduler: str
 ) -> None:
@@ -64,12 +63,12 @@ def test_nothing_compiles_for_another_scheduler(
 
 
 def test_schedulers_differ(start: Callable[..., SDXLPipeline]) -> None:
-    drawn = [pictures(start(scheduler), "a star") for scheduler in SCHEDULERS]
+    drawn = [pictures(start(scheduler), "a star") for scheduler in DRAWN_BY]
     for i, one in enumerate(drawn):
         assert all(np.abs(one - other).max() > 10 * CLOSE for other in drawn[:i])
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", DRAWN_BY)
 def test_a_run_with_on_step_is_the_same_and_reports_every_step(
     start: Callable[..., SDXLPipeline], scheduler: str
 ) -> None:
@@ -88,7 +87,7 @@ def test_cancelled_between_steps_that_take_more_than_one_evaluation(
         start("pndm").generate("a star", on_step=lambda *_: cancelled.set(), cancelled=cancelled)
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", DRAWN_BY)
 def test_one_picture_one_seed(start: Callable[..., SDXLPipeline], scheduler: str) -> None:
     draw = partial(pictures, start(scheduler), "a star", "a ring")
     one, next_one = draw(seed=5), draw(seed=6)

@@ -11,9 +11,8 @@ import pytest
 from pipeline.families import read_config
 from pipeline.runtime import sampler
 from pipeline.runtime.compiled import choose_layout, make_mesh
-from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.methods import make_schedule
-from tests.checkpoints import SMALLEST, shared_pipeline
+from tests.checkpoints import DRAWN_BY, SMALLEST, shared_pipeline
 
 PROMPTS = ["a red star", "a blue circle", "a large green square", "two yellow rings"]
 NEGATIVE = ["", "red", "blue, blurry", ""]
@@ -130,7 +129,7 @@ def test_weights_are_on_every_device() -> None:
 
 
 @pytest.mark.parametrize(("devices", "guided"), [(1, 99), (8, 99), (1, 3), (8, 3)])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", DRAWN_BY)
 def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: str) -> None:
     run = shared_pipeline(devices)._compiled
     steps = 7

@@ -9,7 +9,14 @@ import pytest
 
 from pipeline.errors import CheckpointError
 from pipeline.families.stable_diffusion import SD_1
-from pipeline.schedulers.config import SCHEDULERS, ZERO_SNR, SchedulerConfig, read_scheduler
+from pipeline.schedulers.config import (
+    DISTILLED,
+    SCHEDULERS,
+    SIGMA_KEYS,
+    WHOLE_TIMESTEPS,
+    SchedulerConfig,
+    read_scheduler,
+)
 from pipeline.schedulers.methods import make_schedule
 
 # Settings with which every class supports the file of any other class.
@@ -25,9 +32,10 @@ def read(
     forced: Mapping[str, Any] = NOTHING,
     **values: Any,
 ) -> SchedulerConfig:
-    class_name = SCHEDULERS[name]
+    class_name = SCHEDULERS[name].name
     file = folder / "scheduler_config.json"
-    file.write_text(json.dumps({"_class_name": class_name, **PLAIN, **values}))
+    settings = {"_class_name": class_name, **PLAIN, **SCHEDULERS[name].implied, **values}
+    file.write_text(json.dumps(settings))
     return read_scheduler(file, class_name, chosen, forced)
 
 
@@ -36,8 +44,11 @@ def test_the_class_decides(tmp_path: Path, name: str) -> None:
     config = read(tmp_path, name)
     assert config.name == name
     # Each class has its own defaults.
-    assert config.timestep_spacing == ("leading" if name in ("ddim", "pndm") else "linspace")
-    assert config.set_alpha_to_one == (name == "ddim")
+    leading = ("ddim", "ddpm", "pndm", "lcm", "tcd")
+    assert config.timestep_spacing == ("leading" if name in leading else "linspace")
+    assert config.set_alpha_to_one == (name != "pndm")
+    assert config.beta_end == (0.012 if name in ("heun", "dpmsolver++-sde", "lcm", "tcd") else 0.02)
+    assert config.eta == (0.3 if name == "tcd" else 0.0)
 
 
 @pytest.mark.parametrize("chosen", SCHEDULERS)
@@ -50,31 +61,46 @@ def test_another_one_may_be_chosen(tmp_path: Path, name: str, chosen: str) -> No
 
 def test_a_chosen_scheduler_replaces_an_unsupported_class(tmp_path: Path) -> None:
     file = tmp_path / "scheduler_config.json"
-    file.write_text(json.dumps({"_class_name": "UniPCMultistepScheduler", **PLAIN}))
-    assert read_scheduler(file, "UniPCMultistepScheduler", "ddim").name == "ddim"
-    with pytest.raises(CheckpointError, match="_class_name = 'UniPCMultistepScheduler'"):
-        read_scheduler(file, "UniPCMultistepScheduler")
+    file.write_text(json.dumps({"_class_name": "DEISMultistepScheduler", **PLAIN}))
+    assert read_scheduler(file, "DEISMultistepScheduler", "ddim").name == "ddim"
+    with pytest.raises(CheckpointError, match="_class_name = 'DEISMultistepScheduler'"):
+        read_scheduler(file, "DEISMultistepScheduler")
 
 
 def test_a_chosen_scheduler_ignores_unsupported_defaults(tmp_path: Path) -> None:
-    for chosen, key in (("pndm", "skip_prk_steps"), ("ddim", "clip_sample")):
+    own = (("pndm", "skip_prk_steps"), ("ddim", "clip_sample"), ("ddpm", "clip_sample"))
+    for chosen, key in own:
         file = tmp_path / "scheduler_config.json"
-        file.write_text(json.dumps({"_class_name": SCHEDULERS[chosen]}))
-        assert read_scheduler(file, SCHEDULERS[chosen], chosen).name == chosen
+        file.write_text(json.dumps({"_class_name": SCHEDULERS[chosen].name}))
+        assert read_scheduler(file, SCHEDULERS[chosen].name, chosen).name == chosen
         with pytest.raises(CheckpointError, match=f"{key} = .* is not supported"):
-            read_scheduler(file, SCHEDULERS[chosen])
+            read_scheduler(file, SCHEDULERS[chosen].name)
 
 
-def test_only_schedulers_with_karras_sigmas_accept_them(tmp_path: Path) -> None:
-    read_so = {name: read(tmp_path, name, use_karras_sigmas=True) for name in SCHEDULERS}
-    assert [name for name, config in read_so.items() if config.use_karras_sigmas] == [
-        "euler",
-        "dpmsolver++",
-    ]
+@pytest.mark.parametrize(("key", "expected"), SIGMA_KEYS.items())
+def test_only_schedulers_with_sigma_schedules_accept_them(
+    tmp_path: Path, key: str, expected: str
+) -> None:
+    for name, scheduler in SCHEDULERS.items():
+        right = expected if scheduler.sigma_schedules else "default"
+        values: dict[str, Any] = {key: True}
+        assert read(tmp_path, name, **values).sigma_schedule == right
+
+
+def test_one_schedule_of_sigmas(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"use_beta_sigmas = True .* use_karras_sigmas"):
+        read(tmp_path, "euler", use_karras_sigmas=True, use_beta_sigmas=True)
+
+
+def test_the_algorithm_is_a_scheduler_of_its_own(tmp_path: Path) -> None:
+    noisy: dict[str, Any] = {"algorithm_type": "sde-dpmsolver++"}
+    assert read(tmp_path, "dpmsolver++", **noisy).name == "dpmsolver++-2m-sde"
+    assert read(tmp_path, "dpmsolver++", "dpmsolver++", **noisy).name == "dpmsolver++"
+    assert read(tmp_path, "dpmsolver++", "dpmsolver++-2m-sde").name == "dpmsolver++-2m-sde"
 
 
 def test_zero_terminal_snr(tmp_path: Path) -> None:
-    for name in ZERO_SNR:
+    for name in (name for name, scheduler in SCHEDULERS.items() if scheduler.zero_snr):
         settings = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
         assert read(tmp_path, name, **settings).rescale_betas_zero_snr
         for off in (False, None):
@@ -82,8 +108,9 @@ def test_zero_terminal_snr(tmp_path: Path) -> None:
         assert not read(tmp_path, name).rescale_betas_zero_snr
     assert read(tmp_path, "euler", rescale_betas_zero_snr=True).prediction_type == "epsilon"
     said = r"prediction_type = 'epsilon' .* 'v_prediction' with rescale_betas_zero_snr"
-    with pytest.raises(CheckpointError, match=said):
-        read(tmp_path, "ddim", rescale_betas_zero_snr=True)
+    for name in WHOLE_TIMESTEPS:
+        with pytest.raises(CheckpointError, match=said):
+            read(tmp_path, name, rescale_betas_zero_snr=True)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -115,7 +142,16 @@ def test_stable_diffusion_1_and_2_are_never_clipped(tmp_path: Path) -> None:
         ("ddim", "rescale_betas_zero_snr", 1),
         ("ddim", "thresholding", True),
         ("ddim", "timestep_spacing", "karras"),
-        ("dpmsolver++", "algorithm_type", "sde-dpmsolver++"),
+        ("dpmsolver++", "algorithm_type", "dpmsolver"),
+        ("euler-ancestral", "prediction_type", "sample"),
+        ("dpmsolver++-sde", "prediction_type", "sample"),
+        ("heun", "clip_sample", True),
+        ("ddpm", "variance_type", "fixed_large"),
+        ("unipc", "solver_type", "bh1"),
+        ("unipc", "predict_x0", False),
+        ("unipc", "disable_corrector", [0]),
+        ("lcm", "original_inference_steps", 100),
+        ("lms", "rescale_betas_zero_snr", True),
         ("dpmsolver++", "solver_order", 3),
         ("dpmsolver++", "solver_type", "heun"),
         ("dpmsolver++", "final_sigmas_type", "sigma_min"),
@@ -133,7 +169,7 @@ def test_refused_with_file_key_and_value(tmp_path: Path, name: str, key: str, va
     assert f"{key} = {value!r}" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name not in DISTILLED])
 def test_an_offset_stays_within_the_training_timesteps(tmp_path: Path, name: str) -> None:
     config = read(tmp_path, name, timestep_spacing="leading", steps_offset=19)
     runs = [make_schedule(config, steps).timesteps for steps in range(1, 51)]

@@ -1,4 +1,4 @@
-"""Sigmas and coefficients of a run; agreement with diffusers is in test_golden."""
+"""Sigmas and coefficients of a run; agreement with diffusers is in test_steps."""
 
 from dataclasses import replace
 from itertools import product
@@ -9,52 +9,32 @@ import numpy as np
 import pytest
 
 from pipeline.runtime.programs import MAX_EVALUATIONS
-from pipeline.schedulers.config import (
-    MAX_INFERENCE_STEPS,
-    SCHEDULERS,
-    ZERO_SNR,
-    SchedulerConfig,
-)
-from pipeline.schedulers.methods import (
-    PNDM_WEIGHTS,
-    REMEMBERED,
-    State,
-    dpm_solver_sigmas,
-    euler_sigmas,
-    make_schedule,
-    scale_model_input,
-    step,
-)
+from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS, SIGMA_KEYS, SchedulerConfig
+from pipeline.schedulers.dpm_solver import solver_sigmas
+from pipeline.schedulers.euler import euler_sigmas, lms_weights
+from pipeline.schedulers.methods import METHODS, make_schedule
+from pipeline.schedulers.pndm import PNDM_WEIGHTS
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
+from pipeline.schedulers.table import REMEMBERED, State, scale_model_input, step
+from tools.scheduler_cases import SDXL
 
-SDXL = SchedulerConfig(
-    name="euler",
-    num_train_timesteps=1000,
-    beta_start=0.00085,
-    beta_end=0.012,
-    beta_schedule="scaled_linear",
-    prediction_type="epsilon",
-    timestep_spacing="leading",
-    steps_offset=1,
-    use_karras_sigmas=False,
-    set_alpha_to_one=True,
-    rescale_betas_zero_snr=False,
-)
 STEPS = range(1, MAX_INFERENCE_STEPS + 1)
 SPACINGS = ["leading", "trailing", "linspace"]
+# Schedulers that add noise without being asked to.
+NOISY = ("euler-ancestral", "ddpm", "dpmsolver++-2m-sde", "dpmsolver++-sde", "lcm")
 
 
 @pytest.mark.parametrize("zero_snr", [False, True])
-@pytest.mark.parametrize("karras", [False, True])
+@pytest.mark.parametrize("sigma_schedule", ["default", *SIGMA_KEYS.values()])
 @pytest.mark.parametrize("spacing", SPACINGS)
-@pytest.mark.parametrize("sigmas_of", [euler_sigmas, dpm_solver_sigmas])
+@pytest.mark.parametrize("sigmas_of", [euler_sigmas, solver_sigmas])
 def test_every_step_count_gives_falling_noise(
-    sigmas_of, spacing: str, karras: bool, zero_snr: bool
+    sigmas_of, spacing: str, sigma_schedule: str, zero_snr: bool
 ) -> None:
     config = replace(
         SDXL,
         timestep_spacing=spacing,
-        use_karras_sigmas=karras,
+        sigma_schedule=sigma_schedule,
         rescale_betas_zero_snr=zero_snr,
     )
     for steps in STEPS:
@@ -63,10 +43,17 @@ def test_every_step_count_gives_falling_noise(
         assert sigmas.shape == (steps + 1,)
         assert sigmas[-1] == 0
         assert (np.diff(sigmas) < 0).all()
-        # With Karras sigmas, rounded timesteps may repeat.
-        assert (np.diff(timesteps) <= -(not karras)).all()
+        # Timesteps of sigmas that are not spaced by them may repeat once they are rounded.
+        assert (np.diff(timesteps) <= -(sigma_schedule == "default")).all()
         assert timesteps.min() >= 0
         assert timesteps.max() <= 999
+
+
+def more_evaluations(name: str, steps: int) -> int:
+    """Return the number of evaluations beyond one for each step."""
+    if name in ("heun", "dpmsolver++-sde"):
+        return steps - 1
+    return int(name == "pndm" and steps > 1)
 
 
 @pytest.mark.parametrize("zero_snr", [False, True])
@@ -74,15 +61,17 @@ def test_every_step_count_gives_falling_noise(
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_step_count_gives_a_table(name: str, spacing: str, zero_snr: bool) -> None:
     config = replace(SDXL, name=name, timestep_spacing=spacing)
-    if zero_snr and name in ZERO_SNR:
+    if zero_snr and SCHEDULERS[name].zero_snr:
         config = replace(config, rescale_betas_zero_snr=True, prediction_type="v_prediction")
     for steps in STEPS:
         schedule = make_schedule(config, steps)
-        evaluations = steps + 1 if name == "pndm" and steps > 1 else steps
+        evaluations = steps + more_evaluations(name, steps)
         assert [column.shape[:1] for column in schedule.table] == [(evaluations,)] * 7
         assert schedule.table.values.shape[1:] == (1 + REMEMBERED,)
         assert evaluations <= MAX_EVALUATIONS
-        assert list(schedule.stops) == list(range(evaluations + 1 - steps, evaluations + 1))
+        assert len(schedule.stops) == steps
+        assert schedule.stops[-1] == evaluations
+        assert (np.diff([0, *schedule.stops]) >= 1).all()
         for column in schedule.table:
             assert column.dtype == np.float32
             assert np.isfinite(column).all()
@@ -90,7 +79,7 @@ def test_every_step_count_gives_a_table(name: str, spacing: str, zero_snr: bool)
         assert (schedule.timesteps >= 0).all()
         # No step uses a prediction that has not been made yet.
         assert not any(row[i + 1 :].any() for i, row in enumerate(schedule.table.values))
-        assert schedule.table.noise.any() == (name == "euler-ancestral" and steps > 1)
+        assert (schedule.table.noise > 1e-6).any() == (name in NOISY and steps > 1)
 
 
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
@@ -100,7 +89,9 @@ def test_pred_x0_is_exact_for_an_exact_network(name: str, prediction: str) -> No
     schedule = make_schedule(config, 25)
     table = schedule.table
     x0, noise = 0.7, -1.3
-    shares = alphas_cumprod(config)[schedule.timesteps.astype(int)].astype(np.float64)
+    # Between timesteps, the scale of the input is the share of x0.
+    whole = alphas_cumprod(config)[schedule.timesteps.astype(int)].astype(np.float64)
+    shares = np.where(table.input_scale == 1, whole, table.input_scale.astype(np.float64) ** 2)
     of_x0, of_noise = np.sqrt(shares), np.sqrt(1 - shares)
     latents = (of_x0 * x0 + of_noise * noise) / table.input_scale
     predicted = {"epsilon": noise, "v_prediction": of_x0 * noise - of_noise * x0}
@@ -164,11 +155,12 @@ def shares(config: SchedulerConfig, timestep: float) -> tuple[float, float]:
     return x0, sigma * x0
 
 
-# Only in this one case are PNDM's steps between the timesteps that the network receives.
+# PNDM's steps are between the timesteps that the network receives in one case alone. TCD ends with
+# the noise of the first training timestep, and LCM's picture has a little of it.
 FOLLOWED = [
     case
     for case in product(SCHEDULERS, SPACINGS, ["epsilon", "v_prediction"])
-    if case[0] != "pndm" or case[1:] == ("leading", "epsilon")
+    if case[0] not in ("pndm", "lcm", "tcd") or case == ("pndm", "leading", "epsilon")
 ]
 
 
@@ -180,7 +172,7 @@ def test_a_perfect_network_gives_x0(
     """A network that predicts everything but x0 as noise leads to x0."""
     config = replace(SDXL, name=name, timestep_spacing=spacing, prediction_type=prediction_type)
     rng = np.random.default_rng(0)
-    x0, start, *added = rng.normal(size=(2 + steps + 1, 1, 2, 2, 3)).astype(np.float32)
+    x0, start, *added = rng.normal(size=(2 + 2 * steps, 1, 2, 2, 3)).astype(np.float32)
     schedule = make_schedule(config, steps)
     alpha, sigma = shares(config, float(schedule.timesteps[0]))
     latents = (alpha * x0 + sigma * start) / schedule.table.input_scale[0]
@@ -202,6 +194,17 @@ def test_the_last_step_may_keep_the_first_timesteps_noise(name: str) -> None:
     last = make_schedule(config, 10).table.latents[-1]
     other = make_schedule(replace(config, set_alpha_to_one=True), 10).table.latents[-1]
     assert last == pytest.approx(other * alphas_cumprod(config)[0] ** 0.5, rel=1e-6)
+
+
+def test_every_scheduler_has_a_method() -> None:
+    assert METHODS.keys() == SCHEDULERS.keys()
+
+
+def test_weights_of_the_multistep_method_integrate_polynomials() -> None:
+    sigmas, end = np.array([3.0, 4.5, 5.0, 9.0]), 1.5
+    for degree in range(4):
+        exact = (end ** (degree + 1) - sigmas[0] ** (degree + 1)) / (degree + 1)
+        assert lms_weights(sigmas, end) @ sigmas**degree == pytest.approx(exact)
 
 
 def test_weights_of_pndm_are_averages() -> None:

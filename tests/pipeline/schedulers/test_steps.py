@@ -1,0 +1,72 @@
+"""Agreement with diffusers' schedulers, evaluation by evaluation, over all their options."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pipeline.runtime.sampler import step_noise
+from pipeline.schedulers.methods import make_schedule
+from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
+from pipeline.schedulers.table import REMEMBERED, State, step
+from tools.agreement import relative_error
+from tools.scheduler_cases import SDXL, cases, config_of
+
+STEP_BOUND = 1e-5  # relative, of the latents
+# Latents of a schedule with zero terminal SNR begin 4096 times as large as they end, and both
+# sides round them.
+ZERO_SNR_BOUND = 1e-4
+ZERO_SNR = replace(SDXL, rescale_betas_zero_snr=True, steps_offset=0)
+
+with np.load(Path(__file__).parents[2] / "golden/schedulers.npz", allow_pickle=False) as arrays:
+    GOLDEN = dict(arrays)
+CASES = [key for key in GOLDEN if key.endswith("}")]
+
+
+def test_every_case_is_in_the_golden_file() -> None:
+    assert list(map(json.dumps, cases())) == CASES
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_every_evaluation_is_as_in_diffusers(key: str) -> None:
+    case = json.loads(key)
+    config, predictions, expected = config_of(case), GOLDEN["predictions"], GOLDEN[key]
+    bound = ZERO_SNR_BOUND if config.rescale_betas_zero_snr else STEP_BOUND
+    schedule = make_schedule(config, case["steps"])
+    np.testing.assert_allclose(schedule.timesteps, GOLDEN[f"{key} timesteps"], atol=1e-3)
+    latents = jnp.asarray(GOLDEN["latents"]) * np.float32(schedule.init_noise_sigma)
+    state = State(latents, jnp.zeros((REMEMBERED, *latents.shape)))
+    assert relative_error(np.asarray(latents), expected[0]) <= bound
+    assert schedule.stops[-1] == len(schedule.timesteps) == len(expected) - 1
+    for i, after in enumerate(expected[1:]):
+        row = jax.tree.map(lambda column, i=i: jnp.asarray(column[i]), schedule.table)
+        noise = step_noise(jnp.arange(len(latents), dtype=jnp.uint32), i, latents.shape[1:])
+        state = step(jnp.asarray(predictions[i]), state, row, noise)
+        assert relative_error(np.asarray(state.latents), after) <= bound
+
+
+def test_alphas_are_those_of_diffusers() -> None:
+    # The last ones are small differences, which magnify the rounding of the betas.
+    np.testing.assert_allclose(
+        alphas_cumprod(ZERO_SNR), GOLDEN["zero_snr_alphas_cumprod"], rtol=5e-5
+    )
+
+
+def test_no_signal_is_left_at_the_last_timestep() -> None:
+    before = alphas_cumprod(replace(ZERO_SNR, rescale_betas_zero_snr=False)).astype(np.float64)
+    after = alphas_cumprod(ZERO_SNR)
+    assert after[-1] == 0
+    assert after[0] == pytest.approx(before[0], rel=1e-6)
+    roots = np.sqrt(before)
+    shifted = (roots - roots[-1]) * roots[0] / (roots[0] - roots[-1])
+    np.testing.assert_allclose(np.sqrt(after), shifted, atol=1e-6)
+
+
+def test_sigmas_are_finite() -> None:
+    sigmas = train_sigmas(ZERO_SNR)
+    assert sigmas[-1] == pytest.approx(4096)
+    assert (np.diff(sigmas) > 0).all()

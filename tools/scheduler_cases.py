@@ -1,0 +1,71 @@
+"""The cases in which schedulers are compared with diffusers', step by step.
+
+A case is the keywords of `SchedulerConfig` that differ from SDXL's, and `steps`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipeline.schedulers.config import (
+    DISTILLED,
+    SCHEDULERS,
+    SIGMA_KEYS,
+    SPACINGS,
+    WHOLE_TIMESTEPS,
+    SchedulerConfig,
+)
+
+Case = Mapping[str, Any]
+
+STEPS = 5
+OWN_TIMESTEPS = (999, 845, 587, 310, 53)
+ETAS = (0.0, 0.4, 1.0)
+SDXL = SchedulerConfig(
+    name="euler",
+    num_train_timesteps=1000,
+    beta_start=0.00085,
+    beta_end=0.012,
+    beta_schedule="scaled_linear",
+    prediction_type="epsilon",
+    timestep_spacing="leading",
+    steps_offset=1,
+    sigma_schedule="default",
+    set_alpha_to_one=True,
+    rescale_betas_zero_snr=False,
+)
+
+
+def cases() -> Iterator[Case]:
+    """Yield every option of every scheduler, with the others at their defaults."""
+    for name, scheduler in SCHEDULERS.items():
+        spacings = ("leading",) if name in DISTILLED else SPACINGS
+        for prediction in scheduler.predictions:
+            for spacing in spacings:
+                case = {"name": name, "timestep_spacing": spacing, "prediction_type": prediction}
+                yield {**case, "steps": STEPS}
+                # A sample is all that a network can predict without signal, beside v.
+                blind = name in WHOLE_TIMESTEPS and prediction == "epsilon"
+                if scheduler.zero_snr and not blind:
+                    yield {**case, "rescale_betas_zero_snr": True, "steps": STEPS}
+        for steps in (1, 2, 3):
+            yield {"name": name, "steps": steps}
+        if scheduler.sigma_schedules:
+            for sigma_schedule in SIGMA_KEYS.values():
+                yield {"name": name, "sigma_schedule": sigma_schedule, "steps": STEPS}
+        if scheduler.own_timesteps:
+            yield {"name": name, "timesteps": OWN_TIMESTEPS, "steps": STEPS}
+        if scheduler.eta is not None:
+            for eta in ETAS:
+                yield {"name": name, "eta": eta, "steps": STEPS}
+        if scheduler.alpha_to_one is False:
+            yield {"name": name, "set_alpha_to_one": False, "steps": STEPS}
+
+
+def config_of(case: Case) -> SchedulerConfig:
+    """Return the configuration of a case."""
+    eta = SCHEDULERS[case["name"]].eta or 0.0
+    changes = {key: value for key, value in case.items() if key != "steps"}
+    if "timesteps" in changes:
+        changes["timesteps"] = tuple(changes["timesteps"])
+    return replace(SDXL, **{"eta": eta} | changes)
