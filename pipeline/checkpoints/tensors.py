@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import math
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,12 +23,14 @@ DTYPES = {
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
 }
-# Pages of a memory-mapped file count as this program's memory until the map is closed, so it is
-# closed and opened again (under a millisecond) whenever this much has been read through it.
-MAPPED_BYTES = 128 * 2**20
+# The headers of published files have less than 1 MiB; training notes may add some.
+MAX_HEADER_BYTES = 32 * 2**20
+METADATA = "__metadata__"
 
 
 def choose_weight_files(
@@ -98,38 +102,81 @@ def _no_weights(names: Collection[str], component: str) -> str:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in a file, not read yet."""
+    """A tensor in a file, or a view of one, not read yet.
+
+    Attributes:
+        name: its name in the file.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     _shard: "_Shard" = field(repr=False)
+    _rows: tuple[int, int] | None = None
+    _transposed: bool = False
 
     @property
     def file(self) -> Path:
         """Path of the tensor's file, for messages."""
         return self._shard.path
 
+    def thirds(self) -> "list[Tensor]":
+        """Return three views of equal numbers of rows; each reads only its own.
+
+        Raises:
+            CheckpointError: if the rows cannot be divided by three.
+        """
+        count, rest = divmod(self.shape[0], 3) if self.shape else (0, 1)
+        if rest:
+            raise CheckpointError(
+                f"{self.file}: tensor {self.name!r} has shape {list(self.shape)}; expected a first"
+                " axis that can be divided by 3"
+            )
+        shape = (count, *self.shape[1:])
+        return [
+            replace(self, shape=shape, _rows=(start * count, (start + 1) * count))
+            for start in range(3)
+        ]
+
+    def transposed(self) -> "Tensor":
+        """Return a view with the axes in reverse order."""
+        return replace(self, shape=self.shape[::-1], _transposed=not self._transposed)
+
+    def squeezed(self) -> "Tensor":
+        """Return a view of a 1x1 convolution's kernel as the matrix of a linear layer.
+
+        Other tensors are returned as they are.
+        """
+        is_pointwise = len(self.shape) == 4 and self.shape[2:] == (1, 1)
+        return replace(self, shape=self.shape[:2]) if is_pointwise else self
+
     def read(self) -> np.ndarray:
-        """Return a copy of the values, in the file's own shape and dtype.
+        """Return a copy of the values, in the file's own dtype.
 
         Raises:
             CheckpointError: if the file cannot be read.
         """
-        return self._shard.read(self.name)
+        array = self._shard.read(self.name, self._rows)
+        return (array.T if self._transposed else array).reshape(self.shape)
 
 
 class TensorFiles(Mapping[str, Tensor]):
     """The tensors of one component by name; close it (or use `with`) when done.
 
     Attributes:
-        where: the path of the component's folder, for messages.
+        where: the path of the component's folder or file, for messages.
+        metadata: the notes in the header of a single file, by key.
     """
 
     def __init__(
-        self, where: Path, tensors: dict[str, Tensor], resources: contextlib.ExitStack
+        self,
+        where: Path,
+        tensors: Mapping[str, Tensor],
+        resources: contextlib.ExitStack,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.where = where
+        self.metadata = metadata or {}
         self._tensors = tensors
         self._resources = resources
 
@@ -179,6 +226,22 @@ def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFile
         else:
             tensors = _open_shard(folder / Path(files[0]).name, resources)
         return TensorFiles(folder, tensors, resources.pop_all())
+
+
+def open_file(path: Path, unused: re.Pattern[str] | None = None) -> TensorFiles:
+    """Open one safetensors file.
+
+    Args:
+        path: the file.
+        unused: a pattern of the names of tensors to leave out, whatever their dtype.
+
+    Raises:
+        CheckpointError: if the file is damaged or cannot be read, or a dtype is not supported.
+    """
+    with contextlib.ExitStack() as resources:
+        shard = _Shard(path)
+        resources.callback(shard.close)
+        return TensorFiles(path, shard.tensors(unused), resources.pop_all(), shard.metadata)
 
 
 def _list_folder(folder: Path) -> list[str]:
@@ -244,50 +307,106 @@ def _read_index(index: Path) -> dict[str, str]:
 
 
 class _Shard:
-    """A memory-mapped safetensors file that is reopened to free the pages read so far."""
+    """An open safetensors file.
+
+    It is read, not memory-mapped: a mapped file that is cut short kills the process, and the pages
+    that were read count as its memory.
+
+    Attributes:
+        metadata: the notes in its header.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._mapped_bytes = 0
-        self._file = self._open()
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            self._entries, self._data = self._read_header()
+        except OSError as error:
+            self.close()
+            raise self._unreadable(error) from error
+        except BaseException:
+            self.close()
+            raise
+        self._status = self._identity()
+        self.metadata: dict[str, str] = self._entries.pop(METADATA, {})
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, unused: re.Pattern[str] | None = None) -> dict[str, Tensor]:
+        """Return all tensors, in the order of the file, but those whose names match `unused`."""
         found: dict[str, Tensor] = {}
-        for name in self._file.offset_keys():
-            entry = self._file.get_slice(name)
-            dtype = DTYPES.get(entry.get_dtype())
+        for name, entry in sorted(self._entries.items(), key=lambda item: item[1]["data_offsets"]):
+            if unused is not None and unused.search(name):
+                continue
+            dtype = DTYPES.get(entry["dtype"])
             if dtype is None:
                 raise CheckpointError(
-                    f"{self.path}: tensor {name!r} has dtype {entry.get_dtype()}; supported are "
+                    f"{self.path}: tensor {name!r} has dtype {entry['dtype']}; supported are "
                     + ", ".join(DTYPES)
                 )
-            found[name] = Tensor(name, tuple(entry.get_shape()), dtype, self)
+            found[name] = Tensor(name, tuple(entry["shape"]), dtype, self)
         return found
 
-    def read(self, name: str) -> np.ndarray:
-        if self._mapped_bytes >= MAPPED_BYTES:
-            self.close()
-            self._file = self._open()
-            self._mapped_bytes = 0
+    def read(self, name: str, rows: tuple[int, int] | None = None) -> np.ndarray:
+        """Return a tensor's values, or the rows from the first number to before the second."""
+        entry = self._entries[name]
+        dtype, shape, start = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"][0]
+        if rows is not None:
+            start += rows[0] * math.prod(shape[1:]) * dtype.itemsize
+            shape = [rows[1] - rows[0], *shape[1:]]
+        content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
         try:
-            array = self._file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
+            self._file.seek(self._data + start)
+            read = self._file.readinto(content)
+            changed = read != content.size or self._identity() != self._status
+        except (OSError, ValueError) as error:  # ValueError: it is closed
             raise CheckpointError(f"{self.path}: tensor {name!r}: {error}") from error
-        self._mapped_bytes += array.nbytes
-        return array
+        if changed:
+            raise CheckpointError(
+                f"{self.path}: the file changed while it was read, at tensor {name!r}; load it"
+                " again when it is complete"
+            )
+        return content.view(dtype).reshape(shape)
 
     def close(self) -> None:
-        self._file.__exit__(None, None, None)
+        self._file.close()
 
-    def _open(self) -> Any:
+    def _identity(self) -> tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def _read_header(self) -> tuple[dict[str, Any], int]:
+        """Return the header, and the position of the data behind it."""
+        length = int.from_bytes(self._file.read(8), "little")
+        if MAX_HEADER_BYTES < length < self._identity()[0]:
+            raise self._damaged(f"its header has {length} bytes; the most is {MAX_HEADER_BYTES}")
         try:
-            # safetensors reports a file it may not read as one that does not exist.
-            self.path.open("rb").close()
-            return safe_open(self.path, framework="np").__enter__()
-        except OSError as error:
-            reason = error.strerror or error
-            raise CheckpointError(f"{self.path}: cannot be read: {reason}") from error
+            # The library checks the header: its offsets, shapes and dtypes, and the file's length.
+            safe_open(self.path, framework="np").__enter__().__exit__(None, None, None)
         except SafetensorError as error:
-            raise CheckpointError(
-                f"{self.path}: not a complete safetensors file ({error}); fetch it again"
-            ) from error
+            raise self._damaged(str(error)) from error
+        if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+            raise self._damaged("it was replaced while it was opened")
+        try:
+            header = json.loads(self._file.read(length), object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(str(error)) from error
+        return header, 8 + length
+
+    def _unreadable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}")
+
+    def _damaged(self, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path}: not a complete safetensors file ({reason}); fetch it again"
+        )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of a header; two values of one name are an error."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found

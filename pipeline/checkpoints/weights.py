@@ -196,7 +196,8 @@ def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
     for name in _named(files):
         modern = modern_name(name)
         if modern in found:
-            raise CheckpointError(f"{files.where}: {name} and {found[modern]} name the same tensor")
+            both = f"{files[name].name} and {files[found[modern]].name}"
+            raise CheckpointError(f"{files.where}: {both} name the same tensor")
         found[modern] = name
     sources = {}
     for path, param in params.items():
@@ -210,11 +211,11 @@ def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
         for source in sources[path]:
             if files[source].shape != right:
                 raise CheckpointError(
-                    f"{files.where}: {source} has shape {list(files[source].shape)}; expected"
-                    f" {list(right)} from the component's config.json"
+                    f"{files.where}: {files[source].name} has shape {list(files[source].shape)};"
+                    f" expected {list(right)} from the network's configuration"
                 )
     for name in found.values():
-        raise CheckpointError(f"{files.where}: unknown tensor {name}")
+        raise CheckpointError(f"{files.where}: unknown tensor {files[name].name}")
     return sources
 
 
