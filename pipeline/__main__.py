@@ -72,8 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="folder for the files; default: the current one",
     )
-    add("--model", help="folder or Hub id; default: SDXL base 1.0 on an accelerator, else the"
-        " bundled miniature")  # fmt: skip
+    add("--model", help="folder, Hub id or .safetensors file; default: SDXL base 1.0 on an"
+        " accelerator, else the bundled miniature")  # fmt: skip
+    add("--vae", help="folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own")
     add("--revision", help="branch, tag or commit on the Hub")
     add("--height", type=int, help="in pixels; default: the checkpoint's own")
     add("--width", type=int, help="in pixels; default: the checkpoint's own")
@@ -166,6 +167,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         scheduler=options.scheduler,
         safety_checker=options.safety_checker == "yes",
         cache_dir=options.cache_dir,
+        vae=options.vae,
     )
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
         print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)

@@ -19,10 +19,11 @@ from PIL import Image
 
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
-from pipeline.checkpoints.source import fetch
+from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.errors import Cancelled, InputError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
+from pipeline.families.single_files import VAE_FILE
 from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
@@ -108,7 +109,9 @@ class SDXLPipeline:
     pipeline runs one request at a time; callers with several threads need a lock of their own.
 
     Attributes:
-        model, revision: the checkpoint: a folder's name or a Hub id, and the commit on the Hub.
+        model, revision: the checkpoint: the name of a folder or file or a Hub id, and the commit on
+            the Hub.
+        vae: the name of the VAE that replaces the checkpoint's own; None if none does.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         screened: whether the operator's `screen` function checks the pictures.
@@ -136,6 +139,8 @@ class SDXLPipeline:
     ):
         self.model = checkpoint.model
         self.revision = checkpoint.revision
+        replacement = checkpoint.replacements.get("vae")
+        self.vae = None if replacement is None else replacement.name
         config = checkpoint.config
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
@@ -178,11 +183,14 @@ class SDXLPipeline:
         scheduler: str | None = None,
         safety_checker: bool = True,
         screen: Screen | None = None,
+        vae: str | Path | None = None,
+        ema: bool = False,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
         Args:
-            model: a folder in diffusers' layout, or an id on the Hub.
+            model: a folder in diffusers' layout, or an id on the Hub; or a single file such as
+                "model.safetensors", or "owner/name/model.safetensors" on the Hub.
             revision: a branch, tag or commit on the Hub.
             height: in pixels; the checkpoint's own where None.
             width: in pixels; the checkpoint's own where None.
@@ -200,6 +208,11 @@ class SDXLPipeline:
                 picture. Flagged pictures are blurred.
             screen: a function that takes the finished pictures of a request, as PIL pictures,
                 and returns for each whether to blur it. It runs beside the safety checker.
+            vae: a VAE to use in place of the checkpoint's own: a folder or an id on the Hub, of a
+                VAE or of a checkpoint in diffusers' layout, or a single file here or there. The
+                checkpoint's own is then not downloaded.
+            ema: whether to draw with the moving average of the UNet's weights, which some single
+                files hold beside the weights.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -219,8 +232,10 @@ class SDXLPipeline:
         # bfloat16 below therefore reads full precision where the checkpoint has it.
         chosen = network_dtype(dtype, used)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
-        reader = FamilyReader(scheduler, safety_checker)
-        checkpoint = fetch(str(model), revision, reader, prefer_fp16=chosen.itemsize == 2)
+        half = chosen.itemsize == 2
+        other = None if vae is None else fetch_component(str(vae), "vae", VAE_FILE, half)
+        reader = FamilyReader(scheduler, safety_checker, other)
+        checkpoint = fetch(str(model), revision, reader, prefer_fp16=half, ema=ema)
         parameters = count_parameters(checkpoint)
         if dtype is None and worth_bfloat16(used[0], parameters):
             chosen = network_dtype("bfloat16", used)
@@ -510,6 +525,7 @@ class SDXLPipeline:
             height=size[1],
             model=self.model,
             revision=self.revision,
+            vae=self.vae,
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
             + metadata.SIGMA_SCHEDULES[self._config.scheduler.sigma_schedule],
             safety_checker=metadata.BLURRED if flagged else None,

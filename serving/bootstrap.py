@@ -77,6 +77,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         scheduler=chosen.scheduler,
         safety_checker=chosen.safety_checker,
         screen=screening,
+        vae=chosen.vae_id,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

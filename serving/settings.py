@@ -135,8 +135,9 @@ class Options(BaseSettings):
 
     model_id: str | None = _setting(
         None,
-        "Stable Diffusion checkpoint (XL, 1 or 2) in diffusers' layout: a folder, or the name of a "
-        "repository on the Hugging Face Hub.",
+        "Stable Diffusion checkpoint (XL, 1 or 2): a folder in diffusers' layout, the name of a "
+        "repository on the Hugging Face Hub, or a single file, such as model.safetensors or "
+        "owner/name/model.safetensors on the Hub.",
         section="Model and pictures",
         default_text="SDXL base 1.0 with an accelerator, the bundled miniature without one",
     )
@@ -144,6 +145,12 @@ class Options(BaseSettings):
         None,
         "Branch, tag or commit of a checkpoint on the Hugging Face Hub.",
         default_text="the main branch; a fixed commit of SDXL base 1.0",
+    )
+    vae_id: str | None = _setting(
+        None,
+        "VAE that replaces the checkpoint's own: a folder, a repository or a single file, as for "
+        "MODEL_ID.",
+        default_text="the checkpoint's own",
     )
     scheduler: str | None = _setting(
         None,

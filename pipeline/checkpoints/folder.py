@@ -35,7 +35,7 @@ class FolderCheckpoint(Checkpoint[C]):
 
     weights: Mapping[str, Sequence[str]]
 
-    def tensors(self, network: str) -> TensorFiles:
+    def own_tensors(self, network: str) -> TensorFiles:
         return open_tensors(self.folder / network, self.weights[network])
 
 
@@ -69,8 +69,15 @@ def config_patterns(folder: Path, unwanted: Collection[str] = ()) -> list[str]:
     ]
 
 
-def needed_files(names: Collection[str], parts: Parts, prefer_fp16: bool = False) -> Needed:
+def needed_files(
+    names: Collection[str],
+    parts: Parts,
+    prefer_fp16: bool = False,
+    replaced: Collection[str] = (),
+) -> Needed:
     """Choose the needed files among all files of a checkpoint, given as paths below its root.
+
+    Networks in `replaced` come from elsewhere.
 
     Raises:
         CheckpointError: if a tokenizer or the weights of a network are missing.
@@ -79,6 +86,7 @@ def needed_files(names: Collection[str], parts: Parts, prefer_fp16: bool = False
     weights = {
         network: _weight_files(names, network, prefer_fp16, parts.hints.get(network))
         for network in parts.networks
+        if network not in replaced
     }
     return Needed([*chain.from_iterable((*tokenizers, *weights.values()))], weights)
 
@@ -119,8 +127,9 @@ def check(
     config = options.reader.read(folder)
     if not options.weights:
         return config, Needed([], {})
+    replaced = options.reader.replacements
     try:
-        return config, needed_files(names, config, options.prefer_fp16)
+        return config, needed_files(names, config, options.prefer_fp16, replaced)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
 
@@ -130,7 +139,7 @@ def _what_else(folder: Path, reader: Reader[Any]) -> str:
     try:
         name = StrictJson(folder / LONE_CONFIG).values["_class_name"]
     except (CheckpointError, KeyError):
-        return "a single file with all weights is not supported"
+        return "a single file with all weights is named itself: name the .safetensors file in it"
     return f"its {LONE_CONFIG} is that of a lone {name}{reader.describe(name)}"
 
 

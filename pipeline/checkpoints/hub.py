@@ -1,7 +1,11 @@
 """Checkpoints from the Hub, downloaded by its own client into its own cache."""
 
+import glob
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx2
 from huggingface_hub import (
@@ -24,6 +28,7 @@ from huggingface_hub.errors import (
 )
 
 from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions
+from pipeline.checkpoints.component import ComponentFiles, find_component
 from pipeline.checkpoints.folder import (
     INDEX,
     LONE_CONFIG,
@@ -34,6 +39,8 @@ from pipeline.checkpoints.folder import (
 )
 from pipeline.errors import CheckpointError
 
+T = TypeVar("T")
+
 
 def download(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
     """Download the files of a checkpoint that `pipeline.checkpoints.source.fetch` needs.
@@ -41,33 +48,140 @@ def download(model: str, revision: str | None, options: FetchOptions[C]) -> Chec
     Raises:
         CheckpointError: under the conditions that `fetch` lists.
     """
+    return _download(
+        model,
+        revision,
+        partial(_from_hub, model, revision, options),
+        partial(_from_cache, model, options),
+    )
+
+
+def download_file(
+    model: str, file: str, revision: str | None, *, cached_only: bool = False
+) -> tuple[Path, str]:
+    """Download one file of a repository, and return its path and the commit.
+
+    Args:
+        model: the repository's id.
+        file: the file's path in it.
+        revision: a branch, tag or commit; None is the main branch.
+        cached_only: whether to refuse a file that is not in the cache.
+
+    Raises:
+        CheckpointError: if it is not there, or cannot be downloaded or stored.
+    """
+    name = f"{model}/{file}"
+
+    def from_cache(folder: Path) -> tuple[Path, str]:
+        if not (folder / file).is_file():
+            raise CheckpointError(f"{name} is not complete")
+        return folder / file, folder.name
+
+    def from_hub() -> tuple[Path, str]:
+        resolved = _resolve(model, revision)
+        wanted = [] if cached_only else [glob.escape(file)]
+        folder = Path(snapshot_download(model, revision=resolved, allow_patterns=wanted))
+        if (folder / file).is_file():
+            return folder / file, resolved.resolved
+        if cached_only:
+            raise CheckpointError(
+                f"{name}: its configuration is in the file itself, which is not in the cache,"
+                f" {constants.HF_HUB_CACHE}; download it first"
+            )
+        raise CheckpointError(
+            f"{name}: {model} has no such file at revision"
+            f" {revision or constants.DEFAULT_REVISION!r}{_alternatives(_names(model, resolved))}"
+        )
+
+    return _download(model, revision, from_hub, from_cache)
+
+
+def download_component(model: str, network: str, prefer_fp16: bool) -> tuple[Path, ComponentFiles]:
+    """Download a network's files, and return the folder that they are below, and their names.
+
+    The arguments are those of `pipeline.checkpoints.source.fetch_component`.
+
+    Raises:
+        CheckpointError: if there is no such network, or it cannot be downloaded or stored.
+    """
+
+    def from_cache(folder: Path) -> tuple[Path, ComponentFiles]:
+        return folder, find_component(list_folder(folder), str(folder), network, prefer_fp16)
+
+    def from_hub() -> tuple[Path, ComponentFiles]:
+        resolved = _resolve(model, None)
+        snapshot_download(model, revision=resolved, allow_patterns=[])
+        found = find_component(_names(model, resolved), model, network, prefer_fp16)
+        wanted = [glob.escape(name) for name in (found.config, *found.weights)]
+        return Path(snapshot_download(model, revision=resolved, allow_patterns=wanted)), found
+
+    return _download(model, None, from_hub, from_cache)
+
+
+def _download(
+    model: str, revision: str | None, from_hub: Callable[[], T], from_cache: Callable[[Path], T]
+) -> T:
+    """Return the result of `from_hub`; if the Hub cannot be reached, that of `from_cache`.
+
+    `from_cache` takes the folder of the revision in the cache.
+
+    Raises:
+        CheckpointError: if neither has a result.
+    """
     try:
-        return _from_hub(model, revision, options)
+        return from_hub()
     except CheckpointError:
         raise
     # The client passes on its own errors and those of its transports, which have no common base.
     except Exception as error:
         if _is_final(error):
             raise CheckpointError(_explanation(model, revision, error)) from error
-        return _from_cache(model, revision, options, error)
+        folder = _cached_folder(model, revision, error)
+        try:
+            return from_cache(folder)
+        except CheckpointError as missing:
+            message = f"{_explanation(model, revision, error)} In the cache: {missing}"
+            raise CheckpointError(message) from error
 
 
 def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
-    if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit is not looked up
-        _check_that_it_answers(model, revision)
-    resolved = resolve_revision(model, revision=revision)
+    resolved = _resolve(model, revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[INDEX]))
     is_whole = (folder / INDEX).is_file()
     patterns = config_patterns(folder, options.reader.unwanted) if is_whole else [LONE_CONFIG]
     snapshot_download(model, revision=resolved, allow_patterns=patterns)
+    config, needed = check(folder, model, _names(model, resolved), options)
+    snapshot_download(model, revision=resolved, allow_patterns=needed.files)
+    return FolderCheckpoint(
+        folder,
+        model,
+        resolved.resolved,
+        config,
+        needed.weights,
+        replacements=options.reader.replacements,
+    )
+
+
+def _resolve(model: str, revision: str | None) -> Any:
+    """Return the client's resolved revision."""
+    if not re.fullmatch("[0-9a-f]{40}", revision or ""):  # a commit is not looked up
+        _check_that_it_answers(model, revision)
+    return resolve_revision(model, revision=revision)
+
+
+def _names(model: str, resolved: Any) -> list[str]:
+    """Return the paths of all files at a revision."""
     try:
-        names = [file.path for file in get_cached_repo_tree(model, revision=resolved)]
+        return [file.path for file in get_cached_repo_tree(model, revision=resolved)]
     except CachedRepoTreeNotFoundError:  # the cache cannot be written to
         tree = list_repo_tree(model, revision=resolved.resolved, recursive=True)
-        names = [entry.path for entry in tree]
-    config, needed = check(folder, model, names, options)
-    snapshot_download(model, revision=resolved, allow_patterns=needed.files)
-    return FolderCheckpoint(folder, model, resolved.resolved, config, needed.weights)
+        return [entry.path for entry in tree]
+
+
+def _alternatives(names: list[str]) -> str:
+    """Return a phrase that lists the safetensors files among the names."""
+    files = [name for name in names if name.endswith(".safetensors")]
+    return f"; it has {', '.join(files[:8])}" if files else ", and no safetensors file"
 
 
 def _check_that_it_answers(model: str, revision: str | None) -> None:
@@ -86,27 +200,36 @@ def _check_that_it_answers(model: str, revision: str | None) -> None:
         return
 
 
-def _from_cache(
-    model: str, revision: str | None, options: FetchOptions[C], reason: Exception
-) -> Checkpoint[C]:
+def _cached_folder(model: str, revision: str | None, reason: Exception) -> Path:
+    """Return the folder of a revision in the cache.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    try:
+        # Without patterns the client would insist on every file of the repository.
+        return Path(
+            snapshot_download(model, revision=revision, allow_patterns=[], local_files_only=True)
+        )
+    except LocalEntryNotFoundError:
+        raise CheckpointError(_explanation(model, revision, reason)) from reason
+
+
+def _from_cache(model: str, options: FetchOptions[C], folder: Path) -> Checkpoint[C]:
     """Return the checkpoint from the cache, in whichever precision is there.
 
     Raises:
         CheckpointError: if the cache does not hold a complete checkpoint.
     """
-    try:
-        # Without patterns the client would insist on every file of the repository.
-        folder = Path(
-            snapshot_download(model, revision=revision, allow_patterns=[], local_files_only=True)
-        )
-    except LocalEntryNotFoundError:
-        raise CheckpointError(_explanation(model, revision, reason)) from reason
-    try:
-        config, needed = check(folder, str(folder), list_folder(folder), options)
-    except CheckpointError as error:
-        message = f"{_explanation(model, revision, reason)} In the cache: {error}"
-        raise CheckpointError(message) from reason
-    return FolderCheckpoint(folder, model, folder.name, config, needed.weights)
+    config, needed = check(folder, str(folder), list_folder(folder), options)
+    return FolderCheckpoint(
+        folder,
+        model,
+        folder.name,
+        config,
+        needed.weights,
+        replacements=options.reader.replacements,
+    )
 
 
 def _is_final(error: Exception) -> bool:

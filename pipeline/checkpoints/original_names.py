@@ -1,11 +1,16 @@
 """Names of tensors in the original layout of Stable Diffusion, as single files have them.
 
 diffusers' layout is named after its classes. The original code numbers the parts of the UNet in the
-order in which they run: `input_blocks`, `middle_block`, `output_blocks`.
+order in which they run: `input_blocks`, `middle_block`, `output_blocks`. OpenCLIP's text encoders
+have names of their own, and hold the projections of queries, keys and values in one tensor.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+
+from pipeline.checkpoints.tensors import Tensor
+from pipeline.errors import CheckpointError
 
 UNET_ENDS = {
     "conv_in": "input_blocks.0.0",
@@ -27,6 +32,30 @@ UNET_RESNET = {
     "conv2": "out_layers.3",
     "conv_shortcut": "skip_connection",
 }
+# Patterns in the original names of a VAE's tensors, and their replacements in diffusers' layout.
+VAE_NAMES = (
+    (r"^encoder\.down\.(\d+)\.block\.(\d+)\.", r"encoder.down_blocks.\1.resnets.\2."),
+    (r"^encoder\.down\.(\d+)\.downsample\.", r"encoder.down_blocks.\1.downsamplers.0."),
+    (r"\.mid\.block_1\.", ".mid_block.resnets.0."),
+    (r"\.mid\.block_2\.", ".mid_block.resnets.1."),
+    (r"\.mid\.attn_1\.norm\.", ".mid_block.attentions.0.group_norm."),
+    (r"\.mid\.attn_1\.([qkv])\.", r".mid_block.attentions.0.to_\1."),
+    (r"\.mid\.attn_1\.proj_out\.", ".mid_block.attentions.0.to_out.0."),
+    (r"\.nin_shortcut\.", ".conv_shortcut."),
+    (r"\.norm_out\.", ".conv_norm_out."),
+)
+VAE_UP = re.compile(r"^decoder\.up\.(\d+)\.(?:block\.(\d+)|(upsample))\.")
+OPEN_CLIP_NAMES = (
+    (r"^positional_embedding$", "embeddings.position_embedding.weight"),
+    (r"^token_embedding\.", "embeddings.token_embedding."),
+    (r"^text_projection$", "text_projection.weight"),
+    (r"^ln_final\.", "final_layer_norm."),
+    (r"^transformer\.resblocks\.", "encoder.layers."),
+    (r"\.ln_([12])\.", r".layer_norm\1."),
+    (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+    (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+    (r"\.attn\.", ".self_attn."),
+)
 _LAYER = re.compile(r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)")
 
 
@@ -75,4 +104,131 @@ def _renamed(name: str, modules: Mapping[str, str]) -> str:
             if inner and inner[0] in UNET_RESNET:
                 inner[0] = UNET_RESNET[inner[0]]
             return ".".join([module, *inner])
+    return name
+
+
+def to_diffusers_unet(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a UNet's tensors by their names in diffusers' layout, from their original names.
+
+    An unknown name stays as it is.
+
+    Raises:
+        CheckpointError: if two tensors have the same name there.
+    """
+    modules = {original: module for module, original in UNET_ENDS.items()} | _unet_modules(tensors)
+    inner = {original: name for name, original in UNET_RESNET.items()}
+    return _collected(
+        (_diffusers_unet_name(name, modules, inner), tensors[name]) for name in tensors
+    )
+
+
+def _unet_modules(names: Iterable[str]) -> dict[str, str]:
+    """Return the modules of the down and up blocks in diffusers' layout, by their original names.
+
+    A block of diffusers' layout ends with a sampler, the only part that is a lone convolution.
+    """
+    found: dict[tuple[str, int], dict[int, bool]] = defaultdict(dict)
+    for name in names:
+        match = re.match(r"(input|output)_blocks\.(\d{1,4})\.(\d)\.(op|conv)?", name)
+        if match:
+            found[match[1], int(match[2])][int(match[3])] = bool(match[4])
+    modules = {}
+    for side, block, sampler in (("input", "down", "op"), ("output", "up", "conv")):
+        level = layer = 0
+        for number in sorted(number for kind, number in found if kind == side):
+            if (side, number) == ("input", 0):  # it is in UNET_ENDS
+                continue
+            sampled = False
+            for inner, is_sampler in sorted(found[side, number].items()):
+                kind = "attentions" if inner else "resnets"
+                original = f"{side}_blocks.{number}.{inner}"
+                if is_sampler:
+                    sampled = True
+                    modules[f"{original}.{sampler}"] = (
+                        f"{block}_blocks.{level}.{block}samplers.0.conv"
+                    )
+                else:
+                    modules[original] = f"{block}_blocks.{level}.{kind}.{layer}"
+            level, layer = (level + 1, 0) if sampled else (level, layer + 1)
+    return modules
+
+
+def _diffusers_unet_name(
+    name: str, modules: Mapping[str, str], in_resnet: Mapping[str, str]
+) -> str:
+    parts = name.split(".")
+    for length in (3, 4, 2):
+        module = modules.get(".".join(parts[:length]))
+        if module is not None and len(parts) > length:
+            inner = ".".join(parts[length:-1])
+            return ".".join(filter(None, (module, in_resnet.get(inner, inner), parts[-1])))
+    return name
+
+
+def to_diffusers_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a VAE's tensors by their names in diffusers' layout.
+
+    The names may be original or diffusers' own. The attention's projections may be 1x1
+    convolutions, which become matrices. An unknown name stays as it is.
+
+    Raises:
+        CheckpointError: if two tensors have the same name there.
+    """
+    top = max((int(match[1]) for name in tensors if (match := VAE_UP.match(name))), default=0)
+    renamed = ((_diffusers_vae_name(name, top), tensor) for name, tensor in tensors.items())
+    return _collected(
+        (name, tensor.squeezed() if ".attentions." in name else tensor) for name, tensor in renamed
+    )
+
+
+def _diffusers_vae_name(name: str, top: int) -> str:
+    """Return one name; `top` is the number of the decoder's last block, the first to run."""
+    if match := VAE_UP.match(name):
+        layer = "upsamplers.0" if match[3] else f"resnets.{match[2]}"
+        name = f"decoder.up_blocks.{top - int(match[1])}.{layer}.{name[match.end() :]}"
+    return _replaced(name, VAE_NAMES)
+
+
+def to_diffusers_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of CLIP's text encoder, which have transformers' names in both layouts."""
+    return _collected((name.removeprefix("transformer."), tensors[name]) for name in tensors)
+
+
+def to_diffusers_open_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of OpenCLIP's text encoder by their names in diffusers' layout.
+
+    The projections of queries, keys and values are thirds of one tensor, and the projection of the
+    pooled state is transposed. An unknown name stays as it is.
+
+    Raises:
+        CheckpointError: if a tensor cannot be divided, or two have the same name there.
+    """
+    return _collected(
+        renamed for name, tensor in tensors.items() for renamed in _from_open_clip(name, tensor)
+    )
+
+
+def _from_open_clip(original: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    name = _replaced(original, OPEN_CLIP_NAMES)
+    layer, joined, leaf = name.partition(".self_attn.in_proj_")
+    if joined:
+        for part, third in zip("qkv", tensor.thirds(), strict=True):
+            yield f"{layer}.self_attn.{part}_proj.{leaf}", third
+    else:
+        yield name, tensor.transposed() if original == "text_projection" else tensor
+
+
+def _collected(renamed: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for name, tensor in renamed:
+        if name in found:
+            both = f"{found[name].name} and {tensor.name}"
+            raise CheckpointError(f"{tensor.file}: {both} name the same tensor")
+        found[name] = tensor
+    return found
+
+
+def _replaced(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
     return name

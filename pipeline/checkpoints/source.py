@@ -1,11 +1,26 @@
-"""Fetching of a checkpoint, from a folder or the Hub, as a local folder with all needed files."""
+"""Fetching of a checkpoint, from a folder, a file or the Hub, with all needed files local."""
 
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions, Reader
+from pipeline.checkpoints.checkpoint import C, Checkpoint, Component, FetchOptions, Reader, Section
+from pipeline.checkpoints.component import (
+    component_in_file,
+    component_in_folder,
+    find_component,
+)
 from pipeline.checkpoints.folder import FolderCheckpoint, check, list_folder
+from pipeline.checkpoints.single_file import SUFFIX, check_is_safetensors, open_single_file
+from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.errors import CheckpointError
+
+
+class HubFile(NamedTuple):
+    """A file in a repository on the Hub."""
+
+    repository: str
+    path: str
 
 
 def fetch(
@@ -14,8 +29,9 @@ def fetch(
     reader: Reader[C],
     prefer_fp16: bool = False,
     weights: bool = True,
+    ema: bool = False,
 ) -> Checkpoint[C]:
-    """Find a checkpoint in diffusers' layout; from the Hub, download only the needed files.
+    """Find a checkpoint; from the Hub, download only the needed files.
 
     The configuration is downloaded first, so that a checkpoint that cannot run is refused before
     its weights are downloaded. Files are stored in the Hub client's cache and not downloaded
@@ -23,32 +39,115 @@ def fetch(
     and `HF_HUB_OFFLINE` have their usual meaning.
 
     Args:
-        model: a folder, or an id on the Hub such as `stabilityai/stable-diffusion-xl-base-1.0`.
+        model: a folder in diffusers' layout, an id on the Hub such as
+            `stabilityai/stable-diffusion-xl-base-1.0`, a single file such as `model.safetensors`,
+            or one on the Hub such as `owner/name/model.safetensors`.
         revision: a branch, tag or commit on the Hub; None is the main branch.
         reader: reads the configuration, which decides which other files are needed.
         prefer_fp16: whether to prefer weights in half precision: half the download, and enough
             for networks that run in 16 bits. The preference applies to a local folder as well.
-        weights: False fetches the configuration alone.
+        weights: False fetches the configuration alone. A single file has no configuration beside
+            its tensors, so it must be there.
+        ema: whether to take the moving average of the UNet's weights, which some single files have.
 
     Raises:
         CheckpointError: if there is no such checkpoint or no access to it, if it is incomplete or
             not supported, or if it cannot be downloaded or stored.
     """
-    options = FetchOptions(reader, prefer_fp16, weights)
-    folder = Path(model)
-    with suppress(RuntimeError):  # "~name" of an unknown user
-        folder = folder.expanduser()
-    if model and folder.is_dir():
-        if revision is not None:
-            raise CheckpointError(
-                f"{model}: this is a folder, which has no revision {revision!r}; only models on "
-                "the Hub have revisions"
-            )
-        config, needed = check(folder, str(folder), list_folder(folder), options)
-        return FolderCheckpoint(folder, folder.resolve().name, None, config, needed.weights)
-    if folder.is_file():
-        raise CheckpointError(f"{model}: is a file; expected a folder in diffusers' layout")
-    # Imported here because the Hub's client takes time to import, and a folder does not need it.
+    options = FetchOptions(reader, prefer_fp16, weights, ema)
+    path = _path(model)
+    on_hub = _on_hub(model)
+    if path.exists() and model:
+        _check_local(model, revision)
+        if path.is_file():
+            check_is_safetensors(str(path))
+            return open_single_file(path, path.stem, None, options)
+    elif on_hub is not None:
+        check_is_safetensors(on_hub.path)
+        # Imported here because the Hub's client takes time to import, and others do not need it.
+        from pipeline.checkpoints.hub import download_file
+
+        file, commit = download_file(*on_hub, revision, cached_only=not weights)
+        return open_single_file(file, model, commit, options)
+    _check_no_average(model, ema)
+    if model and path.is_dir():
+        config, needed = check(path, str(path), list_folder(path), options)
+        name, other = path.resolve().name, reader.replacements
+        return FolderCheckpoint(path, name, None, config, needed.weights, replacements=other)
+    _check_not_a_file(model)
     from pipeline.checkpoints.hub import download
 
     return download(model, revision, options)
+
+
+def fetch_component(
+    source: str, network: str, section: Section, prefer_fp16: bool = False
+) -> Component:
+    """Find a network that was published by itself, or with a checkpoint.
+
+    Args:
+        source: a folder, an id on the Hub, or a single file there or here. A folder and a
+            repository have the network's `config.json`, or the network's own folder.
+        network: the name of that folder, such as `vae`.
+        section: the network's tensors in a single file.
+        prefer_fp16: as in `fetch`.
+
+    Raises:
+        CheckpointError: if it is not there, cannot be downloaded, or has no safetensors weights.
+    """
+    path, on_hub = _path(source), _on_hub(source)
+    if source and path.is_file():
+        check_is_safetensors(str(path))
+        return component_in_file(path, path.name, section)
+    if source and path.is_dir():
+        found = find_component(list_folder(path), str(path), network, prefer_fp16)
+        return component_in_folder(path, path.resolve().name, found)
+    from pipeline.checkpoints import hub
+
+    if on_hub is not None:
+        check_is_safetensors(on_hub.path)
+        file, _ = hub.download_file(*on_hub, None)
+        return component_in_file(file, source, section)
+    _check_not_a_file(source)
+    folder, found = hub.download_component(source, network, prefer_fp16)
+    return component_in_folder(folder, source, found)
+
+
+def _path(model: str) -> Path:
+    with suppress(RuntimeError):  # "~name" of an unknown user
+        return Path(model).expanduser()
+    return Path(model)
+
+
+def _on_hub(model: str) -> HubFile | None:
+    """Return the file on the Hub that a name such as `owner/name/folder/file.safetensors` means."""
+    owner, name, *path = [*model.split("/"), "", ""][: max(2, model.count("/") + 1)]
+    whole = path and not {"", ".", ".."} & {owner, name, *path} and not owner.startswith("~")
+    if whole and model.lower().endswith((SUFFIX, *PICKLE_SUFFIXES)):
+        return HubFile(f"{owner}/{name}", "/".join(path))
+    return None
+
+
+def _check_local(model: str, revision: str | None) -> None:
+    if revision is not None:
+        kind = "file" if _path(model).is_file() else "folder"
+        raise CheckpointError(
+            f"{model}: this is a {kind}, which has no revision {revision!r}; only models on "
+            "the Hub have revisions"
+        )
+
+
+def _check_not_a_file(model: str) -> None:
+    """Refuse the name of a file that is neither here nor, by its form, on the Hub."""
+    if model.lower().endswith((SUFFIX, *PICKLE_SUFFIXES)):
+        raise CheckpointError(
+            f"{model}: no such file; on the Hub it would be owner/name/file{SUFFIX}"
+        )
+
+
+def _check_no_average(model: str, ema: bool) -> None:
+    if ema:
+        raise CheckpointError(
+            f"{model}: only single files hold a moving average beside the weights; load it without"
+            " ema"
+        )

@@ -200,6 +200,10 @@ class TensorFiles(Mapping[str, Tensor]):
     ) -> None:
         self.close()
 
+    def selected(self, tensors: Mapping[str, Tensor]) -> "TensorFiles":
+        """Return some of the tensors, under new names; the result is the one to close."""
+        return TensorFiles(self.where, tensors, self._resources.pop_all(), self.metadata)
+
     def close(self) -> None:
         """Close the files; tensors can no longer be read."""
         self._resources.close()
@@ -358,7 +362,7 @@ class _Shard:
         content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
         try:
             self._file.seek(self._data + start)
-            read = self._file.readinto(content)
+            read = self._file.readinto(content.data)
             changed = read != content.size or self._identity() != self._status
         except (OSError, ValueError) as error:  # ValueError: it is closed
             raise CheckpointError(f"{self.path}: tensor {name!r}: {error}") from error
@@ -408,5 +412,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+        raise ValueError(
+            f"{next(name for name in names if names.count(name) > 1)!r} is there twice"
+        )
     return found

@@ -27,6 +27,9 @@ class Network:
         make: makes the module from its configuration, with the keywords `dtype` and `rngs`.
         tokenizer: the folder of its tokenizer, if it is a text encoder.
         dtype: its dtype; the pipeline's where None.
+        fit: returns its configuration with the sizes of tensors of given shapes, from that of a
+            published network; the arguments are the latter and the shapes by name in diffusers'
+            layout. None for a network that is in no single file.
         hint: advice to add to an error about an optional network, such as how to leave it out.
     """
 
@@ -36,6 +39,7 @@ class Network:
     make: Callable[..., nnx.Module]
     tokenizer: str | None = None
     dtype: DTypeLike | None = None
+    fit: Callable[[Any, Mapping[str, tuple[int, ...]]], Any] | None = None
     hint: str | None = None
 
 
@@ -88,7 +92,8 @@ class Family:
         forced_scheduler_settings: settings of the scheduler that replace the file's.
         zeros_for_empty_prompt: whether the embeddings of a missing negative prompt are zeros;
             `model_index.json` may say otherwise if this is True.
-        check: raises CheckpointError if the components of a checkpoint do not fit together.
+        check: raises CheckpointError if the components of a checkpoint do not fit together; the
+            first argument is the file that describes the UNet.
         encode: `(networks, input_ids, zero_negative, size, shard) -> context`. The token ids are
             `[2, B, E, L]` int32 for E text encoders, the negative prompts first. `zero_negative`
             is `[B]` bool: whether to replace the embeddings of a picture's negative prompt with

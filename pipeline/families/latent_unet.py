@@ -12,6 +12,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Activations, Config, Network, Stage
 from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.shapes import vae_of
 from pipeline.models.unet import Context
 from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae import VAE
@@ -22,20 +23,19 @@ Networks = Mapping[str, Any]
 Shard = Callable[[Array], Array]
 
 
-def check_unet_size(folder: Path, key: str, value: int, right: int, why: str) -> None:
+def check_unet_size(file: Path, key: str, value: int, right: int, why: str) -> None:
     """Raise CheckpointError if a size of the UNet does not fit another network."""
     if value != right:
-        file = folder / "unet/config.json"
         raise CheckpointError(f"{file}: {key} = {value} does not fit; expected {right}, {why}")
 
 
-def check(folder: Path, config: Config) -> None:
+def check(file: Path, config: Config) -> None:
     """Raise CheckpointError if the UNet does not fit the VAE or the text encoders."""
     unet, channels = config.networks["unet"], config.networks["vae"].latent_channels
     width = sum(encoder.hidden_size for encoder in config.text_encoders.values())
     why = "the VAE's latent_channels", "the text encoders' width"
-    check_unet_size(folder, "in_channels", unet.in_channels, channels, why[0])
-    check_unet_size(folder, "cross_attention_dim", unet.cross_attention_dim, width, why[1])
+    check_unet_size(file, "in_channels", unet.in_channels, channels, why[0])
+    check_unet_size(file, "cross_attention_dim", unet.cross_attention_dim, width, why[1])
 
 
 def encode_prompts(
@@ -166,7 +166,7 @@ def _attended(config: UNetConfig) -> tuple[tuple[int, int], ...]:
     )
 
 
-VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE)
+VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
 UNET_CLASS = "UNet2DConditionModel"
 PREDICT = Stage(("unet",), predict)
 DECODE = Stage(("vae",), decode)

@@ -5,13 +5,25 @@ not implement, is an error that names the file, the key and the value. Keys that
 out default to the values of diffusers' and transformers' own classes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from pipeline.checkpoints.checkpoint import Component, Recognised
+from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
+from pipeline.families.other_vae import read_other_vae
 from pipeline.families.sdxl import SDXL
+from pipeline.families.single_files import (
+    CONFIGS,
+    KINDS,
+    fit_config,
+    recognise_file,
+    scheduler_settings,
+)
 from pipeline.families.stable_diffusion import SD_1, SD_2
 from pipeline.schedulers.config import CLASS_NAMES, read_scheduler
 from pipeline.strict_json import StrictJson
@@ -41,15 +53,22 @@ class FamilyReader:
     Attributes:
         scheduler: a key of `SCHEDULERS` that replaces the checkpoint's own scheduler.
         safety_checker: False leaves out the checkpoint's safety checker.
+        vae: a VAE that replaces the checkpoint's own.
     """
 
     scheduler: str | None = None
     safety_checker: bool = True
+    vae: Component | None = None
 
     @property
     def unwanted(self) -> tuple[str, ...]:
         """Folders of the components to leave out."""
         return () if self.safety_checker else SAFETY_CHECKER
+
+    @property
+    def replacements(self) -> dict[str, Component]:
+        """Networks to use in place of the checkpoint's own, by name."""
+        return {} if self.vae is None else {"vae": self.vae}
 
     def describe(self, class_name: object) -> str:
         """Return a phrase that says what an unsupported class is, or "" if it is unknown.
@@ -65,23 +84,52 @@ class FamilyReader:
         Raises:
             CheckpointError: if a setting is not supported; the message names file, key and value.
         """
+        config = self._read(folder)
+        config.family.check(folder / "unet/config.json", config)
+        return config
+
+    def recognise(self, tensors: TensorFiles) -> Recognised[Config]:
+        """Return the configuration of a single file, from its tensors.
+
+        Raises:
+            CheckpointError: if it is of no kind that is supported, or a network is missing.
+        """
+        kind = recognise_file(tensors)
+        folder, replaced = CONFIGS / kind.folder, self.replacements
+        own = {name: part for name, part in kind.sections.items() if name not in replaced}
+        config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, own)
+        config.family.check(tensors.where, config)
+        return Recognised(config, folder, kind.sections)
+
+    def _read(
+        self, folder: Path, scheduler_settings: Mapping[str, Any] = MappingProxyType({})
+    ) -> Config:
+        """Read the configuration in a folder; `scheduler_settings` replace the file's."""
         index = StrictJson(folder / "model_index.json")
         family = self._recognise(folder, index)
         scheduler, networks, force_zeros = self._read_index(index, family)
-        config = Config(
+        return Config(
             family=family,
-            networks={part.name: _read_network(folder, part) for part in networks},
+            networks={part.name: self._read_network(folder, part, family) for part in networks},
             scheduler=read_scheduler(
                 folder / "scheduler/scheduler_config.json",
                 scheduler,
                 self.scheduler,
-                family.forced_scheduler_settings,
+                {**family.forced_scheduler_settings, **scheduler_settings},
             ),
             tokens=read_length(folder / str(family.text_encoders[0].tokenizer)),
             force_zeros_for_empty_prompt=force_zeros,
         )
-        family.check(folder, config)
-        return config
+
+    def _read_network(self, folder: Path, part: Network, family: Family) -> Any:
+        replacement = self.replacements.get(part.name)
+        if replacement is None:
+            return _read_network(folder, part)
+        own = folder / part.name / "config.json"
+        if not own.is_file():
+            kind = next(kind for kind in KINDS if kind.family is family)
+            own = CONFIGS / kind.folder / part.name / "config.json"
+        return read_other_vae(part, replacement, part.read(own), folder)
 
     def _recognise(self, folder: Path, index: StrictJson) -> Family:
         name = index.values.get("_class_name")

@@ -16,18 +16,19 @@ from pipeline.families.halves import joined, split
 from pipeline.families.latent_unet import Networks, Shard
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_text_encoder
+from pipeline.models.shapes import text_encoder_of, unet_of
 from pipeline.models.unet import Context, UNet
 from pipeline.models.unet_config import read_unet
 
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
 
 
-def check(folder: Path, config: Config) -> None:
+def check(file: Path, config: Config) -> None:
     """Raise CheckpointError if the UNet does not fit the other networks."""
-    latent_unet.check(folder, config)
+    latent_unet.check(file, config)
     addition = config.networks["unet"].addition
     latent_unet.check_unet_size(
-        folder,
+        file,
         "projection_class_embeddings_input_dim",
         addition.input_dim,
         config.networks["text_encoder_2"].projection_dim + 6 * addition.time_embed_dim,
@@ -71,6 +72,7 @@ SDXL = Family(
             read=partial(read_text_encoder, projected=False, penultimate=True),
             make=CLIPTextEncoder,
             tokenizer="tokenizer",
+            fit=text_encoder_of,
         ),
         Network(
             name="text_encoder_2",
@@ -78,10 +80,13 @@ SDXL = Family(
             read=partial(read_text_encoder, projected=True, penultimate=True),
             make=CLIPTextEncoder,
             tokenizer="tokenizer_2",
+            fit=text_encoder_of,
         ),
     ),
     networks=(
-        Network("unet", latent_unet.UNET_CLASS, partial(read_unet, addition=True), UNet),
+        Network(
+            "unet", latent_unet.UNET_CLASS, partial(read_unet, addition=True), UNet, fit=unet_of
+        ),
         latent_unet.VAE_NETWORK,
     ),
     ignored=("add_watermarker",),

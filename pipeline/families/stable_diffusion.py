@@ -11,6 +11,7 @@ from pipeline.families.family import Family, Network, Stage
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_safety_checker, read_text_encoder
 from pipeline.models.safety_checker import SafetyChecker
+from pipeline.models.shapes import text_encoder_of, unet_of
 from pipeline.models.unet import UNet
 from pipeline.models.unet_config import read_unet
 from pipeline.strict_json import StrictJson
@@ -46,6 +47,7 @@ SD_1 = Family(
             read=partial(read_text_encoder, projected=False, penultimate=False),
             make=CLIPTextEncoder,
             tokenizer="tokenizer",
+            fit=text_encoder_of,
         ),
     ),
     networks=(
@@ -54,6 +56,7 @@ SD_1 = Family(
             class_name=latent_unet.UNET_CLASS,
             read=partial(read_unet, smallest_legacy_size=LEGACY_SAMPLE_SIZE),
             make=UNet,
+            fit=unet_of,
         ),
         latent_unet.VAE_NETWORK,
     ),

@@ -95,8 +95,9 @@ class Settings(_Values):
         negative_prompt: the negative prompt, "" for none.
         width: in pixels.
         height: in pixels.
-        model: a Hub id, or a folder's name.
+        model: a Hub id, or the name of a folder or file.
         revision: the commit on the Hub.
+        vae: the same for a VAE that replaced the model's own.
         sampler: the scheduler's name in `SAMPLERS`, followed by that of its `SIGMA_SCHEDULES`.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
     """
@@ -108,6 +109,7 @@ class Settings(_Values):
     height: int | None = None
     model: str | None = None
     revision: str | None = None
+    vae: str | None = None
     sampler: str | None = None
     safety_checker: str | None = None
 
@@ -121,6 +123,7 @@ def to_text(settings: Settings) -> str:
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
         "Model revision": s.revision,
+        "VAE": s.vae,
         "Safety checker": s.safety_checker,
         "Version": PROGRAM,
     }
@@ -164,6 +167,7 @@ def from_text(text: str) -> Settings:
         height=height,
         model=fields.get("Model"),
         revision=fields.get("Model revision"),
+        vae=fields.get("VAE"),
         sampler=fields.get("Sampler"),
         safety_checker=fields.get("Safety checker"),
     )

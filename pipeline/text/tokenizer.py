@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
@@ -12,6 +13,7 @@ import numpy as np
 
 from pipeline.errors import CheckpointError
 from pipeline.strict_json import StrictJson
+from pipeline.text.clip_vocabulary import MERGES, completed, uses_bundled_vocabulary
 
 if TYPE_CHECKING:
     from transformers import CLIPTokenizer
@@ -62,6 +64,9 @@ class Tokenizer:
     def load(cls, folder: Path, max_position_embeddings: int = POSITIONS) -> "Tokenizer":
         """Read `vocab.json` and `merges.txt`, or `tokenizer.json`, with their configuration.
 
+        A configuration with `"vocabulary": "clip"` needs no other file: the vocabulary is in this
+        package.
+
         Args:
             folder: the tokenizer's folder in a checkpoint.
             max_position_embeddings: the largest number of tokens that the text encoder takes, from
@@ -71,13 +76,15 @@ class Tokenizer:
             CheckpointError: if files are missing or damaged, or a setting is not supported.
         """
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if not ({"vocab.json", "merges.txt"} <= names or "tokenizer.json" in names):
+        is_bundled = uses_bundled_vocabulary(folder)
+        if not (is_bundled or {"vocab.json", "merges.txt"} <= names or "tokenizer.json" in names):
             raise CheckpointError(
                 f"{folder}: no tokenizer found; expected vocab.json and merges.txt, or "
                 "tokenizer.json"
             )
         try:
-            clip = _clip_tokenizer_class().from_pretrained(folder, local_files_only=True)
+            with completed(folder) if is_bundled else nullcontext(folder) as whole:
+                clip = _clip_tokenizer_class().from_pretrained(whole, local_files_only=True)
         # A damaged file raises KeyError, OSError, TypeError, ValueError, or the bare Exception of
         # the tokenizers library.
         except Exception as error:
@@ -174,8 +181,11 @@ def identity(folder: Path, names: Iterable[str]) -> object:
         CheckpointError: if a file cannot be read.
     """
     digests = []
-    for file in sorted(file for name in names for file in (folder / name).glob("*.*")):
-        if file.suffix in (".json", ".txt") and file.is_file():
+    folders = [folder / name for name in names]
+    files = [file for each in folders for file in each.glob("*.*")]
+    bundled = [MERGES] if any(map(uses_bundled_vocabulary, folders)) else []
+    for file in sorted([*files, *bundled]):
+        if file.suffix in (".json", ".txt", ".gz") and file.is_file():
             try:
                 digests.append((file.parent.name, file.name, sha256(file.read_bytes()).digest()))
             except OSError as error:

@@ -396,8 +396,8 @@ def test_a_network_by_itself_is_named(tmp_path: Path, from_hub: bool) -> None:
         assert server.downloaded() == {"config.json"}
 
 
-def test_single_file(tmp_path: Path) -> None:
-    path = tmp_path / "sd_xl_base_1.0.safetensors"
+def test_file_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "sd_xl_base_1.0.gguf"
     path.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"is a file; .* folder in diffusers' layout"):
         read(str(path))

@@ -1,0 +1,135 @@
+"""Configuration of networks from the shapes of their tensors, for files that hold no configuration.
+
+Each function takes the configuration of a published network of the same kind. Sizes come from the
+tensors, whose shapes are given by their names in diffusers' layout; the rest stays.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipeline.models.clip_config import TextEncoderConfig
+from pipeline.models.unet_config import UNetConfig
+from pipeline.models.vae_config import VAEConfig
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def text_encoder_of(published: TextEncoderConfig, shapes: Shapes) -> TextEncoderConfig:
+    """Return the configuration of a text encoder with tensors of these shapes.
+
+    Raises:
+        LookupError: if a tensor that gives a size is missing or has another number of axes.
+    """
+    vocab_size, width = shapes["embeddings.token_embedding.weight"]
+    projected = published.projection_dim is not None
+    return replace(
+        published,
+        vocab_size=vocab_size,
+        hidden_size=width,
+        intermediate_size=_size(shapes, "encoder.layers.0.mlp.fc1.weight", 0),
+        num_hidden_layers=_count(shapes, r"encoder\.layers\.(\d+)\."),
+        num_attention_heads=_heads(
+            [published.hidden_size], [published.num_attention_heads], [width]
+        )[0],
+        max_position_embeddings=_size(shapes, "embeddings.position_embedding.weight", 0),
+        projection_dim=_size(shapes, "text_projection.weight", 0) if projected else None,
+    )
+
+
+def vae_of(published: VAEConfig, shapes: Shapes) -> VAEConfig:
+    """Return the configuration of a VAE with tensors of these shapes.
+
+    Raises:
+        LookupError: as `text_encoder_of`.
+    """
+    levels = range(_count(shapes, r"encoder\.down_blocks\.(\d+)\."))
+    first = "encoder.down_blocks.{}.resnets.0.conv1.weight"
+    return replace(
+        published,
+        latent_channels=_size(shapes, "decoder.conv_in.weight", 1),
+        block_out_channels=tuple(_size(shapes, first.format(level), 0) for level in levels),
+        layers_per_block=_count(shapes, r"encoder\.down_blocks\.0\.resnets\.(\d+)\."),
+        use_quant_conv="quant_conv.weight" in shapes,
+        use_post_quant_conv="post_quant_conv.weight" in shapes,
+        mid_block_add_attention="decoder.mid_block.attentions.0.to_q.weight" in shapes,
+    )
+
+
+def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
+    """Return the configuration of a UNet with tensors of these shapes.
+
+    Raises:
+        LookupError: as `text_encoder_of`.
+    """
+    levels = range(_count(shapes, r"down_blocks\.(\d+)\."))
+    channels = [_size(shapes, f"down_blocks.{level}.resnets.0.conv1.weight", 0) for level in levels]
+    layers = [_count(shapes, rf"down_blocks\.{level}\.resnets\.(\d+)\.") for level in levels]
+    depth = _depths(shapes)
+    mid = "mid_block.attentions.0"
+    cross = _first(shapes, ".attn2.to_k.weight")
+    projection = _first(shapes, ".proj_in.weight")
+    addition = published.addition
+    return replace(
+        published,
+        in_channels=_size(shapes, "conv_in.weight", 1),
+        block_out_channels=tuple(channels),
+        layers_per_block=tuple(layers),
+        num_attention_heads=_heads(
+            published.block_out_channels, published.num_attention_heads, channels
+        ),
+        down_depths=tuple(_of_block(depth, f"down_blocks.{i}", layers[i]) for i in levels),
+        mid_depth=depth.get(mid),
+        up_depths=tuple(_of_block(depth, f"up_blocks.{i}", layers[~i] + 1) for i in levels),
+        cross_attention_dim=_size(shapes, cross, 1),
+        time_embed_dim=_size(shapes, "time_embedding.linear_1.weight", 0),
+        use_linear_projection=len(shapes[projection]) == 2,
+        addition=addition
+        and replace(addition, input_dim=_size(shapes, "add_embedding.linear_1.weight", 1)),
+    )
+
+
+def _depths(shapes: Shapes) -> dict[str, int]:
+    """Return the number of transformer layers of each module `attentions.N`, by its name."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name in shapes:
+        if match := re.match(r"(.*\.attentions\.\d+)\.(?:transformer_blocks\.(\d+))?", name):
+            found[match[1]] |= {match[2]} - {None}
+    return {name: len(layers) for name, layers in found.items()}
+
+
+def _of_block(depths: Mapping[str, int], block: str, layers: int) -> tuple[int, ...]:
+    """Return the depth after each ResNet of a block; empty for a block without attention."""
+    if not any(name.startswith(f"{block}.") for name in depths):
+        return ()
+    return tuple(depths.get(f"{block}.attentions.{layer}", 0) for layer in range(layers))
+
+
+def _heads(widths: Any, heads: Any, wanted: list[int]) -> tuple[int, ...]:
+    """Return the heads of layers with the wanted widths, by the rule of the published network.
+
+    Either all layers have the same number of heads, or all heads have the same width.
+    """
+    if len(heads) > 1 and len({*heads}) == 1:
+        return (heads[0],) * len(wanted)
+    return tuple(max(1, width // (widths[0] // heads[0])) for width in wanted)
+
+
+def _first(shapes: Shapes, end: str) -> str:
+    """Return the first name that ends in this way."""
+    found = next((name for name in shapes if name.endswith(end)), None)
+    if found is None:
+        raise LookupError(f"*{end}")
+    return found
+
+
+def _size(shapes: Shapes, name: str, axis: int) -> int:
+    return shapes[name][axis]
+
+
+def _count(shapes: Shapes, pattern: str) -> int:
+    """Return one more than the largest number in the names that match a pattern."""
+    match_name: Callable[[str], re.Match[str] | None] = re.compile(pattern).match
+    return 1 + max((int(match[1]) for name in shapes if (match := match_name(name))), default=-1)
