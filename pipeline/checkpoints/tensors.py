@@ -322,6 +322,8 @@ class _Shard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.exists() and not path.is_file():  # a pipe would keep `open` waiting
+            raise CheckpointError(f"{path}: cannot be read: expected a safetensors file")
         try:
             self._file = path.open("rb")
         except OSError as error:

@@ -6,9 +6,8 @@ tensors, whose shapes are given by their names in diffusers' layout; the rest st
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pipeline.models.clip_config import TextEncoderConfig
 from pipeline.models.unet_config import UNetConfig
@@ -21,7 +20,8 @@ def text_encoder_of(published: TextEncoderConfig, shapes: Shapes) -> TextEncoder
     """Return the configuration of a text encoder with tensors of these shapes.
 
     Raises:
-        LookupError: if a tensor that gives a size is missing or has another number of axes.
+        LookupError: if a tensor that gives a size is missing or has fewer axes.
+        ValueError: if a width cannot be divided as the published network's is.
     """
     vocab_size, width = shapes["embeddings.token_embedding.weight"]
     projected = published.projection_dim is not None
@@ -43,14 +43,16 @@ def vae_of(published: VAEConfig, shapes: Shapes) -> VAEConfig:
     """Return the configuration of a VAE with tensors of these shapes.
 
     Raises:
-        LookupError: as `text_encoder_of`.
+        LookupError, ValueError: as `text_encoder_of`.
     """
     levels = range(_count(shapes, r"encoder\.down_blocks\.(\d+)\."))
     first = "encoder.down_blocks.{}.resnets.0.conv1.weight"
+    channels = [_size(shapes, first.format(level), 0) for level in levels]
+    _check_divisible(channels, published.norm_num_groups, "groups")
     return replace(
         published,
         latent_channels=_size(shapes, "decoder.conv_in.weight", 1),
-        block_out_channels=tuple(_size(shapes, first.format(level), 0) for level in levels),
+        block_out_channels=tuple(channels),
         layers_per_block=_count(shapes, r"encoder\.down_blocks\.0\.resnets\.(\d+)\."),
         use_quant_conv="quant_conv.weight" in shapes,
         use_post_quant_conv="post_quant_conv.weight" in shapes,
@@ -62,10 +64,11 @@ def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
     """Return the configuration of a UNet with tensors of these shapes.
 
     Raises:
-        LookupError: as `text_encoder_of`.
+        LookupError, ValueError: as `text_encoder_of`.
     """
     levels = range(_count(shapes, r"down_blocks\.(\d+)\."))
     channels = [_size(shapes, f"down_blocks.{level}.resnets.0.conv1.weight", 0) for level in levels]
+    _check_divisible(channels, published.norm_num_groups, "groups")
     layers = [_count(shapes, rf"down_blocks\.{level}\.resnets\.(\d+)\.") for level in levels]
     depth = _depths(shapes)
     mid = "mid_block.attentions.0"
@@ -107,14 +110,23 @@ def _of_block(depths: Mapping[str, int], block: str, layers: int) -> tuple[int, 
     return tuple(depths.get(f"{block}.attentions.{layer}", 0) for layer in range(layers))
 
 
-def _heads(widths: Any, heads: Any, wanted: list[int]) -> tuple[int, ...]:
+def _heads(widths: Sequence[int], heads: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
     """Return the heads of layers with the wanted widths, by the rule of the published network.
 
     Either all layers have the same number of heads, or all heads have the same width.
     """
     if len(heads) > 1 and len({*heads}) == 1:
+        _check_divisible(wanted, heads[0], "attention heads")
         return (heads[0],) * len(wanted)
-    return tuple(max(1, width // (widths[0] // heads[0])) for width in wanted)
+    each = widths[0] // heads[0]
+    _check_divisible(wanted, each, "channels of each attention head")
+    return tuple(width // each for width in wanted)
+
+
+def _check_divisible(widths: Sequence[int], by: int, name: str) -> None:
+    for width in widths:
+        if width % by or not width:
+            raise ValueError(f"{width} channels cannot be divided by {by} {name}")
 
 
 def _first(shapes: Shapes, end: str) -> str:
@@ -130,6 +142,9 @@ def _size(shapes: Shapes, name: str, axis: int) -> int:
 
 
 def _count(shapes: Shapes, pattern: str) -> int:
-    """Return one more than the largest number in the names that match a pattern."""
-    match_name: Callable[[str], re.Match[str] | None] = re.compile(pattern).match
-    return 1 + max((int(match[1]) for name in shapes if (match := match_name(name))), default=-1)
+    """Return how many numbers there are in the names that match a pattern; they start with 0."""
+    found = {int(match[1]) for name in shapes if (match := re.match(pattern, name))}
+    missing = next((number for number in range(len(found)) if number not in found), None)
+    if missing is not None or not found:
+        raise LookupError(pattern.replace(r"(\d+)", str(missing or 0)).replace("\\", "") + "*")
+    return len(found)

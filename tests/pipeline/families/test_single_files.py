@@ -1,0 +1,212 @@
+"""Which kind of model a single file holds, and what it draws."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from pipeline import SDXLPipeline
+from pipeline.checkpoints.source import fetch
+from pipeline.checkpoints.tensors import open_file
+from pipeline.errors import CheckpointError
+from pipeline.families import FamilyReader, read_config
+from pipeline.families.single_files import CONFIGS, KINDS, predicts_noise, recognise_file
+from pipeline.models.shapes import text_encoder_of, unet_of, vae_of
+from pipeline.runtime.loading import trace_networks
+from tests.checkpoints import GOLDEN, change_json
+from tests.single_files import tensor_shapes, thin_file, thin_folder
+from tools.published_configs import SD_1, SD_2, SDXL_BASE, Files, write
+
+UNET = "model.diffusion_model."
+FIRST = f"{UNET}input_blocks.0.0.weight"
+CONTEXT = f"{UNET}input_blocks.2.1.transformer_blocks.0.attn2.to_k.weight"
+LAST_NORM = f"{UNET}output_blocks.11.1.transformer_blocks.0.norm1.bias"
+OPEN_CLIP = "model.transformer.resblocks.9.mlp.c_proj.bias"
+SD_1_TEXT = {"cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": (9, 4)}
+SDXL_TEXT = {f"conditioner.embedders.1.{OPEN_CLIP}": (4,)}
+
+
+def made(file: Path, tensors: dict[str, Any]) -> Path:
+    """Write tensors, each given by its values or its shape."""
+    save_file(
+        {
+            name: np.zeros(x, np.float32) if isinstance(x, tuple) else np.asarray(x)
+            for name, x in tensors.items()
+        },
+        file,
+    )
+    return file
+
+
+def kind_of(tmp_path: Path, tensors: dict[str, Any]) -> str:
+    with open_file(made(tmp_path / "one.safetensors", tensors)) as found:
+        return recognise_file(found).name
+
+
+@pytest.mark.parametrize(
+    ("tensors", "name"),
+    [
+        ({FIRST: (8, 4, 3, 3), **SD_1_TEXT}, "Stable Diffusion 1"),
+        ({FIRST: (8, 4, 3, 3), CONTEXT: (8, 768), **SD_1_TEXT}, "Stable Diffusion 1"),
+        ({FIRST: (8, 4, 3, 3), CONTEXT: (8, 1024)}, "Stable Diffusion 2"),
+        ({CONTEXT: (8, 1024), "global_step": np.int64(875000)}, "Stable Diffusion 2 base"),
+        ({FIRST: (8, 4, 3, 3), **SDXL_TEXT}, "Stable Diffusion XL"),
+    ],
+)
+def test_kinds(tmp_path: Path, tensors: dict[str, Any], name: str) -> None:
+    assert kind_of(tmp_path, tensors) == name
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({FIRST: (8, 9, 3, 3), **SD_1_TEXT}, "inpainting model .*a picture and a mask.*not take"),
+        ({FIRST: (8, 9, 3, 3), CONTEXT: (8, 1024)}, "inpainting model"),
+        ({FIRST: (8, 9, 3, 3), **SDXL_TEXT}, "inpainting model"),
+        ({FIRST: (8, 8, 3, 3), **SD_1_TEXT}, r"for editing pictures \(8 input channels\)"),
+        ({FIRST: (8, 5, 3, 3), CONTEXT: (8, 1024)}, "for depth to image"),
+        ({FIRST: (8, 4, 3, 3), "edm_mean": (4,), **SDXL_TEXT}, "Playground 2.5"),
+        ({FIRST: (8, 4, 3, 3), "edm_vpred.sigma_max": (1,), **SDXL_TEXT}, "CosXL"),
+        ({FIRST: (8, 4, 3, 3), f"conditioner.embedders.0.{OPEN_CLIP}": (4,)}, "refiner of SDXL"),
+        ({f"{UNET}double_blocks.0.img_attn.proj.weight": (4, 4)}, "FLUX"),
+        ({"double_blocks.0.img_attn.proj.weight": (4, 4)}, "FLUX"),
+        ({f"{UNET}joint_blocks.0.x_block.attn.proj.weight": (4, 4)}, "Stable Diffusion 3"),
+        ({"control_model.input_blocks.0.0.weight": (8, 4, 3, 3)}, "ControlNet"),
+        ({"lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight": (4, 4)}, "LoRA"),
+        ({"unet.down_blocks.0.attentions.0.proj_in.lora_A.weight": (4, 4)}, "LoRA"),
+        ({"emb_params": (2, 768)}, "textual inversion"),
+        ({FIRST: (8, 4, 3, 3)}, "the text encoder is missing"),
+        ({"down_blocks.0.resnets.0.conv1.bias": (4,)}, "a UNet in diffusers' layout alone"),
+        ({"decoder.conv_in.bias": (4,)}, "a VAE alone"),
+        ({"weight": (4,)}, r"unknown contents \(first tensor: weight\); expected a checkpoint of"),
+    ],
+)
+def test_other_files_are_refused_by_name(
+    tmp_path: Path, tensors: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=rf"one\.safetensors: .*{message}"):
+        kind_of(tmp_path, tensors)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "right"),
+    [
+        ({"global_step": np.int64(875000)}, True),
+        ({"global_step": np.int64(140000)}, False),
+        ({"global_step": np.int64(875000), "v_pred": (0,)}, False),
+        ({LAST_NORM: np.float32([0.1, -0.1, 0.1])}, False),
+        ({LAST_NORM: np.float32([0.05, -0.05])}, True),
+        ({}, False),
+    ],
+)
+def test_version_2_predicts_the_noise(tmp_path: Path, tensors: dict[str, Any], right: bool) -> None:
+    file = made(tmp_path / "one.safetensors", {"a": (1,), **tensors})
+    with open_file(file) as found:
+        assert predicts_noise(found) is right
+
+
+@pytest.mark.parametrize(
+    ("folder", "published"), [("sd_1", SD_1), ("sd_2", SD_2), ("sdxl", SDXL_BASE)]
+)
+def test_bundled_configurations_are_the_published(
+    folder: str, published: Files, tmp_path: Path
+) -> None:
+    ours = read_config(CONFIGS / folder)
+    assert ours == read_config(write(tmp_path, published), safety_checker=False)
+
+
+def test_the_base_of_version_2() -> None:
+    base, other = (read_config(CONFIGS / name) for name in ("sd_2_base", "sd_2"))
+    assert (base.scheduler.prediction_type, other.scheduler.prediction_type) == (
+        "epsilon",
+        "v_prediction",
+    )
+    assert base.networks["unet"].sample_size == (64, 64)
+    assert base.networks["text_encoder"] == other.networks["text_encoder"]
+
+
+# SDXL's UNet with fewer layers, as in their config.json.
+DISTILLED: dict[str, dict[str, Any]] = {
+    "segmind/SSD-1B": {
+        "mid_block_type": "UNetMidBlock2D",
+        "transformer_layers_per_block": [[1, 1], [2, 2], [4, 4]],
+        "reverse_transformer_layers_per_block": [[4, 4, 10], [2, 1, 1], [1, 1, 1]],
+    },
+    "segmind/Segmind-Vega": {
+        "mid_block_type": "UNetMidBlock2D",
+        "transformer_layers_per_block": [[1, 1], [1, 1], [2, 2]],
+        "reverse_transformer_layers_per_block": [[2, 2, 2], [1, 1, 1], [1, 1, 1]],
+    },
+    "etri-vilab/koala-1b": {
+        "layers_per_block": 1,
+        "transformer_layers_per_block": [1, 2, 6],
+    },
+    "stabilityai/stable-diffusion-xl-base-1.0": {},
+}
+
+
+@pytest.mark.parametrize("name", DISTILLED)
+def test_sizes_of_distilled_unets_come_from_the_tensors(name: str, tmp_path: Path) -> None:
+    published = read_config(CONFIGS / "sdxl").networks["unet"]
+    folder = write(tmp_path, SDXL_BASE)
+    change_json(folder / "unet/config.json", **DISTILLED[name])
+    config = read_config(folder)
+    unet = trace_networks(config, np.dtype(np.float32))["unet"]
+    assert unet_of(published, tensor_shapes(unet)) == config.networks["unet"]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
+def test_sizes_come_from_the_tensors(name: str) -> None:
+    """Only heads, groups and settings that are no sizes come from the published network."""
+    config = read_config(GOLDEN / name / "checkpoint", safety_checker=False)
+    for network, module in trace_networks(config, np.dtype(np.float32)).items():
+        right, shapes = config.networks[network], tensor_shapes(module)
+        if network == "vae":
+            assert vae_of(right, shapes) == right
+        elif network == "unet":
+            same = {*right.num_attention_heads}
+            if len(same) == 1 and len(right.num_attention_heads) > 1:
+                assert unet_of(right, shapes) == right
+        else:
+            assert text_encoder_of(right, shapes) == right
+
+
+@pytest.mark.parametrize("marks", [[], ["v_pred"]])
+def test_a_mark_chooses_the_prediction(marks: list[str], tmp_path: Path) -> None:
+    folder = thin_folder(tmp_path / "folder", "sdxl")
+    file = thin_file(folder, tmp_path / "model.safetensors", extra_keys=marks)
+    scheduler = fetch(str(file), None, FamilyReader()).config.scheduler
+    assert scheduler.prediction_type == ("v_prediction" if marks else "epsilon")
+    assert scheduler.name == "euler"
+    chosen = fetch(str(file), None, FamilyReader("ddim")).config.scheduler
+    assert (chosen.name, chosen.prediction_type) == ("ddim", scheduler.prediction_type)
+
+
+def drawn(model: Path, **options: Any) -> np.ndarray:
+    pipe = SDXLPipeline.from_pretrained(
+        model, height=64, width=64, images_per_request=1, num_inference_steps=2, **options
+    )
+    return pipe.generate("a photo of a cat", "blurry", output_type="latent").images
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sd_1",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sd_2", "sd_2_base", "sdxl")),
+    ],
+)
+def test_a_single_file_draws_what_its_folder_draws(kind: str, tmp_path: Path) -> None:
+    folder = thin_folder(tmp_path / "folder", kind)
+    marks = ["v_pred"] if kind == "sd_2" else []
+    file = thin_file(folder, tmp_path / "model.safetensors", extra_keys=marks)
+    np.testing.assert_array_equal(drawn(file), drawn(folder))
+
+
+def test_every_kind_has_its_configuration() -> None:
+    for kind in KINDS:
+        config = read_config(CONFIGS / kind.folder)
+        assert config.family is kind.family
+        assert kind.sections.keys() == config.networks.keys()
