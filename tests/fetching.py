@@ -23,6 +23,8 @@ def fetch_with(
 ) -> list[Any]:
     """Return the folder, model, revision and weights that `fetch` finds in an environment.
 
+    In place of the folder of a single file, its own path is returned; it has no weights.
+
     Args:
         environment: all environment variables.
         largest_file: limit of the size of files, in bytes.
@@ -52,17 +54,24 @@ def fetch_with(
 def _fetch(
     environment: dict[str, str], largest_file: int, options: dict[str, Any], sender: Connection
 ) -> None:
-    from pipeline.checkpoints.source import fetch
+    from pipeline.checkpoints.single_file import SingleFileCheckpoint
+    from pipeline.checkpoints.source import fetch, fetch_component
     from pipeline.families import FamilyReader
+    from pipeline.families.single_files import VAE_FILE
 
     os.environ.clear()
     os.environ.update(environment)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
-    reader = FamilyReader(options.pop("scheduler", None), options.pop("safety_checker", True))
+    scheduler, checker = options.pop("scheduler", None), options.pop("safety_checker", True)
+    vae = options.pop("vae", None)
     try:
+        other = None if vae is None else fetch_component(vae, "vae", VAE_FILE)
+        reader = FamilyReader(scheduler, checker, other)
         arguments: dict[str, Any] = {"revision": None, **options}
         found: Any = fetch(reader=reader, **arguments)
     except CheckpointError as error:
         sender.send((None, str(error)))
     else:
-        sender.send(([str(found.folder), found.model, found.revision, found.weights], None))
+        is_file = isinstance(found, SingleFileCheckpoint)
+        path, weights = (found.file, {}) if is_file else (found.folder, found.weights)
+        sender.send(([str(path), found.model, found.revision, weights], None))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pipeline.families.family import Config
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
 from tests.fetching import fetch_with
 from tests.hub_server import HubServer, Repo
+from tests.single_files import thin_file, thin_folder
 
 MODEL = "studio/sdxl"
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -446,3 +448,73 @@ def test_a_scheduler_may_be_chosen_where_the_checkpoints_own_is_not_supported(
     with pytest.raises(CheckpointError, match=class_name):
         read(str(folder))
     assert read(str(folder), scheduler="ddim").folder == folder
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("single")
+    thin_folder(folder / "thin", "sd_1")
+    return thin_file(folder / "thin", folder / "thin.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("path", ["thin.safetensors", "old/odd [name].safetensors"])
+def test_only_the_single_file_is_downloaded(single: bytes, path: str, tmp_path: Path) -> None:
+    commits = {FIRST: repository() | {path: single}, SECOND: repository()}
+    with HubServer({MODEL: Repo(commits, {"main": SECOND, "v1": FIRST})}) as server:
+        found = fetch_apart(server.url, tmp_path, model=f"{MODEL}/{path}", revision="v1")
+        assert (found.model, found.revision) == (f"{MODEL}/{path}", FIRST)
+        assert server.downloaded() == {path}
+        assert found.folder.read_bytes() == single
+        with pytest.raises(
+            CheckpointError,
+            match=rf"{re.escape(path)}: {MODEL} has no such file at revision 'main'; it has .*unet",
+        ):
+            fetch_apart(server.url, tmp_path, model=f"{MODEL}/{path}")
+    again = {"model": f"{MODEL}/{path}", "revision": "v1"}
+    assert fetch_apart(NOBODY, tmp_path, **again) == found
+    assert fetch_apart(NOBODY, tmp_path, OFFLINE, **again) == found
+    assert fetch_apart(NOBODY, tmp_path, OFFLINE, **again, weights=False) == found
+    with pytest.raises(CheckpointError, match=r"cannot be reached.*In the cache: .*not complete"):
+        fetch_apart(NOBODY, tmp_path, **again | {"model": f"{MODEL}/sd_xl_base_1.0.safetensors"})
+
+
+def test_a_single_file_is_not_downloaded_for_its_configuration(
+    single: bytes, tmp_path: Path
+) -> None:
+    files = {"thin.safetensors": single}
+    with HubServer({MODEL: Repo({FIRST: files}, {"main": FIRST})}) as server:
+        with pytest.raises(CheckpointError, match=r"thin\.safetensors: .*not in the cache.*first"):
+            fetch_apart(server.url, tmp_path, model=f"{MODEL}/thin.safetensors", weights=False)
+        assert server.downloaded() == set()
+
+
+OTHER_VAE = "studio/vae"
+
+
+@pytest.mark.parametrize("where", ["", "vae/"])
+def test_only_the_other_vae_is_downloaded(where: str, tmp_path: Path) -> None:
+    source = GOLDEN / "sd_1/checkpoint"
+    needed = files_below(source)
+    files = {name: (source / name).read_bytes() for name in needed}
+    vae = {"config.json", "diffusion_pytorch_model.safetensors"}
+    other = {where + name: files[f"vae/{name}"] for name in vae} | {"README.md": b""}
+    repos = {
+        MODEL: Repo({FIRST: files}, {"main": FIRST}),
+        OTHER_VAE: Repo({SECOND: other}, {"main": SECOND}),
+    }
+    with HubServer(repos) as server:
+        fetch_apart(server.url, tmp_path, vae=OTHER_VAE)
+        own = needed - {"vae/diffusion_pytorch_model.safetensors"}
+        assert server.downloaded() == own | {where + name for name in vae}
+    found = fetch_apart(NOBODY, tmp_path, vae=OTHER_VAE)
+    assert "vae" not in found.weights
+    with pytest.raises(CheckpointError, match=r"vae/: no weights found"):
+        fetch_apart(NOBODY, tmp_path)
+
+
+def test_a_repository_without_a_vae(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos[OTHER_VAE] = Repo({FIRST: {"README.md": b""}}, {"main": FIRST})
+    with pytest.raises(CheckpointError, match=rf"{OTHER_VAE}: holds no vae; expected a config"):
+        fetch_apart(hub.url, tmp_path, vae=OTHER_VAE)
+    with pytest.raises(CheckpointError, match=r"studio/none: no such folder, and no such model"):
+        fetch_apart(hub.url, tmp_path, vae="studio/none")
