@@ -470,12 +470,12 @@ def test_only_the_single_file_is_downloaded(single: bytes, path: str, tmp_path: 
             match=rf"{re.escape(path)}: {MODEL} has no such file at revision 'main'; it has .*unet",
         ):
             fetch_apart(server.url, tmp_path, model=f"{MODEL}/{path}")
-    again = {"model": f"{MODEL}/{path}", "revision": "v1"}
+    again: dict[str, Any] = {"model": f"{MODEL}/{path}", "revision": "v1"}
     assert fetch_apart(NOBODY, tmp_path, **again) == found
     assert fetch_apart(NOBODY, tmp_path, OFFLINE, **again) == found
     assert fetch_apart(NOBODY, tmp_path, OFFLINE, **again, weights=False) == found
     with pytest.raises(CheckpointError, match=r"cannot be reached.*In the cache: .*not complete"):
-        fetch_apart(NOBODY, tmp_path, **again | {"model": f"{MODEL}/sd_xl_base_1.0.safetensors"})
+        fetch_apart(NOBODY, tmp_path, **{**again, "model": f"{MODEL}/sd_xl_base_1.0.safetensors"})
 
 
 def test_a_single_file_is_not_downloaded_for_its_configuration(
