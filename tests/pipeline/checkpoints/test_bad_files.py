@@ -1,0 +1,369 @@
+"""Damaged, huge and foreign files: every reader names the file, quickly and in little memory.
+
+Any other exception than CheckpointError would end the server, and garbage would be drawn with.
+"""
+
+import json
+import os
+import pickle
+import struct
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from pipeline.checkpoints.tensors import TensorFiles, open_file, open_tensors
+from pipeline.errors import CheckpointError
+
+Header = dict[str, Any]
+NAME = "model.safetensors"
+DEEP = 100_000
+TENSORS = {
+    "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.arange(4, dtype=np.float16),
+}
+ENTRIES: Header = {
+    "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    "b": {"dtype": "F16", "shape": [4], "data_offsets": [24, 32]},
+}
+
+
+def read_folder(file: Path) -> dict[str, np.ndarray]:
+    return _read_all(open_tensors(file.parent))
+
+
+def read_file(file: Path) -> dict[str, np.ndarray]:
+    return _read_all(open_file(file))
+
+
+def _read_all(files: TensorFiles) -> dict[str, np.ndarray]:
+    with files:
+        return {name: tensor.read() for name, tensor in files.items()}
+
+
+READERS = [read_folder, read_file]
+Reader = Callable[[Path], object]
+
+
+@pytest.fixture(params=READERS)
+def reader(request: pytest.FixtureRequest) -> Reader:
+    return request.param
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    save_file(TENSORS, tmp_path / NAME)
+    return tmp_path / NAME
+
+
+def open_descriptors() -> int:
+    """Return how many files this process has open; 0 where the system does not say."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def refused(reader: Reader, file: Path) -> str:
+    """Assert that a file is refused, by name, and closed; return the message."""
+    before = open_descriptors()
+    with pytest.raises(CheckpointError) as caught:
+        reader(file)
+    assert open_descriptors() == before
+    assert str(file) in str(caught.value)
+    return str(caught.value)
+
+
+def raw(header: bytes, data: bytes = bytes(32), length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(header) if length is None else length) + header + data
+
+
+def content(header: object, data: bytes = bytes(32)) -> bytes:
+    return raw(json.dumps(header).encode(), data)
+
+
+def changed(**entry: Any) -> bytes:
+    """Return a file whose first tensor's entry has other values; `...` leaves a key out."""
+    other = {key: value for key, value in (ENTRIES["a"] | entry).items() if value is not ...}
+    return content(ENTRIES | {"a": other})
+
+
+def test_the_readers_read_what_is_not_damaged(reader: Reader, file: Path) -> None:
+    np.testing.assert_equal(reader(file), TENSORS)
+    file.write_bytes(content(ENTRIES))
+    zeros = {name: np.zeros_like(values) for name, values in TENSORS.items()}
+    np.testing.assert_equal(reader(file), zeros)
+
+
+GOOD = content(ENTRIES)
+TRUNCATED = {f"the first {kept} bytes": GOOD[:kept] for kept in (0, 1, 7, 8, 9, 60)}
+TRUNCATED |= {f"all but {lost} bytes": GOOD[:-lost] for lost in (1, 8, 31, 32, 33)}
+LENGTHS = {
+    f"a header of {length} bytes": raw(json.dumps(ENTRIES).encode(), length=length)
+    for length in (0, 1, 2**20, 2**31, 2**32, 2**47, 2**63, 2**64 - 1)
+}
+HEADERS = {
+    "no object": content([ENTRIES]),
+    "null": content(None),
+    "a number": content(3),
+    "a text": content("a"),
+    "no JSON": raw(b"{'a': 1}"),
+    "not finished": raw(b'{"a": {"dtype": "F32", "shape": [2, 3]'),
+    "not a number": raw(b'{"a": NaN}'),
+    "not UTF-8": raw(b'{"\xff\xfe": 1}'),
+    "half a surrogate": raw(
+        b'{"\\ud800": {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]}}'
+    ),
+    "deep nesting": raw(b'{"a":' + b"[" * DEEP + b"]" * DEEP + b"}"),
+    "many digits": raw(b'{"a": ' + b"9" * 100_000 + b"}"),
+    "the same tensor twice": raw(
+        b'{"a": {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]},'
+        b' "a": {"dtype": "I32", "shape": [8], "data_offsets": [0, 32]}}'
+    ),
+    "two offsets of one tensor": raw(
+        b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16], "data_offsets": [16, 32]},'
+        b' "b": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}'
+    ),
+    "text behind it": raw(json.dumps(ENTRIES).encode() + b"{}"),
+    "notes that are no texts": content(ENTRIES | {"__metadata__": {"format": 3}}),
+    "notes that are no object": content(ENTRIES | {"__metadata__": ["pt"]}),
+}
+SHAPES = {
+    "an unknown dtype": changed(dtype="F33"),
+    "a dtype that is no text": changed(dtype=32),
+    "a dtype that is not supported": changed(dtype="BOOL", shape=[24]),
+    "complex numbers": changed(dtype="C64", shape=[3]),
+    "a wider dtype": changed(dtype="F64"),
+    "a narrower dtype": changed(dtype="F16"),
+    "no dtype": changed(dtype=...),
+    "no shape": changed(shape=...),
+    "no offsets": changed(data_offsets=...),
+    "an entry that is no object": content(ENTRIES | {"a": [0, 24]}),
+    "a shape that is no list": changed(shape=6),
+    "a negative side": changed(shape=[-2, -3]),
+    "a fraction": changed(shape=[1.5, 4]),
+    "a side that is a text": changed(shape=["2", 3]),
+    "a larger shape": changed(shape=[2, 4]),
+    "a smaller shape": changed(shape=[2, 2]),
+    "a shape beyond 64 bits": changed(shape=[2**63, 2]),
+    "sides whose product wraps around to the right one": changed(shape=[2**32, 2**32, 6]),
+    "a side beyond 64 bits": changed(shape=[2**70]),
+    "nothing of something": changed(shape=[0, 3]),
+    "a million sides": changed(shape=[1] * 10**6 + [2]),
+}
+OFFSETS = {
+    "overlap": changed(data_offsets=[8, 32]),
+    "a gap": content(ENTRIES | {"a": ENTRIES["a"] | {"shape": [5], "data_offsets": [0, 20]}}),
+    "a beginning later than nothing": content(
+        {"b": {"dtype": "F16", "shape": [4], "data_offsets": [24, 32]}}
+    ),
+    "the same bytes twice": content(ENTRIES | {"c": ENTRIES["b"]}),
+    "backwards": changed(data_offsets=[24, 0]),
+    "before the data": changed(data_offsets=[-24, 0]),
+    "behind the data": changed(data_offsets=[32, 56]),
+    "beyond 64 bits": changed(data_offsets=[2**64, 2**64 + 24]),
+    "one offset": changed(data_offsets=[24]),
+    "three offsets": changed(data_offsets=[0, 12, 24]),
+    "texts": changed(data_offsets=["0", "24"]),
+    "bytes that no tensor has": content(ENTRIES, bytes(40)),
+}
+OTHER_FORMATS = {
+    "a pickle": pickle.dumps({"a": np.ones(64)}, protocol=4),
+    "an old pickle": pickle.dumps({"a": 1}, protocol=0),
+    "torch's archive": b"PK\x03\x04" + bytes(200),
+    "a web page": b"<!doctype html><title>Sign in</title>" + bytes(64),
+    "a pointer of Git LFS": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    ),
+    "GGUF": b"GGUF" + struct.pack("<IQQ", 3, 0, 0),
+    "gzip": b"\x1f\x8b\x08\x00" + bytes(64),
+    "an index": b'{"weight_map": {"a": "model.safetensors"}}',
+    "zeros": bytes(4096),
+    "ones": b"\xff" * 4096,
+}
+DAMAGED = TRUNCATED | LENGTHS | HEADERS | SHAPES | OFFSETS | OTHER_FORMATS
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_is_refused(damage: str, reader: Reader, file: Path) -> None:
+    file.write_bytes(DAMAGED[damage])
+    assert len(refused(reader, file)) < 2000
+
+
+class Canary:
+    """An object that a pickle would make by creating a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.mkdir, (str(self.file),)
+
+
+def test_a_pickle_is_not_run(reader: Reader, file: Path, tmp_path: Path) -> None:
+    file.write_bytes(pickle.dumps(Canary(tmp_path / "ran")))
+    refused(reader, file)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("mebibytes", [40, 99, 2000])
+def test_a_huge_header_takes_no_memory(mebibytes: int, reader: Reader, file: Path) -> None:
+    """The file is as long as it says, and takes no place on the disk."""
+    with file.open("wb") as output:
+        output.write(struct.pack("<Q", mebibytes * 2**20))
+        output.truncate(8 + mebibytes * 2**20)
+    tracemalloc.start()
+    try:
+        assert "header" in refused(reader, file)
+        assert tracemalloc.get_traced_memory()[1] < 2 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_of_many_tensors_is_read(reader: Reader, file: Path) -> None:
+    """The largest files have some thousands."""
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    file.write_bytes(content({f"t{number}": empty for number in range(20_000)}, b""))
+    assert reader(file)
+
+
+def run_to_the_end(function: Callable[[], object]) -> None:
+    """Run a function that might wait for ever."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "dangling link", "device"])
+def test_no_regular_file(kind: str, file: Path) -> None:
+    file.unlink()
+    {
+        "folder": lambda: file.mkdir(),
+        "pipe": lambda: os.mkfifo(file),
+        "loop": lambda: file.symlink_to(file),
+        "dangling link": lambda: file.symlink_to(file.with_name("nothing")),
+        "device": lambda: file.symlink_to("/dev/zero"),
+    }[kind]()
+    messages: list[str] = []
+    for reader in READERS:
+        run_to_the_end(lambda reader=reader: messages.append(refused(reader, file)))
+    assert len(messages) == len(READERS)
+
+
+def other_values() -> dict[str, np.ndarray]:
+    return {name: values + 1 for name, values in TENSORS.items()}
+
+
+def test_a_file_replaced_while_it_is_read_is_read_to_the_end(file: Path) -> None:
+    """A rename leaves the old file to the reader, as a whole."""
+    with open_file(file) as tensors:
+        first = tensors["a"].read()
+        save_file(other_values(), file.with_name("new"))
+        file.with_name("new").replace(file)
+        np.testing.assert_equal({"a": first, "b": tensors["b"].read()}, TENSORS)
+
+
+def test_a_file_overwritten_while_it_is_read(file: Path) -> None:
+    with open_file(file) as tensors:
+        tensors["a"].read()
+        file.write_bytes(content(ENTRIES))
+        os.utime(file, (1, 1))  # clocks of file systems are coarse
+        with pytest.raises(CheckpointError, match=rf"{file}: the file changed while it was read"):
+            tensors["b"].read()
+
+
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_a_file_cut_short_while_it_is_read(kept: int, file: Path) -> None:
+    with open_file(file) as tensors:
+        tensors["a"].read()
+        os.truncate(file, kept % file.stat().st_size)
+        with pytest.raises(CheckpointError, match=rf"{file}: .*changed"):
+            tensors["b"].read()
+
+
+def test_a_symlink_to_a_file_is_read(reader: Reader, file: Path) -> None:
+    """The Hub's cache consists of them."""
+    file.rename(file.with_name("blob"))
+    file.symlink_to("blob")
+    np.testing.assert_equal(reader(file), TENSORS)
+
+
+# Values that a header's fields have, or might have.
+_NUMBERS = st.one_of(
+    st.integers(-2, 40), st.sampled_from([2**31, 2**32, 2**63, 2**64, -(2**63)]), st.floats()
+)
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | _NUMBERS | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+_DTYPES = st.sampled_from(["F32", "F16", "BF16", "F8_E4M3", "I64", "U8", "BOOL", "F64", "F4", "?"])
+_ENTRY = st.fixed_dictionaries(
+    {},
+    optional={
+        "dtype": _DTYPES | _ANYTHING,
+        "shape": st.lists(_NUMBERS, max_size=4) | _ANYTHING,
+        "data_offsets": st.lists(_NUMBERS, min_size=2, max_size=2) | _ANYTHING,
+        "extra": _ANYTHING,
+    },
+)
+_HEADER = st.dictionaries(
+    st.sampled_from(["a", "b", "__metadata__", ""]) | st.text(max_size=5), _ENTRY | _ANYTHING
+)
+
+
+def read_or_refuse(file: Path) -> None:
+    """Assert that every reader reads a file or names it, and that all agree."""
+    messages = set()
+    for reader in READERS:
+        try:
+            reader(file)
+            messages.add(None)
+        except CheckpointError as error:
+            messages.add(str(error))
+    assert len(messages) == 1
+    assert messages == {None} or str(file) in messages.pop()
+
+
+@pytest.fixture
+def fuzzed(tmp_path: Path) -> Path:
+    return tmp_path / NAME
+
+
+FUZZING = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@FUZZING
+@given(header=_HEADER, data=st.binary(max_size=40))
+@example(header=ENTRIES, data=bytes(32))
+def test_fuzzed_headers(header: Header, data: bytes, fuzzed: Path) -> None:
+    fuzzed.write_bytes(content(header, data))
+    read_or_refuse(fuzzed)
+
+
+@FUZZING
+@given(
+    position=st.integers(0, len(GOOD) - 1),
+    replacement=st.binary(max_size=4),
+    removed=st.integers(0, 4),
+)
+def test_fuzzed_bytes(position: int, replacement: bytes, removed: int, fuzzed: Path) -> None:
+    fuzzed.write_bytes(GOOD[:position] + replacement + GOOD[position + removed :])
+    read_or_refuse(fuzzed)
+
+
+@FUZZING
+@given(junk=st.binary(max_size=64))
+def test_fuzzed_files(junk: bytes, fuzzed: Path) -> None:
+    fuzzed.write_bytes(junk)
+    read_or_refuse(fuzzed)
