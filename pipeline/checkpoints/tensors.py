@@ -5,11 +5,12 @@ import json
 import math
 import os
 import re
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import ml_dtypes
 import numpy as np
@@ -100,6 +101,15 @@ def _no_weights(names: Collection[str], component: str) -> str:
     return f"{component}/: no weights found; {expected}"
 
 
+class Version(NamedTuple):
+    """The version of a file: which one it is, and when it was last written to."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor in a file, or a view of one, not read yet.
@@ -119,6 +129,11 @@ class Tensor:
     def file(self) -> Path:
         """Path of the tensor's file, for messages."""
         return self._shard.path
+
+    @property
+    def version(self) -> Version:
+        """Version of the tensor's file, which changes when the file is replaced or written to."""
+        return self._shard.version
 
     def thirds(self) -> "list[Tensor]":
         """Return three views of equal numbers of rows; each reads only its own.
@@ -199,6 +214,11 @@ class TensorFiles(Mapping[str, Tensor]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def versions(self) -> dict[Path, Version]:
+        """Versions of the files that hold the tensors, by path."""
+        return {tensor.file: tensor.version for tensor in self.values()}
 
     def selected(self, tensors: Mapping[str, Tensor]) -> "TensorFiles":
         """Return some of the tensors, under new names; the result is the one to close."""
@@ -317,6 +337,7 @@ class _Shard:
     that were read count as its memory.
 
     Attributes:
+        version: its version when it was opened.
         metadata: the notes in its header.
     """
 
@@ -325,10 +346,14 @@ class _Shard:
         if path.exists() and not path.is_file():  # a pipe would keep `open` waiting
             raise CheckpointError(f"{path}: cannot be read: expected a safetensors file")
         try:
+            # To open a pipe would wait until something writes into it.
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise CheckpointError(f"{path}: not a file; expected a .safetensors file")
             self._file = path.open("rb")
         except OSError as error:
             raise self._unreadable(error) from error
         try:
+            self.version = self._version_now()
             self._entries, self._data = self._read_header()
         except OSError as error:
             self.close()
@@ -336,7 +361,6 @@ class _Shard:
         except BaseException:
             self.close()
             raise
-        self._status = self._identity()
         self.metadata: dict[str, str] = self._entries.pop(METADATA, {})
 
     def tensors(self, unused: re.Pattern[str] | None = None) -> dict[str, Tensor]:
@@ -365,7 +389,7 @@ class _Shard:
         try:
             self._file.seek(self._data + start)
             read = self._file.readinto(content.data)
-            changed = read != content.size or self._identity() != self._status
+            changed = read != content.size or self._version_now() != self.version
         except (OSError, ValueError) as error:  # ValueError: it is closed
             raise CheckpointError(f"{self.path}: tensor {name!r}: {error}") from error
         if changed:
@@ -378,14 +402,14 @@ class _Shard:
     def close(self) -> None:
         self._file.close()
 
-    def _identity(self) -> tuple[int, int]:
+    def _version_now(self) -> Version:
         status = os.fstat(self._file.fileno())
-        return status.st_size, status.st_mtime_ns
+        return Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """Return the header, and the position of the data behind it."""
         length = int.from_bytes(self._file.read(8), "little")
-        if MAX_HEADER_BYTES < length < self._identity()[0]:
+        if MAX_HEADER_BYTES < length < self.version.size:
             raise self._damaged(f"its header has {length} bytes; the most is {MAX_HEADER_BYTES}")
         try:
             # The library checks the header: its offsets, shapes and dtypes, and the file's length.

@@ -8,13 +8,14 @@ in older files to current ones.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import jax
 import numpy as np
 from flax import nnx
 
-from pipeline.checkpoints.tensors import TensorFiles
+from pipeline.checkpoints.tensors import TensorFiles, Version
 from pipeline.errors import CheckpointError
 from pipeline.kernels.matmul_conv import merged_upsample_kernels
 
@@ -151,6 +152,7 @@ class PendingWeights(Generic[M]):
     module: M
     _open: OpenTensors
     _sources: dict[Any, list[str]]
+    _versions: dict[Path, Version]
 
     def load(self, place: DevicePut, progress: Callable[[int], object] = lambda _: None) -> M:
         """Return the module with its parameters; one tensor at a time is read, cast and placed.
@@ -160,11 +162,13 @@ class PendingWeights(Generic[M]):
             progress: called after each tensor with the number of bytes placed.
 
         Raises:
-            CheckpointError: if a file cannot be read; the message names it.
+            CheckpointError: if a file cannot be read, or is another one than when the weights were
+                matched; the message names it.
         """
         graphdef, state = nnx.split(self.module)
         flat = dict(nnx.to_flat_state(state))
         with self._open() as files:
+            self._check_same(files)
             for path, param in flat.items():
                 shares = [from_checkpoint(path, files[name].read()) for name in self._sources[path]]
                 tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
@@ -172,6 +176,16 @@ class PendingWeights(Generic[M]):
                 flat[path] = param.replace(array)
                 progress(array.nbytes)
         return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+    def _check_same(self, files: TensorFiles) -> None:
+        """Raise CheckpointError if a file was replaced: networks of two models would be mixed."""
+        now = files.versions
+        if now != self._versions:
+            replaced = (file for file, old in self._versions.items() if now.get(file) != old)
+            raise CheckpointError(
+                f"{next(replaced, files.where)}: the file was replaced while the checkpoint was"
+                " loaded; load it again when it is complete"
+            )
 
 
 def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:
@@ -187,7 +201,7 @@ def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:
     """
     with open_files() as files:
         params = dict(nnx.to_flat_state(nnx.state(module)))
-        return PendingWeights(module, open_files, _match(files, params))
+        return PendingWeights(module, open_files, _match(files, params), files.versions)
 
 
 def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:

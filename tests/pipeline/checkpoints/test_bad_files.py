@@ -10,16 +10,20 @@ import struct
 import threading
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from pipeline.checkpoints.tensors import TensorFiles, open_file, open_tensors
+from pipeline.checkpoints.weights import match_weights
 from pipeline.errors import CheckpointError
 
 Header = dict[str, Any]
@@ -285,6 +289,28 @@ def test_a_file_cut_short_while_it_is_read(kept: int, file: Path) -> None:
         os.truncate(file, kept % file.stat().st_size)
         with pytest.raises(CheckpointError, match=rf"{file}: .*changed"):
             tensors["b"].read()
+
+
+class Linear(nnx.Module):
+    """A module whose weights are the tensor `a`."""
+
+    def __init__(self) -> None:
+        self.a = nnx.Param(jnp.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("other", [{"a": TENSORS["a"] + 1}, {"b": TENSORS["b"]}, {}])
+@pytest.mark.parametrize("opened", [open_file, lambda file: open_tensors(file.parent)])
+def test_a_file_replaced_before_its_weights_are_read(
+    other: dict[str, np.ndarray], opened: Callable[[Path], TensorFiles], file: Path
+) -> None:
+    """Weights are matched and then read; a model of two files would be garbage."""
+    save_file({"a": TENSORS["a"]}, file)
+    pending = match_weights(Linear(), partial(opened, file))
+    np.testing.assert_array_equal(pending.load(jnp.asarray).a.get_value(), TENSORS["a"])
+    save_file(other, file.with_name("new"))
+    file.with_name("new").replace(file)
+    with pytest.raises(CheckpointError, match=rf"{file}: the file was replaced"):
+        pending.load(jnp.asarray)
 
 
 def test_a_symlink_to_a_file_is_read(reader: Reader, file: Path) -> None:
