@@ -343,8 +343,6 @@ class _Shard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if path.exists() and not path.is_file():  # a pipe would keep `open` waiting
-            raise CheckpointError(f"{path}: cannot be read: expected a safetensors file")
         try:
             # To open a pipe would wait until something writes into it.
             if not stat.S_ISREG(path.stat().st_mode):

@@ -16,6 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 OTHERS = {
     "model_id": ("org/model", "org/model"),
     "revision": ("v1", "v1"),
+    "vae_id": ("org/vae", "org/vae"),
     "scheduler": ("ddim", "ddim"),
     "sizes": ("64x32", ((64, 32),)),
     "images_per_request": ("2", 2),
@@ -79,6 +80,7 @@ def test_defaults():
         backend_urls=(),
         backend_key_file=None,
         scheduler=None,
+        vae_id=None,
         safety_checker=True,
         screen=None,
         reveal=True,
