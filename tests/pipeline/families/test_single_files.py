@@ -12,7 +12,13 @@ from pipeline.checkpoints.source import fetch
 from pipeline.checkpoints.tensors import open_file
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader, read_config
-from pipeline.families.single_files import CONFIGS, KINDS, predicts_noise, recognise_file
+from pipeline.families.single_files import (
+    CONFIGS,
+    KINDS,
+    predicts_noise,
+    recognise_file,
+    scheduler_settings,
+)
 from pipeline.models.shapes import text_encoder_of, unet_of, vae_of
 from pipeline.runtime.loading import trace_networks
 from tests.checkpoints import GOLDEN, change_json
@@ -182,6 +188,15 @@ def test_a_mark_chooses_the_prediction(marks: list[str], tmp_path: Path) -> None
     assert scheduler.name == "euler"
     chosen = fetch(str(file), None, FamilyReader("ddim")).config.scheduler
     assert (chosen.name, chosen.prediction_type) == ("ddim", scheduler.prediction_type)
+
+
+def test_marks_replace_the_schedulers_settings(tmp_path: Path) -> None:
+    marks = {"v_pred": (0,), "ztsnr": (0,)}
+    with open_file(made(tmp_path / "one.safetensors", {"a": (1,), **marks})) as found:
+        assert scheduler_settings(found) == {
+            "prediction_type": "v_prediction",
+            "rescale_betas_zero_snr": True,
+        }
 
 
 def drawn(model: Path, **options: Any) -> np.ndarray:
