@@ -154,8 +154,8 @@ class Options(BaseSettings):
     )
     scheduler: str | None = _setting(
         None,
-        "Scheduler, which removes the noise, such as euler, dpmsolver++ or unipc; docs/models.md lists "
-        "them.",
+        "Scheduler, which removes the noise, such as euler, dpmsolver++ or unipc; docs/models.md "
+        "lists them.",
         default_text="the checkpoint's own",
     )
     sizes: Sizes = _setting(

@@ -49,7 +49,7 @@ SAMPLERS = {
     "lcm": "LCM",
     "tcd": "TCD",
 }
-# What follows a sampler's name for each schedule of sigmas.
+# Ends of a sampler's name, by the schedule of sigmas.
 SIGMA_SCHEDULES = {
     "default": "",
     "karras": " Karras",

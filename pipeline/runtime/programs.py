@@ -23,7 +23,7 @@ from pipeline.runtime.sampler import Context
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.schedulers.table import REMEMBERED, State, Table
 
-# Of the network: Heun's steps take two, except the last.
+# The most evaluations of the network in a run: Heun's steps take two, except the last.
 MAX_EVALUATIONS = 2 * MAX_INFERENCE_STEPS - 1
 
 # A program's first argument: the parameters of its networks, by the network's name.

@@ -13,6 +13,13 @@ MAX_INFERENCE_STEPS = 50  # per request
 OFF = (False, None)
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 SPACINGS = ("linspace", "leading", "trailing")
+# Defaults of most classes.
+DEFAULTS: Mapping[str, Any] = {
+    "beta_start": 0.0001,
+    "beta_end": 0.02,
+    "beta_schedule": "linear",
+    "timestep_spacing": "linspace",
+}
 # The key that asks for each way to space sigmas; without one of them, timesteps are spaced.
 SIGMA_KEYS = {
     "use_karras_sigmas": "karras",
@@ -256,8 +263,7 @@ def read_scheduler(
     own = SCHEDULERS[name]
     if chosen is not None:
         keys.values |= own.implied
-    defaults = {"beta_start": 0.0001, "beta_end": 0.02, "timestep_spacing": "linspace"}
-    defaults |= {"beta_schedule": "linear"} | own.defaults
+    defaults = {**DEFAULTS, **own.defaults}
     config = SchedulerConfig(
         name=name,
         num_train_timesteps=keys.size("num_train_timesteps", 1000),

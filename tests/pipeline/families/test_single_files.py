@@ -102,8 +102,8 @@ def test_other_files_are_refused_by_name(
         ({"global_step": np.int64(875000)}, True),
         ({"global_step": np.int64(140000)}, False),
         ({"global_step": np.int64(875000), "v_pred": (0,)}, False),
-        ({LAST_NORM: np.float32([0.1, -0.1, 0.1])}, False),
-        ({LAST_NORM: np.float32([0.05, -0.05])}, True),
+        ({LAST_NORM: np.array([0.1, -0.1, 0.1], np.float32)}, False),
+        ({LAST_NORM: np.array([0.05, -0.05], np.float32)}, True),
         ({}, False),
     ],
 )
