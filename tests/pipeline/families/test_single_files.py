@@ -102,8 +102,8 @@ def test_other_files_are_refused_by_name(
         ({"global_step": np.int64(875000)}, True),
         ({"global_step": np.int64(140000)}, False),
         ({"global_step": np.int64(875000), "v_pred": (0,)}, False),
-        ({LAST_NORM: np.array([0.1, -0.1, 0.1], np.float32)}, False),
-        ({LAST_NORM: np.array([0.05, -0.05], np.float32)}, True),
+        ({LAST_NORM: np.array([0.1, -0.1, 0.1], "f")}, False),
+        ({LAST_NORM: np.array([0.05, -0.05], "f")}, True),
         ({}, False),
     ],
 )
@@ -179,12 +179,13 @@ def test_sizes_come_from_the_tensors(name: str) -> None:
             assert text_encoder_of(right, shapes) == right
 
 
-@pytest.mark.parametrize("marks", [[], ["v_pred"]])
+@pytest.mark.parametrize("marks", [[], ["v_pred"], ["v_pred", "ztsnr"]])
 def test_a_mark_chooses_the_prediction(marks: list[str], tmp_path: Path) -> None:
     folder = thin_folder(tmp_path / "folder", "sdxl")
     file = thin_file(folder, tmp_path / "model.safetensors", extra_keys=marks)
     scheduler = fetch(str(file), None, FamilyReader()).config.scheduler
     assert scheduler.prediction_type == ("v_prediction" if marks else "epsilon")
+    assert scheduler.rescale_betas_zero_snr == ("ztsnr" in marks)
     assert scheduler.name == "euler"
     chosen = fetch(str(file), None, FamilyReader("ddim")).config.scheduler
     assert (chosen.name, chosen.prediction_type) == ("ddim", scheduler.prediction_type)
