@@ -145,7 +145,7 @@ FAMILIES = {
 SAFETY_CHECKER = ["stable_diffusion", "StableDiffusionSafetyChecker"]
 
 
-def write_checkpoint(family: FullSize, folder: Path) -> int:
+def write_checkpoint(family: FullSize, folder: Path, seed: int = SEED) -> int:
     """Write every component, one at a time; return the number of parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers = {"tokenizer": "<|endoftext|>"}
@@ -166,7 +166,7 @@ def write_checkpoint(family: FullSize, folder: Path) -> int:
         else:
             network.config.save_pretrained(folder / name)
             stem, prefix = "model", "text_model." if name.startswith("text_encoder") else ""
-        tensors = _draw_all(network, np.random.default_rng([SEED, number]))
+        tensors = _draw_all(network, np.random.default_rng([seed, number]))
         named = {_prefixed(key, prefix): tensor for key, tensor in tensors.items()}
         file = folder / name / f"{stem}.fp16.safetensors"
         save_file(named, file, metadata={"format": "pt"})

@@ -6,7 +6,7 @@ rounding explains it: where torch's own output changes as much when the input's 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
 from tests.reference.drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
+from tests.reference.samples import NUDGES_BOUND, check_sample, nudged
 from tools import agreement, torch_reference
 from tools.agreement import Networks, relative_error
 from tools.make_goldens import draw_pictures, draw_thresholds
@@ -41,9 +42,6 @@ from tools.tiny_checkpoints import (
 )
 
 COMPONENT_BOUND = 2e-5
-LATENTS_BOUND = 1e-4
-PICTURE_BOUND = 1 / 255
-NUDGES_BOUND = 10  # times torch's own change when the last bits of its input change
 IMAGES = 2
 
 
@@ -123,11 +121,6 @@ def test_text(drawn: Drawn) -> None:
         check_component(mine, partial(encode, name), embeddings)
 
 
-def nudged(x: np.ndarray) -> list[np.ndarray]:
-    """Return copies of x whose last bits are rounded down, towards zero and up."""
-    return [np.nextafter(x, np.float32(to)) for to in (-np.inf, 0, np.inf)]
-
-
 def check_component(ours: Any, theirs: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> None:
     """Assert that `ours` is close to `theirs(x)`.
 
@@ -187,70 +180,12 @@ def test_schedule(drawn: Drawn) -> None:
             )
 
 
-def reference_sample(
-    drawn: Drawn,
-    prompts: list[str],
-    negative: Sequence[str],
-    latents: np.ndarray,
-    scale: float,
-    rescale: float,
-) -> torch_reference.Sample:
-    """Sample with torch, with each picture's own negative prompt or none.
-
-    diffusers takes a negative prompt for all pictures or for none, so two runs are combined.
-    """
-    without, given = (
-        torch_reference.sample(
-            drawn.theirs, prompts, texts, latents, scale, guidance_rescale=rescale
-        )
-        for texts in (None, negative)
-    )
-    blank = np.array([not text.strip() for text in negative])[:, None, None, None]
-    return torch_reference.Sample(
-        np.where(blank, without.latents, given.latents),
-        np.where(blank, without.images, given.images),
-    )
-
-
-def apart(one: torch_reference.Sample, other: torch_reference.Sample) -> np.ndarray:
-    """Return each picture's relative error of latents and largest pixel difference, `[2, N]`."""
-    latents = map(relative_error, one.latents, other.latents)
-    return np.array([[*latents], [*np.abs(one.images - other.images).max(axis=(1, 2, 3))]])
-
-
-def check_sample(
-    drawn: Drawn,
-    pipe: SDXLPipeline,
-    prompts: list[str],
-    negative: list[str],
-    scale: float,
-    rescale: float = 0.0,
-) -> None:
-    noise = drawn.latents(IMAGES)
-    theirs = reference_sample(drawn, prompts, negative, noise, scale, rescale)
-    request = {"latents": noise, "guidance_rescale": rescale}
-    latents, images = (
-        pipe.generate(prompts, negative, scale, output_type=kind, **request).images
-        for kind in ("latent", "np")
-    )
-    errors = apart(torch_reference.Sample(latents, images), theirs)
-    bounds = np.array([[LATENTS_BOUND], [PICTURE_BOUND]])
-    if (errors > bounds).any():
-        # Networks magnify rounding as in `check_component`, over 25 steps up to a millionfold.
-        moved = [
-            apart(reference_sample(drawn, prompts, negative, each, scale, rescale), theirs)
-            for each in nudged(noise)
-        ]
-        bounds = np.maximum(bounds, NUDGES_BOUND * np.max(moved, axis=0))
-    assert (errors <= bounds).all(), (errors, bounds, prompts, negative, scale)
-
-
 def test_samples_of_drawn_prompts(drawn: Drawn, pipe: SDXLPipeline) -> None:
     prompts = [f"a {draw_text(drawn.rng)}" for _ in range(IMAGES)]
     scale = float(drawn.rng.uniform(1.5, 9))
-    check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), ""], scale)
-    check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), ""], scale, rescale=0.7)
-    check_sample(drawn, pipe, prompts, [draw_text(drawn.rng), " \n"], 1.0)
+    for guidance_scale, second, rescale in ((scale, "", 0), (scale, "", 0.7), (1.0, " \n", 0)):
+        negative, noise = [draw_text(drawn.rng), second], drawn.latents(IMAGES)
+        check_sample(drawn.theirs, pipe, noise, prompts, negative, guidance_scale, rescale)
 
 
 def test_samples_of_nasty_prompts(
@@ -262,7 +197,7 @@ def test_samples_of_nasty_prompts(
         prompts = [NASTY_PROMPTS[(2 * turn + i) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
         # The negative prompt differs from the prompt; otherwise guidance would change nothing.
         negative = [NASTY_PROMPTS[(2 * turn + i + 1) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
-        check_sample(drawn, pipe, prompts, negative, 5.0)
+        check_sample(drawn.theirs, pipe, drawn.latents(IMAGES), prompts, negative, 5.0)
 
 
 @pytest.mark.parametrize("number", range(3))
