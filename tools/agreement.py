@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from pipeline.checkpoints.tensors import open_tensors
-from pipeline.checkpoints.weights import match_weights, shape_rngs
+from pipeline.checkpoints.weights import OpenTensors, match_weights, shape_rngs
 from pipeline.families import read_config
 from pipeline.families.family import Config
 from pipeline.models.clip import CLIPTextEncoder
@@ -64,8 +64,13 @@ def load_networks(folder: Path) -> Networks:
 
 def load_module(kind: Callable[..., M], config: object, folder: Path) -> M:
     """Load one network in float32 from its component's folder."""
+    return load_tensors(kind, config, partial(open_tensors, folder))
+
+
+def load_tensors(kind: Callable[..., M], config: object, open_files: OpenTensors) -> M:
+    """Load one network in float32; `open_files` opens its tensors."""
     network = nnx.eval_shape(lambda: kind(config, dtype=jnp.float32, rngs=shape_rngs()))
-    return match_weights(network, partial(open_tensors, folder)).load(jnp.asarray)
+    return match_weights(network, open_files).load(jnp.asarray)
 
 
 def compiled(function: Callable[..., R]) -> Callable[..., R]:

@@ -2,6 +2,7 @@
 
     .venv-reference/bin/python -m tools.full_size_parity runs/full_size
     .venv-reference/bin/python -m tools.full_size_parity runs/full_size_sd_1 --family sd_1
+    .venv-reference/bin/python -m tools.full_size_parity runs/full_size --single-file
 
 Writes the checkpoint of `tools.full_size_checkpoint` if it is missing. Compares every network in
 float32 with torch's, each side in its own process, one network at a time. Runs `python -m pipeline`
@@ -17,11 +18,14 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tools.original_layout import export
 
 BOUND = 1e-4
 COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
@@ -75,8 +79,14 @@ def make_inputs(component: str, folder: Path) -> Arrays:
     return {"z": noise(1, 32, 32, 4), "images": rng.uniform(-1, 1, (1, 256, 256, 3))}
 
 
-def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
-    """Return torch's outputs for `make_inputs`, and the seconds that loading took."""
+def theirs(component: str, folder: Path, file: Path | None) -> tuple[Arrays, float]:
+    """Return torch's outputs for `make_inputs`, and the seconds that loading took.
+
+    Args:
+        component: the network's name.
+        folder: the checkpoint, of which only the configuration is read if there is a file.
+        file: the checkpoint as a single file, or None.
+    """
     import torch
     from diffusers import AutoencoderKL, UNet2DConditionModel
     from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
@@ -84,7 +94,7 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
 
     from tools import torch_reference
 
-    kinds = {
+    kinds: dict[str, Any] = {
         "text_encoder": CLIPTextModel,
         "text_encoder_2": CLIPTextModelWithProjection,
         "unet": UNet2DConditionModel,
@@ -93,9 +103,12 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
     }
     torch_reference.quiet()
     start = time.perf_counter()
-    network = kinds[component].from_pretrained(
-        folder / component, variant=VARIANT, dtype=torch.float32, local_files_only=True
-    )
+    if file is None:
+        network = kinds[component].from_pretrained(
+            folder / component, variant=VARIANT, dtype=torch.float32, local_files_only=True
+        )
+    else:
+        network = _from_single_file(kinds[component], component, folder, file)
     seconds = time.perf_counter() - start
     inputs = make_inputs(component, folder)
     if component.startswith("text_encoder"):
@@ -118,18 +131,46 @@ def theirs(component: str, folder: Path) -> tuple[Arrays, float]:
     return outputs, seconds
 
 
-def ours(component: str, folder: Path) -> tuple[Arrays, float]:
-    """Return our networks' outputs for `make_inputs`, and the seconds that loading took."""
-    from pipeline.families import read_config
+def _from_single_file(kind: Any, component: str, folder: Path, file: Path) -> Any:
+    """Load one network as `from_single_file` of diffusers' pipelines does."""
+    import torch
+    from diffusers.loaders import single_file_utils
+
+    if not component.startswith("text_encoder"):
+        return kind.from_single_file(
+            str(file),
+            config=str(folder),
+            subfolder=component,
+            dtype=torch.float32,
+            local_files_only=True,
+        )
+    return single_file_utils.create_diffusers_clip_model_from_ldm(
+        kind,
+        single_file_utils.load_single_file_checkpoint(str(file)),
+        subfolder=component,
+        config=str(folder),
+        torch_dtype=torch.float32,
+        local_files_only=True,
+    )
+
+
+def ours(component: str, folder: Path, file: Path | None) -> tuple[Arrays, float]:
+    """Return our networks' outputs for `make_inputs`, and the seconds that loading took.
+
+    The arguments are those of `theirs`; a file is read without the folder.
+    """
+    from pipeline.checkpoints.source import fetch
+    from pipeline.families.reader import FamilyReader
     from pipeline.images.moderation import prepare
     from pipeline.models.safety_checker import SafetyChecker
     from tools import agreement
 
-    config = read_config(folder)
-    kinds = {part.name: part.make for part in config.family.all_networks}
-    part = config.networks[component]
     start = time.perf_counter()
-    network: Any = agreement.load_module(kinds[component], part, folder / component)
+    checkpoint = fetch(str(file or folder), None, FamilyReader(), prefer_fp16=True)
+    kinds = {part.name: part.make for part in checkpoint.config.family.all_networks}
+    part = checkpoint.config.networks[component]
+    opened = partial(checkpoint.tensors, component)
+    network: Any = agreement.load_tensors(kinds[component], part, opened)
     seconds = time.perf_counter() - start
     inputs: Any = make_inputs(component, folder)
     if component.startswith("text_encoder"):
@@ -148,15 +189,17 @@ def ours(component: str, folder: Path) -> tuple[Arrays, float]:
     return {key: np.asarray(value) for key, value in outputs.items()}, seconds
 
 
-def run_side(side: str, component: str, folder: Path, out: Path) -> None:
+def run_side(side: str, component: str, folder: Path, file: Path | None, out: Path) -> None:
     """Run one side of a comparison in this process: outputs to `out`, figures to stdout."""
-    outputs, seconds = (theirs if side == "theirs" else ours)(component, folder)
+    outputs, seconds = (theirs if side == "theirs" else ours)(component, folder, file)
     np.savez(out, **outputs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps({"load_seconds": seconds, "peak_bytes": peak}))
 
 
-def compare(component: str, folder: Path, pythons: dict[str, str]) -> dict[str, Any]:
+def compare(
+    component: str, folder: Path, file: Path | None, pythons: dict[str, str]
+) -> dict[str, Any]:
     """Run both sides, each in its own process; return the relative error of every output."""
     record: dict[str, Any] = {}
     arrays: dict[str, Arrays] = {}
@@ -164,10 +207,11 @@ def compare(component: str, folder: Path, pythons: dict[str, str]) -> dict[str, 
         out = folder / f"{component}.{side}.npz"
         command = [python, "-m", "tools.full_size_parity", str(folder)]
         command += ["--side", side, "--component", component, "--out", str(out)]
+        command += [] if file is None else ["--single-file"]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         record[side] = json.loads(done.stdout.splitlines()[-1])
-        with np.load(out) as file:
-            arrays[side] = dict(file)
+        with np.load(out) as saved:
+            arrays[side] = dict(saved)
     right = arrays["theirs"]
     assert arrays["ours"].keys() == right.keys()
     record["relative_error"] = {
@@ -177,9 +221,10 @@ def compare(component: str, folder: Path, pythons: dict[str, str]) -> dict[str, 
     return record
 
 
-def end_to_end(folder: Path, python: str, dtype: str) -> dict[str, Any]:
+def end_to_end(folder: Path, file: Path | None, python: str, dtype: str) -> dict[str, Any]:
     """Run `python -m pipeline` at 256x256; return each stage's time and the peak memory so far."""
-    command = [python, "-m", "pipeline", "a red star", "--model", str(folder), "--verbose"]
+    model = str(file or folder)
+    command = [python, "-m", "pipeline", "a red star", "--model", model, "--verbose"]
     command += [*END_TO_END, "--dtype", dtype, "--out", str(folder / f"pictures_{dtype}")]
     start = time.perf_counter()
     stages = []
@@ -234,7 +279,9 @@ def report(record: dict[str, Any], file: Path) -> str:
     lines = [
         "# Full size: agreement with torch, memory, load time",
         "",
-        f"{FAMILIES[record['family']]} with random weights, float16 on disk. Made by"
+        f"{FAMILIES[record['family']]} with random weights, float16 on disk"
+        + (" in one file of the original layout" if record["single_file"] else "")
+        + ". Made by"
         f" `tools/full_size_parity.py`; all figures are in `{file.name}`.",
         "",
         f"{record['date']}; "
@@ -300,6 +347,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("folder", type=Path, help="of the checkpoint; made if missing")
     add("--family", choices=FAMILIES, default="sdxl")
+    add("--single-file", action="store_true", help="of the checkpoint's weights as one file")
     add("--python", default=".venv/bin/python", help="the environment without torch")
     add("--components", nargs="*", choices=COMPONENTS, help="all that there are by default")
     add("--end-to-end", nargs="*", default=["float32"], choices=("float32", "bfloat16"))
@@ -315,37 +363,45 @@ def main() -> None:
     """
     options = _parser().parse_args()
     folder: Path = options.folder
+    file = folder / "model.safetensors" if options.single_file else None
     if options.side:
-        run_side(options.side, options.component, folder, Path(options.out))
+        run_side(options.side, options.component, folder, file, Path(options.out))
         return
     if not (folder / "vae/diffusion_pytorch_model.fp16.safetensors").is_file():
         build = [sys.executable, "-m", "tools.full_size_checkpoint", str(folder)]
         subprocess.run([*build, "--family", options.family], check=True)
+    if file is not None and not file.is_file():
+        export(folder, file)
     suffix = "" if options.family == "sdxl" else f"_{options.family}"
-    file = Path(f"benchmarks/full_size_parity{suffix}.json")
-    earlier = json.loads(file.read_text()) if file.is_file() else {}
+    name = f"full_size_parity{suffix}" + ("_single_file" if options.single_file else "")
+    written = Path(f"benchmarks/{name}.json")
+    earlier = json.loads(written.read_text()) if written.is_file() else {}
     components: dict[str, Any] = earlier.get("components", {})
     runs = {run["dtype"]: run for run in earlier.get("end_to_end", [])}
     pythons = {"theirs": sys.executable, "ours": options.python}
     present = [name for name in COMPONENTS if (folder / name).is_dir()]
+    if options.single_file and "safety_checker" in present:
+        present.remove("safety_checker")  # single files have none
     for component in present if options.components is None else options.components:
-        components[component] = compare(component, folder, pythons)
+        components[component] = compare(component, folder, file, pythons)
         print(component, components[component], flush=True)
     for dtype in options.end_to_end:
-        runs[dtype] = end_to_end(folder, options.python, dtype)
+        runs[dtype] = end_to_end(folder, file, options.python, dtype)
     python = ".venv-reference/bin/python -m tools.full_size_parity"
     record = {
         "family": options.family,
+        "single_file": options.single_file,
         "command": f"{python} runs/full_size{suffix}"
-        + (f" --family {options.family}" if suffix else ""),
+        + (f" --family {options.family}" if suffix else "")
+        + (" --single-file" if options.single_file else ""),
         "date": datetime.date.today().isoformat(),
         "versions": {name: version(name) for name in VERSIONS},
         "machine": _machine(),
         "components": {name: components[name] for name in COMPONENTS if name in components},
         "end_to_end": list(runs.values()),
     }
-    file.write_text(json.dumps(record, indent=1) + "\n")
-    file.with_suffix(".md").write_text(report(record, file))
+    written.write_text(json.dumps(record, indent=1) + "\n")
+    written.with_suffix(".md").write_text(report(record, written))
     errors = [e for figures in components.values() for e in figures["relative_error"].values()]
     if max(errors) > BOUND:
         raise SystemExit(f"an error of {max(errors):.1e} is above the bound of {BOUND:g}")

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import pytest
 
-# Matches the number of a drawn checkpoint in the name of a test.
-DRAWN = re.compile(r"^.*test_reference\.py::\w+\[(\d+).*$")
+# Matches the number or the kind of a drawn checkpoint in the name of a test.
+DRAWN = re.compile(r"^.*test_(?:reference|single_file)\.py::\w+\[(\w+).*$")
 
 collect_ignore_glob = ["*"]
 if importlib.util.find_spec("torch"):

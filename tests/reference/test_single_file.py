@@ -54,12 +54,16 @@ class Kind:
         dtype: the dtype of the file.
         extra_keys: see `export`.
         spread: standard deviation of the tensor that tells what a Stable Diffusion 2 predicts.
+        has_ema: whether the file holds an EMA of the UNet.
+        wants_ema: whether to draw with it.
     """
 
     make: Any
     dtype: str
     extra_keys: tuple[str, ...] = ()
     spread: float | None = None
+    has_ema: bool = False
+    wants_ema: bool = False
 
 
 def text(rng: np.random.Generator, width: int, act: str, projection_dim: int) -> CLIPTextConfig:
@@ -165,7 +169,7 @@ DISTILLED = {
     "reverse_transformer_layers_per_block": [[2, 1, 2], [2, 1, 1], 0],
 }
 KINDS = {
-    "sd_1": Kind(draw_sd_1, "float16", ("position_ids", "alphas_cumprod")),
+    "sd_1": Kind(draw_sd_1, "float16", ("position_ids", "alphas_cumprod"), has_ema=True),
     "sd_1_float8": Kind(draw_sd_1, "float8_e4m3fn"),
     "sd_2": Kind(
         lambda rng: draw_sd_2(rng, "v_prediction"), "float16", ("logit_scale",), spread=0.2
@@ -182,6 +186,8 @@ KINDS = {
         ),
         "bfloat16",
         ("v_pred",),
+        has_ema=True,
+        wants_ema=True,
     ),
     "sdxl_distilled": Kind(lambda rng: draw_sdxl(rng, DISTILLED), "float32"),
 }
@@ -212,6 +218,7 @@ def scale_last_norm(folder: Path, spread: float) -> None:
 class Drawn:
     """A random single file, and torch's pipeline from it."""
 
+    kind: Kind
     file: Path
     theirs: Pipeline
     rng: np.random.Generator
@@ -244,12 +251,12 @@ def drawn(
     if kind.spread is not None:
         scale_last_norm(folder, kind.spread)
     file = folder / "model.safetensors"
-    export(folder, file, dtype=kind.dtype, extra_keys=kind.extra_keys)
-    yield Drawn(file, load(folder, file, is_xl=made.text_encoder_2 is not None), rng)
+    export(folder, file, dtype=kind.dtype, extra_keys=kind.extra_keys, ema=kind.has_ema)
+    yield Drawn(kind, file, load(folder, file, kind, is_xl=made.text_encoder_2 is not None), rng)
     jax.clear_caches()
 
 
-def load(folder: Path, file: Path, *, is_xl: bool) -> Pipeline:
+def load(folder: Path, file: Path, kind: Kind, *, is_xl: bool) -> Pipeline:
     """Load a single file with torch, in float32; the folder's weights are not used."""
     for weights in folder.glob("*/*.safetensors"):
         weights.unlink()
@@ -258,6 +265,7 @@ def load(folder: Path, file: Path, *, is_xl: bool) -> Pipeline:
         config=str(folder),
         local_files_only=True,
         dtype=torch.float32,
+        extract_ema=kind.wants_ema,
         **({"add_watermarker": False} if is_xl else {}),
     )
     pipe.set_progress_bar_config(disable=True)
@@ -267,7 +275,12 @@ def load(folder: Path, file: Path, *, is_xl: bool) -> Pipeline:
 @pytest.fixture(scope="module")
 def pipe(drawn: Drawn) -> SDXLPipeline:
     return SDXLPipeline.from_pretrained(
-        drawn.file, height=SIDE, width=SIDE, images_per_request=IMAGES, devices=jax.devices()[:1]
+        drawn.file,
+        height=SIDE,
+        width=SIDE,
+        images_per_request=IMAGES,
+        devices=jax.devices()[:1],
+        ema=drawn.kind.wants_ema,
     )
 
 
