@@ -44,7 +44,7 @@ VAE_NAMES = (
     (r"\.nin_shortcut\.", ".conv_shortcut."),
     (r"\.norm_out\.", ".conv_norm_out."),
 )
-VAE_UP = re.compile(r"^decoder\.up\.(\d+)\.(?:block\.(\d+)|(upsample))\.")
+VAE_UP = re.compile(r"^decoder\.up\.(\d{1,4})\.(?:block\.(\d+)|(upsample))\.")
 OPEN_CLIP_NAMES = (
     (r"^positional_embedding$", "embeddings.position_embedding.weight"),
     (r"^token_embedding\.", "embeddings.token_embedding."),
