@@ -182,10 +182,13 @@ KINDS = {
     ),
     "sdxl_v_prediction": Kind(
         lambda rng: draw_sdxl(
-            rng, {"transformer_layers_per_block": [1, 2, 1]}, prediction_type="v_prediction"
+            rng,
+            {"transformer_layers_per_block": [1, 2, 1]},
+            prediction_type="v_prediction",
+            rescale_betas_zero_snr=True,
         ),
         "bfloat16",
-        ("v_pred",),
+        ("v_pred", "ztsnr"),
         has_ema=True,
         wants_ema=True,
     ),
