@@ -1,0 +1,164 @@
+"""The kinds of changes, in float32. Their factors stay in the file's dtype until they are used."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.adapters.adapter import Change, Shape
+
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+class Factored(Change):
+    """A change that does not depend on the tensor's values."""
+
+    @abstractmethod
+    def product(self, shape: Shape, scale: float) -> np.ndarray:
+        """Return a new float32 array of a shape: the product of the factors, times `scale`."""
+
+    def delta(self, weight: np.ndarray, strength: float) -> np.ndarray:
+        return self.product(weight.shape, strength)
+
+
+@dataclass(frozen=True, eq=False)
+class Difference(Factored):
+    """A change that is stored in full, times `scale`."""
+
+    values: np.ndarray
+    scale: float = 1.0
+
+    def product(self, shape: Shape, scale: float) -> np.ndarray:
+        result = self.values.astype(np.float32).reshape(shape)
+        result *= np.float32(self.scale * scale)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(Factored):
+    """LoRA (Hu et al. 2021) and, for convolutions, LoCon: `scale * up @ down`.
+
+    A convolution's up is a 1x1 convolution, so that the product of the matrices is the kernel of
+    down followed by up.
+
+    Attributes:
+        up: `[out, rank]`.
+        down: `[rank, inputs]`; a convolution's inputs are its channels times its kernel.
+    """
+
+    up: np.ndarray
+    down: np.ndarray
+    scale: float = 1.0
+
+    def product(self, shape: Shape, scale: float) -> np.ndarray:
+        return (_scaled(self.up, self.scale * scale) @ _float32(self.down)).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Tucker(Factored):
+    """A low-rank convolution in three parts: 1x1, the core with the kernel, 1x1.
+
+    Attributes:
+        up: `[out, rank]`.
+        core: `[rank, rank, kernel]`.
+        down: `[rank, in]`.
+    """
+
+    up: np.ndarray
+    core: np.ndarray
+    down: np.ndarray
+    scale: float = 1.0
+
+    def product(self, shape: Shape, scale: float) -> np.ndarray:
+        rank, inner, kernel = self.core.shape
+        up = _scaled(self.up, self.scale * scale)
+        half = up @ _float32(self.core).reshape(rank, inner * kernel)
+        half = half.reshape(-1, inner, kernel).transpose(0, 2, 1)  # [out, kernel, inner]
+        full = half @ _float32(self.down)  # [out, kernel, in]
+        return np.ascontiguousarray(full.transpose(0, 2, 1)).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Hadamard(Factored):
+    """LoHa (Hyeon-Woo et al. 2021): the elementwise product of two low-rank products."""
+
+    first: Factored
+    second: Factored
+    scale: float
+
+    def product(self, shape: Shape, scale: float) -> np.ndarray:
+        result = self.first.product(shape, self.scale * scale)
+        result *= self.second.product(shape, 1.0)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Kronecker(Factored):
+    """LoKr (Yeh et al. 2023): the Kronecker product of a small matrix and a larger factor.
+
+    Attributes:
+        left: `[out / a, in / b]`.
+        right: the factor of shape `[a, b, *kernel]`.
+    """
+
+    left: np.ndarray
+    right: Factored
+    scale: float
+
+    def product(self, shape: Shape, scale: float) -> np.ndarray:
+        rows, columns = self.left.shape
+        inner = (shape[0] // rows, shape[1] // columns, *shape[2:])
+        right = self.right.product(inner, 1.0).reshape(1, inner[0], 1, -1)
+        left = _scaled(self.left, self.scale * scale)[:, None, :, None]
+        return (left * right).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposed(Change):
+    """DoRA (Liu et al. 2024): a changed tensor whose rows or columns get a trained norm.
+
+    At strength 1 this is LyCORIS's and PEFT's. Other strengths interpolate between the tensor and
+    the result at strength 1, as AUTOMATIC1111 and ComfyUI do.
+
+    Attributes:
+        change: the change of direction.
+        magnitude: the norm of each row (`axis` 0) or each column (`axis` 1).
+    """
+
+    change: Factored
+    magnitude: np.ndarray
+    axis: int
+
+    def delta(self, weight: np.ndarray, strength: float) -> np.ndarray:
+        result = self.change.product(weight.shape, 1.0)
+        result += weight
+        flat = result.reshape(*weight.shape[:2], -1)
+        squares = np.einsum("oik,oik->i" if self.axis else "oik,oik->o", flat, flat)
+        factor = _float32(self.magnitude) / (np.sqrt(squares) + EPSILON)
+        flat *= np.expand_dims(factor, (0, 2) if self.axis else (1, 2))
+        result -= weight
+        result *= np.float32(strength)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement(Change):
+    """New values; strengths below 1 interpolate."""
+
+    values: np.ndarray
+
+    def delta(self, weight: np.ndarray, strength: float) -> np.ndarray:
+        result = self.values.astype(np.float32).reshape(weight.shape)
+        result -= weight
+        result *= np.float32(strength)
+        return result
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, np.float32)
+
+
+def _scaled(array: np.ndarray, scale: float) -> np.ndarray:
+    result = array.astype(np.float32)
+    result *= np.float32(scale)
+    return result
