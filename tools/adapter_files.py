@@ -1,7 +1,7 @@
 """Random adapters in the formats that people's files have.
 
 An adapter is drawn for the tensors of a model, as parts of each module's change under LyCORIS's
-names. A format says how a file names modules and parts. Needs neither JAX nor torch.
+names. A format says how a file names modules and parts. Needs no torch.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +13,8 @@ from safetensors.numpy import save_file
 
 from pipeline.adapters.adapter import Inventory, Shape
 from pipeline.checkpoints.original_names import original_unet_names
+from pipeline.checkpoints.tensors import open_tensors
+from pipeline.checkpoints.weights import IGNORED, modern_name
 
 Module = tuple[str, str]  # network, and name in diffusers' layout
 Parts = dict[str, np.ndarray]
@@ -34,7 +36,7 @@ class Draw:
         return (values / np.sqrt(max(1, shape[-1]))).astype(np.float32)
 
     def alpha(self) -> Parts:
-        return {"alpha": np.float32(self.rng.uniform(0.5, 4)).reshape(())}
+        return {"alpha": np.asarray(self.rng.uniform(0.5, 4), np.float32)}
 
     def lora(self, shape: Shape) -> Parts:
         """Draw LoRA's factors, or LoCon's."""
@@ -138,6 +140,20 @@ KINDS: dict[str, Callable[[Draw, Shape], Parts]] = {
 def _factor(size: int) -> int:
     """Return a divisor near the root, as LyCORIS chooses."""
     return max(divisor for divisor in range(1, int(size**0.5) + 1) if size % divisor == 0)
+
+
+def read_inventory(checkpoint: Path) -> dict[str, dict[str, Shape]]:
+    """Return the tensors of a folder in diffusers' layout that adapters can change."""
+    found: dict[str, dict[str, Shape]] = {}
+    for network in ("unet", "text_encoder", "text_encoder_2"):
+        if (checkpoint / network).is_dir():
+            with open_tensors(checkpoint / network) as tensors:
+                found[network] = {
+                    modern_name(name): tensor.shape
+                    for name, tensor in tensors.items()
+                    if not IGNORED.match(name)
+                }
+    return found
 
 
 def weights(inventory: Inventory) -> Iterable[tuple[Module, Shape]]:

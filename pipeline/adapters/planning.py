@@ -156,7 +156,7 @@ def _check_shapes(parts: Parts, wanted: Mapping[Part, Shape], faults: Faults) ->
     for part, tensor in parts.items():
         if tensor.dtype in INTEGERS:
             faults.add(tensor, f"has dtype {tensor.dtype}; expected floating point")
-        elif 0 in wanted[part] or _matrix(tensor.shape) != _matrix(wanted[part]):
+        elif 0 in wanted[part] or not _fits(tensor.shape, wanted[part]):
             shape = " x ".join(str(size or "?") for size in wanted[part])
             faults.add(tensor, f"has shape {list(tensor.shape)}; expected {shape}")
         else:
@@ -165,9 +165,9 @@ def _check_shapes(parts: Parts, wanted: Mapping[Part, Shape], faults: Faults) ->
     return wrong == 0
 
 
-def _matrix(shape: Shape) -> tuple[int, int]:
-    """Return the shape as a matrix: a 1x1 kernel has the values of a linear layer's matrix."""
-    return shape[0], math.prod(shape[1:])
+def _fits(shape: Shape, wanted: Shape) -> bool:
+    """Return whether both shapes are the same matrix, as a 1x1 kernel and a linear layer's are."""
+    return shape[:1] == wanted[:1] and math.prod(shape[1:]) == math.prod(wanted[1:])
 
 
 def _check_modifiers(parts: Parts, target: Shape, faults: Faults) -> bool:

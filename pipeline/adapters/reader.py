@@ -1,7 +1,7 @@
 """Reading an adapter's file: every tensor must be part of a change of the model."""
 
 import hashlib
-import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,9 +35,8 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
             has no place in the model. The message names the file, the first such tensor and their
             number.
     """
-    refuse_other_formats(file)
     identity = _identity(file)
-    with open_file(file) as tensors:
+    with _open(file) as tensors:
         if not tensors:
             raise CheckpointError(f"{file}: the file has no tensors")
         faults = Faults(tensors, inventory)
@@ -53,6 +52,14 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
             f"{file}: the file changed while it was read; load it again when it is complete"
         )
     return Adapter(name, file, digest, weights_digest, tensors.metadata, changes)
+
+
+def _open(file: Path) -> TensorFiles:
+    try:
+        return open_file(file)
+    except CheckpointError:
+        refuse_other_formats(file)
+        raise
 
 
 def _plan(tensors: TensorFiles, inventory: Inventory, faults: Faults) -> Iterator[PlannedChange]:
@@ -105,7 +112,9 @@ def _digests(file: Path) -> tuple[str, str]:
 def _identity(file: Path) -> tuple[int, ...]:
     """Return what tells a file from another one under its name."""
     try:
-        status: os.stat_result = file.stat()
+        status = file.stat()
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{file}: is not a file; expected a .safetensors file")
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
