@@ -171,14 +171,21 @@ def draw_adapter(
     seed: int,
     chosen: Callable[[Module], bool] = lambda _: True,
     ranks: Iterable[int] = (2, 3),
+    alpha: float | None = None,
 ) -> Drawn:
-    """Draw parts of one of `KINDS` for every module that is chosen; ranks take turns."""
+    """Draw parts of one of `KINDS` for every module that is chosen; ranks take turns.
+
+    None for `alpha` draws one for each module.
+    """
     ranks = list(ranks)
     drawn: Drawn = {}
     for number, (module, shape) in enumerate(weights(inventory)):
         if chosen(module):
             draw = Draw(seed + number, ranks[number % len(ranks)])
-            drawn[module] = KINDS[kind](draw, shape)
+            parts = KINDS[kind](draw, shape)
+            if alpha is not None and "alpha" in parts:
+                parts["alpha"] = np.asarray(alpha, np.float32)
+            drawn[module] = parts
     return drawn
 
 
