@@ -15,7 +15,10 @@ class Factored(Change):
 
     @abstractmethod
     def product(self, shape: Shape, scale: float) -> np.ndarray:
-        """Return a new float32 array of a shape: the product of the factors, times `scale`."""
+        """Return a new float32 array of a shape: the product of the factors, times `scale`.
+
+        Its order in memory is any.
+        """
 
     def delta(self, weight: np.ndarray, strength: float) -> np.ndarray:
         return self.product(weight.shape, strength)
@@ -51,7 +54,9 @@ class LowRank(Factored):
     scale: float = 1.0
 
     def product(self, shape: Shape, scale: float) -> np.ndarray:
-        return (_scaled(self.up, self.scale * scale) @ _float32(self.down)).reshape(shape)
+        up = _scaled(self.up, self.scale * scale)
+        # In this order the outputs lie side by side, as in the networks' parameters.
+        return (_float32(self.down).T @ up.T).T.reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +76,11 @@ class Tucker(Factored):
 
     def product(self, shape: Shape, scale: float) -> np.ndarray:
         rank, inner, kernel = self.core.shape
-        up = _scaled(self.up, self.scale * scale)
-        half = up @ _float32(self.core).reshape(rank, inner * kernel)
-        half = half.reshape(-1, inner, kernel).transpose(0, 2, 1)  # [out, kernel, inner]
-        full = half @ _float32(self.down)  # [out, kernel, in]
-        return np.ascontiguousarray(full.transpose(0, 2, 1)).reshape(shape)
+        up, down = _scaled(self.up, self.scale * scale), _float32(self.down)
+        core = _float32(self.core).reshape(rank, inner * kernel)
+        half = (core.T @ up.T).reshape(inner, kernel * len(up))
+        full = (down.T @ half).reshape(-1, kernel, len(up))  # [in, kernel, out]
+        return full.transpose(2, 0, 1).reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +113,10 @@ class Kronecker(Factored):
     def product(self, shape: Shape, scale: float) -> np.ndarray:
         rows, columns = self.left.shape
         inner = (shape[0] // rows, shape[1] // columns, *shape[2:])
-        right = self.right.product(inner, 1.0).reshape(1, inner[0], 1, -1)
-        left = _scaled(self.left, self.scale * scale)[:, None, :, None]
-        return (left * right).reshape(shape)
+        right = self.right.product(inner, 1.0).reshape(inner[0], -1)
+        left = _scaled(self.left, self.scale * scale)
+        full = left.T[:, None, :, None] * right.T[None, :, None, :]
+        return full.reshape(-1, shape[0]).T.reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +138,12 @@ class Decomposed(Change):
     def delta(self, weight: np.ndarray, strength: float) -> np.ndarray:
         result = self.change.product(weight.shape, 1.0)
         result += weight
-        flat = result.reshape(*weight.shape[:2], -1)
-        squares = np.einsum("oik,oik->i" if self.axis else "oik,oik->o", flat, flat)
+        others = tuple(axis for axis in range(weight.ndim) if axis != self.axis)
+        squares = np.einsum(
+            result, [*range(weight.ndim)], result, [*range(weight.ndim)], [self.axis]
+        )
         factor = _float32(self.magnitude) / (np.sqrt(squares) + EPSILON)
-        flat *= np.expand_dims(factor, (0, 2) if self.axis else (1, 2))
+        result *= np.expand_dims(factor, others)
         result -= weight
         result *= np.float32(strength)
         return result

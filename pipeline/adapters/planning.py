@@ -82,21 +82,25 @@ def plan_changes(
         alphas: the scales in the file's notes.
         faults: gets the tensors that cannot be used.
     """
-    network, name = module
     weight = {part: tensor for part, tensor in parts.items() if part not in BIASES}
     bias = {part: tensor for part, tensor in parts.items() if part in BIASES}
-    scale = _Scale(None, None, 1)
     kind = WEIGHTS.get(frozenset(weight) - MODIFIERS)
-    if kind is not None and kind.modifiers >= weight.keys() & MODIFIERS:
-        target = f"{name}.weight"
-        if _check_weight(kind, weight, targets[target], faults):
+    complete = kind is not None and kind.modifiers >= weight.keys() & MODIFIERS
+    scale = _Scale(None, None, 1)
+    if kind is not None and complete:
+        network, name = module
+        target = targets[f"{name}.weight"]
+        if _check_weight(kind, weight, target, faults):
             scale = _scale(kind, weight, module, alphas)
-            make = partial(_make_weight, kind=kind, scale=scale, shape=targets[target])
-            yield PlannedChange(network, target, weight, make)
-    elif weight:
+            make = partial(_make_weight, kind=kind, scale=scale, shape=target)
+            yield PlannedChange(network, f"{name}.weight", weight, make)
+    else:
         _refuse(weight, parts, faults)
-    if bias:
-        yield from _plan_bias(module, parts, bias, targets, scale, faults)
+    for part in bias:
+        if len(bias) > 1 or (part is Part.UP_BIAS and Part.UP not in parts):
+            _refuse(bias, parts, faults)
+        else:
+            yield from _plan_bias(module, part, parts, targets, scale, faults)
 
 
 def _refuse(refused: Parts, parts: Parts, faults: Faults) -> None:
@@ -107,29 +111,22 @@ def _refuse(refused: Parts, parts: Parts, faults: Faults) -> None:
 
 def _plan_bias(
     module: Module,
+    part: Part,
     parts: Parts,
-    bias: Parts,
     targets: Mapping[str, Shape],
     scale: _Scale,
     faults: Faults,
 ) -> Iterator[PlannedChange]:
+    """Yield the change of a bias; only PEFT's is scaled, as the product beside it is."""
     network, name = module
-    [part, tensor], *others = bias.items()
     shape = targets.get(f"{name}.bias")
-    if others or (part is Part.UP_BIAS and Part.UP not in parts):
-        _refuse(bias, parts, faults)
-    elif shape is None:
-        faults.add(tensor, "changes a bias, and the module has none")
-    elif _check_shapes({part: tensor}, {part: shape}, faults):
-        alpha = {Part.ALPHA: parts[Part.ALPHA]} if Part.ALPHA in parts else {}
-        scaled = part is Part.UP_BIAS
-
-        def make(arrays: Arrays) -> Change:
-            return Difference(arrays[part], scale(arrays) if scaled else 1.0)
-
-        yield PlannedChange(
-            network, f"{name}.bias", {part: tensor, **(alpha if scaled else {})}, make
-        )
+    if shape is None:
+        faults.add(parts[part], "changes a bias, and the module has none")
+    elif _check_shapes({part: parts[part]}, {part: shape}, faults):
+        read = (part, Part.ALPHA) if part is Part.UP_BIAS else (part,)
+        needed = {each: parts[each] for each in read if each in parts}
+        make = partial(_make_bias, part=part, scale=scale)
+        yield PlannedChange(network, f"{name}.bias", needed, make)
 
 
 def _check_weight(kind: Kind, parts: Parts, target: Shape, faults: Faults) -> bool:
@@ -221,3 +218,7 @@ def _make_weight(arrays: Arrays, kind: Kind, scale: _Scale, shape: Shape) -> Cha
             axis = _norm_axis(part, arrays[part].shape, shape)
             return Decomposed(change, arrays[part].reshape(-1), axis or 0)
     return change
+
+
+def _make_bias(arrays: Arrays, part: Part, scale: _Scale) -> Change:
+    return Difference(arrays[part], scale(arrays) if part is Part.UP_BIAS else 1.0)
