@@ -1,5 +1,6 @@
 """The kinds of adapters: which parts make up each, their shapes, and the change that they make."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -69,10 +70,9 @@ def _loha_tucker_shapes(found: Shapes, target: Shape) -> Shapes:
 
 def _lokr_shapes(found: Shapes, target: Shape) -> Shapes:
     """Return the shapes of LoKr's parts; those of its small matrix decide about the other's."""
-    if Part.LOKR_W1 in found:
-        rows, columns = found[Part.LOKR_W1][0], found[Part.LOKR_W1][-1]
-    else:
-        rows, columns = found[Part.LOKR_W1_A][0], found[Part.LOKR_W1_B][-1]
+    first = Part.LOKR_W1 if Part.LOKR_W1 in found else Part.LOKR_W1_A
+    last = Part.LOKR_W1 if Part.LOKR_W1 in found else Part.LOKR_W1_B
+    rows, columns = found[first][0], math.prod(found[last][1:])
     a = _quotient(target[0], rows)
     b = _quotient(target[1], columns)
     rank_1 = found.get(Part.LOKR_W1_B, (0,))[0]
@@ -95,16 +95,22 @@ def _quotient(whole: int, divisor: int) -> int:
     return 0 if divisor == 0 or whole % divisor else whole // divisor
 
 
+def _matrix(array: np.ndarray) -> np.ndarray:
+    """Return a factor as a matrix: files have some with the axes of a kernel."""
+    return array.reshape(len(array), -1)
+
+
 def _low_rank(up: np.ndarray, down: np.ndarray, scale: float = 1.0) -> LowRank:
-    return LowRank(up.reshape(len(up), -1), down.reshape(len(down), -1), scale)
+    return LowRank(_matrix(up), _matrix(down), scale)
 
 
 def _tucker(up: np.ndarray, core: np.ndarray, down: np.ndarray, scale: float = 1.0) -> Tucker:
-    """Return a product with a core; `up` is `[out, rank]`."""
-    rank, inner = core.shape[:2]
-    return Tucker(
-        up.reshape(len(up), -1), core.reshape(rank, inner, -1), down.reshape(inner, -1), scale
-    )
+    """Return a product with a core; `up` is a matrix."""
+    return Tucker(up, core.reshape(up.shape[1], len(down), -1), _matrix(down), scale)
+
+
+def _locon_tucker(parts: Arrays, scale: float) -> Change:
+    return _tucker(_matrix(parts[Part.UP]), parts[Part.MID], parts[Part.DOWN], scale)
 
 
 def _loha(parts: Arrays, scale: float) -> Change:
@@ -113,15 +119,18 @@ def _loha(parts: Arrays, scale: float) -> Change:
 
 
 def _loha_tucker(parts: Arrays, scale: float) -> Change:
-    first = _tucker(parts[Part.W1_A].T, parts[Part.T1], parts[Part.W1_B])
-    return Hadamard(first, _tucker(parts[Part.W2_A].T, parts[Part.T2], parts[Part.W2_B]), scale)
+    """Return the product of two with cores; LyCORIS turns their up around."""
+    first = _tucker(_matrix(parts[Part.W1_A]).T, parts[Part.T1], parts[Part.W1_B])
+    second = _tucker(_matrix(parts[Part.W2_A]).T, parts[Part.T2], parts[Part.W2_B])
+    return Hadamard(first, second, scale)
 
 
 def _lokr(parts: Arrays, scale: float) -> Change:
-    left = parts.get(Part.LOKR_W1)
-    if left is None:
-        left_up, left_down = parts[Part.LOKR_W1_A], parts[Part.LOKR_W1_B]
-        left = left_up.astype(np.float32) @ left_down.astype(np.float32)
+    if Part.LOKR_W1 in parts:
+        left = _matrix(parts[Part.LOKR_W1])
+    else:
+        up, down = _matrix(parts[Part.LOKR_W1_A]), _matrix(parts[Part.LOKR_W1_B])
+        left = up.astype(np.float32) @ down.astype(np.float32)
     return Kronecker(left, _lokr_right(parts), scale)
 
 
@@ -130,7 +139,7 @@ def _lokr_right(parts: Arrays) -> Factored:
         return Difference(parts[Part.LOKR_W2])
     up, down = parts[Part.LOKR_W2_A], parts[Part.LOKR_W2_B]
     if Part.LOKR_T2 in parts:
-        return _tucker(up.T, parts[Part.LOKR_T2], down)
+        return _tucker(_matrix(up).T, parts[Part.LOKR_T2], down)
     return _low_rank(up, down)
 
 
@@ -166,11 +175,7 @@ WEIGHTS: dict[frozenset[Part], Kind] = {
         lambda parts, scale: _low_rank(parts[Part.UP], parts[Part.DOWN], scale),
         Part.DOWN,
     ),
-    frozenset({Part.DOWN, Part.UP, Part.MID}): Kind(
-        _tucker_shapes,
-        lambda parts, scale: _tucker(parts[Part.UP], parts[Part.MID], parts[Part.DOWN], scale),
-        Part.DOWN,
-    ),
+    frozenset({Part.DOWN, Part.UP, Part.MID}): Kind(_tucker_shapes, _locon_tucker, Part.DOWN),
     _LOHA: Kind(_loha_shapes, _loha, Part.W1_B),
     _LOHA | {Part.T1, Part.T2}: Kind(_loha_tucker_shapes, _loha_tucker, Part.W1_B),
     **{parts: _lokr_kind(parts) for parts in _LOKR},

@@ -33,7 +33,7 @@ class Part(Enum):
     MAGNITUDE = "lora_magnitude_vector"
 
 
-# What follows a module's name in a tensor's name.
+# The ends of tensors' names, after the name of a module.
 SUFFIXES = {
     **{part.value: part for part in Part},
     "lora_A.weight": Part.DOWN,

@@ -137,7 +137,7 @@ def _check_weight(kind: Kind, parts: Parts, target: Shape, faults: Faults) -> bo
             faults.add(tensor, "is a single number; expected a matrix or a kernel")
             return False
         if kind.modifiers and len(target) < 2:
-            faults.add(tensor, f"is a factor of a matrix; the module's weight has shape {target}")
+            faults.add(tensor, f"is a matrix's factor; the weight has shape {list(target)}")
             return False
     wanted = kind.shapes({part: tensor.shape for part, tensor in factors.items()}, target)
     right = _check_shapes(factors, wanted, faults)

@@ -121,6 +121,20 @@ def test_small_dtypes_are_read_exactly(tmp_path, kind: str, dtype: type) -> None
     np.testing.assert_allclose(delta, expected(parts, weight, 0.7), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "layer"), CASES)
+def test_factors_may_have_the_axes_of_a_kernel_or_not(tmp_path, kind: str, layer: str) -> None:
+    """Files differ in the axes of length 1, and in whether a kernel is one axis or two."""
+    shape = SHAPES[layer]
+    parts = KINDS[kind](Draw(seed=6), shape)
+    weight = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    right = read(tmp_path, parts, shape).delta(weight, 0.5)
+    for name in parts.keys() - {"alpha", "dora_scale"}:
+        value = parts[name]
+        for other in (value.reshape(len(value), -1), value[..., None], value[..., None, None]):
+            delta = read(tmp_path, {**parts, name: other}, shape).delta(weight, 0.5)
+            np.testing.assert_allclose(delta, right, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_new_values_replace_the_old_ones(tmp_path) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     change = read(tmp_path, {"set_weight": values}, (2, 3))
