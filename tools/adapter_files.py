@@ -95,7 +95,7 @@ class Draw:
             low_left: whether the small matrix is a product of two.
             right: "full", "low", or "tucker" with a core where there is a kernel.
         """
-        rows, columns = _factor(shape[0]), _factor(shape[1])
+        rows, columns = _near_root(shape[0]), _near_root(shape[1])
         a, b = shape[0] // rows, shape[1] // columns
         parts = self._lokr_left(rows, columns, low_left)
         if right == "full":
@@ -137,7 +137,7 @@ KINDS: dict[str, Callable[[Draw, Shape], Parts]] = {
 }
 
 
-def _factor(size: int) -> int:
+def _near_root(size: int) -> int:
     """Return a divisor near the root, as LyCORIS chooses."""
     return max(divisor for divisor in range(1, int(size**0.5) + 1) if size % divisor == 0)
 
