@@ -54,6 +54,7 @@ from pipeline.runtime.programs import Shapes, Target
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule, State
+from pipeline.text.loras import LoraWeights
 from pipeline.text.tokenizer import Tokenizers, longest
 
 OUTPUT_TYPES = ("pil", "np", "latent")
@@ -318,6 +319,7 @@ class SDXLPipeline:
         height: int | None = None,
         width: int | None = None,
         guidance_rescale: float = 0.0,
+        loras: LoraWeights | str | None = None,
     ) -> Result:
         """Draw `images_per_request` pictures, without compiling anything.
 
@@ -353,6 +355,9 @@ class SDXLPipeline:
             guidance_rescale: the share, 0 to 1, in which guided predictions get the standard
                 deviation of those without guidance. High guidance scales then overexpose less;
                 models with zero terminal SNR want about 0.7.
+            loras: weights of loaded LoRAs by name, such as `{"pixel": 0.8}`, from -4 to 4; a pair
+                is the weight in the UNet and that in the text encoders. A text such as
+                "pixel:0.8,other:0.5:0.3" means the same.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -373,6 +378,7 @@ class SDXLPipeline:
             variation_seed=variation_seed,
             variation_of=variation_of,
             guidance_rescale=guidance_rescale,
+            loras=loras,  # type: ignore[arg-type]  # `check_request` makes it a text
         )
         request = check_request(asked, count)
         if latents is not None and request.variation_strength > 0:

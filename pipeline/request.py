@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
+from pipeline.text.loras import MAX_LORAS, MAX_WEIGHT, LoraWeights, format_loras, parse_loras
 
 MAX_IMAGES = 64  # per request
 MAX_SEED = 2**32 - 1
@@ -112,6 +113,10 @@ class Setting:
     def fault(self, value: Any) -> "Fault | None":
         """Return why a value cannot be used; None if it can."""
         return None
+
+    def checked(self, value: Any) -> Any:
+        """Return a value that can be used, in the type that requests have it in."""
+        return self.kind(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +246,39 @@ class Variations(Setting):
         except (TypeError, ValueError):
             return Fault("unreadable", self, value)
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loras(Setting):
+    """Declaration of LoRAs with their weights.
+
+    The value is a text such as "pixel:0.8,other:0.5:0.3"; in Python a mapping such as
+    `{"pixel": 0.8, "other": (0.5, 0.3)}` has the same meaning.
+    """
+
+    example: ClassVar[str] = "pixel:0.8,other:0.5:0.3"
+    noun = f"up to {MAX_LORAS} LoRAs with weights from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
+
+    @property
+    def help(self) -> str:
+        return f"{self.description.removesuffix('.')}, such as {self.example}. {self.details}"
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"example": self.example}
+
+    def expected(self, code: str) -> str:
+        return f"{self.noun}, such as {self.example!r}"
+
+    def fault(self, value: Any) -> "Fault | None":
+        try:
+            self.checked(value)
+        except (AttributeError, TypeError, ValueError):
+            return Fault("unreadable", self, value)
+        return None
+
+    def checked(self, value: str | LoraWeights | None) -> str:
+        return format_loras(parse_loras(value or "") if isinstance(value, str | None) else value)
 
 
 def parse_variations(text: str) -> list[tuple[int, float]]:
@@ -381,11 +419,26 @@ class GenerateRequest:
             after="guidance_until",
         )
     )
+    loras: str = _declare(
+        Loras(
+            default="",
+            description="The LoRAs to draw with, by name, and their weights.",
+            details="Two weights are the UNet's and the text encoders'.",
+            key="Loras",
+            optional=True,
+            on_page=False,
+        )
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
         """The values of all settings by name, as `SDXLPipeline.generate` takes them."""
         return {name: getattr(self, name) for name in SETTINGS}
+
+    @property
+    def lora_weights(self) -> dict[str, tuple[float, float]]:
+        """The weights in the UNet and in the text encoders of each LoRA, by name, sorted."""
+        return parse_loras(self.loras)
 
     @property
     def guided_steps(self) -> int:
@@ -500,7 +553,7 @@ def check_request(request: GenerateRequest, images: int) -> Request:
             absent = values[name] is None and setting.default is None
             values[name] = _per_picture(name, "" if absent else values[name], images)
         else:
-            values[name] = setting.kind(values[name])
+            values[name] = setting.checked(values[name])
     return Request(**values, images=images)
 
 

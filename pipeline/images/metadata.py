@@ -9,6 +9,10 @@ The format does not separate every prompt from the text after it, and drops the 
 prompt. If reading would return another prompt than was written, the last line also has the prompts
 as JSON strings, under `Prompt` and `Negative prompt`.
 
+LoRAs are tags at the end of the prompt, such as `<lora:pixel:0.8>`, as in AUTOMATIC1111's files.
+Their files' hashes are among the settings, under `Lora hashes`. A text with the prompts as JSON
+strings also has the weights under `Loras`, because such a prompt may hold a tag that drew nothing.
+
 In JPEG and WebP files the text is EXIF's user comment, as in AUTOMATIC1111's files.
 """
 
@@ -31,7 +35,8 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import image_text
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
-from pipeline.request import VALUES, Setting
+from pipeline.request import VALUES, Loras, Setting
+from pipeline.text.loras import add_tags, take_tags
 
 # AUTOMATIC1111's names of the schedulers.
 SAMPLERS = {
@@ -100,6 +105,7 @@ class Settings(_Values):
         vae: the same for a VAE that replaced the model's own.
         sampler: the scheduler's name in `SAMPLERS`, followed by that of its `SIGMA_SCHEDULES`.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
+        lora_hashes: the start of the hash of each LoRA's file, such as "pixel: 1a2b3c4d5e6f".
     """
 
     prompt: str
@@ -112,12 +118,13 @@ class Settings(_Values):
     vae: str | None = None
     sampler: str | None = None
     safety_checker: str | None = None
+    lora_hashes: str | None = None
 
 
 def to_text(settings: Settings) -> str:
     """Return the settings as text, from which `from_text` reads equal settings."""
     s = settings
-    values = {setting.key: _value(setting, s) for setting in VALUES}
+    values = {each.key: _value(each, s) for each in VALUES if not isinstance(each, Loras)}
     others = {
         "Sampler": s.sampler,
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
@@ -125,13 +132,14 @@ def to_text(settings: Settings) -> str:
         "Model revision": s.revision,
         "VAE": s.vae,
         "Safety checker": s.safety_checker,
+        "Lora hashes": s.lora_hashes,
         "Version": PROGRAM,
     }
     fields = dict.fromkeys(_FIRST) | values | others
     last = ", ".join(
         f"{key}: {_quote(value)}" for key, value in fields.items() if value is not None
     )
-    lines = [_printable(s.prompt), last]
+    lines = [_printable(add_tags(s.prompt, s.loras or "")), last]
     if s.negative_prompt:
         lines.insert(1, f"{NEGATIVE} {_printable(s.negative_prompt)}")
     text = "\n".join(lines).strip()
@@ -141,7 +149,8 @@ def to_text(settings: Settings) -> str:
     except MetadataError:
         pass
     exact = f"Prompt: {json.dumps(s.prompt)}, {NEGATIVE} {json.dumps(s.negative_prompt)}"
-    return f"{text}, {exact}"
+    loras = f", Loras: {json.dumps(s.loras)}" if s.loras else ""
+    return f"{text}, {exact}{loras}"
 
 
 def from_text(text: str) -> Settings:
@@ -158,11 +167,15 @@ def from_text(text: str) -> Settings:
             "no settings: the last line should read 'Steps: ..., Sampler: ..., ...'"
         )
     prompt, negative_prompt = _split_prompts(before + newline)
+    values = {setting.name: _parsed(fields, setting) for setting in VALUES}
+    if "Prompt" not in fields:
+        prompt, loras = take_tags(prompt)
+        values["loras"] = loras or None
     width, height = _size(fields.get("Size"))
     return Settings(
         prompt=fields.get("Prompt", prompt),
         negative_prompt=fields.get(NEGATIVE.rstrip(":"), negative_prompt),
-        **{setting.name: _parsed(fields, setting) for setting in VALUES},
+        **values,
         width=width,
         height=height,
         model=fields.get("Model"),
@@ -170,6 +183,7 @@ def from_text(text: str) -> Settings:
         vae=fields.get("VAE"),
         sampler=fields.get("Sampler"),
         safety_checker=fields.get("Safety checker"),
+        lora_hashes=fields.get("Lora hashes"),
     )
 
 
@@ -318,7 +332,7 @@ def _parsed(fields: dict[str, str], setting: Setting) -> Any:
     if value is None:
         return None
     try:
-        return setting.kind(value)
+        return setting.checked(value)
     except ValueError:
         right = f"expected {setting.noun}"
         raise MetadataError(f"{setting.key} is {value[:40]!r}; {right}") from None

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from pipeline.request import MAX_IMAGES, SETTINGS, VARIATIONS, Number, Setting, Variations
+from pipeline.request import MAX_IMAGES, SETTINGS, VARIATIONS, Loras, Number, Setting, Variations
+from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -45,17 +46,22 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_IMAGES)]
+_Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
+_Weights = _Weight | Annotated[list[_Weight], Field(min_length=2, max_length=2)]
+_LoraWeights = dict[Annotated[str, Field(pattern=f"^{LORA_NAME}$")], _Weights]
 
 
 def _field(setting: Setting) -> tuple[Any, Any]:
     """Return the type and the field of a setting in the body of a request."""
-    kind: Any = setting.kind if isinstance(setting, Number | Variations) else Texts
-    nullable = bool(setting.absent_note) or setting.default is None
+    kind: Any = Texts
     limits: dict[str, Any] = {}
+    nullable = bool(setting.absent_note) or setting.default is None
     if isinstance(setting, Number):
-        limits = {"ge": setting.low, "le": setting.any_high or setting.high}
+        kind, limits = setting.kind, {"ge": setting.low, "le": setting.any_high or setting.high}
     if isinstance(setting, Variations):
-        limits = {"pattern": f"^{VARIATIONS}$"}
+        kind, limits = setting.kind, {"pattern": f"^{VARIATIONS}$"}
+    if isinstance(setting, Loras):
+        kind, limits, nullable = _LoraWeights, {"max_length": MAX_LORAS}, True
     return kind | None if nullable else kind, Field(
         None if nullable else setting.default,
         description=f"{setting.description} {setting.absent_note}".strip(),
@@ -111,6 +117,8 @@ def to_request(body: Body, model: Model, *, visitor: str, address: str, **others
     values = {}
     for name, setting in SETTINGS.items():
         value = getattr(body, name)
+        if isinstance(setting, Loras):
+            value = setting.checked(value)
         values[name] = setting.absent_value(model) if value is None else _frozen(value)
     return Request(**values, visitor=visitor, address=address, **others)
 
@@ -139,6 +147,7 @@ def from_request(request: Request) -> dict[str, Any]:
     """Return the JSON body that asks another instance for this request's pictures."""
     fields = asdict(request)
     del fields["visitor"], fields["address"]
+    fields["loras"] = request.lora_weights or None
     fields["size"] = None if request.size is None else "{}x{}".format(*request.size)
     return fields
 

@@ -14,10 +14,12 @@ from pipeline.request import (
     VALUES,
     Fault,
     GenerateRequest,
+    Loras,
     Number,
     Seed,
     Whole,
     add_variation,
+    check_request,
     effective,
     in_order,
     parse_variations,
@@ -35,7 +37,8 @@ def test_generate_takes_every_setting_with_its_default():
     for name, setting in SETTINGS.items():
         of_model = isinstance(setting, Whole) and setting.model_high
         required = inspect.Parameter.empty if setting.default is ... else setting.default
-        assert parameters[name].default == (None if of_model else required), name
+        is_none = of_model or isinstance(setting, Loras)
+        assert parameters[name].default == (None if is_none else required), name
 
 
 def test_the_command_line_has_every_setting_with_its_default():
@@ -121,6 +124,49 @@ def test_lists_of_variations(text: Any, found: list[tuple[int, float]] | None):
     else:
         assert fault is None
         assert parse_variations(text) == found
+
+
+@pytest.mark.parametrize(
+    ("loras", "text"),
+    [
+        (None, ""),
+        ("", ""),
+        ({}, ""),
+        ({"pixel": 0}, ""),
+        ({"pixel": 0.80}, "pixel:0.8"),
+        ({"b": (0.5, -4), "a": 1}, "a:1,b:0.5:-4"),
+        ("b:0.5:-4.0,a:1:1,c:0", "a:1,b:0.5:-4"),
+        (
+            {"pixel": np.float32(0.5), "with space": [0, 1 / 3]},
+            "pixel:0.5,with space:0:0.3333333333333333",
+        ),
+        *((wrong, None) for wrong in (3, [], "pixel", "pixel:", ":1", "a:1,", "a:1,a:2", "a:nan")),
+        *((wrong, None) for wrong in ("a:4.1", "a:1:2:3", "a:-5", {"a": "1"}, {"a": None}, {1: 1})),
+        *((wrong, None) for wrong in ({"a": True}, {"a": (1, 2, 3)}, {"a": float("nan")})),
+        *(({name: 1}, None) for name in ("", " a", "a:b", "a,b", "a>b", "a\nb", "x" * 101)),
+        ({f"{i}": 1 for i in range(9)}, None),
+        (",".join(f"{i}:1" for i in range(9)), None),
+    ],
+)
+def test_loras(loras: Any, text: str | None):
+    setting = SETTINGS["loras"]
+    fault = setting.fault(loras)
+    assert (fault is None) == (text is not None)
+    if fault:
+        assert str(fault) == (
+            f"loras is {loras!r}; expected up to 8 LoRAs with weights from -4 to 4, such as"
+            " 'pixel:0.8,other:0.5:0.3'"
+        )
+    else:
+        request = check_request(GenerateRequest("a star", loras=loras), 1)
+        assert request.loras == text == setting.checked(text)
+        hash(request.loras)
+        assert ("loras" in effective(request.of_picture(0))) == bool(text)
+
+
+def test_weights_of_loras():
+    request = GenerateRequest("a star", loras="b:0.5:-4,a:1")
+    assert [*request.lora_weights.items()] == [("a", (1.0, 1.0)), ("b", (0.5, -4.0))]
 
 
 def test_a_variation_is_added_to_those_before():

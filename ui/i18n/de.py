@@ -99,6 +99,7 @@ SETTINGS = {
     "guidance_scale": Words("CFG-Skala", "Wie genau das Bild dem Prompt folgt."),
     "guidance_until": Words("CFG beenden bei", "Niedriger: schneller, aber weniger nah am Prompt."),
     "guidance_rescale": Words("CFG-Reskalierung", "Höher: weniger überbelichtet."),
+    "loras": Words("LoRAs", "Zusätzliche Stile und Motive."),
     "sampler": Words("Sampler"),
     "size": Words("Größe"),
     "model": Words("Modell"),

@@ -98,6 +98,7 @@ SETTINGS = {
     "guidance_scale": Words("Guidance scale", "How closely to follow the prompt."),
     "guidance_until": Words("Stop guidance at", "Lower is faster but follows the prompt less."),
     "guidance_rescale": Words("Guidance rescale", "Higher: less overexposed."),
+    "loras": Words("LoRAs", "Added styles and subjects."),
     "sampler": Words("Sampler"),
     "size": Words("Size"),
     "model": Words("Model"),

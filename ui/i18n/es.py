@@ -101,6 +101,7 @@ SETTINGS = {
     "guidance_scale": Words("Escala CFG", "Con qué exactitud se sigue el prompt."),
     "guidance_until": Words("Detener CFG en", "Más bajo: más rápido, pero menos fiel al prompt."),
     "guidance_rescale": Words("Reescalado CFG", "Más alto: menos sobreexpuesto."),
+    "loras": Words("LoRA", "Estilos y motivos añadidos."),
     "sampler": Words("Muestreador"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),

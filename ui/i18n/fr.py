@@ -103,6 +103,7 @@ SETTINGS = {
         "Arrêter le CFG à", "Plus bas : plus rapide, mais moins fidèle au prompt."
     ),
     "guidance_rescale": Words("Rééchelonnage CFG", "Plus haut : moins surexposé."),
+    "loras": Words("LoRA", "Styles et sujets ajoutés."),
     "sampler": Words("Échantillonneur"),
     "size": Words("Taille"),
     "model": Words("Modèle"),

@@ -52,6 +52,7 @@ NOT_SAID = dict.fromkeys(
     [
         *("seed", "num_inference_steps", "guidance_scale", "width", "height", "model", "revision"),
         *("sampler", "safety_checker", "guidance_until", "variation_seed", "variation_strength"),
+        *("loras", "lora_hashes"),
     ]
 )
 HOSTILE = [
@@ -72,6 +73,9 @@ HOSTILE = [
     "back\\slash \\n \\",
     "a: b, c: d, e: f",
     "Prompt: x, Negative prompt: y",
+    "a star <lora:typed:1>",
+    "<lora:typed:1>",
+    "<lora:typed>\n<lora:not, a name:1>",
     "café, naïve",
     "星 😀 👩‍👩‍👧 שלום \u202eabc",
     "\ud800 lone \udfff",
@@ -112,6 +116,40 @@ def test_ambiguous_prompt_is_shown_and_kept() -> None:
     assert last.endswith('Prompt: "a dog\\nNegative prompt: cats", Negative prompt: ""')
 
 
+def test_loras_are_tags_at_the_end_of_the_prompt() -> None:
+    hashes = "other: 0123456789ab, pixel: 1a2b3c4d5e6f"
+    settings = replace(SETTINGS, loras="other:0.5:0.25,pixel:0.8", lora_hashes=hashes)
+    prompt, _, last = to_text(settings).split("\n")
+    assert prompt == f"{SETTINGS.prompt} <lora:other:0.25:0.5> <lora:pixel:0.8>"
+    assert f', Lora hashes: "{hashes}", Version' in last
+    assert "Loras" not in last
+    assert from_text(to_text(settings)) == settings
+
+
+def test_loras_of_automatic1111() -> None:
+    text = (
+        "<lora:Pixel Art_v2:.8>, a cat <lora:add-detail:1:0.5>, <lora:more> sharp <lora:bad:7>\n"
+        "Negative prompt: <lora:no:1> dull\n"
+        "Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512, Model hash: 6ce0161689,"
+        ' Lora hashes: "Pixel Art_v2: 3f2b5d5ac7f2, add-detail: 47aaaf0d29c2", Version: v1.10.1'
+    )
+    settings = from_text(text)
+    assert settings.prompt == ", a cat, sharp <lora:bad:7>"
+    assert settings.negative_prompt == "<lora:no:1> dull"
+    assert settings.loras == "Pixel Art_v2:0.8,add-detail:0.5:1,more:1"
+    assert settings.lora_hashes == "Pixel Art_v2: 3f2b5d5ac7f2, add-detail: 47aaaf0d29c2"
+
+
+def test_a_typed_tag_is_no_lora() -> None:
+    settings = replace(SETTINGS, prompt="a <lora:typed:1>", negative_prompt="", loras="pixel:0.5")
+    prompt, last = to_text(settings).split("\n")
+    assert prompt == "a <lora:typed:1> <lora:pixel:0.5>"
+    assert last.endswith('Prompt: "a <lora:typed:1>", Negative prompt: "", Loras: "pixel:0.5"')
+    assert from_text(to_text(settings)) == settings
+    with pytest.raises(MetadataError, match="Loras is 'pixel'; expected up to 8"):
+        from_text('a\nSteps: 1, Seed: 1, Prompt: "b", Loras: "pixel"')
+
+
 @pytest.mark.parametrize("prompt", HOSTILE)
 def test_hostile_prompts_survive(tmp_path: Path, prompt: str) -> None:
     for settings in (
@@ -119,6 +157,7 @@ def test_hostile_prompts_survive(tmp_path: Path, prompt: str) -> None:
         replace(SETTINGS, negative_prompt=prompt),
         replace(SETTINGS, prompt=prompt, negative_prompt=prompt),
         replace(SETTINGS, model=prompt),
+        replace(SETTINGS, prompt=prompt, negative_prompt=prompt, loras="other:0.5:0.25,pixel:0.8"),
     ):
         assert from_text(to_text(settings)) == settings
         image = png()
@@ -183,6 +222,7 @@ def test_text_of_automatic1111() -> None:
         model="v1-5-pruned",
         revision=None,
         sampler="DPM++ 2M Karras",
+        lora_hashes="a: 1, b: 2",
     )
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS, Number
-from serving.generator import Error, ErrorKind, Step
+from serving.generator import Error, ErrorKind, Model, Step
 from serving.generators import client, compatibility
 from serving.http import schemas
 from serving.messages import Code, Message, untranslated
 
 NOT_FINISHED = Error(ErrorKind.DEADLINE, Message(Code.NOT_FINISHED, {"seconds": 4.5}))
+
+MODEL = Model("a", None, False, "cpu", 1, 8, 8, 4, 25, 50, "Stable Diffusion", True, "euler", "")
 
 
 def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch):
@@ -83,6 +85,26 @@ def test_an_error_of_an_older_version_has_only_its_english_text():
 def test_an_error_without_a_text_is_not_an_event():
     with pytest.raises(ValueError, match="message"):
         schemas.to_event("error", '{"kind": "failed"}')
+
+
+@pytest.mark.parametrize("loras", [None, {}, {"pixel": 0.8}, {"b": [0.5, -4], "a": 1}])
+def test_loras_are_an_object(loras: Any):
+    body = schemas.GenerateBody.model_validate({"prompt": "a star", "loras": loras})
+    request = schemas.to_request(body, MODEL, visitor="", address="")
+    assert request.loras == SETTINGS["loras"].checked(loras)
+    passed_on = json.loads(json.dumps(schemas.from_request(request)))
+    again = schemas.GenerateBody.model_validate(passed_on)
+    assert schemas.to_request(again, MODEL, visitor="", address="").loras == request.loras
+
+
+@pytest.mark.parametrize(
+    "loras",
+    ["pixel:0.8", {"a": 5}, {"a": "1"}, {"a": [1]}, {"a:b": 1}, {f"{i}": 1 for i in range(9)}],
+)
+def test_wrong_loras(loras: Any):
+    with pytest.raises(pydantic.ValidationError) as raised:
+        schemas.GenerateBody.model_validate({"prompt": "a star", "loras": loras})
+    assert raised.value.errors()[0]["loc"][0] == "loras"
 
 
 def test_a_body_has_every_setting_with_its_limits_and_default():
