@@ -30,6 +30,7 @@ from pipeline.runtime.compiled import CompiledSampler, make_mesh
 from pipeline.runtime.executables import compile_missing
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
+from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import Shapes, Target
 from pipeline.schedulers.methods import make_schedule
 
@@ -90,7 +91,7 @@ class Job:
         networks = random_networks(config, target.dtype, NamedSharding(self.mesh, P()))
         executables = compile_missing(target, networks)
         self.compile_seconds = executables.compile_seconds
-        self.compiled = CompiledSampler(target, executables, networks)
+        self.compiled = CompiledSampler(target, executables, Parameters(networks))
         self._schedule = make_schedule(config.scheduler, options.steps)
         self._table = self.compiled.put_schedule(self._schedule)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())

@@ -5,7 +5,7 @@ It is named after the model it was made for, and draws with Stable Diffusion 1 a
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
@@ -17,10 +17,13 @@ from jax import Array
 from jax.typing import DTypeLike
 from PIL import Image
 
+from pipeline.adapters.adapter import Adapter
+from pipeline.adapters.reader import read_adapter
+from pipeline.adapters.source import find_adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
-from pipeline.errors import Cancelled, InputError
+from pipeline.errors import Cancelled, DeviceError, InputError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import VAE_FILE
@@ -36,6 +39,7 @@ from pipeline.request import (
     checked_latents,
     effective,
 )
+from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
@@ -49,12 +53,13 @@ from pipeline.runtime.loading import (
 )
 from pipeline.runtime.memory import budget_of
 from pipeline.runtime.mesh import failures_explained, find_devices
+from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.plan import Budget
 from pipeline.runtime.programs import Shapes, Target
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule, State
-from pipeline.text.loras import LoraWeights
+from pipeline.text.loras import LoraWeights, is_lora_name
 from pipeline.text.tokenizer import Tokenizers, longest
 
 OUTPUT_TYPES = ("pil", "np", "latent")
@@ -165,6 +170,14 @@ class SDXLPipeline:
             (self.height, self.width): compiled
         }
         self._adding = Lock()
+        family = config.family
+        self._adapters = Adapters(
+            compiled.parameters,
+            compiled.mesh,
+            text_encoders=[part.name for part in family.text_encoders],
+            denoisers=family.predict.networks,
+        )
+        self._loading = Lock()
         self._colours = colours
         self._screen = screen
 
@@ -263,7 +276,8 @@ class SDXLPipeline:
 
         The message says what to leave out. Nothing is compiled.
         """
-        self._budget.check(list(dict.fromkeys([*self._by_size, *sizes])))
+        budget = self._adapted_budget()
+        budget.check(list(dict.fromkeys([*self._by_size, *sizes])))
 
     @failures_explained()
     def add_size(self, height: int, width: int) -> None:
@@ -280,6 +294,64 @@ class SDXLPipeline:
             if size not in self._by_size:
                 self.check_memory([size])
                 self._by_size = {**self._by_size, size: self._compiled.resized(*size)}
+
+    @property
+    def loras(self) -> Mapping[str, LoraInfo]:
+        """The loaded LoRAs by name. Any thread may read them."""
+        return self._adapters.loaded
+
+    def load_lora(self, source: str | Path, name: str | None = None) -> str:
+        """Load a LoRA, with which `generate` can then draw; nothing is compiled.
+
+        Any thread may call this, while another draws.
+
+        Args:
+            source: a file; a folder with one `.safetensors` file; or a file on the Hub, such as
+                `owner/name/file.safetensors`.
+            name: its name in requests, without commas, colons, < and >; the file's where None.
+
+        Returns:
+            The name.
+
+        Raises:
+            CheckpointError: if the file cannot be read, or does not fit the model's networks.
+            DeviceError: if there is too little memory for a copy of the parameters that it changes.
+            InputError: if the name cannot be used, or a LoRA of this name is loaded.
+        """
+        file = find_adapter(source)
+        name = file.stem if name is None else name
+        if not is_lora_name(name):
+            raise InputError(
+                f"{name!r} cannot be a LoRA's name; expected up to 100 printable characters without"
+                " commas, colons, < and >; pass another as name"
+            )
+        with self._loading:
+            self._adapters.check_new(name)
+            adapter = read_adapter(file, name, self._adapters.inventory)
+            self._check_room(adapter)
+            self._adapters.add(adapter)
+        return name
+
+    def unload_lora(self, name: str) -> None:
+        """Forget a LoRA. Any thread may call this; a run that uses it goes on.
+
+        Raises:
+            InputError: if no LoRA of this name is loaded.
+        """
+        self._adapters.remove(name)
+
+    def _check_room(self, more: Adapter) -> None:
+        """Raise DeviceError unless there is memory for one more adapter."""
+        try:
+            self._adapted_budget(more).check([*self._by_size])
+            self._adapters.check_host(more)
+        except DeviceError as error:
+            raise DeviceError(f"the LoRA {more.name!r} cannot be loaded: {error}") from error
+
+    def _adapted_budget(self, more: Adapter | None = None) -> Budget:
+        """Return the budget with the loaded adapters, and `more`."""
+        changed, files = self._adapters.bytes_of(more), self._adapters.file_bytes(more)
+        return replace(self._budget, pristine=changed, adapters=files)
 
     @failures_explained()
     def warm_up(self, height: int | None = None, width: int | None = None) -> None:
@@ -355,9 +427,10 @@ class SDXLPipeline:
             guidance_rescale: the share, 0 to 1, in which guided predictions get the standard
                 deviation of those without guidance. High guidance scales then overexpose less;
                 models with zero terminal SNR want about 0.7.
-            loras: weights of loaded LoRAs by name, such as `{"pixel": 0.8}`, from -4 to 4; a pair
-                is the weight in the UNet and that in the text encoders. A text such as
-                "pixel:0.8,other:0.5:0.3" means the same.
+            loras: weights, -4 to 4, of LoRAs from `load_lora` by name, such as `{"pixel": 0.8}`; a
+                pair is the weight in the UNet and that in the text encoders. A text such as
+                "pixel:0.8,other:0.5:0.3" means the same. Another set than that of the request
+                before takes a moment to be merged into the networks.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -387,6 +460,7 @@ class SDXLPipeline:
             raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
         run = self._sampler(height, width)
         noise = None if latents is None else checked_latents(latents, (count, *run.latents_shape))
+        self._adapters.select(request.lora_weights)
         ids, truncated = self._tokenizers.tokenize(request.prompts)
         negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
         input_ids = np.stack([negative_ids, ids])
@@ -535,6 +609,7 @@ class SDXLPipeline:
             sampler=metadata.SAMPLERS[self._config.scheduler.name]
             + metadata.SIGMA_SCHEDULES[self._config.scheduler.sigma_schedule],
             safety_checker=metadata.BLURRED if flagged else None,
+            lora_hashes=self._adapters.hashes,
         )
 
 
@@ -559,4 +634,5 @@ def _load(
         budget.check([(shapes.height, shapes.width)])
         networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, empty, cache, cached.result())
-    return tokenizers, CompiledSampler(target, executables, networks.result(), cache), budget
+        parameters = Parameters(networks.result())
+    return tokenizers, CompiledSampler(target, executables, parameters, cache), budget

@@ -17,7 +17,7 @@ from flax import nnx
 
 from pipeline.checkpoints.tensors import TensorFiles, Version
 from pipeline.errors import CheckpointError
-from pipeline.kernels.matmul_conv import merged_upsample_kernels
+from pipeline.kernels.matmul_conv import merged_upsample_kernels, upsample_kernel
 
 # Patterns in the names of modules here, and their replacements in a checkpoint.
 NAMES = (
@@ -112,6 +112,19 @@ def from_checkpoint(path: tuple[Any, ...], tensor: np.ndarray) -> np.ndarray:
     )
 
 
+def checkpoint_layout(path: tuple[Any, ...], value: np.ndarray) -> np.ndarray:
+    """Convert a parameter, or a share of its last axis, to the layout of a checkpoint's tensor.
+
+    This undoes `from_checkpoint`. The result is a view, except for `merged_kernels`, where it has
+    the rounding of their sums.
+    """
+    if path[-1] == "merged_kernels":
+        value = upsample_kernel(value)
+    elif path[-1] != "kernel":
+        return value
+    return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+
+
 def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
     """Return all parameters of a module without merged kernels, by their names in a checkpoint."""
     tensors = {}
@@ -119,9 +132,7 @@ def to_checkpoint(module: nnx.Module) -> dict[str, np.ndarray]:
         names = checkpoint_names(path)
         shares = np.split(np.asarray(param.get_value()), len(names), axis=-1)
         for name, value in zip(names, shares, strict=True):
-            if path[-1] == "kernel":
-                value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
-            tensors[name] = np.ascontiguousarray(value)
+            tensors[name] = np.ascontiguousarray(checkpoint_layout(path, value))
     return tensors
 
 

@@ -143,3 +143,18 @@ def merged_upsample_kernels(kernel: A) -> A:
     rows = along(kernel.astype(np.float32))  # [2, 2, 3, I, O]
     both = along(rows.transpose(2, 0, 1, 3, 4))  # [2, 2, 2, 2, I, O]: columns, then rows
     return both.transpose(2, 0, 3, 1, 4, 5).astype(kernel.dtype)
+
+
+def upsample_kernel(merged: np.ndarray) -> np.ndarray:
+    """Return the kernel `[3, 3, I, O]` of which `merged_upsample_kernels` made the four kernels.
+
+    It is exact but for the rounding of the sums.
+    """
+
+    def apart(taps: np.ndarray) -> np.ndarray:
+        """Take two taps for each of two positions, `[2, 2, ...]`, apart to three, `[3, ...]`."""
+        (a, both), (_, c) = taps
+        return np.stack([a, both - c, c])
+
+    columns = apart(merged.transpose(1, 3, 0, 2, 4, 5))  # [3, 2, 2, I, O]: columns, then rows
+    return apart(columns.transpose(1, 2, 0, 3, 4))

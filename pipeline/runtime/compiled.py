@@ -5,14 +5,13 @@ so that nothing compiles after startup.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -20,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from pipeline.runtime import programs
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import Executables, compile_missing, load_cached
+from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import MAX_EVALUATIONS, Target
 from pipeline.runtime.sampler import Context
 from pipeline.schedulers.methods import make_schedule
@@ -62,10 +62,11 @@ class CompiledSampler:
     Args:
         target: what the executables were compiled for.
         executables: the executables of all the target's programs.
-        networks: the networks with their parameters, by name.
+        parameters: the parameters of the networks.
         cache: stores the executables of other sizes; None stores nothing.
 
     Attributes:
+        parameters: the parameters that every run takes.
         executables: the executables by program name.
         seconds: how long each took to load or compile, by program name, except shared ones.
         compile_seconds: seconds spent on the executables: "hit" for those from the cache, "miss"
@@ -76,7 +77,7 @@ class CompiledSampler:
         self,
         target: Target,
         executables: Executables,
-        networks: Mapping[str, nnx.Module],
+        parameters: Parameters,
         cache: ExecutableCache | None = None,
     ):
         self.mesh = target.mesh
@@ -91,8 +92,7 @@ class CompiledSampler:
         self._target = target
         self._config = target.config
         self._cache = cache
-        self._networks = networks
-        self._weights = programs.weights(networks)
+        self.parameters = parameters
         self._whole = NamedSharding(target.mesh, P())
         self._by_image = NamedSharding(target.mesh, P("images"))
         self._by_half = NamedSharding(target.mesh, P("guidance", "images"))
@@ -100,7 +100,7 @@ class CompiledSampler:
     def resized(self, height: int, width: int) -> "CompiledSampler":
         """Return a sampler of the same networks and devices for another size, in pixels.
 
-        The two share the programs that do not depend on the size.
+        The two share the parameters, and the programs that do not depend on the size.
         """
         target = replace(self._target, shapes=replace(self.shapes, height=height, width=width))
         shared = {
@@ -109,12 +109,13 @@ class CompiledSampler:
             if not programs.PROGRAMS[name].sized
         }
         cached = load_cached(target, self._cache, without=shared)
-        executables = compile_missing(target, self._networks, self._cache, cached, shared)
-        return CompiledSampler(target, executables, self._networks, self._cache)
+        networks = self.parameters.networks
+        executables = compile_missing(target, networks, self._cache, cached, shared)
+        return CompiledSampler(target, executables, self.parameters, self._cache)
 
     def _run(self, program: str, *arguments: Any) -> Any:
         names = programs.network_names(program, self._config.family)
-        weights = {name: self._weights[name] for name in names}
+        weights = {name: self.parameters.leaves[name] for name in names}
         return self.executables[program](weights, *arguments)
 
     # --- running

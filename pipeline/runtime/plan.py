@@ -108,6 +108,7 @@ class Plan:
         kind: the kind of the devices.
         devices: the number of devices in use.
         weights: the parameters.
+        pristine: the copy of the parameters that LoRAs change, and on a CPU the LoRAs themselves.
         arrays: the arguments and results of programs beside the parameters.
         programs: the programs, the slowest to compile first for each size.
         memory: the device's memory; None if it is not known.
@@ -116,6 +117,7 @@ class Plan:
     kind: DeviceKind
     devices: int
     weights: int
+    pristine: int
     arrays: int
     programs: tuple[PlannedProgram, ...]
     memory: int | None
@@ -172,7 +174,8 @@ class Plan:
         return self.memory is not None and self.range[0] > self.memory
 
     def _total(self, factor: float) -> int:
-        return self.weights + self.arrays + int(factor * (self.code + self.temporaries))
+        fixed = self.weights + self.pristine + self.arrays
+        return fixed + int(factor * (self.code + self.temporaries))
 
 
 # A smaller pipeline: the advice to use it, its budget, and its sizes.
@@ -191,6 +194,8 @@ class Budget:
             halves of guidance, as `compiled.choose_layout` does.
         images: pictures per request.
         tokens: tokens of a prompt.
+        pristine: bytes of the parameters that loaded LoRAs change; there is a copy without them.
+        adapters: bytes of the loaded LoRAs, which are in the host's memory.
     """
 
     model: ModelSize
@@ -199,6 +204,14 @@ class Budget:
     layout: Callable[[int], tuple[int, int]]
     images: int
     tokens: int
+    pristine: int = 0
+    adapters: int = 0
+
+    @property
+    def most_pristine(self) -> int:
+        """Bytes of all parameters that LoRAs can change."""
+        networks = (self.model.networks[name] for name in (UNET, TEXT_ENCODERS))
+        return sum(network.parameters * network.itemsize for network in networks)
 
     def plan(self, sizes: Sequence[Size]) -> Plan:
         """Return the plan of a pipeline with these sizes of pictures."""
@@ -222,10 +235,17 @@ class Budget:
             self.kind,
             split * guidance,
             copies * self.model.weights,
+            self._pristine(split * guidance),
             copies * arrays,
             tuple(programs),
             self.memory,
         )
+
+    def _pristine(self, devices: int) -> int:
+        """Return the bytes that the pristine copy takes of a device's memory, or of a CPU's."""
+        if not self.kind.platform.is_accelerator:
+            return self.pristine + self.adapters
+        return math.ceil(self.pristine / devices) if devices > 1 else 0
 
     def check(self, sizes: Sequence[Size]) -> None:
         """Refuse sizes of pictures that the memory cannot hold, and log a warning where it may not.
@@ -246,11 +266,12 @@ class Budget:
         needs, total = (
             ("needs at least", plan.range[0]) if plan.is_hopeless else ("may need", plan.total)
         )
+        copy = f"{gigabytes(plan.pristine)} for LoRAs, " if plan.pristine else ""
         return (
             f"too little memory: {sizes_text(sizes)}, {self.images} pictures per request, {needs} "
             f"{gigabytes(total)} of the {gigabytes(plan.memory)} of {plan.where}: "
-            f"{gigabytes(plan.weights)} of weights, about {gigabytes(plan.code)} of code and about "
-            f"{gigabytes(plan.temporaries)} of temporaries; {self._advice(sizes, plan)}"
+            f"{gigabytes(plan.weights)} of weights, {copy}about {gigabytes(plan.code)} of code and "
+            f"about {gigabytes(plan.temporaries)} of temporaries; {self._advice(sizes, plan)}"
         )
 
     def _advice(self, sizes: Sequence[Size], refused: Plan) -> str:
@@ -262,13 +283,21 @@ class Budget:
 
         found = (
             next((text for text, budget, rest in ways if works(budget, rest)), None)
-            for ways in (self._fewer_sizes(sizes), self._fewer_pictures(sizes))
+            for ways in (
+                self._fewer_loras(sizes),
+                self._fewer_sizes(sizes),
+                self._fewer_pictures(sizes),
+            )
         )
         either = [text for text in found if text is not None]
         if not either:
             smaller = self._smaller(sizes)
             either = [text for text, budget, rest in smaller if works(budget, rest)][:1]
         return " or ".join(either) or "use a smaller model, or a device with more memory"
+
+    def _fewer_loras(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
+        if self.pristine:
+            yield "load fewer LoRAs", replace(self, pristine=0, adapters=0), sizes
 
     def _fewer_sizes(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
         for size in reversed(sizes[1:]):

@@ -88,6 +88,7 @@ def _lines(title: str, budget: Budget, plan: Plan, dtype: np.dtype[Any]) -> Iter
     yield from map(_program, plan.programs)
     least, most = map(gigabytes, plan.range)
     yield f"weights {gigabytes(plan.weights)}, other arrays {gigabytes(plan.arrays)}"
+    yield f"LoRAs, once loaded: {_loras(budget, plan)}"
     yield f"all code {gigabytes(plan.code)}, largest temporaries {gigabytes(plan.temporaries)}"
     yield f"sum {gigabytes(plan.total)}, {least} to {most}"
     yield f"{unit} {_memory(plan)}"
@@ -96,6 +97,16 @@ def _lines(title: str, budget: Budget, plan: Plan, dtype: np.dtype[Any]) -> Iter
     yield f"compiling {took}, the programs of one size in parallel"
     yield f"weights: exact; code, temporaries and times: {kind.rates_source}"
     yield f"memory: {kind.memory_source}"
+
+
+def _loras(budget: Budget, plan: Plan) -> str:
+    """Return the memory that LoRAs need at most, beside that of the plan."""
+    most = replace(budget, pristine=budget.most_pristine)
+    there = most.plan([size for program in plan.programs if (size := program.size)]).pristine
+    if plan.is_shared:
+        return f"up to {gigabytes(there)} more, and their files"
+    host = f"{gigabytes(most.pristine)} of the host's memory"
+    return f"up to {gigabytes(there)} more" if there else f"none here, but up to {host}"
 
 
 def _memory(plan: Plan) -> str:

@@ -541,7 +541,7 @@ def test_sizes_may_be_read_while_one_is_added(
 
 def test_sizes_share_their_parameters(pipe: SDXLPipeline) -> None:
     pipe.add_size(16, 24)
-    one, other = (pipe._by_size[size]._weights for size in ((16, 16), (16, 24)))
+    one, other = (pipe._by_size[size].parameters.leaves for size in ((16, 16), (16, 24)))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert a is b
 

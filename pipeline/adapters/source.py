@@ -1,0 +1,49 @@
+"""Finding of an adapter's file: here, alone in a folder, or on the Hub."""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.errors import CheckpointError
+
+SUFFIX = ".safetensors"
+# The repository and the path of a file on the Hub.
+_ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)/((?:[^/]+/)*[^/]+\.safetensors)")
+
+
+def find_adapter(source: str | Path) -> Path:
+    """Return an adapter's file; one on the Hub is downloaded to the cache of the Hub's client.
+
+    Args:
+        source: a file; a folder with a single `.safetensors` file; or a file on the Hub, such as
+            `owner/name/file.safetensors`.
+
+    Raises:
+        CheckpointError: if it is not there, or cannot be downloaded.
+    """
+    path = Path(source)
+    with suppress(RuntimeError):  # "~name" of an unknown user
+        path = path.expanduser()
+    if path.is_dir():
+        return _only_file(path)
+    if path.exists():
+        return path
+    on_hub = _ON_HUB.fullmatch(str(source))
+    if on_hub is None or {".", ".."} & {*on_hub[2].split("/"), *on_hub[1].split("/")}:
+        raise CheckpointError(
+            f"{source}: no such file or folder; on the Hub it would be owner/name/file{SUFFIX}"
+        )
+    # Imported here because the Hub's client takes time to import, and a file does not need it.
+    from pipeline.checkpoints.hub import download_file
+
+    file, _ = download_file(on_hub[1], on_hub[2], None)
+    return file
+
+
+def _only_file(folder: Path) -> Path:
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() == SUFFIX)
+    if len(files) == 1:
+        return files[0]
+    found = ", ".join(path.name for path in files[:3]) or "none"
+    more = ", ..." if len(files) > 3 else ""
+    raise CheckpointError(f"{folder}: expected one {SUFFIX} file in it; found {found}{more}")

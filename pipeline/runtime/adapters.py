@@ -1,0 +1,359 @@
+"""Adapters at run time: the networks' parameters are replaced by merged ones, in place.
+
+An adapter's changes are added in float32 on the host, to a pristine copy of the parameters, and
+rounded to the networks' dtype. The programs take parameters as arguments, so nothing compiles.
+Only the parameters that the earlier or the new set of adapters changes are touched. Without
+adapters they are the pristine ones again, to the bit.
+
+The pristine copy has only parameters that a loaded adapter changes, and is made when they are
+first changed. It is in the host's memory, or, with several accelerators, spread over them: each
+parameter whole on one device.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pipeline.adapters.adapter import Adapter, Change, Inventory
+from pipeline.checkpoints.weights import checkpoint_layout, from_checkpoint
+from pipeline.errors import DeviceError, InputError
+from pipeline.platforms import platform_of
+from pipeline.runtime.memory import available_memory
+from pipeline.runtime.parameters import Parameters, Slot, inventory_of
+from pipeline.runtime.plan import gigabytes
+
+CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
+THREADED_BYTES = 2**22  # below this, starting threads takes longer than they save
+
+# A parameter without adapters: an array on the host, or on one device.
+Pristine = np.ndarray | Array
+
+
+@dataclass(frozen=True)
+class LoraInfo:
+    """Description of a loaded LoRA.
+
+    Attributes:
+        name: its name in requests.
+        file: its file.
+        digest: the SHA-256 of the file, in hexadecimal digits.
+        metadata: the notes in the file's header, such as kohya's `ss_*`.
+        short_hash: the 12 digits by which AUTOMATIC1111 knows the file.
+    """
+
+    name: str
+    file: Path
+    digest: str
+    metadata: Mapping[str, str]
+    short_hash: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """The change of one adapter to one share of a parameter."""
+
+    digest: str
+    share: int
+    strength: float
+    change: Change = field(compare=False)
+
+
+# The changes to parameters; a parameter without changes is not in it.
+Parts = dict[Slot, tuple[Part, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """A loaded adapter and the parameters that it changes; equal only to itself."""
+
+    adapter: Adapter
+    slots: frozenset[Slot]
+
+    @property
+    def info(self) -> LoraInfo:
+        adapter = self.adapter
+        # sd-scripts notes the hash when it writes a file, and tools that change the header keep it.
+        known = adapter.metadata.get("sshs_model_hash") or adapter.weights_digest
+        return LoraInfo(
+            adapter.name, adapter.file, adapter.digest, adapter.metadata, known[:12].lower()
+        )
+
+
+_Selection = tuple[tuple[_Loaded, tuple[float, float]], ...]
+
+
+class Adapters:
+    """The loaded adapters, and the set of them that is merged into the parameters.
+
+    `select` must not run while a program runs; any thread may call the rest.
+
+    Args:
+        parameters: the parameters to change.
+        mesh: the devices on which they are.
+        text_encoders: the names of the text encoders; the other networks are `denoisers`.
+        denoisers: the names of the networks that predict noise.
+        on_devices: whether the pristine copy is spread over the devices.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        mesh: Mesh,
+        text_encoders: Iterable[str],
+        denoisers: Iterable[str],
+        on_devices: bool | None = None,
+    ):
+        self._parameters = parameters
+        self._encoders = frozenset(text_encoders)
+        self._tensors = parameters.tensors([*denoisers, *self._encoders])
+        self._whole = NamedSharding(mesh, P())
+        self._accelerated = accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
+        self.on_devices = accelerated and mesh.size > 1 if on_devices is None else on_devices
+        self._lock = Lock()
+        # This mapping is replaced, never mutated: one thread may draw while another loads.
+        self._loaded: Mapping[str, _Loaded] = {}
+        self._selected: _Selection | None = ()
+        self._merged: dict[Slot, tuple[Part, ...] | None] = {}
+        self._pristine: dict[Slot, Pristine] = {}
+        self._held: Counter[jax.Device] = Counter()
+
+    @property
+    def inventory(self) -> Inventory:
+        """The shapes of all tensors that adapters can change."""
+        return inventory_of(self._tensors)
+
+    @property
+    def loaded(self) -> dict[str, LoraInfo]:
+        """The loaded adapters by name."""
+        return {name: each.info for name, each in self._loaded.items()}
+
+    @property
+    def hashes(self) -> str | None:
+        """The names and hashes of the merged adapters, as AUTOMATIC1111 writes them; or None."""
+        merged = (each.info for each, _ in self._selected or ())
+        return ", ".join(f"{info.name}: {info.short_hash}" for info in merged) or None
+
+    def bytes_of(self, more: Adapter | None = None) -> int:
+        """Return the bytes of the parameters that the loaded adapters, and `more`, change."""
+        slots = self._touched(self._loaded.values())
+        return sum(slot.bytes for slot in slots | (set() if more is None else self._slots(more)))
+
+    def file_bytes(self, more: Adapter | None = None) -> int:
+        """Return the bytes of the loaded adapters' changes, and of those of `more`."""
+        adapters = [each.adapter for each in self._loaded.values()]
+        return sum(_size(each) for each in [*adapters, *([] if more is None else [more])])
+
+    def check_host(self, more: Adapter) -> None:
+        """Raise DeviceError if the host's memory cannot hold the pristine copy with `more`.
+
+        The memory of a CPU's devices is that of the host; `Budget` counts it.
+        """
+        if self.on_devices or not self._accelerated:
+            return
+        room = available_memory()
+        missing = self.bytes_of(more) - sum(slot.bytes for slot in [*self._pristine])
+        if room is not None and missing > room:
+            raise DeviceError(
+                "too little memory: the copy of the parameters that it changes needs "
+                f"{gigabytes(missing)} more of this machine's memory, which has {gigabytes(room)} "
+                "left; load fewer LoRAs"
+            )
+
+    def add(self, adapter: Adapter) -> None:
+        """Add an adapter, whose changes fit `inventory`.
+
+        Raises:
+            InputError: if one of this name is loaded already.
+        """
+        with self._lock:
+            self.check_new(adapter.name)
+            loaded = _Loaded(adapter, frozenset(self._slots(adapter)))
+            self._loaded = {**self._loaded, adapter.name: loaded}
+
+    def check_new(self, name: str) -> None:
+        """Raise InputError if an adapter of this name is loaded."""
+        if name in self._loaded:
+            raise InputError(
+                f"a LoRA named {name!r} is loaded; unload it first, or pass another name"
+            )
+
+    def remove(self, name: str) -> None:
+        """Remove an adapter; if it is merged, its changes go when another set is selected.
+
+        Raises:
+            InputError: if none of this name is loaded; the message lists those that are.
+        """
+        with self._lock:
+            self._known(name)
+            self._loaded = {key: each for key, each in self._loaded.items() if key != name}
+            self._release()
+
+    def select(self, weights: Mapping[str, tuple[float, float]]) -> None:
+        """Merge a set of adapters into the pristine parameters; do nothing if it is merged already.
+
+        If that fails, the parameters are the pristine ones, or `select` must be called again before
+        a program may run; the next call repairs them.
+
+        Args:
+            weights: the weight in the denoisers and in the text encoders, by the adapter's name.
+
+        Raises:
+            InputError: if an adapter is not loaded; the message lists those that are.
+        """
+        with self._lock:
+            chosen = tuple((self._known(name), weights[name]) for name in sorted(weights))
+            if chosen == self._selected:
+                return
+            self._selected = None
+            try:
+                self._update(self._parts(chosen))
+            except BaseException:
+                with suppress(Exception):
+                    self._update({})
+                    self._selected = ()
+                raise
+            self._selected = chosen
+            self._release()
+
+    # --- which parameters
+
+    def _known(self, name: str) -> _Loaded:
+        if name not in self._loaded:
+            there_are = ", ".join(map(repr, sorted(self._loaded))) or "none"
+            raise InputError(f"no LoRA named {name!r} is loaded; loaded are: {there_are}")
+        return self._loaded[name]
+
+    def _slots(self, adapter: Adapter) -> set[Slot]:
+        return {
+            self._tensors[network][tensor].slot
+            for network, changes in adapter.changes.items()
+            for tensor in changes
+        }
+
+    def _touched(self, loaded: Iterable[_Loaded]) -> set[Slot]:
+        return set().union(*(each.slots for each in loaded))
+
+    def _parts(self, chosen: _Selection) -> Parts:
+        """Return the changes of weighted adapters, in the order in which they are added."""
+        parts: dict[Slot, list[Part]] = {}
+        for loaded, (of_denoisers, of_encoders) in chosen:
+            for network, changes in loaded.adapter.changes.items():
+                strength = of_encoders if network in self._encoders else of_denoisers
+                for name, change in changes.items() if strength else ():
+                    slot, share = self._tensors[network][name]
+                    part = Part(loaded.adapter.digest, share, strength, change)
+                    parts.setdefault(slot, []).append(part)
+        return {slot: tuple(each) for slot, each in parts.items()}
+
+    # --- replacing
+
+    def _update(self, wanted: Parts) -> None:
+        """Replace the parameters whose changes differ from the wanted ones."""
+        old = self._merged
+        changed = [slot for slot in {**old, **wanted} if old.get(slot, ()) != wanted.get(slot, ())]
+        with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads:
+            for chunk in _chunks(changed):
+                self._replace(chunk, wanted, threads)
+
+    def _replace(self, chunk: list[Slot], wanted: Parts, threads: ThreadPoolExecutor) -> None:
+        for slot in chunk:
+            if slot not in self._pristine:
+                self._pristine[slot] = self._copy(slot)
+
+        def make(slot: Slot) -> Pristine:
+            pristine, parts = self._pristine[slot], wanted.get(slot)
+            return merge(slot, _on_host(pristine), parts) if parts else pristine
+
+        in_threads = sum(slot.bytes for slot in chunk) > THREADED_BYTES
+        run: Callable[..., Iterator[Pristine]] = threads.map if in_threads else map
+        made = list(run(make, chunk))
+        placed = jax.block_until_ready(jax.device_put(made, self._whole))
+        # None means unknown: an interruption may come between any two statements.
+        self._merged.update(dict.fromkeys(chunk))
+        for slot, leaf in zip(chunk, placed, strict=True):
+            self._parameters.leaves[slot.network][slot.index] = leaf
+        for slot in chunk:
+            if parts := wanted.get(slot):
+                self._merged[slot] = parts
+            else:
+                del self._merged[slot]
+
+    def _copy(self, slot: Slot) -> Pristine:
+        """Return a parameter on the host or on the device that holds the fewest of them.
+
+        On a CPU, and on that device, the result is the parameter's own memory.
+        """
+        shards = self._parameters.leaves[slot.network][slot.index].addressable_shards
+        if not self.on_devices:
+            return np.asarray(shards[0].data)
+        emptiest = min(shards, key=lambda shard: self._held[shard.device])
+        self._held[emptiest.device] += slot.bytes
+        return emptiest.data
+
+    def _release(self) -> None:
+        """Forget the pristine copies of parameters that no loaded adapter changes any more."""
+        needed = self._touched(self._loaded.values()) | self._merged.keys()
+        for slot in self._pristine.keys() - needed:
+            kept = self._pristine.pop(slot)
+            if isinstance(kept, Array):
+                self._held[kept.device] -= slot.bytes
+
+
+def merge(slot: Slot, pristine: np.ndarray, parts: Iterable[Part]) -> np.ndarray:
+    """Return a parameter with changes added, computed in float32."""
+    weight = pristine.astype(np.float32, copy=False)
+    result = np.empty_like(weight)
+    shares = len(slot.names)
+    pairs = zip(np.split(weight, shares, axis=-1), np.split(result, shares, axis=-1), strict=True)
+    for share, (before, after) in enumerate(pairs):
+        total = before
+        for part in parts:
+            if part.share == share:
+                tensor = checkpoint_layout(slot.path, before)
+                delta = part.change.delta(tensor, part.strength)
+                total = np.add(total, from_checkpoint(slot.path, delta), out=after)
+        if total is before:
+            after[...] = before
+    return result.astype(slot.dtype, copy=False)
+
+
+def _on_host(pristine: Pristine) -> np.ndarray:
+    """Return a parameter as a host array.
+
+    JAX keeps such a copy beside an array; the temporary array here takes it away with it.
+    """
+    return (
+        pristine if isinstance(pristine, np.ndarray) else np.asarray(pristine.addressable_data(0))
+    )
+
+
+def _chunks(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
+    """Yield parameters in groups of up to `CHUNK_BYTES`, or of a single larger one."""
+    chunk: list[Slot] = []
+    total = 0
+    for slot in slots:
+        if chunk and total + slot.bytes > CHUNK_BYTES:
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(slot)
+        total += slot.bytes
+    if chunk:
+        yield chunk
+
+
+def _size(adapter: Adapter) -> int:
+    try:
+        return adapter.file.stat().st_size
+    except OSError:  # the file is gone; its content is in memory
+        return 0

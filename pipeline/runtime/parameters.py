@@ -1,0 +1,106 @@
+"""The networks' parameters, which all sizes share, and their tensors in a checkpoint."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from pipeline.adapters.adapter import Inventory
+from pipeline.checkpoints.weights import checkpoint_names, checkpoint_shape
+from pipeline.runtime.programs import weights
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """The place of a parameter. Two places are equal only if they are the same object.
+
+    Attributes:
+        network: the name of its network.
+        index: its place in the list of the network's parameters.
+        path: its path in the module.
+        names: the names of its tensors in a checkpoint; each is an equal share of the last axis.
+        shape: its shape.
+        dtype: its dtype.
+    """
+
+    network: str
+    index: int
+    path: tuple[Any, ...]
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the parameter, on each device."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """Shape of each of its tensors in a checkpoint."""
+        share = *self.shape[:-1], self.shape[-1] // len(self.names)
+        return checkpoint_shape(self.path, share) if self.shape else self.shape
+
+
+class Tensor(NamedTuple):
+    """A tensor of a checkpoint: its parameter, and which share of it."""
+
+    slot: Slot
+    share: int
+
+
+class Parameters:
+    """The parameters of all networks on the devices.
+
+    Attributes:
+        networks: the networks by name, with shapes and dtypes in place of their parameters.
+        leaves: each network's parameters as the programs take them, by its name. Parameters are
+            replaced in these lists.
+    """
+
+    def __init__(self, networks: Mapping[str, nnx.Module]):
+        self.networks = {name: _without_parameters(each) for name, each in networks.items()}
+        self.leaves = weights(networks)
+
+    def tensors(self, networks: Collection[str]) -> dict[str, dict[str, Tensor]]:
+        """Return the tensors of some networks, by the network's and by their own name."""
+        return {
+            name: {
+                tensor: Tensor(slot, share)
+                for slot in _slots(name, self.networks[name])
+                for share, tensor in enumerate(slot.names)
+            }
+            for name in networks
+        }
+
+
+def inventory_of(tensors: Mapping[str, Mapping[str, Tensor]]) -> Inventory:
+    """Return the shapes of tensors in a checkpoint, as readers of adapters take them."""
+    return {
+        network: {name: tensor.slot.tensor_shape for name, tensor in by_name.items()}
+        for network, by_name in tensors.items()
+    }
+
+
+def _without_parameters(network: nnx.Module) -> nnx.Module:
+    graphdef, state = nnx.split(network)
+    spec = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+    return nnx.merge(graphdef, spec)
+
+
+def _slots(name: str, network: nnx.Module) -> list[Slot]:
+    """Return the places of a network's parameters, in the order of the programs' list."""
+    leaves, structure = jax.tree.flatten(nnx.state(network))
+    numbered = jax.tree.unflatten(structure, range(len(leaves)))
+    slots = []
+    for path, param in nnx.to_flat_state(numbered):
+        index: int = param.get_value()
+        leaf = leaves[index]
+        slots.append(
+            Slot(name, index, path, checkpoint_names(path), leaf.shape, np.dtype(leaf.dtype))
+        )
+    return sorted(slots, key=lambda slot: slot.index)

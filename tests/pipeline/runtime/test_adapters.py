@@ -1,0 +1,502 @@
+"""LoRAs at run time: merged into the parameters and taken out to the bit; nothing compiles."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pipeline import CheckpointError, DeviceError, InputError, SDXLPipeline, metadata
+from pipeline.adapters.adapter import Adapter, Change
+from pipeline.adapters.reader import read_adapter
+from pipeline.checkpoints.weights import modern_name
+from pipeline.runtime import adapters
+from pipeline.runtime.adapters import Adapters
+from tests.checkpoints import (
+    SMALLEST,
+    CompilationCount,
+    copy_checkpoint,
+    shared_pipeline,
+)
+from tools.adapter_files import draw_adapter, write_adapter
+
+WEIGHTS = {"one": (0.5, 0.5), "two": (-0.25, 0.75)}
+NETWORKS = ("unet", "text_encoder", "text_encoder_2")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return two LoRAs that change all weights of the smallest checkpoint."""
+    folder = tmp_path_factory.mktemp("loras")
+    inventory = shared_pipeline(1)._adapters.inventory
+    drawn = {name: draw_adapter(inventory, "lora", seed) for seed, name in enumerate(WEIGHTS)}
+    return {
+        name: write_adapter(folder / f"{name}.safetensors", each, "kohya sdxl", inventory)
+        for name, each in drawn.items()
+    }
+
+
+@pytest.fixture
+def pipe() -> Iterator[SDXLPipeline]:
+    with_loras = shared_pipeline(1)
+    yield with_loras
+    clear(with_loras)
+
+
+def clear(pipe: SDXLPipeline) -> None:
+    for name in pipe.loras:
+        pipe.unload_lora(name)
+    pipe._adapters.select({})
+
+
+def load(pipe: SDXLPipeline, files: Mapping[str, Path]) -> None:
+    for name, file in files.items():
+        assert pipe.load_lora(file) == name
+
+
+def draw(pipe: SDXLPipeline, **options: Any) -> np.ndarray:
+    return pipe.generate(
+        "a star", seed=3, num_inference_steps=2, output_type="np", **options
+    ).images
+
+
+def leaves(pipe: SDXLPipeline) -> dict[str, list[jax.Array]]:
+    return {name: list(each) for name, each in pipe._compiled.parameters.leaves.items()}
+
+
+def bits(pipe: SDXLPipeline) -> dict[str, list[bytes]]:
+    return {
+        name: [np.asarray(leaf).tobytes() for leaf in each] for name, each in leaves(pipe).items()
+    }
+
+
+# --- to the bit, and without compiling
+
+
+@pytest.mark.parametrize(
+    ("devices", "on_devices"), [(1, False), (2, False), (4, False), (4, True), (8, True)]
+)
+def test_loras_come_and_go(files: dict[str, Path], devices: int, on_devices: bool) -> None:
+    pipe = shared_pipeline(devices)
+    before, pristine = draw(pipe), bits(pipe)
+    pipe._adapters.on_devices = on_devices
+    sets: list[Any] = [{"one": 0.5}, {"two": (-0.25, 0.75), "one": 0.5}, {"two": 0.1}, None]
+    try:
+        with CompilationCount() as count:
+            load(pipe, files)
+            np.testing.assert_array_equal(draw(pipe), before)
+            first = [draw(pipe, loras=each) for each in sets]
+            again = [draw(pipe, loras=each) for each in reversed(sets)][::-1]
+            reordered = draw(pipe, loras={"one": 0.5, "two": (-0.25, 0.75)})
+            clear(pipe)
+            after = draw(pipe)
+        assert count.value == 0
+    finally:
+        clear(pipe)
+        pipe._adapters.on_devices = False
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(reordered, first[1])
+    np.testing.assert_array_equal(first[-1], before)
+    np.testing.assert_array_equal(after, before)
+    assert bits(pipe) == pristine
+    for one, other in ((0, 1), (1, 2), (2, 3)):
+        assert np.abs(first[one] - first[other]).max() > 0.01
+
+
+def test_every_number_of_devices_draws_the_same(files: dict[str, Path]) -> None:
+    drawn = []
+    for devices in (1, 2, 4):
+        pipe = shared_pipeline(devices)
+        load(pipe, files)
+        drawn.append(draw(pipe, loras={"one": 0.1, "two": 0.1}))
+        clear(pipe)
+    assert max(np.abs(each - drawn[0]).max() for each in drawn) <= 1 / 255
+
+
+@pytest.fixture
+def implicit_promotion() -> Iterator[None]:
+    """Allow bfloat16 to become float32 in JAX's own functions, also in threads that compile."""
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    yield
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.mark.usefixtures("implicit_promotion")
+def test_bfloat16(files: dict[str, Path]) -> None:
+    pipe = SDXLPipeline.from_pretrained(
+        SMALLEST, num_inference_steps=2, dtype="bfloat16", devices=jax.devices()[:1]
+    )
+    before, pristine = draw(pipe), leaves(pipe)["unet"]
+    load(pipe, files)
+    with_loras = draw(pipe, loras=WEIGHTS)
+    merged = leaves(pipe)["unet"]
+    name = "conv_in.weight"
+    slot, _ = pipe._adapters._tensors["unet"][name]
+    wide = np.asarray(pristine[slot.index]).astype(np.float32)
+    deltas = [
+        each.adapter.changes["unet"][name]
+        .delta(wide.transpose(3, 2, 0, 1), WEIGHTS[key][0])
+        .transpose(2, 3, 1, 0)
+        for key, each in pipe._adapters._loaded.items()
+    ]
+    right = (wide + deltas[0] + deltas[1]).astype(slot.dtype)  # rounded once
+    np.testing.assert_array_equal(np.asarray(merged[slot.index]), right)
+    np.testing.assert_array_equal(draw(pipe), before)
+    np.testing.assert_array_equal(draw(pipe, loras=WEIGHTS), with_loras)
+
+
+# --- the merged parameters
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "full"])
+def test_merged_parameters_are_those_of_a_merged_checkpoint(
+    pipe: SDXLPipeline, tmp_path: Path, kind: str
+) -> None:
+    """A checkpoint whose tensors have the changes added loads the same parameters."""
+    inventory = pipe._adapters.inventory
+    assert set(inventory) == set(NETWORKS)
+    found = {}
+    for seed, name in enumerate(WEIGHTS):
+        drawn = draw_adapter(inventory, kind, seed)
+        file = write_adapter(tmp_path / f"{name}.safetensors", drawn, "kohya sdxl", inventory)
+        pipe.load_lora(file)
+        found[name] = read_adapter(file, name, inventory)
+    folder = copy_checkpoint(tmp_path)
+    for network in NETWORKS:
+        add_changes(folder / network, network, found)
+    merged = SDXLPipeline.from_pretrained(folder, devices=jax.devices()[:1])
+    pipe._adapters.select(WEIGHTS)
+    for network in NETWORKS:
+        pairs = zip(leaves(pipe)[network], leaves(merged)[network], strict=True)
+        for ours, right in pairs:
+            np.testing.assert_allclose(ours, right, rtol=1e-5, atol=2e-5 * np.abs(right).max())
+
+
+def add_changes(folder: Path, network: str, found: Mapping[str, Adapter]) -> None:
+    """Add the changes to a network's tensors in a checkpoint."""
+    [file] = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    changed = 0
+    for key, value in tensors.items():
+        for name, adapter in found.items():
+            if change := adapter.changes[network].get(modern_name(key)):
+                strength = WEIGHTS[name][network != "unet"]
+                tensors[key] = tensors[key] + change.delta(value, strength)
+                changed += 1
+    assert changed == sum(len(adapter.changes[network]) for adapter in found.values())
+    save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, file)
+
+
+class Plus(Change):
+    """A change by a number; `spoil` is called first."""
+
+    def __init__(self, number: float, spoil: Callable[[], object] = lambda: None) -> None:
+        self.number = number
+        self.spoil = spoil
+
+    def delta(self, weight: np.ndarray, strength: float) -> np.ndarray:
+        self.spoil()
+        return np.full_like(weight, self.number * strength)
+
+
+def adapter(name: str, changes: Mapping[str, Mapping[str, Change]], digest: str = "") -> Adapter:
+    return Adapter(name, Path("missing.safetensors"), digest or name, "0" * 64, {}, changes)
+
+
+def test_biases_norms_and_embeddings(pipe: SDXLPipeline) -> None:
+    inventory = pipe._adapters.inventory
+    everything = {
+        network: {name: Plus(2.0) for name in tensors} for network, tensors in inventory.items()
+    }
+    before = leaves(pipe)
+    pipe._adapters.add(adapter("all", everything))
+    pipe._adapters.select({"all": (0.5, 0.25)})
+    for network, added in zip(NETWORKS, (1.0, 0.5, 0.5), strict=True):
+        for old, new in zip(before[network], leaves(pipe)[network], strict=True):
+            extra = np.asarray(new) - np.asarray(old)
+            if old.ndim == 6:  # sums of one, two or four taps
+                assert extra.min() == pytest.approx(added, abs=1e-5)
+                assert extra.max() == pytest.approx(4 * added, abs=1e-5)
+            else:
+                np.testing.assert_allclose(extra, added, atol=1e-5)
+
+
+def test_only_touched_parameters_are_replaced(pipe: SDXLPipeline) -> None:
+    names = ["conv_in.bias", "conv_out.bias", "conv_norm_out.weight"]
+    first = {"unet": {name: Plus(1.0) for name in names[:2]}}
+    second = {"unet": {name: Plus(1.0) for name in names[1:]}, "text_encoder": {}}
+    for name, changes in (("first", first), ("second", second)):
+        pipe._adapters.add(adapter(name, changes))
+
+    def replaced(weights: dict[str, tuple[float, float]]) -> int:
+        before = leaves(pipe)
+        pipe._adapters.select(weights)
+        after = leaves(pipe)
+        return sum(
+            old is not new
+            for network, each in before.items()
+            for old, new in zip(each, after[network], strict=True)
+        )
+
+    assert replaced({}) == 0
+    assert replaced({"first": (1, 1)}) == 2
+    assert replaced({"first": (1, 1)}) == 0
+    assert replaced({"first": (1, 0.5)}) == 0  # the text encoders' weight matters to none of them
+    assert replaced({"second": (1, 1)}) == 3
+    assert replaced({"first": (1, 1), "second": (1, 1)}) == 2
+    assert replaced({"second": (1, 1), "first": (1, 1)}) == 0
+    assert replaced({"first": (0, 1)}) == 3
+    assert replaced({}) == 0
+
+
+def test_the_same_set_again_does_nothing(
+    pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(pipe, files)
+    draw(pipe, loras=WEIGHTS)
+    monkeypatch.setattr(Adapters, "_update", None)
+    draw(pipe, loras=WEIGHTS)
+    draw(pipe, loras="two:-0.25:0.75,one:0.5")
+
+
+def test_one_weight_can_be_zero(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
+    before, pristine = draw(pipe), bits(pipe)
+    load(pipe, files)
+    np.testing.assert_array_equal(draw(pipe, loras={"one": 0, "two": (0, 0)}), before)
+    draw(pipe, loras={"one": (0, 0.5)})
+    assert bits(pipe)["unet"] == pristine["unet"]
+    assert bits(pipe)["text_encoder_2"] != pristine["text_encoder_2"]
+    draw(pipe, loras={"one": (0.5, 0)})
+    assert bits(pipe)["unet"] != pristine["unet"]
+    assert bits(pipe)["text_encoder_2"] == pristine["text_encoder_2"]
+
+
+def test_sizes_share_the_merged_parameters(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
+    pipe.add_size(16, 24)
+    load(pipe, files)
+    plain = draw(pipe, height=16, width=24)
+    merged = draw(pipe, height=16, width=24, loras=WEIGHTS)
+    assert np.abs(merged - plain).max() > 0.01
+    pipe.add_size(24, 16)
+    np.testing.assert_array_equal(draw(pipe, height=16, width=24, loras=WEIGHTS), merged)
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("on_devices", [False, True])
+def test_a_failure_half_way_leaves_no_mixture(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, on_devices: bool
+) -> None:
+    pipe = shared_pipeline(4)
+    before, pristine = draw(pipe), bits(pipe)
+    pipe._adapters.on_devices = on_devices
+    monkeypatch.setattr(adapters, "CHUNK_BYTES", 2**12)
+    load(pipe, files)
+    right = draw(pipe, loras={"one": 0.5})
+    put, calls = jax.device_put, iter(range(10**6))
+
+    def fail_at(number: int, *args: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return put(*args, **options)
+
+    monkeypatch.setattr(jax, "device_put", partial(fail_at, 5))
+    with pytest.raises(DeviceError, match="too little memory"):
+        draw(pipe, loras={"two": 0.5})
+    assert bits(pipe) == pristine
+    np.testing.assert_array_equal(draw(pipe, loras={"one": 0.5}), right)
+    np.testing.assert_array_equal(draw(pipe), before)
+    clear(pipe)
+    pipe._adapters.on_devices = False
+
+
+def test_a_failed_repair_is_made_up_for(
+    pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, pristine = draw(pipe), bits(pipe)
+    monkeypatch.setattr(adapters, "CHUNK_BYTES", 2**12)
+    load(pipe, files)
+    right = draw(pipe, loras=WEIGHTS)
+    draw(pipe)
+    put, calls = jax.device_put, iter(range(10**6))
+
+    def fail_after(number: int, *args: Any, **options: Any) -> Any:
+        if next(calls) >= number:
+            raise jax.errors.JaxRuntimeError("INTERNAL: lost")
+        return put(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "device_put", partial(fail_after, 5))
+        for loras in (WEIGHTS, None, WEIGHTS):
+            with pytest.raises(DeviceError, match="lost"):
+                draw(pipe, loras=loras)
+    assert bits(pipe) != pristine  # so that the next request has something to repair
+    np.testing.assert_array_equal(draw(pipe), before)
+    assert bits(pipe) == pristine
+    np.testing.assert_array_equal(draw(pipe, loras=WEIGHTS), right)
+
+
+def test_a_change_that_fails(pipe: SDXLPipeline) -> None:
+    def broken() -> None:
+        raise MemoryError
+
+    pristine = bits(pipe)
+    changes = {"unet": {"conv_in.bias": Plus(1), "conv_out.bias": Plus(1, broken)}}
+    pipe._adapters.add(adapter("broken", changes))
+    with pytest.raises(MemoryError):
+        draw(pipe, loras={"broken": 1})
+    assert bits(pipe) == pristine
+
+
+# --- loading
+
+
+def test_loading_and_unloading(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
+    assert pipe.load_lora(str(files["one"]), name="pixel art") == "pixel art"
+    info = pipe.loras["pixel art"]
+    assert (info.name, info.file, len(info.digest)) == ("pixel art", files["one"], 64)
+    with pytest.raises(InputError, match="'pixel art' is loaded; unload it first"):
+        pipe.load_lora(files["two"], "pixel art")
+    for wrong in ("a:b", "a,b", "", " a", "a>b"):
+        with pytest.raises(InputError, match="cannot be a LoRA's name"):
+            pipe.load_lora(files["two"], wrong)
+    pipe.load_lora(files["two"])
+    with pytest.raises(InputError, match="'three' is loaded; loaded are: 'pixel art', 'two'"):
+        draw(pipe, loras={"three": 1})
+    with pytest.raises(InputError, match="no LoRA named 'three'"):
+        pipe.unload_lora("three")
+    pipe.unload_lora("two")
+    assert [*pipe.loras] == ["pixel art"]
+    pipe.unload_lora("pixel art")
+    with pytest.raises(InputError, match="loaded are: none"):
+        draw(pipe, loras={"two": 1})
+
+
+def test_a_refused_file_loads_nothing(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    save_file(
+        {"lora_unet_nowhere.lora_up.weight": np.ones((1, 1), np.float32)},
+        tmp_path / "a.safetensors",
+    )
+    with pytest.raises(CheckpointError, match="nowhere"):
+        pipe.load_lora(tmp_path / "a.safetensors")
+    assert not pipe.loras
+
+
+def test_loading_while_another_thread_draws(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
+    load(pipe, {"one": files["one"]})
+    plain, right = draw(pipe), draw(pipe, loras={"one": 0.5})
+
+    def exchange(step: int, *_: object) -> None:
+        if step == 1:
+            thread = Thread(target=lambda: (pipe.unload_lora("one"), load(pipe, files)))
+            thread.start()
+            thread.join()
+
+    np.testing.assert_array_equal(draw(pipe, loras={"one": 0.5}, on_step=exchange), right)
+    np.testing.assert_array_equal(draw(pipe, loras={"one": 0.5}), right)
+    np.testing.assert_array_equal(draw(pipe), plain)
+
+
+def test_another_file_under_the_same_name(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
+    pipe.load_lora(files["one"], "it")
+    one = draw(pipe, loras={"it": 0.5})
+    pipe.unload_lora("it")
+    pipe.load_lora(files["two"], "it")
+    two = draw(pipe, loras={"it": 0.5})
+    assert np.abs(one - two).max() > 0.01
+    pipe.unload_lora("it")
+    pipe.load_lora(files["one"], "it")
+    np.testing.assert_array_equal(draw(pipe, loras={"it": 0.5}), one)
+
+
+@pytest.mark.parametrize("on_devices", [False, True])
+def test_the_pristine_copy_goes_with_the_loras(files: dict[str, Path], on_devices: bool) -> None:
+    pipe = shared_pipeline(4)
+    held = pipe._adapters
+    held.on_devices = on_devices
+    load(pipe, files)
+    assert not held._pristine
+    draw(pipe, loras={"one": 0.5})
+    assert sum(slot.bytes for slot in held._pristine) == held.bytes_of() > 0
+    if on_devices:
+        kept = [held._held[device] for device in jax.devices()[:4]]
+        assert sum(kept) == held.bytes_of()
+        assert max(kept) - min(kept) <= max(slot.bytes for slot in held._pristine)
+        assert all(isinstance(each, jax.Array) for each in held._pristine.values())
+    pipe.unload_lora("one")
+    pipe.unload_lora("two")
+    assert held._pristine  # until another set is merged
+    draw(pipe)
+    assert not held._pristine
+    assert not any(held._held.values())
+    held.on_devices = False
+
+
+# --- memory
+
+
+def test_a_lora_that_does_not_fit_is_refused(
+    pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = pipe._adapted_budget()
+    needs = budget.plan([*pipe._by_size]).range[0]
+    small = type(budget)(**{**vars(budget), "memory": needs})
+    monkeypatch.setattr(pipe, "_budget", small)
+    message = (
+        r"the LoRA 'one' cannot be loaded: too little memory: .* for LoRAs, .*load fewer LoRAs"
+    )
+    with pytest.raises(DeviceError, match=message):
+        pipe.load_lora(files["one"])
+    assert not pipe.loras
+    draw(pipe)
+
+
+def test_the_host_must_hold_the_copy_of_one_accelerator(
+    pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe._adapters, "_accelerated", True)
+    monkeypatch.setattr(adapters, "available_memory", lambda: 1000)
+    with pytest.raises(DeviceError, match=r"needs 0\.9 MB more of this machine's memory"):
+        pipe.load_lora(files["one"])
+
+
+# --- settings inside pictures
+
+
+def test_settings_inside_pictures(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
+    load(pipe, files)
+    image = pipe.generate("a star", seed=3, loras=WEIGHTS).images[0]
+    text = image.info[metadata.KEY]
+    assert text.startswith("a star <lora:one:0.5> <lora:two:0.75:-0.25>\n")
+    hashes = ", ".join(f"{name}: {info.short_hash}" for name, info in pipe.loras.items())
+    assert f'Lora hashes: "{hashes}"' in text
+    settings = metadata.from_text(text)
+    assert (settings.prompt, settings.lora_hashes) == ("a star", hashes)
+    again = draw(pipe, loras=settings.loras)
+    np.testing.assert_array_equal(again, draw(pipe, loras=WEIGHTS))
+    plain = pipe.generate("a star", seed=3).images[0].info[metadata.KEY]
+    assert "lora" not in plain.lower()
+
+
+def test_the_hash_is_that_of_the_bytes_behind_the_header(
+    pipe: SDXLPipeline, files: dict[str, Path], tmp_path: Path
+) -> None:
+    pipe.load_lora(files["one"])
+    tensors = load_file(files["one"])
+    save_file(tensors, tmp_path / "noted.safetensors", metadata={"ss_tag": "more"})
+    pipe.load_lora(tmp_path / "noted.safetensors")
+    save_file(
+        tensors, tmp_path / "known.safetensors", metadata={"sshs_model_hash": "ABCDEF012345678"}
+    )
+    pipe.load_lora(tmp_path / "known.safetensors")
+    infos = pipe.loras
+    assert infos["noted"].short_hash == infos["one"].short_hash
+    assert infos["noted"].digest != infos["one"].digest
+    assert infos["noted"].metadata["ss_tag"] == "more"
+    assert infos["known"].short_hash == "abcdef012345"
