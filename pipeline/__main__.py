@@ -83,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--safety-checker", choices=("yes", "no"), default="yes", help="blur pictures that the"
         " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
+    add("--lora", action="append", default=[], metavar="FILE", help="a LoRA for --loras to name by"
+        " the file's name without its suffix, or owner/name/file.safetensors on the Hub; may be"
+        " given several times")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--plan", action="store_true", help="draw nothing; print the memory and the compile time"
         " needed on this machine and on others; downloads no weights")  # fmt: skip
@@ -169,6 +172,8 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         cache_dir=options.cache_dir,
         vae=options.vae,
     )
+    for source in options.lora:
+        pipe.load_lora(source)
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
         print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)
     with tqdm(total=options.num_inference_steps, desc="Drawing", unit="step", disable=None) as bar:

@@ -65,7 +65,7 @@ def format_loras(loras: LoraWeights) -> str:
         unet, encoders = weight if isinstance(weight, tuple | list) else (weight, weight)
         if isinstance(unet, bool | str) or isinstance(encoders, bool | str):
             raise TypeError(f"the weight of {name!r} is {weight!r}; expected a number")
-        pairs[name] = float(unet), float(encoders)
+        pairs[name] = round(float(unet), _DECIMALS), round(float(encoders), _DECIMALS)
     return ",".join(f"{name}:{_text(*weights)}" for name, weights in _checked(pairs).items())
 
 

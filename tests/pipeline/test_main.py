@@ -17,7 +17,14 @@ from pipeline import Result, SDXLPipeline, metadata
 from pipeline import __main__ as command
 from pipeline.runtime import memory
 from pipeline.runtime.compiled import CompiledSampler
-from tests.checkpoints import SMALLEST, CompilationCount, change_json, copy_checkpoint
+from tests.checkpoints import (
+    SMALLEST,
+    CompilationCount,
+    change_json,
+    copy_checkpoint,
+    shared_pipeline,
+)
+from tools.adapter_files import draw_adapter, write_adapter
 
 SIZE = 16
 
@@ -122,6 +129,22 @@ def test_variations_of_a_picture(tmp_path: Path, run: Callable[..., tuple]) -> N
     assert {(each.seed, each.variation_strength, each.guidance_until) for each in found} == {
         (7, 0.5, 0.5)
     }
+
+
+def test_loras(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    inventory = shared_pipeline(1)._adapters.inventory
+    drawn = draw_adapter(inventory, "lora", 0)
+    file = str(write_adapter(tmp_path / "pixel.safetensors", drawn, "kohya sdxl", inventory))
+    status, _, _ = run("a star", "--lora", file, "--loras", "pixel:0.5:0.25")
+    assert status == 0
+    assert settings(tmp_path / "out/0.png").loras == "pixel:0.5:0.25"
+    status, _, messages = run("a star", "--lora", file, "--loras", "other:0.5")
+    assert (status, messages.strip()) == (
+        2,
+        "error: no LoRA named 'other' is loaded; loaded are: 'pixel'",
+    )
+    status, _, messages = run("a star", "--loras", "pixel:5")
+    assert (status, messages.startswith("error: loras is 'pixel:5'; expected up to 8")) == (2, True)
 
 
 @pytest.mark.parametrize("wanted", ["yes", "no"])

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pipeline.kernels.matmul_conv import LAYOUT, convolution, dot_general
+from pipeline.kernels.matmul_conv import (
+    LAYOUT,
+    convolution,
+    dot_general,
+    merged_upsample_kernels,
+    upsample_kernel,
+)
 from pipeline.platforms import compiler_options
 
 LAST_BIT = 2**-8  # relative size of bfloat16's last bit
@@ -112,3 +118,9 @@ def test_a_cpu_has_eigen_convolve_in_float32() -> None:
     assert library in (program.compile().as_text() or "")
     assert library not in (program.compile(compiler_options(device, jnp.float32)).as_text() or "")
     assert compiler_options(device, jnp.bfloat16) == {}
+
+
+def test_merged_kernels_are_taken_apart() -> None:
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 5, 7)).astype(np.float32)
+    apart = upsample_kernel(merged_upsample_kernels(kernel))
+    np.testing.assert_allclose(apart, kernel, atol=1e-5)

@@ -20,7 +20,7 @@ from pipeline.runtime.compiled import choose_layout, make_mesh
 from pipeline.runtime.device_kinds import CPU, H200, TPU_V5E, TPU_V6E, DeviceKind
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of
-from pipeline.runtime.model_size import UNET, ModelSize, model_size
+from pipeline.runtime.model_size import TEXT_ENCODERS, UNET, ModelSize, model_size
 from pipeline.runtime.plan import Budget, Size
 from pipeline.runtime.programs import PROGRAMS, Programs, Shapes, Target, program_names, weights
 from tests.checkpoints import GOLDEN, SMALLEST
@@ -220,3 +220,38 @@ def test_the_safety_checker_is_planned_in_float32() -> None:
     halved = plan_report._in_dtype(tiny(SAFETY), BFLOAT16)
     config = read_config(SAFETY)
     assert halved == model_size(config, trace_networks(config, BFLOAT16))
+
+
+# --- LoRAs
+
+
+def with_loras(kind: DeviceKind, devices: int) -> Budget:
+    return replace(budget(kind, devices), pristine=4_000_000_001, adapters=300)
+
+
+def test_the_copy_without_loras_is_counted() -> None:
+    """It is on the host of one accelerator, spread over several, and once in a CPU's memory."""
+    for kind, devices, right in (
+        (TPU_V5E, 1, 0),
+        (TPU_V5E, 4, 1_000_000_001),
+        (CPU, 4, 4_000_000_301),
+    ):
+        plain = budget(kind, devices).plan([SQUARE])
+        plan = with_loras(kind, devices).plan([SQUARE])
+        assert (plain.pristine, plan.pristine) == (0, right)
+        assert plan.total == plain.total + right
+        assert plan.weights == plain.weights
+
+
+def test_fewer_loras_are_the_first_advice() -> None:
+    needs = budget(TPU_V5E, 4).plan([SQUARE]).range[0]
+    tight = replace(with_loras(TPU_V5E, 4), memory=needs + 1)
+    with pytest.raises(DeviceError, match=r"1.00 GB for LoRAs, .*; load fewer LoRAs"):
+        tight.check([SQUARE])
+    replace(tight, pristine=0).check([SQUARE])
+
+
+def test_most_of_the_copy() -> None:
+    most = budget(TPU_V5E, 4).most_pristine
+    networks = sdxl().networks
+    assert most == networks[UNET].parameters * 2 + networks[TEXT_ENCODERS].parameters * 2
