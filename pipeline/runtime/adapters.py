@@ -103,6 +103,8 @@ class Adapters:
         mesh: the devices on which they are.
         text_encoders: the names of the text encoders; the other networks are `denoisers`.
         denoisers: the names of the networks that predict noise.
+
+    Attributes:
         on_devices: whether the pristine copy is spread over the devices.
     """
 
@@ -112,14 +114,13 @@ class Adapters:
         mesh: Mesh,
         text_encoders: Iterable[str],
         denoisers: Iterable[str],
-        on_devices: bool | None = None,
     ):
         self._parameters = parameters
         self._encoders = frozenset(text_encoders)
         self._tensors = parameters.tensors([*denoisers, *self._encoders])
         self._whole = NamedSharding(mesh, P())
-        self._accelerated = accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
-        self.on_devices = accelerated and mesh.size > 1 if on_devices is None else on_devices
+        self._accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
+        self.on_devices = self._accelerated and mesh.size > 1
         self._lock = Lock()
         # This mapping is replaced, never mutated: one thread may draw while another loads.
         self._loaded: Mapping[str, _Loaded] = {}
