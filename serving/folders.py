@@ -1,0 +1,229 @@
+"""A folder of `.safetensors` files that may change while the server runs."""
+
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".safetensors"
+# Between two looks at the folder. A look reads the names and the sizes of all files.
+RESCAN_S = 1.0
+# A file that was written to within this time may still be growing.
+SETTLED_S = 1.0
+MOST_FILES = 1000  # more would make the description of the model too long for its readers
+_DEEPEST = 8  # levels of sub-folders
+_MOST_HEADER = 2**25  # bytes of a file's header; the largest published ones have 2**23
+
+Entry: TypeAlias = "os.DirEntry[str]"
+
+
+class Stamp(NamedTuple):
+    """What tells two versions of a file apart without reading it."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class File:
+    """A complete file, and the version of it that was seen.
+
+    Attributes:
+        path: its path; opening it leads nowhere else than into the folder.
+        stamp: the version.
+        beside: the files beside it that describe it, by what follows its name: ".txt" and so on.
+    """
+
+    path: Path
+    stamp: Stamp
+    beside: Mapping[str, "File"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a folder at one moment.
+
+    Attributes:
+        files: the file of each name.
+        doubled: the paths, relative to the folder, of files that share a name. Such a name is not
+            among `files`.
+    """
+
+    files: Mapping[str, File] = field(default_factory=dict)
+    doubled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Folder:
+    """The files of a folder and its sub-folders by name, which is a file's name without suffix.
+
+    Files that are incomplete, hidden, or links to somewhere outside the folder are left out. Any
+    thread may call its methods.
+
+    Args:
+        path: the folder, which may be missing at times.
+        setting: the setting that names it, for the log.
+        is_name: whether a name can be used.
+        beside: endings of the files beside each file that describe it.
+        clock: the time in seconds since the epoch, as files have it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        setting: str,
+        is_name: Callable[[str], bool] = lambda _: True,
+        beside: Sequence[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._root = path.resolve()
+        self._setting = setting
+        self._is_name = is_name
+        self._beside = beside
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked_at: float | None = None
+        self._seen: dict[Path, Stamp] = {}
+        self._whole: dict[tuple[Path, Stamp], bool] = {}
+        self._warned: set[str] = set()
+        self._listing = Listing()
+
+    def look(self) -> Listing:
+        """Return the files, which are searched for at most once in `RESCAN_S` seconds.
+
+        The listing is the same object for as long as nothing changes.
+        """
+        with self._lock:
+            now = self._clock()
+            if self._looked_at is None or not 0 <= now - self._looked_at < RESCAN_S:
+                self._looked_at = now
+                self._rescan(now)
+            return self._listing
+
+    def _rescan(self, now: float) -> None:
+        found: dict[str, list[File]] = {}
+        seen: dict[Path, Stamp] = {}
+        for path, beside in self._paths():
+            if len(seen) == MOST_FILES:
+                self._warn(f"has more than {MOST_FILES} files; the others are left out")
+                break
+            if (stamp := _stamp(path)) is None:
+                continue
+            seen[path] = stamp
+            file = File(path, stamp, beside)
+            if self._is_settled(file, now) and self._is_whole(file):
+                found.setdefault(path.stem, []).append(file)
+        self._seen = seen
+        self._whole = {key: whole for key, whole in self._whole.items() if key[0] in seen}
+        listing = self._listed(found)
+        if listing != self._listing:
+            self._listing = listing
+
+    def _listed(self, found: Mapping[str, list[File]]) -> Listing:
+        files = {name: each[0] for name, each in sorted(found.items()) if len(each) == 1}
+        doubled = {
+            name: tuple(sorted(file.path.relative_to(self._root).as_posix() for file in each))
+            for name, each in sorted(found.items())
+            if len(each) > 1
+        }
+        for name, paths in doubled.items():
+            others = ", ".join(paths)
+            self._warn(f"has several files named {name!r}, none of which is used: {others}")
+        return Listing(files, doubled)
+
+    def _paths(self) -> Iterator[tuple[Path, dict[str, File]]]:
+        """Yield the files with a usable name, with the files beside each, in a fixed order."""
+        levels = [(self._root, 0)]
+        while levels:
+            folder, depth = levels.pop()
+            entries = _entries(folder)
+            for name, entry in entries.items():
+                path = Path(entry.path)
+                if entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
+                    levels.append((path, depth + 1))
+                elif name.endswith(SUFFIX) and self._may_be_used(entry):
+                    yield path, self._described_by(path.stem, entries)
+
+    def _may_be_used(self, entry: Entry) -> bool:
+        path = Path(entry.path)
+        relative = path.relative_to(self._root).as_posix()
+        if not self._is_inside(entry):
+            self._warn(f"has a link that leads out of it, which is not followed: {relative}")
+            return False
+        if not self._is_name(path.stem):
+            self._warn(f"has a file whose name cannot be used; rename it: {relative!r}")
+            return False
+        return True
+
+    def _is_inside(self, entry: Entry) -> bool:
+        return not entry.is_symlink() or Path(entry.path).resolve().is_relative_to(self._root)
+
+    def _described_by(self, stem: str, entries: Mapping[str, Entry]) -> dict[str, File]:
+        found: dict[str, File] = {}
+        for ending in self._beside:
+            entry = entries.get(stem + ending)
+            if entry and self._is_inside(entry) and (stamp := _stamp(Path(entry.path))):
+                found[ending] = File(Path(entry.path), stamp)
+        return found
+
+    def _is_settled(self, file: File, now: float) -> bool:
+        age = now - file.stamp.mtime_ns / 1e9
+        return age >= SETTLED_S or self._seen.get(file.path) == file.stamp
+
+    def _is_whole(self, file: File) -> bool:
+        key = file.path, file.stamp
+        if key not in self._whole:
+            self._whole[key] = is_whole(file.path)
+        return self._whole[key]
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s %s", self._setting, text)
+
+
+def _entries(folder: Path) -> dict[str, Entry]:
+    """Return what is in a folder and not hidden, by name, in order."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # it was removed, or may not be read
+        return {}
+    return {entry.name: entry for entry in found if not entry.name.startswith(".")}
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return the stamp of a file; None if it is gone, or no regular file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a safetensors file has all the bytes that its header tells of.
+
+    A file that is not complete is no error: it may still be copied.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = os.fstat(file.fileno()).st_size
+            if not 0 < length <= min(size, _MOST_HEADER):
+                return False
+            header = json.loads(file.read(length))
+        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+        return 8 + length + max(ends, default=0) == size
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return False
