@@ -91,12 +91,20 @@ def local_generator(
     loaded: "tuple[SDXLPipeline, bool]",
 ) -> "LocalGenerator":
     """Return a generator over the result of `load_pipeline`."""
+    from pipeline import BUNDLED
     from serving.generators.local import LocalGenerator
+    from serving.generators.lora_folder import LoraFolder
 
     pipe, bundled = loaded
-    more = _fitting(pipe, chosen.sizes[1:])
+    folder = chosen.lora_dir or (BUNDLED / "loras" if bundled else None)
     return LocalGenerator(
-        pipe, *limits, observer, bundled=bundled, more_sizes=more, reveal=chosen.reveal
+        pipe,
+        *limits,
+        observer,
+        bundled=bundled,
+        more_sizes=_fitting(pipe, chosen.sizes[1:]),
+        reveal=chosen.reveal,
+        loras=LoraFolder(folder) if folder else None,
     )
 
 

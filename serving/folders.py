@@ -47,6 +47,11 @@ class File:
     stamp: Stamp
     beside: Mapping[str, "File"] = field(default_factory=dict)
 
+    @property
+    def version(self) -> tuple[Path, Stamp]:
+        """What differs between two versions of the file, whatever is beside it."""
+        return self.path, self.stamp
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -109,6 +114,8 @@ class Folder:
             return self._listing
 
     def _rescan(self, now: float) -> None:
+        if not self._root.is_dir():
+            self._warn(f"is {self._root}, which is no folder that can be read")
         found: dict[str, list[File]] = {}
         seen: dict[Path, Stamp] = {}
         for path, beside in self._paths():
@@ -164,7 +171,10 @@ class Folder:
         return True
 
     def _is_inside(self, entry: Entry) -> bool:
-        return not entry.is_symlink() or Path(entry.path).resolve().is_relative_to(self._root)
+        try:
+            return not entry.is_symlink() or Path(entry.path).resolve().is_relative_to(self._root)
+        except (OSError, RuntimeError):  # a link to itself
+            return False
 
     def _described_by(self, stem: str, entries: Mapping[str, Entry]) -> dict[str, File]:
         found: dict[str, File] = {}
@@ -179,10 +189,9 @@ class Folder:
         return age >= SETTLED_S or self._seen.get(file.path) == file.stamp
 
     def _is_whole(self, file: File) -> bool:
-        key = file.path, file.stamp
-        if key not in self._whole:
-            self._whole[key] = is_whole(file.path)
-        return self._whole[key]
+        if file.version not in self._whole:
+            self._whole[file.version] = is_whole(file.path)
+        return self._whole[file.version]
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

@@ -16,6 +16,27 @@ MAX_CHARACTERS = 2000  # of a prompt
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Description of a LoRA that requests can name. The texts are those of its file.
+
+    Attributes:
+        name: name in requests.
+        title: name for people.
+        words: trigger words, which make it work best in prompts.
+        digest: equal for equal files; "" if the file could not be read.
+        pictured: whether there is a picture of it.
+        doubled: paths of several files with this name, none of which is used; usually none.
+    """
+
+    name: str
+    title: str
+    words: tuple[str, ...] = ()
+    digest: str = ""
+    pictured: bool = False
+    doubled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Model:
     """Description of the model that draws."""
 
@@ -36,11 +57,17 @@ class Model:
     more_sizes: tuple[tuple[int, int], ...] = ()  # other (width, height) to ask for
     coming_sizes: tuple[tuple[int, int], ...] = ()  # (width, height) not ready yet
     screened: bool = False  # whether the operator's own function screens the pictures too
+    loras: tuple[Lora, ...] = ()  # sorted by name; may change while the server runs
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Width and height of the pictures that a request can ask for; the default comes first."""
         return (self.width, self.height), *self.more_sizes
+
+    @property
+    def usable_loras(self) -> dict[str, Lora]:
+        """The LoRAs that can be used, by name."""
+        return {lora.name: lora for lora in self.loras if not lora.doubled}
 
 
 def new_id() -> str:
@@ -273,6 +300,10 @@ class Generator(Protocol):
 
     async def measure(self, prompt: str) -> Length | None:
         """Return the length of a prompt; None while no instance can measure it."""
+        ...
+
+    async def thumbnail(self, lora: str) -> bytes | None:
+        """Return a small WebP picture of a LoRA; None if there is none."""
         ...
 
     async def submit(self, request: Request) -> None:

@@ -67,6 +67,10 @@ class Code(StrEnum):
     NOT_READY = "not_ready"
     WRONG_COUNT = "wrong_count"
     TOO_MANY_LINES = "too_many_lines"
+    UNKNOWN_LORA = "unknown_lora"
+    DOUBLED_LORA = "doubled_lora"
+    UNUSABLE_LORA = "unusable_lora"
+    TOO_MANY_LORAS = "too_many_loras"
     TOO_LONG_FOR_FORMAT = "too_long_for_format"
     TOO_LARGE_FOR_URLS = "too_large_for_urls"
 
@@ -147,6 +151,7 @@ _WRITERS: dict[str, Callable[..., str]] = {
     "high": concise,
     "seconds": concise,
     "choices": " or ".join,
+    "files": ", ".join,
     "wait_s": _soon,
 }
 
@@ -209,6 +214,12 @@ ENGLISH: dict[Code, str] = {
     Code.NOT_READY: "{field} is {value}, not ready yet; here it can only be {choices}",
     Code.WRONG_COUNT: "{field} has {count} texts; expected one, or one for each of {images}",
     Code.TOO_MANY_LINES: "prompt has {lines} lines; at most {limit} pictures are drawn at once",
+    Code.UNKNOWN_LORA: "loras names {value}, which is not in the server's folder LORA_DIR",
+    Code.DOUBLED_LORA: (
+        "loras names {value}, which several files in LORA_DIR have as their name: {files}"
+    ),
+    Code.UNUSABLE_LORA: "loras names {value}, whose file cannot be used with this model",
+    Code.TOO_MANY_LORAS: "loras has {count} names; at most {limit} are possible",
     Code.TOO_LONG_FOR_FORMAT: "{field} is {value}, a format without room for prompts this long",
     Code.TOO_LARGE_FOR_URLS: (
         "{field} is 'url', for which these pictures are too large; use 'b64_json'"

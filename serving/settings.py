@@ -158,6 +158,13 @@ class Options(BaseSettings):
         "lists them.",
         default_text="the checkpoint's own",
     )
+    lora_dir: Path | None = _setting(
+        None,
+        "Folder with LoRAs, as .safetensors files, that requests can name. Files may come and go "
+        "while the server runs. A picture and a text of the same name beside a file are shown "
+        "with it.",
+        default_text="the bundled miniature's own, none for other models",
+    )
     sizes: Sizes = _setting(
         (),
         "Widths and heights of the pictures in pixels, separated by commas, such as "

@@ -5,18 +5,21 @@
 
 import sys
 import threading
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from PIL import Image
 
-from pipeline import Cancelled, InputError, Result, SDXLPipeline, metadata
+from pipeline import Cancelled, CheckpointError, InputError, Result, SDXLPipeline, metadata
 from pipeline.request import Request
+from pipeline.text.loras import parse_loras
 
 
 class FakePipeline:
     """Stand-in for `SDXLPipeline`.
 
+    A LoRA whose file is named "broken" cannot be loaded.
     The prompts "refuse", "break" and "exhaust" raise the matching errors. While `held`, every step
     waits for `let_step`. While `stuck`, a step waits even after it is told to stop.
     """
@@ -34,6 +37,8 @@ class FakePipeline:
         self.stuck = False
         self.steps = 0
         self.calls: list[dict[str, Any]] = []
+        self.loras: dict[str, Path] = {}
+        self.loads: list[tuple[str, str]] = []  # "load" or "unload", and the name of a LoRA
         self._permits = 0
         self._permitted = threading.Condition()
         self._waiting_for: threading.Event | None = None  # the end of the waiting request
@@ -81,6 +86,18 @@ class FakePipeline:
     def warm_up(self, height: int, width: int) -> None:
         self.generate("warm up", num_inference_steps=1, height=height, width=width)
 
+    def load_lora(self, source: Path, name: str) -> str:
+        assert name not in self.loras
+        self.loads.append(("load", name))
+        if name == "broken":
+            raise CheckpointError(f"{source}: a secret")
+        self.loras[name] = source
+        return name
+
+    def unload_lora(self, name: str) -> None:
+        self.loads.append(("unload", name))
+        del self.loras[name]
+
     def generate(self, prompt: Any, **arguments: Any) -> Result:
         assert self._busy.acquire(blocking=False), "two requests met on the devices"
         self.calls.append({"prompt": prompt, **arguments})
@@ -102,8 +119,10 @@ class FakePipeline:
         width: int | None = None,
         height: int | None = None,
         variation_strength: float = 0.0,
+        loras: str = "",
         **_unused: float,
     ) -> Result:
+        assert parse_loras(loras).keys() <= self.loras.keys()
         if prompt == "refuse":
             raise InputError("not this")
         if prompt == "break":
@@ -134,6 +153,7 @@ class FakePipeline:
                 width=size[0],
                 height=size[1],
                 model=self.model,
+                loras=loras or None,
             )
             metadata.attach(image, settings)
         return Result(images, seeds, [False, False], ["the end", ""], ["the end", ""])

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -22,8 +23,9 @@ ANSWER_S = (
 )
 # A stream sends at least a comment every 15 seconds.
 _TIMEOUT = httpx.Timeout(10.0, read=40.0)
-# A larger answer is not valid: an event has at most one picture, blurred and not, or previews.
-_MAX_ANSWER_BYTES, _MAX_LINE_BYTES = 2**20, 2**26
+# A larger answer is not valid: a model has at most 1000 LoRAs, each with up to 3 KiB of text, and
+# an event at most one picture, blurred and not, or previews.
+_MAX_ANSWER_BYTES, _MAX_LINE_BYTES = 2**22, 2**26
 # No compression: a small answer must not exceed the limits when it is unpacked.
 _HEADERS = {HOP_HEADER: "1", "Accept-Encoding": "identity"}
 # Errors of one instance after which a request may succeed on another.
@@ -134,6 +136,16 @@ async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Leng
         return _LENGTH.validate_json(content) if status == 200 else None
     except (httpx.HTTPError, TimeoutError, BackendError, ValidationError):
         return None
+
+
+async def fetch_thumbnail(client: httpx.AsyncClient, url: str, lora: str) -> bytes | None:
+    """Return the small picture of a LoRA; None if the instance sends none."""
+    address = f"{url}/v1/loras/{quote(lora, safe='')}/picture"
+    try:
+        status, content = await _ask(client, "GET", address, ANSWER_S)
+    except (httpx.HTTPError, TimeoutError, BackendError):
+        return None
+    return content if status == 200 and content[8:12] == b"WEBP" else None
 
 
 async def _ask(

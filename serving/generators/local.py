@@ -16,6 +16,7 @@ from PIL import Image as Pillow
 
 from pipeline import Cancelled, InputError, Result, ScreenError, SDXLPipeline
 from pipeline.images import metadata
+from serving.folders import RESCAN_S, Listing
 from serving.generator import (
     Done,
     Error,
@@ -26,8 +27,11 @@ from serving.generator import (
     Model,
     Preview,
     Request,
+    RequestError,
     Step,
 )
+from serving.generators.loaded_loras import LoadedLoras
+from serving.generators.lora_folder import LoraFolder
 from serving.generators.previews import Previews
 from serving.logs import log_fields
 from serving.messages import Code, Message, untranslated
@@ -54,6 +58,7 @@ class LocalGenerator(RequestLifecycle):
 
     `more_sizes`, each (width, height), are compiled one after the other once the generator is open.
     With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
+    The LoRAs in the folder `loras` are loaded when they are first asked for.
     """
 
     def __init__(
@@ -66,18 +71,26 @@ class LocalGenerator(RequestLifecycle):
         bundled: bool = False,
         more_sizes: Sequence[tuple[int, int]] = (),
         reveal: bool = True,
+        loras: LoraFolder | None = None,
     ) -> None:
-        model = replace(_describe(pipe, bundled), coming_sizes=tuple(more_sizes))
+        model = replace(
+            _describe(pipe, bundled),
+            coming_sizes=tuple(more_sizes),
+            loras=loras.describe(loras.look()) if loras else (),
+        )
         super().__init__(model, limits, rates, observer)
         observer.compiled(pipe.compile_seconds)
         self._pipe = pipe
         self._reveal = reveal
+        self._loras = loras
+        self._loaded = LoadedLoras(pipe, loras) if loras else None
+        self._in_use = ""  # the LoRAs of the newest request that was begun
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         # Not one of asyncio's own threads, which asyncio waits for when it ends.
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
         self._compiling = False
         self._stops: dict[str, threading.Event] = {}
-        self._adding: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []  # work beside the drawing
         self._stuck_s = _STUCK * limits.running_s
         self._heard_at: float | None = None  # last sign of the devices; None while idle
 
@@ -94,16 +107,22 @@ class LocalGenerator(RequestLifecycle):
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
-        self._adding = asyncio.create_task(self._add_sizes())
+        self._beside = [asyncio.create_task(self._add_sizes())]
+        if self._loras:
+            self._beside.append(asyncio.create_task(self._watch(self._loras)))
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
         return Length(*await asyncio.to_thread(self._pipe.measure, prompt))
 
+    async def thumbnail(self, lora: str) -> bytes | None:
+        """See `serving.generator.Generator.thumbnail`."""
+        return await asyncio.to_thread(self._loras.thumbnail, lora) if self._loras else None
+
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
-        if self._adding is not None:
-            self._adding.cancel()
+        for task in self._beside:
+            task.cancel()
         await super().close(within_s)
         self._thread.shutdown(wait=False)
         self._compiler.shutdown(wait=False)
@@ -115,6 +134,22 @@ class LocalGenerator(RequestLifecycle):
     def _stop(self, record: Record) -> None:
         if stop := self._stops.get(record.request.id):
             stop.set()
+
+    def _suits(self, request: Request) -> bool:
+        return request.loras == self._in_use
+
+    async def _watch(self, folder: LoraFolder) -> None:
+        """Describe the LoRAs anew whenever their folder has changed."""
+        described: Listing | None = None
+        while True:
+            try:
+                listing = await asyncio.to_thread(folder.look)
+                if listing is not described:
+                    loras = await asyncio.to_thread(folder.describe, listing)
+                    self.model, described = replace(self.model, loras=loras), listing
+            except Exception as error:  # the looks must go on
+                log.error("The LoRAs cannot be listed", exc_info=error)
+            await asyncio.sleep(RESCAN_S)
 
     async def _add_sizes(self) -> None:
         for size in self.model.coming_sizes:
@@ -162,6 +197,7 @@ class LocalGenerator(RequestLifecycle):
 
     async def _draw(self, record: Record) -> None:
         request = record.request
+        self._in_use = request.loras
         stop = self._stops[request.id] = threading.Event()
         loop = asyncio.get_running_loop()
 
@@ -171,6 +207,11 @@ class LocalGenerator(RequestLifecycle):
 
         def generate() -> Result | Error:
             with self._heard():
+                try:
+                    if self._loaded:
+                        self._loaded.prepare(request.lora_weights)
+                except RequestError as error:
+                    return Error(error.kind, error.message)
                 return _generate(self._pipe, request, publish, stop)
 
         began = time.monotonic()

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from serving.generator import (
     Error,
     ErrorKind,
     Length,
+    Lora,
     Model,
     Queued,
+    Request,
     RequestError,
     Started,
     Step,
@@ -27,6 +30,7 @@ from serving.generators.client import (
     LoopError,
     fetch_length,
     fetch_model,
+    fetch_thumbnail,
     stream,
 )
 from serving.generators.compatibility import check
@@ -80,6 +84,7 @@ class Backend:
         silent: unanswered health checks since it last answered or sent an event.
         stays: whether it is kept however long it is silent.
         healthy: whether it answers and accepts requests, whatever its model is.
+        in_use: the LoRAs of the latest request that it was sent.
         model: its model at the last health check; None before the first one, while it refuses,
             and after `_LOOKS` unanswered ones.
     """
@@ -92,6 +97,7 @@ class Backend:
     streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
     resting: bool = False
     silent: int = 0
+    in_use: str = ""
     model: Model | None = None
 
     @property
@@ -99,11 +105,11 @@ class Backend:
         """Whether it may be used although its model is not known yet."""
         return self.healthy and self.model is None
 
-    def draws(self, size: tuple[int, int] | None, model: Model) -> bool:
-        """Return whether it is free and draws as `model` does; size None is the model's default."""
+    def draws(self, request: Request, model: Model) -> bool:
+        """Return whether it is free and draws a request as `model` does."""
         if not self.healthy or self.resting or self.drawing or not self.agrees(model):
             return False
-        return size is None or (self.model is not None and size in self.model.sizes)
+        return self.model is not None and _has_all(self.model, request, model)
 
     def agrees(self, model: Model) -> bool:
         """Return whether it is known to draw the same pictures as `model`."""
@@ -163,6 +169,14 @@ class RemoteGenerator(RequestLifecycle):
         for backend in self._backends:
             if self._takes_new(backend):
                 return await fetch_length(self._client, backend.url, prompt)
+        return None
+
+    async def thumbnail(self, lora: str) -> bytes | None:
+        """See `serving.generator.Generator.thumbnail`."""
+        for backend in self._backends:
+            its = backend.model.usable_loras if backend.model else {}
+            if self._takes_new(backend) and lora in its and its[lora].pictured:
+                return await fetch_thumbnail(self._client, backend.url, lora)
         return None
 
     @property
@@ -264,6 +278,12 @@ class RemoteGenerator(RequestLifecycle):
         except RequestError as error:
             self._registry.end(record, error.kind, Message(Code.REPLACED))
 
+    def _suits(self, request: Request) -> bool:
+        return any(
+            each.draws(request, self.model) and each.in_use == request.loras
+            for each in self._backends
+        )
+
     def _place(self, record: Record) -> bool:
         if self._find(record, [], self.model) is None:
             return False
@@ -271,12 +291,20 @@ class RemoteGenerator(RequestLifecycle):
         return True
 
     def _find(self, record: Record, tried: list[Backend], model: Model) -> Backend | None:
-        """Reserve a free instance for a request, preferably one not tried; None if none is free."""
+        """Reserve a free instance for a request; None if none is free.
+
+        Instances that were not tried come first, then those that have its LoRAs in use.
+        """
         request = record.request
-        free = [backend for backend in self._backends if backend.draws(request.size, model)]
-        best = min(free, key=lambda one: (tried.count(one), one.others), default=None)
+
+        def rank(one: Backend) -> tuple[int, bool, int]:
+            return tried.count(one), one.in_use != request.loras, one.others
+
+        free = [backend for backend in self._backends if backend.draws(request, model)]
+        best = min(free, key=rank, default=None)
         if best:
             best.drawing.add(request.id)
+            best.in_use = request.loras
         return best
 
     def _over(self, record: Record) -> None:
@@ -379,8 +407,8 @@ class RemoteGenerator(RequestLifecycle):
         If no instance has the current model any more, take over the most frequent one. An instance
         that is silent for the first time counts only for the current model.
         """
-        own = _without_sizes(self.model)
-        known = [(each, _without_sizes(each.model)) for each in self._backends if each.model]
+        own = _without_offers(self.model)
+        known = [(each, _without_offers(each.model)) for each in self._backends if each.model]
         counts = Counter(model for each, model in known if each.healthy or model == own)
         undecided = sum(each.undecided for each in self._backends)
         # A tie goes to a model that draws the same pictures, then to the one that comes first.
@@ -389,20 +417,25 @@ class RemoteGenerator(RequestLifecycle):
         gone = own not in counts and not undecided
         if most != own and (gone or 2 * counts[most] > counts.total() + undecided):
             self._take_over(most)
-        self.model = replace(self.model, **self._sizes())
+        self.model = replace(self.model, **self._offers())
+        for record in list(self._queue):
+            try:
+                admission.check_loras(record.request, self.model)
+            except RequestError as error:  # no instance has them any more
+                self._registry.end(record, error.kind, error.message)
 
     def _take_over(self, model: Model) -> None:
         """Draw with another model from now on; end waiting requests that it cannot draw."""
         replaced, self.model = self.model, model
-        self.model = replace(model, **self._sizes())
+        self.model = replace(model, **self._offers())
         others = differences(model, replaced) or "with other defaults"
         log.warning("The instances have changed their model: %s", others)
         self._observer.watch(self.model, lambda: self.load)
         for record in list(self._queue):
             self._end_if_impossible(record)
 
-    def _sizes(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Return the size fields of `Model` over all usable instances; {} if there are none."""
+    def _offers(self) -> dict[str, Any]:
+        """Return the fields of `Model` that add up over all usable instances; {} without any."""
         used = [each for each in self._backends if self._takes_new(each)]
         models = [each.model for each in used if each.model]
         if not models:
@@ -412,11 +445,32 @@ class RemoteGenerator(RequestLifecycle):
         return {
             "more_sizes": tuple(more),
             "coming_sizes": tuple(size for size in coming if size not in more),
+            "loras": _all_loras(models),
         }
 
 
-def _without_sizes(model: Model) -> Model:
-    return replace(model, more_sizes=(), coming_sizes=())
+def _without_offers(model: Model) -> Model:
+    return replace(model, more_sizes=(), coming_sizes=(), loras=())
+
+
+def _all_loras(models: Sequence[Model]) -> tuple[Lora, ...]:
+    """Return the LoRAs of several instances; usable ones and earlier instances come first."""
+    every = [lora for model in models for lora in model.loras]
+    found: dict[str, Lora] = {}
+    for lora in sorted(every, key=lambda lora: bool(lora.doubled)):
+        found.setdefault(lora.name, lora)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _has_all(its: Model, request: Request, model: Model) -> bool:
+    """Return whether an instance has the size and the LoRAs of a request, as `model` has them."""
+    if request.size not in (None, *its.sizes):
+        return False
+    here, there = model.usable_loras, its.usable_loras
+    return all(
+        name in there and (name not in here or there[name].digest == here[name].digest)
+        for name in request.lora_weights
+    )
 
 
 def _give_up(backend: Backend) -> None:

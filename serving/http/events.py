@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, HTTPException, Path, Response
 from fastapi import Request as HttpRequest
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
@@ -89,6 +89,14 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         if found is None:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
         return asdict(found)
+
+    @routes.get("/loras/{name}/picture", response_class=Response)
+    async def picture(name: str) -> Response:
+        """Return a small WebP picture of a LoRA."""
+        found = await generator.thumbnail(name)
+        if found is None:
+            raise HTTPException(404)
+        return Response(found, media_type="image/webp")
 
     @routes.get("/model")
     async def model() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.request import faults
+from pipeline.text.loras import parse_loras
 from serving.generator import (
     MAX_CHARACTERS,
     ErrorKind,
@@ -35,9 +36,25 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
         coming = request.size in model.coming_sizes
         code = Code.NOT_READY if coming else Code.UNKNOWN_CHOICE
         raise _wrong(code, "size", value=value, choices=choices)
+    check_loras(request, model)
     if word := next(filter(None, map(blocked.find, _texts(request.prompt))), ""):
         message = Message(Code.BLOCKED, {"word": word})
         raise RequestError(message, ErrorKind.BLOCKED, field="prompt")
+
+
+def check_loras(request: Request, model: Model) -> None:
+    """Check that a model has the LoRAs of a request.
+
+    Raises:
+        RequestError: for the first one that it has not, or that several files could be.
+    """
+    known = {lora.name: lora for lora in model.loras}
+    for name in parse_loras(request.loras):
+        if name not in known:
+            raise RequestError(Message(Code.UNKNOWN_LORA, {"value": name}), field="loras")
+        if doubled := known[name].doubled:
+            params: dict[str, Param] = {"value": name, "files": list(doubled)}
+            raise RequestError(Message(Code.DOUBLED_LORA, params), field="loras")
 
 
 def _texts(value: str | Sequence[str] | None) -> Sequence[str]:

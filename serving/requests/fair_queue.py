@@ -1,7 +1,7 @@
 """The queue of requests: addresses take turns, and so do the visitors behind each address."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,10 +30,20 @@ class FairQueue(Generic[T]):
         served = self._visitors_served.get(address, "")
         _with_line(visitors, visitor, deque(), served).append(item)
 
-    def pop(self, ready: Callable[[T], bool] = lambda _: True) -> T | None:
-        """Remove and return the first item in order that is ready; return None if none is."""
-        for address, visitor, item in self._in_turn():
+    def pop(
+        self,
+        ready: Callable[[T], bool] = lambda _: True,
+        arrange: Callable[[Sequence[T]], Iterable[T]] = lambda items: items,
+    ) -> T | None:
+        """Remove and return the first item in order that is ready; return None if none is.
+
+        An item that comes earlier because `arrange` changed the order takes its sender's turn.
+        """
+        turns = list(self._in_turn())
+        senders = {id(item): sender for *sender, item in turns}
+        for item in arrange([item for *_, item in turns]):
             if ready(item):
+                address, visitor = senders[id(item)]
                 self.remove(address, visitor, item)
                 self._served = address
                 if visitors := self._lines.get(address):

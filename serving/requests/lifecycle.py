@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from serving.generator import (
     ErrorKind,
@@ -35,6 +36,10 @@ STOPS_WITHIN_S = 5.0
 # A quarter of the queue is kept for addresses that have nothing in it, and another quarter for
 # visitors that have nothing in it. So neither one address nor one visitor can fill the queue.
 _KEPT_FREE = 4
+# Seconds that a request may have waited and still be passed over by others, whose LoRAs are in
+# use. It is about the time of one request for SDXL's pictures on one chip. So a change of LoRAs is
+# shared by requests that come close together, and nobody waits much longer than in the fair order.
+PASSED_OVER_S = 10.0
 
 
 class RequestLifecycle(ABC):
@@ -66,6 +71,10 @@ class RequestLifecycle(ABC):
 
     def _place(self, record: Record) -> bool:
         """Reserve what a request needs to be drawn at once; return False if nothing is free."""
+        return True
+
+    def _suits(self, request: Request) -> bool:
+        """Return whether a request can be drawn without a change of LoRAs."""
         return True
 
     @property
@@ -151,6 +160,10 @@ class RequestLifecycle(ABC):
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
 
+    @abstractmethod
+    async def thumbnail(self, lora: str) -> bytes | None:
+        """See `serving.generator.Generator.thumbnail`."""
+
     # --- queue and tasks ---
 
     def _admit(self, request: Request) -> None:
@@ -178,7 +191,7 @@ class RequestLifecycle(ABC):
         return self._max_waiting - kept_free * sum(count > 0 for count in counts)
 
     def _begin_next(self) -> None:
-        while self._has_room() and (record := self._queue.pop(self._place)):
+        while self._has_room() and (record := self._queue.pop(self._place, self._arranged)):
             request_id = record.request.id
             self._drawing.add(request_id)
             self._registry.publish(record, Started(1))
@@ -186,6 +199,14 @@ class RequestLifecycle(ABC):
             # A callback, not the end of `_run`: a task cancelled before it begins never runs.
             task.add_done_callback(lambda _, record=record: self._over(record))
         self._announce_positions()
+
+    def _arranged(self, waiting: Sequence[Record]) -> Sequence[Record]:
+        """Put requests that need no change of LoRAs first; they pass over none that waited long."""
+        since = time.monotonic() - PASSED_OVER_S
+        late = (place for place, each in enumerate(waiting) if each.accepted_at < since)
+        first_late = next(late, len(waiting))
+        early = sorted(waiting[:first_late], key=lambda each: not self._suits(each.request))
+        return [*early, *waiting[first_late:]]
 
     def _has_room(self) -> bool:
         most = self._parallel + _MAX_FINISHING
@@ -220,7 +241,7 @@ class RequestLifecycle(ABC):
 
     def _announce_positions(self) -> None:
         wait_s = self._until_free_s()
-        for position, record in enumerate(self._queue, start=1):
+        for position, record in enumerate(self._arranged(list(self._queue)), start=1):
             self._registry.publish(record, Queued(position, wait_s))
             takes_s = self._step_time.expect(record.request.num_inference_steps)
             if wait_s is not None and takes_s is not None:

@@ -142,6 +142,7 @@ def test_links_may_not_lead_out_of_the_folder(
     (root / "files" / "a.txt").symlink_to(outside)
     (root / "loop").symlink_to(root)
     (root / "away").symlink_to(outside.parent)
+    (root / "b.txt").symlink_to(root / "b.txt")
     (root / "gone.safetensors").symlink_to(root / "nothing")
     folder = Folder(root, "LORA_DIR", beside=[".txt"], clock=clock)
     assert names(folder, clock) == names(folder, clock) == ["a", "alias"]
@@ -159,9 +160,13 @@ def test_names_that_cannot_be_used(
     assert "a,b.safetensors" in warning
 
 
-def test_a_folder_that_is_missing_has_no_files(clock: Clock, tmp_path: Path):
+def test_a_folder_that_is_missing_has_no_files(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     folder = Folder(tmp_path / "later", "LORA_DIR", clock=clock)
-    assert names(folder, clock) == []
+    assert names(folder, clock) == names(folder, clock) == []
+    [warning] = caplog.messages
+    assert str(tmp_path / "later") in warning
     write(tmp_path / "later" / "a.safetensors")
     assert names(folder, clock) == ["a"]
 

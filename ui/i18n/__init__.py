@@ -63,6 +63,7 @@ def translate(message: Message) -> str:
         "low": bound,
         "high": bound,
         "choices": ", ".join,
+        "files": ", ".join,
         "wait_s": words.soon,
     }
     return render(words.MESSAGES[message.code], message.params, writers, words.written)

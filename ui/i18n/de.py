@@ -205,6 +205,10 @@ MESSAGES = {
         "{field}: {count} Texte für {images} Bilder. Nötig ist einer oder einer pro Bild."
     ),
     Code.TOO_MANY_LINES: "{lines} Zeilen sind zu viele. Möglich sind {limit}.",
+    Code.UNKNOWN_LORA: "Das LoRA {value} gibt es hier nicht. Gesucht wurde in LORA_DIR.",
+    Code.DOUBLED_LORA: "Mehrere Dateien in LORA_DIR heißen {value}: {files}",
+    Code.UNUSABLE_LORA: "Das LoRA {value} passt nicht zu diesem Modell.",
+    Code.TOO_MANY_LORAS: "{count} LoRAs sind zu viele. Möglich sind {limit}.",
     Code.TOO_LONG_FOR_FORMAT: "{field}: {value} hat keinen Platz für so lange Prompts.",
     Code.TOO_LARGE_FOR_URLS: ("{field}: Für „url“ sind diese Bilder zu groß. Nimm „b64_json“."),
 }

@@ -156,6 +156,10 @@ MESSAGES = messages.ENGLISH | {
     Code.NOT_READY: "{field}: {value} is not ready yet. Choose from {choices}.",
     Code.WRONG_COUNT: "{field}: {count} texts for {images} pictures. Give one, or one each.",
     Code.TOO_MANY_LINES: "{lines} lines are too many. The limit is {limit}.",
+    Code.UNKNOWN_LORA: "There is no LoRA {value} here. It was looked for in LORA_DIR.",
+    Code.DOUBLED_LORA: "Several files in LORA_DIR are named {value}: {files}",
+    Code.UNUSABLE_LORA: "The LoRA {value} doesn’t fit this model.",
+    Code.TOO_MANY_LORAS: "{count} LoRAs are too many. The limit is {limit}.",
 }
 
 

@@ -204,6 +204,10 @@ MESSAGES = {
         "{field}: {count} textos para {images} imágenes. Se necesita uno, o uno por imagen."
     ),
     Code.TOO_MANY_LINES: "{lines} líneas son demasiadas. El máximo es {limit}.",
+    Code.UNKNOWN_LORA: "El LoRA {value} no está aquí. Se buscó en LORA_DIR.",
+    Code.DOUBLED_LORA: "Varios archivos de LORA_DIR se llaman {value}: {files}",
+    Code.UNUSABLE_LORA: "El LoRA {value} no sirve para este modelo.",
+    Code.TOO_MANY_LORAS: "{count} LoRA son demasiados. El máximo es {limit}.",
     Code.TOO_LONG_FOR_FORMAT: "{field}: en {value} no cabe un prompt tan largo.",
     Code.TOO_LARGE_FOR_URLS: (
         "{field}: estas imágenes son demasiado grandes para «url». Use «b64_json»."

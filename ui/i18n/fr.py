@@ -205,6 +205,10 @@ MESSAGES = {
         "{field} : {count} textes pour {images} images. Il en faut un, ou un par image."
     ),
     Code.TOO_MANY_LINES: "{lines} lignes, c’est trop. Le maximum est de {limit}.",
+    Code.UNKNOWN_LORA: "Le LoRA {value} n’est pas ici. Il a été cherché dans LORA_DIR.",
+    Code.DOUBLED_LORA: "Plusieurs fichiers de LORA_DIR s’appellent {value} : {files}",
+    Code.UNUSABLE_LORA: "Le LoRA {value} ne convient pas à ce modèle.",
+    Code.TOO_MANY_LORAS: "{count} LoRA, c’est trop. Le maximum est de {limit}.",
     Code.TOO_LONG_FOR_FORMAT: "{field} : {value} n’a pas de place pour un prompt aussi long.",
     Code.TOO_LARGE_FOR_URLS: (
         "{field} : ces images sont trop grandes pour « url ». Utilisez « b64_json »."

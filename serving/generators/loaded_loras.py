@@ -1,0 +1,75 @@
+"""The LoRAs that a pipeline holds in memory."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipeline import CheckpointError, InputError, SDXLPipeline
+from serving.folders import File, Stamp
+from serving.generator import ErrorKind, RequestError
+from serving.generators.lora_folder import LoraFolder
+from serving.messages import Code, Message
+
+log = logging.getLogger(__name__)
+
+# Bytes of the files whose LoRAs are kept. A LoRA of SDXL has 20 to 900 MB, most have 220.
+MOST_BYTES = 2 * 2**30
+
+
+class LoadedLoras:
+    """LoRAs that are loaded when they are first asked for; the latest ones asked for are kept.
+
+    Its methods change the pipeline, so they run on the thread that draws.
+    """
+
+    def __init__(self, pipe: SDXLPipeline, folder: LoraFolder) -> None:
+        self._pipe = pipe
+        self._folder = folder
+        self._loaded: OrderedDict[str, File] = OrderedDict()  # the latest one asked for is last
+        self._unusable: set[tuple[Path, Stamp]] = set()
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Load the LoRAs of these names, and remove others that leave too little room.
+
+        Raises:
+            RequestError: if one is not there, or its file cannot be used.
+        """
+        self._tidy()
+        wanted = set(names)
+        for name in sorted(wanted):
+            self._load(name)
+            self._loaded.move_to_end(name)
+        for name in [each for each in self._loaded if each not in wanted]:
+            if sum(file.stamp.size for file in self._loaded.values()) <= MOST_BYTES:
+                break
+            self._unload(name)
+
+    def _tidy(self) -> None:
+        """Remove the LoRAs whose files were removed or replaced."""
+        files = self._folder.look().files
+        for name, file in list(self._loaded.items()):
+            if name not in files or files[name].version != file.version:
+                self._unload(name)
+
+    def _load(self, name: str) -> None:
+        if name in self._loaded:
+            return
+        file = self._folder.look().files.get(name)
+        if file is None:
+            raise RequestError(Message(Code.UNKNOWN_LORA, {"value": name}), field="loras")
+        unusable = Message(Code.UNUSABLE_LORA, {"value": name})
+        if file.version in self._unusable:
+            raise RequestError(unusable, field="loras")
+        try:
+            self._pipe.load_lora(file.path, name)
+        except Exception as error:  # the file may hold anything
+            log.error("The LoRA %s cannot be used: %s", name, error)
+            if isinstance(error, CheckpointError | InputError):
+                self._unusable.add(file.version)
+            raise RequestError(unusable, ErrorKind.INVALID, field="loras") from error
+        self._loaded[name] = file
+
+    def _unload(self, name: str) -> None:
+        del self._loaded[name]
+        self._pipe.unload_lora(name)

@@ -1,0 +1,241 @@
+"""LoRAs of a folder in the local generator: loading, and the order of requests that use them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from serving.generator import Done, Error, Request, RequestError
+from serving.generators import loaded_loras
+from serving.generators.local import LocalGenerator
+from serving.generators.lora_folder import LoraFolder
+from serving.messages import Code, Message
+from serving.metrics import Observer
+from serving.requests import lifecycle
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
+from tests.serving.generators.test_local import PATIENCE_S, draw, ending, request, until
+
+Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.folders.SETTLED_S", 0.0)
+    monkeypatch.setattr("serving.folders.RESCAN_S", 0.0)
+    monkeypatch.setattr("serving.generators.local.RESCAN_S", 0.001)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a", "b", "broken"):
+        write(tmp_path, name)
+    return tmp_path
+
+
+def write(folder: Path, name: str, size: int = 250) -> None:
+    save_file({"x": np.zeros(size, np.float32)}, folder / "new")
+    (folder / "new").replace(folder / f"{name}.safetensors")
+
+
+def run(folder: Path, test: Test, *, held: bool = False) -> None:
+    pipe = FakePipeline(held=held)
+
+    async def whole() -> None:
+        generator = LocalGenerator(
+            pipe.as_pipeline(),
+            Limits(),
+            RateLimits(None, None),
+            Observer(),
+            loras=LoraFolder(folder),
+        )
+        await generator.open()
+        try:
+            await asyncio.wait_for(test(generator, pipe), PATIENCE_S)
+        finally:
+            pipe.let_all()
+            await generator.close(PATIENCE_S)
+
+    asyncio.run(whole())
+
+
+def error_of(events: list) -> Message:
+    last = ending(events)
+    assert isinstance(last, Error)
+    return last.message
+
+
+def test_a_lora_is_loaded_when_it_is_first_asked_for(folder: Path):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        assert [lora.name for lora in generator.model.loras] == ["a", "b", "broken"]
+        assert pipe.loads == []
+        for loras in ("a:0.8", "a:0.5,b:1:0.2", ""):
+            assert isinstance(ending(await draw(generator, request(loras=loras))), Done)
+            assert pipe.calls[-1]["loras"] == loras
+        assert pipe.loads == [("load", "a"), ("load", "b")]
+
+    run(folder, test)
+
+
+def test_a_name_that_is_not_there_is_refused(folder: Path):
+    (folder / "more").mkdir()
+    write(folder / "more", "b")
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        for name, code in (("c", Code.UNKNOWN_LORA), ("b", Code.DOUBLED_LORA)):
+            with pytest.raises(RequestError) as refused:
+                await generator.submit(request(loras=f"{name}:1"))
+            assert refused.value.message.code is code
+            assert refused.value.field == "loras"
+            assert "LORA_DIR" in str(refused.value)
+            assert str(folder) not in str(refused.value)
+        assert "b.safetensors, more/b.safetensors" in str(refused.value)
+
+    run(folder, test)
+
+
+def test_a_file_that_cannot_be_used_hurts_no_other_request(
+    folder: Path, caplog: pytest.LogCaptureFixture
+):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        for _ in range(2):
+            message = error_of(await draw(generator, request(loras="broken:1")))
+            assert message == Message(Code.UNUSABLE_LORA, {"value": "broken"})
+        assert pipe.loads == [("load", "broken")]  # it is not tried twice
+        assert "a secret" in caplog.text
+        assert isinstance(ending(await draw(generator, request(loras="a:1"))), Done)
+
+    run(folder, test)
+
+
+def test_files_that_are_replaced_or_removed(folder: Path):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await draw(generator, request(loras="a:1"))
+        write(folder, "a", 300)
+        write(folder, "c")
+        await until(lambda: "c" in generator.model.usable_loras)
+        await draw(generator, request(loras="a:1"))
+        assert pipe.loads == [("load", "a"), ("unload", "a"), ("load", "a")]
+        (folder / "a.safetensors").unlink()
+        await until(lambda: "a" not in generator.model.usable_loras)
+        await draw(generator, request())
+        assert pipe.loads[-1] == ("unload", "a")
+
+    run(folder, test)
+
+
+def test_a_file_that_is_removed_while_its_request_waits(folder: Path):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await generator.submit(request())
+        await until(lambda: pipe.at_rest)
+        waiting = request(loras="a:1")
+        await generator.submit(waiting)
+        (folder / "a.safetensors").unlink()
+        pipe.let_all()
+        events = [event async for event in generator.events(waiting.id)]
+        assert error_of(events) == Message(Code.UNKNOWN_LORA, {"value": "a"})
+
+    run(folder, test, held=True)
+
+
+def test_the_latest_loras_are_kept_within_a_bound(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    size = (folder / "a.safetensors").stat().st_size
+    write(folder, "c")
+    monkeypatch.setattr(loaded_loras, "MOST_BYTES", 2 * size)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        for loras in ("a:1", "b:1", "a:1", "c:1"):
+            await draw(generator, request(loras=loras))
+        assert pipe.loras.keys() == {"a", "c"}
+        await draw(generator, request(loras="a:1,b:1,c:1"))  # more than the bound, but asked for
+        assert pipe.loras.keys() == {"a", "b", "c"}
+        await draw(generator, request())
+        assert len(pipe.loras) == 2
+
+    run(folder, test)
+
+
+# --- the order of requests ---
+
+
+async def begin(generator: LocalGenerator, pipe: FakePipeline, *wanted: Request) -> None:
+    """Begin the first request, and let the others wait."""
+    for each in wanted:
+        await generator.submit(each)
+        await until(lambda: pipe.at_rest)
+
+
+async def drawn_in_order(
+    generator: LocalGenerator, pipe: FakePipeline, *wanted: Request
+) -> list[str]:
+    await begin(generator, pipe, *wanted)
+    foretold = [str(wanted[0].prompt), *(str(each.request.prompt) for each in waiting(generator))]
+    pipe.let_all()
+    for each in wanted:
+        assert isinstance([event async for event in generator.events(each.id)][-1], Done)
+    drawn = [call["prompt"] for call in pipe.calls]
+    assert drawn == foretold
+    return drawn
+
+
+def waiting(generator: LocalGenerator) -> list:
+    """Return the waiting records in the order that their visitors were told."""
+    return list(generator._arranged(list(generator._queue)))
+
+
+def asked(sender: str, number: int, loras: str) -> Request:
+    return request(f"{sender}{number} {loras}", address=sender, visitor=sender, loras=loras)
+
+
+def test_requests_with_the_loras_in_use_go_first(folder: Path):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        order = await drawn_in_order(
+            generator,
+            pipe,
+            asked("A", 1, "a:1"),
+            asked("B", 1, "b:1"),
+            asked("C", 1, "a:1"),
+            asked("D", 1, "b:1"),
+            asked("A", 2, "a:1"),
+        )
+        assert order == ["A1 a:1", "C1 a:1", "A2 a:1", "B1 b:1", "D1 b:1"]
+
+    run(folder, test, held=True)
+
+
+def test_nobody_who_waited_long_is_passed_over(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lifecycle, "PASSED_OVER_S", 0.0)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        senders = [("A", "a:1"), ("B", "b:1"), ("A", "a:1"), ("A", "a:1"), ("B", "b:1")]
+        wanted = [asked(sender, i, loras) for i, (sender, loras) in enumerate(senders)]
+        order = await drawn_in_order(generator, pipe, *wanted)
+        assert order == ["A0 a:1", "B1 b:1", "A2 a:1", "B4 b:1", "A3 a:1"]
+
+    run(folder, test, held=True)
+
+
+def test_a_stream_of_requests_with_the_loras_in_use_starves_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One address always has a request for the LoRAs in use; another one asks for others."""
+    monkeypatch.setattr(lifecycle, "PASSED_OVER_S", 1000.0)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await begin(generator, pipe, asked("A", 0, "a:1"), asked("B", 0, "b:1"))
+        for number in range(1, 20):
+            await generator.submit(asked("A", number, "a:1"))
+            for record in generator._queue:
+                record.accepted_at -= 300  # each drawing takes so long
+            before = len(pipe.calls)
+            pipe.let_step(4)
+            await until(lambda before=before: len(pipe.calls) > before and pipe.at_rest)
+            if pipe.calls[-1]["prompt"].startswith("B"):
+                break
+        assert [call["prompt"][0] for call in pipe.calls] == ["A", "A", "A", "A", "B"]
+
+    run(folder, test, held=True)
