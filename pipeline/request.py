@@ -426,7 +426,6 @@ class GenerateRequest:
             details="Two weights are the UNet's and the text encoders'.",
             key="Loras",
             optional=True,
-            on_page=False,
         )
     )
 

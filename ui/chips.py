@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from serving.generator import Generator, Model
-from ui import i18n, restore
+from ui import i18n, looks, restore
 from ui.events import AT_ONCE
 from ui.form import Form, size_name
 from ui.restore import Restorer
@@ -18,7 +18,7 @@ from ui.styles import NONE
 
 # The fields in the panel of each chip.
 _FIELDS = {
-    "style": ("style",),
+    "style": ("style", "loras"),
     "size": ("size",),
     "count": ("images",),
     "seed": ("seed", "randomise"),
@@ -72,19 +72,28 @@ def connect(chips: Chips, form: Form, generator: Generator) -> None:
     """Show each choice on its chip, and the button beside the seed while the seed is fixed."""
 
     def show(
-        style: object, size: object, images: object, seed: object, randomise: object
+        style: object,
+        loras: object,
+        size: object,
+        images: object,
+        seed: object,
+        randomise: object,
     ) -> tuple[Any, ...]:
         model = generator.model
         known = {size_name(each): i18n.size(each) for each in model.sizes}
+        chosen = [] if style == NONE else [i18n.STYLES.get(str(style), "")]
+        chosen += looks.titles(str(loras or ""), model)
         texts = (
-            i18n.SETTINGS["style"].label if style == NONE else i18n.STYLES.get(str(style)),
+            " + ".join(chosen) or i18n.SETTINGS["style"].label,
             known.get(str(size), i18n.size(model.sizes[0])),
             i18n.pictures(images or model.images_per_request) if isinstance(images, int) else None,
             i18n.SETTINGS["seed"].label + ("" if randomise else f" {seed}"),
         )
         return *texts, gr.Button(visible=not randomise)
 
-    fields = [form.parts[name] for name in ("style", "size", "images", "seed", "randomise")]
+    fields = [
+        form.parts[name] for name in ("style", "loras", "size", "images", "seed", "randomise")
+    ]
     buttons = [chips.buttons[name] for name in ("style", "size", "count", "seed")]
     gr.on(
         [each.change for each in fields],

@@ -15,10 +15,11 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import VALUES, Number, Seed, Setting, Variations, Whole, in_order
+from pipeline.request import VALUES, Loras, Number, Seed, Setting, Variations, Whole, in_order
+from pipeline.text.loras import MAX_LORAS, format_loras, parse_loras, take_tags
 from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
 from serving.messages import Code, Message, Param
-from ui import i18n, settings
+from ui import i18n, looks, settings
 from ui.events import AT_ONCE
 from ui.styles import NONE, Style, Typed
 
@@ -156,6 +157,8 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Variations):
         example, most = here.example, MAX_CHARACTERS
         return gr.Textbox(here.default, placeholder=example, max_length=most, **named)
+    if isinstance(here, Loras):
+        return looks.field(model)
     if isinstance(here, Seed):
         # Gradio checks no bounds here, so that the strip can report a number out of bounds.
         return gr.Number(setting.default, precision=0, **named)
@@ -220,17 +223,23 @@ def to_request(
     keep: bool = False,
     previews: bool = False,
     unblurred: bool = False,
+    tags: bool = False,
     **values: object,
 ) -> Request:
     """Check every value, and return a request with the style's words around the prompt.
 
     With `several`, every line of the prompt becomes a picture of its own. A number that is left
-    out becomes the default, and a seed that is None a random one.
+    out becomes the default, and a seed that is None a random one. With `tags`, the prompt may name
+    LoRAs, as in "<lora:pixel:0.8>".
 
     Raises:
         RequestError: if a value cannot be used; the message is about the first such value.
     """
     prompts = split(_text("prompt", prompt), several)
+    numbers = {setting.name: _value(setting, model, values) for setting in VALUES}
+    if tags:
+        prompts, named = _without_tags(prompts)
+        numbers["loras"] = _with_loras(numbers["loras"], named)
     if not prompts:
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
     if len(prompts) > model.images_per_request:
@@ -244,7 +253,7 @@ def to_request(
     return Request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
-        **{setting.name: _value(setting, model, values) for setting in VALUES},
+        **numbers,
         images=len(prompts) if several else _count(model, images),
         size=_size(model, size),
         visitor=visitor.session,
@@ -259,6 +268,29 @@ def split(prompt: str, several: object) -> list[str]:
     """Return the prompts: every line with `several`, else the whole text. Drop blank ones."""
     prompts = prompt.splitlines() if several else [prompt]
     return [each.strip() for each in prompts if each.strip()]
+
+
+def without_tags(prompt: str) -> str:
+    """Return a prompt without the tags of LoRAs, which the model does not read."""
+    return take_tags(prompt)[0]
+
+
+def _without_tags(prompts: list[str]) -> tuple[list[str], dict[str, tuple[float, float]]]:
+    """Return the prompts without the tags of LoRAs, and the weights of these LoRAs."""
+    found = list(map(take_tags, prompts))
+    weights: dict[str, tuple[float, float]] = {}
+    for _, loras in found:
+        weights |= parse_loras(loras)
+    return [prompt for prompt, _ in found if prompt], weights
+
+
+def _with_loras(chosen: str, named: Mapping[str, tuple[float, float]]) -> str:
+    """Return the text of chosen LoRAs and of those named in prompts, whose weights count more."""
+    weights = {**parse_loras(chosen), **named}
+    if len(weights) > MAX_LORAS:
+        params: dict[str, Param] = {"count": len(weights), "limit": MAX_LORAS}
+        raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="prompt")
+    return format_loras(weights)
 
 
 def _text(field: str, value: object) -> str:
@@ -291,7 +323,7 @@ def _listed(setting: Setting, value: object) -> str:
     text = _text(setting.name, value)
     if setting.fault(text):
         raise _refused(Code.UNREADABLE, setting.name, value=text, **setting.limits)
-    return text
+    return setting.checked(text)
 
 
 def _size(model: Model, value: object) -> tuple[int, int] | None:
@@ -409,6 +441,8 @@ def as_fields(
 def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -> Any:
     """Return a value that its component takes; add a note if a number was changed."""
     here, value = setting.for_model(model), getattr(found, setting.name)
+    if isinstance(here, Loras):
+        return _loras_here(here, value, model, notes)
     if not isinstance(here, Number):
         return here.default if here.fault(value) else value
     if value is None or value != value:  # NaN
@@ -418,6 +452,14 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
         before, after = as_shown(setting, value), as_shown(setting, used)
         notes.append(i18n.adjusted(_label(setting), before, after))
     return setting.kind(used)
+
+
+def _loras_here(setting: Loras, value: Any, model: Model, notes: list[str]) -> str:
+    """Return the text of those LoRAs that are there; add a note about the others."""
+    weights = {} if setting.fault(value) else parse_loras(setting.checked(value))
+    if missing := looks.unknown(weights, model):
+        notes.append(i18n.missing_loras(missing))
+    return format_loras({name: weights[name] for name in weights if name not in missing})
 
 
 def _size_of(found: Settings, model: Model) -> str:

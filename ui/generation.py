@@ -100,7 +100,8 @@ class Drawing:
             )
             await self._generator.submit(request)
             numbers = {setting.link: getattr(request, setting.name) for setting in form.ON_PAGE}
-            asked = fields._replace(randomise=False, **numbers)
+            # LoRAs that the prompt names are not chosen as well.
+            asked = fields._replace(**numbers, randomise=False)._replace(loras=fields.loras)
             entry = history.asked(request.id, asked)
             yield _running(
                 status.busy(i18n.starting()),
@@ -231,7 +232,8 @@ class Drawing:
         if style not in self._styles or len(prompt) > MAX_CHARACTERS:
             return status.EMPTY
         prompts = form.split(prompt, several)[: self._generator.model.images_per_request]
-        styled = [self._styles[style].apply(each, "")[0] for each in prompts]
+        plain = map(form.without_tags, prompts)
+        styled = [self._styles[style].apply(each, "")[0] for each in plain]
         found = [await self._generator.measure(each) for each in styled]
         return status.length(max(filter(None, found), key=lambda each: each.tokens, default=None))
 
@@ -280,7 +282,7 @@ class Drawing:
     def _request(self, fields: Fields, **others: Any) -> Request:
         values = fields._asdict()
         del values["randomise"]
-        return form.to_request(self._generator.model, self._styles, **values, **others)
+        return form.to_request(self._generator.model, self._styles, **values, **others, tags=True)
 
     def _asked(self, query: str | None) -> Fields | None:
         """Return the values in the query of an entry in the history; None if it has none."""

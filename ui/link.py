@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, Setting, Variations, effective
+from pipeline.request import SETTINGS, Number, Setting, effective
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
@@ -103,7 +103,7 @@ def from_query(
 def _unusable(setting: Setting, text: str) -> Message | None:
     """Return why a text is no value of a setting; None if it is one, even one out of range."""
     params: dict[str, Param] = {"field": setting.name, "value": text}
-    if isinstance(setting, Variations):
+    if not isinstance(setting, Number):
         return Message(Code.UNREADABLE, params | setting.limits) if setting.fault(text) else None
     try:
         value = setting.kind(text)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from serving.generator import Generator
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import i18n, sample_pictures, theme
+from ui import i18n, looks, sample_pictures, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
@@ -59,6 +59,7 @@ def mount(
     downloads.connect(app)
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
         samples.connect(app, kind_of(generator.model))
+    looks.connect_pictures(app, generator)
     gradios = {language: words.GRADIOS for language, words in i18n.LANGUAGES.items()}
     page, translations = in_every_language(_pages(generator, programs), gradios)
     gr.mount_gradio_app(

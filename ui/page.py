@@ -18,6 +18,7 @@ from ui import (
     history,
     i18n,
     link,
+    looks,
     network,
     restore,
     sample_pictures,
@@ -208,6 +209,7 @@ def _advanced(fields: Form) -> gr.Checkbox:
     with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
         for name in _ADVANCED:
             fields.parts[name].render()
+        looks.layout_all()
         with gr.Accordion(i18n.EXPERT, open=False, elem_id="expert"):
             for name, field in fields.parts.items():
                 if name not in ("prompt", *_ADVANCED, *chips.FIELDS):
@@ -322,6 +324,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         generator,
         styles_for(kind),
     )
+    looks.connect(page, parts.form.parts["loras"], generator)
     form.connect(page, parts.form, parts.chips.buttons["size"], generator)
     chips.connect(parts.chips, parts.form, generator)
     newest = [parts.request, parts.embedding.kept, parts.asked]
@@ -344,7 +347,8 @@ def _header(model: Model, kind: Kind) -> str:
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
-    data = json.dumps({"names": names, "pictures": pictures, "most": restore.MOST_BYTES})
+    shown = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
+    data = json.dumps(shown | {"looks": looks.texts()})
     title, line, data = map(escape, (i18n.title(model), i18n.model_line(model, kind), data))
     return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}">{title}</h1><p>{line}</p>'
 

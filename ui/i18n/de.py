@@ -67,6 +67,13 @@ STYLES = {
     "Night": "Nacht",
 }
 
+LOOKS = "Looks"
+SEARCH = "Suchen"
+NOT_FOUND = "Nichts gefunden."
+STRENGTH = "Stärke"
+STRENGTHS = ("Aus", "Dezent", "Mittel", "Voll", "Stark")
+TRIGGER_WORDS = "Ein Wort antippen, um es zum Prompt hinzuzufügen."
+
 COPY_SETTINGS = "Einstellungen kopieren"
 COPY_LINK = "Link kopieren"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
@@ -284,6 +291,16 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"Das Bild wurde mit {short(name)} generiert. Hier ist es {short(model.name)}."
+
+
+def looks_full(limit: int) -> str:
+    """Return the note that no more looks can be chosen."""
+    return f"Höchstens {limit}."
+
+
+def missing_loras(names: list[str]) -> str:
+    """Return the note that LoRAs are not there."""
+    return f"Nicht vorhanden: {', '.join(map(_short, names))}. Gesucht wurde in LORA_DIR."
 
 
 def shortened(limit: int) -> str:

@@ -68,6 +68,13 @@ STYLES = {
     "Night": "Night",
 }
 
+LOOKS = "Looks"
+SEARCH = "Search"
+NOT_FOUND = "Nothing found."
+STRENGTH = "Strength"
+STRENGTHS = ("Off", "Subtle", "Medium", "Full", "Strong")
+TRIGGER_WORDS = "Press a word to add it to the prompt."
+
 COPY_SETTINGS = "Copy settings"
 COPY_LINK = "Copy link"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
@@ -233,6 +240,16 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"The picture was made with {_short(name)}. Here it’s {_short(model.name)}."
+
+
+def looks_full(limit: int) -> str:
+    """Return the note that no more looks can be chosen."""
+    return f"{limit} at most."
+
+
+def missing_loras(names: list[str]) -> str:
+    """Return the note that LoRAs are not there."""
+    return f"Not here: {', '.join(map(_short, names))}. Looked for in LORA_DIR."
 
 
 def shortened(limit: int) -> str:

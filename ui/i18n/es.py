@@ -67,6 +67,13 @@ STYLES = {
     "Night": "Noche",
 }
 
+LOOKS = "Looks"
+SEARCH = "Buscar"
+NOT_FOUND = "No se encontró nada."
+STRENGTH = "Intensidad"
+STRENGTHS = ("Nada", "Sutil", "Media", "Plena", "Fuerte")
+TRIGGER_WORDS = "Pulse una palabra para añadirla al prompt."
+
 COPY_SETTINGS = "Copiar los ajustes"
 COPY_LINK = "Copiar el enlace"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
@@ -285,6 +292,16 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"La imagen se hizo con {short(name)}. Aquí es {short(model.name)}."
+
+
+def looks_full(limit: int) -> str:
+    """Return the note that no more looks can be chosen."""
+    return f"{limit} como máximo."
+
+
+def missing_loras(names: list[str]) -> str:
+    """Return the note that LoRAs are not there."""
+    return f"No está aquí: {', '.join(map(_short, names))}. Se buscó en LORA_DIR."
 
 
 def shortened(limit: int) -> str:

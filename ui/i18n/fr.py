@@ -67,6 +67,13 @@ STYLES = {
     "Night": "Nuit",
 }
 
+LOOKS = "Looks"
+SEARCH = "Rechercher"
+NOT_FOUND = "Rien trouvé."
+STRENGTH = "Intensité"
+STRENGTHS = ("Aucune", "Légère", "Moyenne", "Pleine", "Forte")
+TRIGGER_WORDS = "Appuyez sur un mot pour l’ajouter au prompt."
+
 COPY_SETTINGS = "Copier les réglages"
 COPY_LINK = "Copier le lien"
 KINDS = {"png": "PNG", "jpg": "JPEG", "webp": "WebP"}
@@ -286,6 +293,16 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"L’image a été faite avec {short(name)}. Ici, c’est {short(model.name)}."
+
+
+def looks_full(limit: int) -> str:
+    """Return the note that no more looks can be chosen."""
+    return f"{limit} au maximum."
+
+
+def missing_loras(names: list[str]) -> str:
+    """Return the note that LoRAs are not there."""
+    return f"Introuvable : {', '.join(map(_short, names))}. Recherche dans LORA_DIR."
 
 
 def shortened(limit: int) -> str:

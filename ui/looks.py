@@ -1,0 +1,121 @@
+"""Looks: the model's LoRAs, chosen beside the styles, and all of them in Advanced.
+
+The browser's part of this is in `static/looks.js`. The field's value is the setting's text, such as
+"pixel:0.8", so links, the history and the kept draft hold it like any other field's.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import gradio as gr
+from fastapi import FastAPI, HTTPException, Response
+
+from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, parse_loras
+from serving.generator import Generator, Model
+from ui import i18n
+from ui.events import AT_ONCE
+
+SCRIPT = Path(__file__).parent / "static" / "looks.js"
+MOST = 3  # chosen beside the styles; Advanced offers as many as a request can have
+FEW = 8  # with more there is a search
+_PICTURES = "look-pictures"  # begins the pictures' addresses
+
+
+def field(model: Model) -> gr.HTML:
+    """Return the field whose value is the text of the chosen LoRAs; not laid out yet."""
+    return gr.HTML(
+        "",
+        html_template="<div data-looks hidden></div>",
+        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        apply_default_css=False,
+        padding=False,
+        elem_id="loras",
+        render=False,
+        loras=_catalogue(model),
+        limits={
+            "most": MOST,
+            "few": FEW,
+            "all": MAX_LORAS,
+            "weight": MAX_WEIGHT,
+            "name": f"^{LORA_NAME}$",
+        },
+    )
+
+
+def layout_all() -> gr.HTML:
+    """Return the place of the list with all LoRAs."""
+    return gr.HTML(
+        "<div data-all-looks hidden></div>",
+        js_on_load=None,
+        apply_default_css=False,
+        padding=False,
+        elem_id="all-loras",
+    )
+
+
+def texts() -> dict[str, Any]:
+    """Return the texts that the browser shows, in the language in use."""
+    words = i18n.SETTINGS["loras"]
+    return {
+        "looks": i18n.LOOKS,
+        "all": words.label,
+        "info": words.info,
+        "search": i18n.SEARCH,
+        "none": i18n.NOT_FOUND,
+        "full": i18n.looks_full(MOST),
+        "all_full": i18n.looks_full(MAX_LORAS),
+        "strength": i18n.STRENGTH,
+        "strengths": i18n.STRENGTHS,
+        "words": i18n.TRIGGER_WORDS,
+    }
+
+
+def connect(page: gr.Blocks, chosen: gr.HTML, generator: Generator) -> None:
+    """Offer the LoRAs that are there when the page is opened."""
+
+    def offer() -> gr.HTML:
+        return gr.HTML(loras=_catalogue(generator.model))
+
+    page.load(offer, None, chosen, **AT_ONCE)
+
+
+def connect_pictures(app: FastAPI, generator: Generator) -> None:
+    """Add the route that serves small pictures of the LoRAs."""
+
+    @app.get(f"/{_PICTURES}/{{name}}", include_in_schema=False)
+    async def picture(name: str) -> Response:
+        found = await generator.thumbnail(name)
+        if found is None:
+            raise HTTPException(404)
+        headers = {"Cache-Control": "max-age=3600"}
+        return Response(found, media_type="image/webp", headers=headers)
+
+
+def titles(loras: str, model: Model) -> list[str]:
+    """Return the titles of the LoRAs in a text; a LoRA that is not there keeps its name."""
+    known = model.usable_loras
+    try:
+        names = parse_loras(loras)
+    except ValueError:
+        return []
+    return [known[name].title if name in known else name for name in names]
+
+
+def unknown(names: Iterable[str], model: Model) -> list[str]:
+    """Return the names that no LoRA of the model has."""
+    return [name for name in names if name not in model.usable_loras]
+
+
+def _catalogue(model: Model) -> list[dict[str, Any]]:
+    """Return the LoRAs as the browser needs them; it shows every text as text."""
+    return [
+        {
+            "name": lora.name,
+            "title": lora.title,
+            "words": lora.words,
+            "picture": f"{_PICTURES}/{quote(lora.name, safe='')}" if lora.pictured else "",
+        }
+        for lora in model.usable_loras.values()
+    ]
