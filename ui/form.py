@@ -275,6 +275,11 @@ def without_tags(prompt: str) -> str:
     return take_tags(prompt)[0]
 
 
+def has_tags(prompt: str) -> bool:
+    """Return whether a prompt names LoRAs."""
+    return without_tags(prompt) != prompt
+
+
 def _without_tags(prompts: list[str]) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """Return the prompts without the tags of LoRAs, and the weights of these LoRAs."""
     found = list(map(take_tags, prompts))

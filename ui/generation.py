@@ -115,7 +115,7 @@ class Drawing:
                 async for update in updates:
                     yield update
         except RequestError as error:
-            yield _refused(error)
+            yield _refused(error, fields)
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(i18n.translate(_BROKEN)))
@@ -461,9 +461,11 @@ def _ended(strip: str, **others: Any) -> Update:
     return Update(strip, status.EMPTY, **others)
 
 
-def _refused(error: RequestError) -> Update:
+def _refused(error: RequestError, fields: Fields | None = None) -> Update:
     """Return the update with the message of a refusal, which names the field that is wrong."""
-    return _ended(status.error(i18n.translate(error.message), form.element_of(error.field)))
+    in_prompt = error.field == "loras" and fields and form.has_tags(fields.prompt)
+    field = form.element_of("prompt" if in_prompt else error.field)
+    return _ended(status.error(i18n.translate(error.message), field))
 
 
 def _ending(done: Done, images: list[Image], began: float | None) -> str:

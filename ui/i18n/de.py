@@ -67,7 +67,7 @@ STYLES = {
     "Night": "Nacht",
 }
 
-LOOKS = "Looks"
+LOOKS = "Zusatzstile"
 SEARCH = "Suchen"
 NOT_FOUND = "Nichts gefunden."
 STRENGTH = "Stärke"
@@ -298,9 +298,9 @@ def looks_full(limit: int) -> str:
     return f"Höchstens {limit}."
 
 
-def missing_loras(names: list[str]) -> str:
+def missing_loras(missing: list[str]) -> str:
     """Return the note that LoRAs are not there."""
-    return f"Nicht vorhanden: {', '.join(map(_short, names))}. Gesucht wurde in LORA_DIR."
+    return f"Nicht vorhanden: {', '.join(map(_short, missing))}. Gesucht wurde in LORA_DIR."
 
 
 def shortened(limit: int) -> str:

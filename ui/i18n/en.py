@@ -247,9 +247,9 @@ def looks_full(limit: int) -> str:
     return f"{limit} at most."
 
 
-def missing_loras(names: list[str]) -> str:
+def missing_loras(missing: list[str]) -> str:
     """Return the note that LoRAs are not there."""
-    return f"Not here: {', '.join(map(_short, names))}. Looked for in LORA_DIR."
+    return f"Not here: {', '.join(map(_short, missing))}. Looked for in LORA_DIR."
 
 
 def shortened(limit: int) -> str:

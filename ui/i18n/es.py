@@ -67,7 +67,7 @@ STYLES = {
     "Night": "Noche",
 }
 
-LOOKS = "Looks"
+LOOKS = "Estilos extra"
 SEARCH = "Buscar"
 NOT_FOUND = "No se encontró nada."
 STRENGTH = "Intensidad"
@@ -299,9 +299,9 @@ def looks_full(limit: int) -> str:
     return f"{limit} como máximo."
 
 
-def missing_loras(names: list[str]) -> str:
+def missing_loras(missing: list[str]) -> str:
     """Return the note that LoRAs are not there."""
-    return f"No está aquí: {', '.join(map(_short, names))}. Se buscó en LORA_DIR."
+    return f"No está aquí: {', '.join(map(_short, missing))}. Se buscó en LORA_DIR."
 
 
 def shortened(limit: int) -> str:

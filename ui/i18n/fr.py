@@ -67,7 +67,7 @@ STYLES = {
     "Night": "Nuit",
 }
 
-LOOKS = "Looks"
+LOOKS = "Styles en plus"
 SEARCH = "Rechercher"
 NOT_FOUND = "Rien trouvé."
 STRENGTH = "Intensité"
@@ -300,9 +300,9 @@ def looks_full(limit: int) -> str:
     return f"{limit} au maximum."
 
 
-def missing_loras(names: list[str]) -> str:
+def missing_loras(missing: list[str]) -> str:
     """Return the note that LoRAs are not there."""
-    return f"Introuvable : {', '.join(map(_short, names))}. Recherche dans LORA_DIR."
+    return f"Introuvable : {', '.join(map(_short, missing))}. Recherche dans LORA_DIR."
 
 
 def shortened(limit: int) -> str:

@@ -106,6 +106,7 @@ const build = (root, { title, info, limit: top, full, weights, details }) => {
   const sliders = make("div", { class: "weights" });
   const heading = make("p", { class: "heading" }, title);
   root.append(heading, ...(info ? [make("p", { class: "note" }, info)] : []), search, tiles, note, sliders);
+  if (details) root.insertBefore(make("p", { class: "note" }, texts().words), tiles);
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", title);
   search.addEventListener("input", () => draw());
@@ -130,7 +131,7 @@ const build = (root, { title, info, limit: top, full, weights, details }) => {
       drawn = key;
       const focused = document.activeElement?.dataset.look;
       tiles.replaceChildren(...shown.map((lora) => (
-        details ? make("div", { class: "lora" }, tile(lora), wordsOf(lora)) : tile(lora)
+        details ? make("div", {}, tile(lora), wordsOf(lora)) : tile(lora)
       )));
       [...tiles.querySelectorAll("[data-look]")].find(({ dataset }) => dataset.look === focused)?.focus();
     }

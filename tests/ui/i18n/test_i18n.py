@@ -42,6 +42,7 @@ SAMPLES: dict[str, Any] = {
     "length": 6666,
     "limit": 77,
     "lines": 15,
+    "missing": ["ONE", "OTHER"],
     "low": 16,
     "model": MODEL,
     "name": "NAME",

@@ -1,0 +1,118 @@
+"""Looks, which are LoRAs, in a real browser with the real model."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+
+from pipeline import BUNDLED, metadata
+from tests.browsing import ask, opened, wait_for_pictures
+from tests.web import PROGRAM, served
+from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
+from tools.page_states import THREE_FRAMES, open_picture
+from ui import i18n
+
+PROMPT = "a red star"
+TITLES = {"pixel": "Pixel art", "ink": "Ink <b>wash</b>"}
+
+
+@pytest.fixture(scope="module")
+def loras(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two LoRAs, one of them with a picture."""
+    folder, inventory = tmp_path_factory.mktemp("loras"), read_inventory(BUNDLED)
+    for seed, (name, title) in enumerate(TITLES.items()):
+        drawn = draw_adapter(inventory, "lora", seed, is_projection)
+        told = {"modelspec.title": title, "modelspec.trigger_phrase": f"{name} style"}
+        file = folder / f"{name}.safetensors"
+        write_adapter(file, drawn, "kohya sdxl", inventory, metadata=told)
+    Image.new("RGB", (300, 200), "teal").save(folder / "pixel.preview.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(loras: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("app") / "log"
+    with served([*PROGRAM, "--lora-dir", str(loras)], log) as url:
+        yield url
+
+
+def chosen(page: Page) -> list[str]:
+    """Return the titles of the looks that are pressed."""
+    return page.locator("#loras [aria-pressed=true]").all_inner_texts()
+
+
+def settings_of(page: Page, index: int = 0) -> str:
+    open_picture(page, index)
+    return (
+        page.locator("#picked-settings [data-place] [data-copy]").get_attribute("data-copy") or ""
+    )
+
+
+def test_a_look_is_chosen_weighed_shared_and_restored(page: Page, browser: Browser, tmp_path: Path):
+    page.locator("#chip-style").click()
+    tile = page.locator("#loras [data-look=pixel]")
+    expect(tile.locator("img")).to_have_attribute("src", re.compile("look-pictures/pixel"))
+    page.wait_for_function("document.querySelector('#loras [data-look] img').naturalWidth === 160")
+    expect(page.locator("#loras [data-look=ink]")).to_contain_text(TITLES["ink"])
+    expect(page.locator("#loras [data-weight]")).to_have_count(0)
+    tile.press("Enter")
+    expect(page.locator("#chip-style")).to_have_text(TITLES["pixel"])
+    expect(tile).to_be_focused()
+    slider = page.locator("#loras [data-weight=pixel] input")
+    expect(slider).to_have_attribute("aria-valuetext", i18n.STRENGTHS[3])
+    slider.press("ArrowLeft")
+    slider.press("ArrowLeft")
+    slider.press("ArrowLeft")
+    slider.press("ArrowLeft")
+    ask(page, PROMPT)
+    wait_for_pictures(page)
+    text = settings_of(page)
+    assert metadata.from_text(text).loras == "pixel:0.8"
+    assert f"{PROMPT} <lora:pixel:0.8>" in text
+    link = (
+        page.locator("#picked-settings [data-place] [data-link]").get_attribute("data-link") or ""
+    )
+    assert "loras=pixel%3A0.8" in link
+    page.reload()  # the tab keeps what was chosen
+    expect(page.locator("#chip-style")).to_have_text(TITLES["pixel"])
+    with opened(browser, f"{page.url.partition('?')[0]}{link.replace('pixel', 'ink')}") as other:
+        expect(other.locator("#chip-style")).to_have_text(TITLES["ink"])
+        other.locator("#chip-picture").click()
+        other.locator("#restore-text textarea").fill(
+            text.replace("pixel:", "gone:1>, <lora:pixel:")
+        )
+        other.locator("#restore-use").click()
+        expect(other.locator("#status")).to_contain_text("Not here: gone")
+        expect(other.locator("#chip-style")).to_have_text(TITLES["pixel"])
+
+
+def test_a_look_named_in_the_prompt(page: Page):
+    ask(page, f"{PROMPT} <lora:ink:0.3:0.5>")
+    wait_for_pictures(page)
+    found = metadata.from_text(settings_of(page))
+    assert (found.prompt, found.loras) == (PROMPT, "ink:0.5:0.3")
+    assert chosen(page) == []  # it is named, not chosen
+    page.locator("#gallery .preview [data-named='Close']").click()
+    ask(page, f"{PROMPT} <lora:nowhere>")
+    expect(page.get_by_role("alert")).to_contain_text("nowhere")
+    expect(page.get_by_role("alert")).to_contain_text("LORA_DIR")
+    expect(page.locator("#prompt textarea")).to_be_focused()
+
+
+def test_all_loras_in_advanced(page: Page):
+    page.get_by_role("button", name=i18n.ADVANCED).click()
+    lora = page.locator("#all-loras [data-look=ink]")
+    lora.click()
+    expect(page.locator("#chip-style")).to_have_text(TITLES["ink"])
+    weight = page.locator("#all-loras [data-weight=ink] input")
+    weight.fill("-1")
+    weight.press("Tab")
+    page.locator("#all-loras").get_by_role("button", name="ink style").click()
+    expect(page.locator("#prompt textarea")).to_have_value("ink style")
+    page.evaluate(THREE_FRAMES)
+    page.locator("#generate").click()
+    wait_for_pictures(page)
+    assert metadata.from_text(settings_of(page)).loras == "ink:-1"
