@@ -26,7 +26,7 @@ Entry: TypeAlias = "os.DirEntry[str]"
 
 
 class Stamp(NamedTuple):
-    """What tells two versions of a file apart without reading it."""
+    """Values that tell two versions of a file apart without reading it."""
 
     inode: int
     size: int
@@ -49,7 +49,7 @@ class File:
 
     @property
     def version(self) -> tuple[Path, Stamp]:
-        """What differs between two versions of the file, whatever is beside it."""
+        """The path and the stamp, which differ between two versions of the file."""
         return self.path, self.stamp
 
 

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from pipeline import BUNDLED, metadata
 from tests.browsing import ask, opened, wait_for_pictures
+from tests.end_to_end.test_accessibility import AXE, VIOLATIONS
 from tests.web import PROGRAM, served
 from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
 from tools.page_states import THREE_FRAMES, open_picture
@@ -116,3 +117,6 @@ def test_all_loras_in_advanced(page: Page):
     page.locator("#generate").click()
     wait_for_pictures(page)
     assert metadata.from_text(settings_of(page)).loras == "ink:-1"
+    page.locator("#chip-style").click()
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    assert page.evaluate(VIOLATIONS) == []

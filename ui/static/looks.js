@@ -106,7 +106,7 @@ const build = (root, { title, info, limit: top, full, weights, details }) => {
   const sliders = make("div", { class: "weights" });
   const heading = make("p", { class: "heading" }, title);
   root.append(heading, ...(info ? [make("p", { class: "note" }, info)] : []), search, tiles, note, sliders);
-  if (details) root.insertBefore(make("p", { class: "note" }, texts().words), tiles);
+  if (details) root.insertBefore(make("p", { class: "note hint" }, texts().words), tiles);
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", title);
   search.addEventListener("input", () => draw());

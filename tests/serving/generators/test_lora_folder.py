@@ -1,4 +1,4 @@
-"""What the page is told about LoRAs: their metadata, the files beside them, and their pictures."""
+"""Descriptions of LoRAs: their metadata, the files beside them, and their pictures."""
 
 import io
 import json

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,10 @@ from types import ModuleType
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image as Picture
+from safetensors.numpy import save_file
 
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
@@ -27,6 +31,7 @@ from serving.generator import Done, ErrorKind, Image, Load, Model, Request, Requ
 from serving.generators import client as generator_client
 from serving.generators import local, remote
 from serving.generators.local import LocalGenerator
+from serving.generators.lora_folder import LoraFolder
 from serving.generators.remote import RemoteGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
@@ -551,6 +556,37 @@ def test_a_request_goes_to_an_instance_that_has_its_size():
         site.stop()
         wait_until(lambda: offered(front) == [])
         assert post(front, {"prompt": "a", "size": "16x8"}).status_code == 400
+
+
+def test_a_request_goes_to_an_instance_that_has_its_loras(tmp_path: Path):
+    folder = tmp_path / "loras"
+    folder.mkdir()
+    for name in ("a", "b"):
+        save_file({"x": np.zeros(4, np.float32)}, folder / f"{name}.safetensors")
+        os.utime(folder / f"{name}.safetensors", (0, 0))  # it is not written to any more
+    Picture.new("RGB", (9, 9)).save(folder / "a.png")
+    pipe, rates = FakePipeline(), RateLimits(None, None)
+    having = LocalGenerator(
+        pipe.as_pipeline(), Limits(), rates, Observer(), loras=LoraFolder(folder)
+    )
+
+    def offered(front: Site) -> list[str]:
+        return [each["name"] for each in httpx.get(f"{front.url}/v1/model").json()["loras"]]
+
+    with serve() as plain, serve(generator=having) as site, front_of(plain.url, site.url) as front:
+        wait_until(lambda: offered(front) == ["a", "b"])
+        assert generate(front, loras={"a": 0.5, "b": [1, 0.25]})[-1][0] == "done"
+        assert pipe.calls[-1]["loras"] == "a:0.5,b:1:0.25"
+        assert plain.pipe.calls == []
+        picture = httpx.get(f"{front.url}/v1/loras/a/picture")
+        assert picture.headers["content-type"] == "image/webp"
+        assert picture.content == httpx.get(f"{site.url}/v1/loras/a/picture").content
+        for name in ("b", "c", "..%2Fa"):
+            assert httpx.get(f"{front.url}/v1/loras/{name}/picture").status_code == 404
+        refused = post(front, {"prompt": "a", "loras": {"c": 1}})
+        assert refused.json()["error"]["message_code"] == Code.UNKNOWN_LORA
+        site.stop()
+        wait_until(lambda: offered(front) == [])
 
 
 def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator:
