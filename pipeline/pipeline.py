@@ -56,10 +56,18 @@ from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.plan import Budget
 from pipeline.runtime.programs import Shapes, Target
+from pipeline.runtime.sampler import Context
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule, State
 from pipeline.text.loras import LoraWeights, is_lora_name
+from pipeline.text.embeddings import (
+    Embedding,
+    Embeddings,
+    Placement,
+    is_embedding_name,
+    read_embedding,
+)
 from pipeline.text.tokenizer import Tokenizers, longest
 
 OUTPUT_TYPES = ("pil", "np", "latent")
@@ -178,6 +186,9 @@ class SDXLPipeline:
             denoisers=family.predict.networks,
         )
         self._loading = Lock()
+        # As above: one thread may draw while another loads embeddings.
+        self._embeddings = Embeddings()
+        self._embedding = Lock()
         self._colours = colours
         self._screen = screen
 
@@ -353,6 +364,54 @@ class SDXLPipeline:
         changed, files = self._adapters.bytes_of(more), self._adapters.file_bytes(more)
         return replace(self._budget, pristine=changed, adapters=files)
 
+    @property
+    def embeddings(self) -> Mapping[str, Embedding]:
+        """The loaded embeddings by name. Any thread may read them."""
+        return self._embeddings
+
+    def load_embedding(
+        self, source: str | Path, name: str | None = None, *, replace: bool = False
+    ) -> str:
+        """Load a textual inversion, which prompts can then name; nothing is compiled.
+
+        Prompts name it by its bare name or in angle brackets, `<name>`. Any thread may call this,
+        while another draws.
+
+        Args:
+            source: a `.safetensors` file: one tensor for Stable Diffusion 1 and 2, `clip_l` and
+                `clip_g` for Stable Diffusion XL.
+            name: its name in prompts; the file's where None.
+            replace: whether it replaces an embedding of this name.
+
+        Returns:
+            The name.
+
+        Raises:
+            CheckpointError: if the file cannot be read, or does not fit the text encoders.
+            InputError: if the name cannot be used, or an embedding of this name is loaded.
+        """
+        file = Path(source)
+        name = file.stem if name is None else name
+        if not is_embedding_name(name):
+            raise InputError(
+                f"{name!r} cannot be an embedding's name; expected up to 100 printable characters"
+                " without commas, colons, bars, backslashes and brackets; pass another as name"
+            )
+        widths = [encoder.hidden_size for encoder in self._config.text_encoders.values()]
+        embedding = read_embedding(file, name, widths)
+        with self._embedding:
+            self._embeddings = self._embeddings.with_one(embedding, replace=replace)
+        return name
+
+    def unload_embedding(self, name: str) -> None:
+        """Forget an embedding. Any thread may call this; a run that uses it goes on.
+
+        Raises:
+            InputError: if no embedding of this name is loaded.
+        """
+        with self._embedding:
+            self._embeddings = self._embeddings.without(name)
+
     @failures_explained()
     def warm_up(self, height: int | None = None, width: int | None = None) -> None:
         """Run every program of a size once, because the first run of an executable is slow.
@@ -397,7 +456,8 @@ class SDXLPipeline:
 
         Args:
             prompt: one prompt for all pictures, or one for each. A blank prompt leaves the
-                content to the model.
+                content to the model. Names of loaded embeddings stand for their vectors; the
+                prompts of a request can use 256 vectors.
             negative_prompt: one for all pictures, or one for each; a blank one counts as none.
             guidance_scale: how closely to follow the prompt; 1 and below means no guidance.
             seed: picture i is drawn from the random numbers of seed + i (modulo 2^32) alone.
@@ -461,11 +521,22 @@ class SDXLPipeline:
         run = self._sampler(height, width)
         noise = None if latents is None else checked_latents(latents, (count, *run.latents_shape))
         self._adapters.select(request.lora_weights)
-        ids, truncated = self._tokenizers.tokenize(request.prompts)
-        negative_ids, negative_truncated = self._tokenizers.tokenize(request.negative_prompts)
-        input_ids = np.stack([negative_ids, ids])
-        drawn = self._sample(run, request, input_ids, noise, on_step, cancelled, on_preview)
-        images, flagged, unblurred = self._finish(run, drawn, request, output_type)
+        placement = Placement(self._embeddings)
+        (ids, truncated), (negative_ids, negative_truncated) = (
+            self._tokenizers.tokenize([placement.place(text) for text in texts])
+            for texts in (request.prompts, request.negative_prompts)
+        )
+        schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
+        blank = np.array([not text.strip() for text in request.negative_prompts])
+        conditioning = run.encode(
+            np.stack([negative_ids, ids]),
+            blank & self._config.force_zeros_for_empty_prompt,
+            placement.vectors(),
+        )
+        drawn = self._sample(
+            run, request, schedule, conditioning, noise, on_step, cancelled, on_preview
+        )
+        images, flagged, unblurred = self._finish(run, drawn, request, placement, output_type)
         return Result(
             images=images,
             seeds=request.seeds,
@@ -478,7 +549,8 @@ class SDXLPipeline:
 
     def measure(self, prompt: str) -> Length:
         """Return the length of a prompt in tokens. Any thread may call this."""
-        tokens = longest([tokenizer.tokenize(prompt) for tokenizer in self._tokenizers.each])
+        parts = Placement(self._embeddings, limit=None).place(prompt)
+        tokens = longest([tokenizer.tokenize(parts) for tokenizer in self._tokenizers.each])
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
 
     def _sampler(self, height: int | None, width: int | None) -> CompiledSampler:
@@ -493,19 +565,14 @@ class SDXLPipeline:
         self,
         run: CompiledSampler,
         request: Request,
-        input_ids: np.ndarray,
+        schedule: Schedule,
+        conditioning: Context,
         noise: np.ndarray | None,
         on_step: OnStep | None,
         cancelled: Event | None,
         on_preview: OnPreview | None,
     ) -> Array:
-        """Run all steps and return the final latents `[B, h, w, C]`.
-
-        `input_ids` are `[2, B, E, L]` for E text encoders.
-        """
-        schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
-        blank = np.array([not text.strip() for text in request.negative_prompts])
-        conditioning = run.encode(input_ids, blank & self._config.force_zeros_for_empty_prompt)
+        """Run all steps and return the final latents `[B, h, w, C]`."""
         seeds = run.put_seeds(np.array(request.seeds, np.uint32))
         if noise is None:
             latents = run.initial_latents(seeds, schedule.init_noise_sigma)
@@ -553,7 +620,12 @@ class SDXLPipeline:
         return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
 
     def _finish(
-        self, run: CompiledSampler, latents: Array, request: Request, output_type: str
+        self,
+        run: CompiledSampler,
+        latents: Array,
+        request: Request,
+        placement: Placement,
+        output_type: str,
     ) -> tuple[Any, list[bool], dict[int, Image.Image]]:
         """Return the `images`, `flagged` and `unblurred` of a `Result`."""
         if output_type == "latent":
@@ -569,11 +641,10 @@ class SDXLPipeline:
             for i in np.flatnonzero(flagged):
                 pictures[i] = visible[i] / np.float32(255)
             return pictures, flagged, {}
-        images = [
-            self._picture(request, i, picture, flagged[i]) for i, picture in enumerate(visible)
-        ]
+        picture_of = partial(self._picture, request, placement)
+        images = [picture_of(i, picture, flagged[i]) for i, picture in enumerate(visible)]
         unblurred = {
-            i: self._picture(request, i, pixels[i], flagged=False)
+            i: picture_of(i, pixels[i], flagged=False)
             for i in np.flatnonzero(by_screen).tolist()
             if not by_checker[i]
         }
@@ -590,10 +661,14 @@ class SDXLPipeline:
             return [False] * len(images)
         return verdicts(self._screen, images)
 
-    def _picture(self, request: Request, i: int, pixels: np.ndarray, flagged: bool) -> Image.Image:
+    def _picture(
+        self, request: Request, placement: Placement, i: int, pixels: np.ndarray, flagged: bool
+    ) -> Image.Image:
         """Return a picture `[H, W, 3]` uint8 as a PIL picture with its settings attached."""
         image = Image.fromarray(pixels)
-        metadata.attach(image, self._settings(request, i, image.size, flagged))
+        prompts = request.prompts[i], request.negative_prompts[i]
+        settings = self._settings(request, i, image.size, flagged)
+        metadata.attach(image, replace(settings, ti_hashes=placement.hashes(*prompts)))
         return image
 
     def _settings(

@@ -92,11 +92,13 @@ def local_generator(
 ) -> "LocalGenerator":
     """Return a generator over the result of `load_pipeline`."""
     from pipeline import BUNDLED
+    from serving.generators.embedding_folder import EmbeddingFolder
     from serving.generators.local import LocalGenerator
     from serving.generators.lora_folder import LoraFolder
 
     pipe, bundled = loaded
-    folder = chosen.lora_dir or (BUNDLED / "loras" if bundled else None)
+    lora_dir = chosen.lora_dir or (BUNDLED / "loras" if bundled else None)
+    embedding_dir = chosen.embedding_dir
     return LocalGenerator(
         pipe,
         *limits,
@@ -104,7 +106,8 @@ def local_generator(
         bundled=bundled,
         more_sizes=_fitting(pipe, chosen.sizes[1:]),
         reveal=chosen.reveal,
-        loras=LoraFolder(folder) if folder else None,
+        loras=LoraFolder(lora_dir) if lora_dir else None,
+        embeddings=EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
     )
 
 

@@ -106,6 +106,7 @@ class Settings(_Values):
         sampler: the scheduler's name in `SAMPLERS`, followed by that of its `SIGMA_SCHEDULES`.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
         lora_hashes: the start of the hash of each LoRA's file, such as "pixel: 1a2b3c4d5e6f".
+        ti_hashes: the start of the hash of each embedding's file, such as "scribble: 1a2b3c4d5e6f".
     """
 
     prompt: str
@@ -119,6 +120,7 @@ class Settings(_Values):
     sampler: str | None = None
     safety_checker: str | None = None
     lora_hashes: str | None = None
+    ti_hashes: str | None = None
 
 
 def to_text(settings: Settings) -> str:
@@ -131,6 +133,7 @@ def to_text(settings: Settings) -> str:
         "Model": s.model,
         "Model revision": s.revision,
         "VAE": s.vae,
+        "TI hashes": s.ti_hashes,
         "Safety checker": s.safety_checker,
         "Lora hashes": s.lora_hashes,
         "Version": PROGRAM,
@@ -184,6 +187,7 @@ def from_text(text: str) -> Settings:
         sampler=fields.get("Sampler"),
         safety_checker=fields.get("Safety checker"),
         lora_hashes=fields.get("Lora hashes"),
+        ti_hashes=fields.get("TI hashes"),
     )
 
 

@@ -107,8 +107,14 @@ class CLIPTextEncoder(nnx.Module):
                 width, config.projection_dim, bias=False, dtype=dtype, rngs=rngs
             )
 
-    def __call__(self, input_ids: Array) -> tuple[Array, Array | None]:
+    def __call__(
+        self, input_ids: Array, vectors: Array | None = None
+    ) -> tuple[Array, Array | None]:
         """Encode input_ids `[B, L]` int32.
+
+        Args:
+            input_ids: the ids of tokens. With `vectors`, the id -1 - i stands for its row i.
+            vectors: token embeddings beside those of the vocabulary, `[R, D]`.
 
         Returns:
             The hidden states `[B, L, D]` and the pooled embedding `[B, P]`, which is None without a
@@ -116,7 +122,7 @@ class CLIPTextEncoder(nnx.Module):
             layer, without the final norm; otherwise its output after the final norm.
         """
         positions = jnp.arange(input_ids.shape[1])
-        x = self.token_embedding(input_ids) + self.position_embedding(positions)
+        x = self._embed(input_ids, vectors) + self.position_embedding(positions)
         for layer in self.layers[:-1]:
             x = layer(x)
         if self.config.penultimate and self.config.projection_dim is None:
@@ -127,6 +133,13 @@ class CLIPTextEncoder(nnx.Module):
             return states, None
         pooled = final[jnp.arange(final.shape[0]), self._end(input_ids)]  # [B, D]
         return states, self.text_projection(pooled)
+
+    def _embed(self, input_ids: Array, vectors: Array | None) -> Array:
+        if vectors is None:
+            return self.token_embedding(input_ids)
+        known = self.token_embedding(jnp.maximum(input_ids, 0))
+        added = vectors[jnp.maximum(-1 - input_ids, 0)].astype(known.dtype)
+        return jnp.where((input_ids >= 0)[..., None], known, added)
 
     def _end(self, input_ids: Array) -> Array:
         """Return the position of the end token in each row, `[B]`."""

@@ -24,6 +24,7 @@ from pipeline.runtime.programs import MAX_EVALUATIONS, Target
 from pipeline.runtime.sampler import Context
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule, State, Table
+from pipeline.text.embeddings import MAX_VECTORS
 
 log = logging.getLogger(__name__)
 
@@ -154,14 +155,30 @@ class CompiledSampler:
         pictures, _ = self.decode(self.put_latents(latents))
         return np.asarray(pictures)
 
-    def encode(self, input_ids: np.ndarray, zero_negative: np.ndarray) -> Context:
+    def encode(
+        self,
+        input_ids: np.ndarray,
+        zero_negative: np.ndarray,
+        vectors: Sequence[np.ndarray] | None = None,
+    ) -> Context:
         """Return the context of the prompts, the same in all steps.
 
         `input_ids` are `[2, B, E, L]` int32, `zero_negative` is `[B]` bool; see `Family.encode`.
+        `vectors` are each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
+        `CLIPTextEncoder`.
         """
         ids = jax.device_put(input_ids, self._by_half)
         zero = jax.device_put(zero_negative, self._by_image)
-        return self._run("encode", ids, zero, self._size)
+        rows = self._no_vectors if vectors is None else self._put_whole(vectors)
+        return self._run("encode", ids, zero, self._size, rows)
+
+    @cached_property
+    def _no_vectors(self) -> tuple[Array, ...]:
+        widths = [encoder.hidden_size for encoder in self._config.text_encoders.values()]
+        return self._put_whole([np.zeros((MAX_VECTORS, width), np.float32) for width in widths])
+
+    def _put_whole(self, arrays: Sequence[np.ndarray]) -> tuple[Array, ...]:
+        return jax.device_put(tuple(arrays), self._whole)
 
     @cached_property
     def _size(self) -> Array:

@@ -22,6 +22,7 @@ from pipeline.runtime import sampler
 from pipeline.runtime.sampler import Context
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.schedulers.table import REMEMBERED, State, Table
+from pipeline.text.embeddings import MAX_VECTORS
 
 # The most evaluations of the network in a run: Heun's steps take two, except the last.
 MAX_EVALUATIONS = 2 * MAX_INFERENCE_STEPS - 1
@@ -150,12 +151,22 @@ class Programs:
         ids = _spec(ids_shape, jnp.int32, self._by_half)
         zero = _spec((shapes.images,), jnp.bool_, self._by_image)
         size = _spec((2,), jnp.float32, self._whole)
+        encoders = self._target.config.text_encoders
+        vectors = tuple(
+            _spec((MAX_VECTORS, encoder.hidden_size), jnp.float32, self._whole)
+            for encoder in encoders.values()
+        )
         run = self._family.encode.run
 
-        def encode(weights: Weights, ids: Array, zero: Array, size: Array) -> Context:
-            return run(self._networks(weights), ids, zero, size, self._shard)
+        def encode(
+            weights: Weights, ids: Array, zero: Array, size: Array, vectors: tuple[Array, ...]
+        ) -> Context:
+            networks = self._networks(weights)
+            for name, rows in zip(encoders, vectors, strict=True):
+                networks[name] = partial(networks[name], vectors=rows)
+            return run(networks, ids, zero, size, self._shard)
 
-        args = (self._weights_spec("encode"), ids, zero, size)
+        args = (self._weights_spec("encode"), ids, zero, size, vectors)
         return Program(encode, args, self._by_half, self._options())
 
     def denoise(self) -> Program:

@@ -6,8 +6,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -35,6 +36,23 @@ class Tokens:
     input_ids: np.ndarray
     truncated: str
     count: int
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """A part of a prompt with ids of its own.
+
+    Attributes:
+        ids: the ids that stand for it.
+        text: the part as it is written in the prompt.
+    """
+
+    ids: Sequence[int]
+    text: str
+
+
+# A prompt, or its parts.
+Prompt: TypeAlias = str | Sequence[str | Inserted]
 
 
 class Tokenizer:
@@ -97,19 +115,38 @@ class Tokenizer:
         """The largest id plus one; the text encoder must have at least as many embeddings."""
         return max(self._backend.get_vocab().values()) + 1
 
-    def tokenize(self, prompt: str) -> Tokens:
+    def tokenize(self, prompt: Prompt) -> Tokens:
         """Return the ids of any text, cut and padded to `length`; threads may share a tokenizer."""
+        parts = (prompt,) if isinstance(prompt, str) else prompt
+        start, end = self._backend.encode("").ids
         # The backend does not truncate, so the text that is cut off is known without a second pass.
-        ids = self._backend.encode(_valid_unicode(prompt)).ids
+        found = [
+            part.ids
+            if isinstance(part, Inserted)
+            else self._backend.encode(_valid_unicode(part)).ids[1:-1]
+            for part in parts
+        ]
+        ids = [start, *chain.from_iterable(found), end]
         padded = np.full(self.length, self._pad_token_id, np.int32)
         if len(ids) <= self.length:
             padded[: len(ids)] = ids
             return Tokens(padded, truncated="", count=len(ids))
-        padded[:] = [*ids[: self.length - 1], ids[-1]]
-        cut = self._backend.decode(ids[self.length - 1 : -1], skip_special_tokens=False)
+        padded[:] = [*ids[: self.length - 1], end]
+        return Tokens(padded, truncated=self._cut(parts, found), count=len(ids))
+
+    def _cut(self, parts: Sequence[str | Inserted], found: Sequence[Sequence[int]]) -> str:
+        """Return the text of the ids that do not fit, for the parts' ids."""
+        room, texts = self.length - 2, []
+        for part, ids in zip(parts, found, strict=True):
+            if cut := ids[max(room, 0) :]:
+                texts.append(part.text if isinstance(part, Inserted) else self._decode(cut))
+            room -= len(ids)
+        return " ".join(texts)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text = self._backend.decode(ids, skip_special_tokens=False)
         # transformers does this in a method of its own class, which is not pickled.
-        cut = cut.replace(self._end_of_word, " ").strip()
-        return Tokens(padded, truncated=cut, count=len(ids))
+        return text.replace(self._end_of_word, " ").strip()
 
 
 @dataclass(frozen=True)
@@ -147,7 +184,7 @@ class Tokenizers:
         """L, the number of ids that every prompt becomes."""
         return self.each[0].length
 
-    def tokenize(self, prompts: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    def tokenize(self, prompts: Sequence[Prompt]) -> tuple[np.ndarray, list[str]]:
         """Return the ids of several prompts for every text encoder.
 
         Returns:

@@ -30,6 +30,7 @@ from serving.generator import (
     RequestError,
     Step,
 )
+from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.loaded_loras import LoadedLoras
 from serving.generators.lora_folder import LoraFolder
 from serving.generators.previews import Previews
@@ -59,6 +60,7 @@ class LocalGenerator(RequestLifecycle):
     `more_sizes`, each (width, height), are compiled one after the other once the generator is open.
     With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
     The LoRAs in the folder `loras` are loaded when they are first asked for.
+    The embeddings in the folder `embeddings` are loaded as it changes.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class LocalGenerator(RequestLifecycle):
         more_sizes: Sequence[tuple[int, int]] = (),
         reveal: bool = True,
         loras: LoraFolder | None = None,
+        embeddings: EmbeddingFolder | None = None,
     ) -> None:
         model = replace(
             _describe(pipe, bundled),
@@ -85,6 +88,7 @@ class LocalGenerator(RequestLifecycle):
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
         self._in_use = ""  # the LoRAs of the newest request that was begun
+        self._embeddings = embeddings
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         # Not one of asyncio's own threads, which asyncio waits for when it ends.
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
@@ -113,7 +117,12 @@ class LocalGenerator(RequestLifecycle):
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
-        return Length(*await asyncio.to_thread(self._pipe.measure, prompt))
+        return await asyncio.to_thread(self._measure, prompt)
+
+    def _measure(self, prompt: str) -> Length:
+        if self._embeddings:
+            self._embeddings.refresh()
+        return Length(*self._pipe.measure(prompt))
 
     async def thumbnail(self, lora: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""
@@ -212,6 +221,8 @@ class LocalGenerator(RequestLifecycle):
                         self._loaded.prepare(request.lora_weights)
                 except RequestError as error:
                     return Error(error.kind, error.message)
+                if self._embeddings:
+                    self._embeddings.refresh()
                 return _generate(self._pipe, request, publish, stop)
 
         began = time.monotonic()

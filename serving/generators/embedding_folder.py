@@ -1,0 +1,58 @@
+"""The embeddings of a folder that may change while the server runs."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from pipeline import CheckpointError, InputError, SDXLPipeline
+from pipeline.text.embeddings import is_embedding_name
+from serving.folders import File, Folder, Listing
+
+log = logging.getLogger(__name__)
+
+
+class EmbeddingFolder:
+    """A folder with textual inversions, and the pipeline that loads them.
+
+    A file that cannot be used is logged and left out; its name is then an ordinary word. `clock` is
+    that of `Folder`.
+    """
+
+    def __init__(
+        self, pipe: SDXLPipeline, path: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._pipe = pipe
+        self._folder = Folder(path, "EMBEDDING_DIR", is_embedding_name, clock=clock)
+        self._lock = Lock()
+        self._listing = Listing()
+        self._loaded: dict[str, File] = {}
+
+    def refresh(self) -> None:
+        """Let the pipeline's embeddings be those in the folder. Any thread may call this."""
+        with self._lock:
+            listing = self._folder.look()
+            if listing is self._listing:
+                return
+            self._listing = listing
+            for name in list(self._loaded):
+                if name not in listing.files:
+                    self._forget(name)
+            for name, file in listing.files.items():
+                if self._loaded.get(name) != file:
+                    self._load(name, file)
+
+    def _load(self, name: str, file: File) -> None:
+        try:
+            self._pipe.load_embedding(file.path, name, replace=name in self._loaded)
+        except (CheckpointError, InputError) as error:
+            log.warning("An embedding is left out: %s", error)
+            if name in self._loaded:
+                self._forget(name)
+        else:
+            self._loaded[name] = file
+
+    def _forget(self, name: str) -> None:
+        del self._loaded[name]
+        self._pipe.unload_embedding(name)

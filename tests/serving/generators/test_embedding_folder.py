@@ -1,0 +1,94 @@
+"""A folder of textual inversions that changes while a pipeline runs."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from pipeline import SDXLPipeline
+from serving.generators.embedding_folder import EmbeddingFolder
+from tests.checkpoints import shared_pipeline
+
+
+@pytest.fixture
+def pipe() -> Iterator[SDXLPipeline]:
+    pipe = shared_pipeline(1)
+    yield pipe
+    for name in list(pipe.embeddings):
+        pipe.unload_embedding(name)
+
+
+def save(pipe: SDXLPipeline, file: Path, value: float = 0.5, count: int = 1) -> None:
+    widths = [encoder.hidden_size for encoder in pipe._config.text_encoders.values()]
+    rows = [np.full((count, width), value, np.float32) for width in widths]
+    save_file(dict(zip(("clip_l", "clip_g"), rows, strict=True)), file)
+
+
+class Watched:
+    """A folder whose clock advances with every look."""
+
+    def __init__(self, pipe: SDXLPipeline, path: Path) -> None:
+        self._now = 10.0**12
+        self._folder = EmbeddingFolder(pipe, path, clock=lambda: self._now)
+
+    def refresh(self) -> None:
+        self._now += 10
+        self._folder.refresh()
+
+
+def test_embeddings_come_change_and_go(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    folder = Watched(pipe, tmp_path)
+    folder.refresh()
+    assert not pipe.embeddings
+    plain = pipe.measure("style").tokens
+    save(pipe, tmp_path / "style.safetensors", count=20)
+    folder.refresh()
+    assert pipe.embeddings["style"].file == tmp_path / "style.safetensors"
+    assert pipe.measure("style").tokens == 22 != plain
+    before = pipe.embeddings["style"].digest
+    save(pipe, tmp_path / "style.safetensors", count=21)
+    folder.refresh()
+    assert pipe.measure("style").tokens == 23
+    assert pipe.embeddings["style"].digest != before
+    (tmp_path / "style.safetensors").unlink()
+    folder.refresh()
+    assert not pipe.embeddings
+    assert pipe.measure("style").tokens == plain
+
+
+def test_bad_files_are_logged_and_left_out(
+    pipe: SDXLPipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for each in (inside, inside / "more", outside):
+        each.mkdir()
+    save(pipe, inside / "good.safetensors")
+    save_file({"emb_params": np.ones((1, 3), np.float32)}, inside / "wrong.safetensors")
+    for path in (outside / "linked", inside / "twice", inside / "more/twice", inside / "a,b"):
+        save(pipe, path.with_name(f"{path.name}.safetensors"))
+    (inside / "linked.safetensors").symlink_to(outside / "linked.safetensors")
+    folder = Watched(pipe, inside)
+    with caplog.at_level(logging.WARNING):
+        folder.refresh()
+    assert list(pipe.embeddings) == ["good"]
+    for said in (
+        r"wrong.safetensors: this model's textual inversions have the tensors clip_l and clip_g",
+        "has a link that leads out of it, which is not followed: linked.safetensors",
+        "has several files named 'twice', none of which is used: more/twice.safetensors, twice",
+        "has a file whose name cannot be used; rename it: 'a,b.safetensors'",
+    ):
+        assert said in caplog.text
+
+
+def test_a_file_that_is_damaged_later_is_forgotten(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save(pipe, file)
+    folder = Watched(pipe, tmp_path)
+    folder.refresh()
+    assert list(pipe.embeddings) == ["style"]
+    save_file({"emb_params": np.ones((1, 3), np.float32)}, file)
+    folder.refresh()
+    assert not pipe.embeddings
