@@ -164,6 +164,7 @@ class Options(BaseSettings):
         "while the server runs. A picture and a text of the same name beside a file are shown "
         "with it.",
         default_text="the bundled miniature's own, none for other models",
+    )
     embedding_dir: Path | None = _setting(
         None,
         "Folder with textual inversions, as .safetensors files, that prompts name by the files' "

@@ -33,7 +33,8 @@ def with_embeddings() -> Iterator[Callable[[int], SDXLPipeline]]:
 
 def tokens_of(pipe: SDXLPipeline, text: str) -> dict[str, np.ndarray]:
     """Return the token embeddings of a text, as a textual inversion's file has them."""
-    tables = [pipe._compiled._networks[name].token_embedding for name in pipe._config.text_encoders]
+    networks: Any = pipe._compiled._networks
+    tables = [networks[name].token_embedding for name in pipe._config.text_encoders]
     rows = {}
     for key, tokenizer, table in zip(
         ("clip_l", "clip_g"), pipe._tokenizers.each, tables, strict=True

@@ -105,8 +105,10 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError) as caught:
             read_embedding(file, "style", [8])
         assert str(file) in str(caught.value)
-    with pytest.raises(CheckpointError, match=r"gone\.safetensors"):
-        read_embedding(tmp_path / "gone.safetensors", "style", [8])
+    (tmp_path / "folder.safetensors").mkdir()
+    for name in ("gone", "folder"):
+        with pytest.raises(CheckpointError, match=rf"{name}\.safetensors"):
+            read_embedding(tmp_path / f"{name}.safetensors", "style", [8])
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".PT"])

@@ -1,5 +1,6 @@
 """A folder of textual inversions that changes while a pipeline runs."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipeline import SDXLPipeline
+from serving.generator import Image, Request
 from serving.generators.embedding_folder import EmbeddingFolder
+from serving.generators.local import LocalGenerator
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
 
 
@@ -92,3 +98,33 @@ def test_a_file_that_is_damaged_later_is_forgotten(pipe: SDXLPipeline, tmp_path:
     save_file({"emb_params": np.ones((1, 3), np.float32)}, file)
     folder.refresh()
     assert not pipe.embeddings
+
+
+def test_a_generator_looks_at_the_folder(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    """Prompts are measured and drawn with the embeddings that are there by then."""
+    now = [10.0**12]
+    folder = EmbeddingFolder(pipe, tmp_path, clock=lambda: now[0])
+
+    async def use() -> list[Image]:
+        limits = Limits(), RateLimits(None, None), Observer()
+        generator = LocalGenerator(pipe, *limits, embeddings=folder)
+        try:
+            save(pipe, tmp_path / "style.safetensors", count=20)
+            now[0] += 10
+            length = await generator.measure("style")
+            assert length is not None
+            assert length.tokens == 22
+            save(pipe, tmp_path / "style.safetensors", count=90)  # more than a prompt takes
+            save(pipe, tmp_path / "other.safetensors")
+            now[0] += 10
+            request = Request("style, other", None, 5.0, 1, 7)
+            await generator.submit(request)
+            return [each async for each in generator.events(request.id) if isinstance(each, Image)]
+        finally:
+            await generator.close(60)
+
+    images = asyncio.run(use())
+    assert len(images) == 4
+    assert list(pipe.embeddings) == ["other"]
+    hashes = f"other: {pipe.embeddings['other'].short_hash}"
+    assert {image.settings["ti_hashes"] for image in images} == {hashes}
