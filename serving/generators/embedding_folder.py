@@ -7,10 +7,13 @@ from pathlib import Path
 from threading import Lock
 
 from pipeline import CheckpointError, InputError, SDXLPipeline
+from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.text.embeddings import is_embedding_name
 from serving.folders import File, Folder, Listing
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMED = 10  # files in a line of the log
 
 
 class EmbeddingFolder:
@@ -24,6 +27,8 @@ class EmbeddingFolder:
         self, pipe: SDXLPipeline, path: Path, clock: Callable[[], float] = time.time
     ) -> None:
         self._pipe = pipe
+        self._path = path
+        self._pickles: set[str] = set()
         self._folder = Folder(path, "EMBEDDING_DIR", is_embedding_name, clock=clock)
         self._lock = Lock()
         self._listing = Listing()
@@ -36,12 +41,23 @@ class EmbeddingFolder:
             if listing is self._listing:
                 return
             self._listing = listing
+            self._note_pickles()
             for name in list(self._loaded):
                 if name not in listing.files:
                     self._forget(name)
             for name, file in listing.files.items():
                 if self._loaded.get(name) != file:
                     self._load(name, file)
+
+    def _note_pickles(self) -> None:
+        names = {each.name for each in self._path.glob("*") if each.suffix in PICKLE_SUFFIXES}
+        if new := sorted(names - self._pickles)[:_MOST_NAMED]:
+            log.warning(
+                "EMBEDDING_DIR has files other than .safetensors, which can run code and are never"
+                " opened: %s",
+                ", ".join(new),
+            )
+        self._pickles |= names
 
     def _load(self, name: str, file: File) -> None:
         try:
