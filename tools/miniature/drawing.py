@@ -6,6 +6,7 @@ edges, outlines and soft edges one line each, without drawing at a larger size a
 Source of the distance formulas: Inigo Quilez, https://iquilezles.org/articles/distfunctions2d/
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,22 +19,48 @@ _PAIRED = {"small": 0.28, "medium": 0.34, "large": 0.4}
 _CONTAINER, _CONTENT = 0.76, 0.27
 
 _WHITE, _DARK = np.float32(250), np.float32(20)
+_SHADOW = 0.025  # of the picture's width: how far a border's shadow falls to the right and down
 
 
-def draw(scene: Scene, rng: np.random.Generator, size: int = 256) -> np.ndarray:
+@dataclass(frozen=True)
+class Decoration:
+    """Additions to a drawing that are in no caption: the styles of LoRAs.
+
+    Attributes:
+        border: width of a white border around each thing, with a shadow, as a fraction of the
+            picture's width.
+        rays: number of rays that spread over the background from the picture's centre.
+    """
+
+    border: float = 0.0
+    rays: int = 0
+
+
+PLAIN = Decoration()
+
+
+def draw(
+    scene: Scene, rng: np.random.Generator, size: int = 256, decoration: Decoration = PLAIN
+) -> np.ndarray:
     """Draw a scene, with slightly random places, sizes and angles.
 
     Args:
         scene: what to draw.
         rng: the only source of randomness.
         size: picture height and width in pixels.
+        decoration: additions that the scene does not state.
 
     Returns:
         uint8 [size, size, 3], sRGB.
     """
     picture = _background(BACKGROUNDS[scene.background], size)
+    if decoration.rays:
+        _paint_rays(picture, BACKGROUNDS[scene.background], decoration.rays)
     for thing, (x, y), width in reversed(_placed(scene, rng)):
-        _paint(picture, thing, scene.style, x, y, width, rng.uniform(-6, 6))
+        degrees = rng.uniform(-6, 6)
+        if decoration.border:
+            _paint_border(picture, thing, decoration.border, x, y, width, degrees)
+        _paint(picture, thing, scene.style, x, y, width, degrees)
     return np.clip(picture + 0.5, 0, 255).astype(np.uint8)
 
 
@@ -118,21 +145,42 @@ def _pair_centres(relation: str, first: float, second: float) -> list[tuple[floa
     return [(a, 0.5), (b, 0.5)]
 
 
+def _paint_rays(picture: np.ndarray, colour: RGB, count: int) -> None:
+    """Paint rays into float32 [size, size, 3], in place: lighter ones, or darker on light colours.
+
+    Rays and gaps are equally wide.
+    """
+    size = picture.shape[0]
+    offsets = np.arange(size, dtype=np.float32) + 0.5 - size / 2
+    x, y = offsets[None, :], offsets[:, None]
+    turn = 2 * np.pi / count
+    phase = np.arctan2(y, x) % turn - turn / 2
+    distance = (np.abs(phase) - turn / 4) * np.hypot(x, y)  # along the arc
+    light = np.mean(colour) >= 170
+    target, strength = (_DARK, 0.18) if light else (_WHITE, 0.25)
+    _blend(picture, target, np.float32(strength) * _coverage(distance, 1))
+
+
+def _paint_border(
+    picture: np.ndarray, thing: Thing, border: float, x: float, y: float, width: float, degrees: float
+) -> None:
+    """Paint a thing's white border and its shadow into float32 [size, size, 3], in place."""
+    size = picture.shape[0]
+    edge = np.float32(border * size)
+    for shift, colour, strength, blur in ((_SHADOW, 0, 0.35, 0.05 * size), (0, 252, 1, 1)):
+        region, _, _, distance = _surroundings(
+            picture, thing.shape, x + shift, y + shift, width, degrees
+        )
+        cover = np.float32(strength) * _coverage(distance - edge, blur)
+        _blend(region, np.float32(colour), cover)
+
+
 def _paint(
     picture: np.ndarray, thing: Thing, style: str, x: float, y: float, width: float, degrees: float
 ) -> None:
     """Paint one thing into float32 [size, size, 3], in place."""
-    size = picture.shape[0]
-    radius = width * size / 2
-    reach = 1.15 * radius + 0.05 * size
-    left, right = (int(np.clip(x * size + r, 0, size)) for r in (-reach, reach))
-    top, bottom = (int(np.clip(y * size + r, 0, size)) for r in (-reach, reach))
-    u = ((np.arange(left, right, dtype=np.float32) + 0.5 - x * size) / radius)[None, :]
-    v = ((np.arange(top, bottom, dtype=np.float32) + 0.5 - y * size) / radius)[:, None]
-    cos, sin = np.float32(np.cos(np.radians(degrees))), np.float32(np.sin(np.radians(degrees)))
-    distance = signed_distance(thing.shape, cos * u + sin * v, cos * v - sin * u) * radius
-
-    region = picture[top:bottom, left:right]
+    size, radius = picture.shape[0], width * picture.shape[0] / 2
+    region, u, v, distance = _surroundings(picture, thing.shape, x, y, width, degrees)
     colour = np.array(COLOURS[thing.colour], np.float32)
     if style == "outlined":
         half_line = min(0.014 * size, 0.09 * radius)
@@ -140,6 +188,27 @@ def _paint(
         distance = distance + half_line
     edge = min(0.045 * size, 0.22 * radius) if style == "soft" else 1
     _blend(region, _shaded(colour, style, u, v), _coverage(distance, edge))
+
+
+def _surroundings(
+    picture: np.ndarray, shape: str, x: float, y: float, width: float, degrees: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Find the part of a picture in which a shape can be seen.
+
+    Returns:
+        That part [h, w, 3], a view; its coordinates u [1, w] and v [h, 1], in units of the shape's
+        radius; and the distance of each pixel from the shape's edge [h, w], in pixels.
+    """
+    size = picture.shape[0]
+    radius = width * size / 2
+    reach = 1.15 * radius + 0.1 * size
+    left, right = (int(np.clip(x * size + r, 0, size)) for r in (-reach, reach))
+    top, bottom = (int(np.clip(y * size + r, 0, size)) for r in (-reach, reach))
+    u = ((np.arange(left, right, dtype=np.float32) + 0.5 - x * size) / radius)[None, :]
+    v = ((np.arange(top, bottom, dtype=np.float32) + 0.5 - y * size) / radius)[:, None]
+    cos, sin = np.float32(np.cos(np.radians(degrees))), np.float32(np.sin(np.radians(degrees)))
+    distance = signed_distance(shape, cos * u + sin * v, cos * v - sin * u) * radius
+    return picture[top:bottom, left:right], u, v, distance
 
 
 def _coverage(distance: np.ndarray, edge: float) -> np.ndarray:

@@ -6,7 +6,7 @@ everything. A quarter of the prompts has a colour and shape that training never 
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     pipe = SDXLPipeline.from_pretrained(options.model, images_per_request=options.batch)
     scenes = draw_scenes(options.prompts)
-    pictures = np.concatenate(list(_pictures(pipe, [prompt(scene) for scene in scenes], "")))
+    pictures = draw_pictures(pipe, [prompt(scene) for scene in scenes])
     report = {
         "prompts": len(scenes),
         **score(scenes, pictures),
@@ -85,7 +85,7 @@ def negative_prompts(pipe: SDXLPipeline, count: int) -> dict[str, float]:
             for k in range(count)
         ]
         for negative, found in (("", without), (colour, named)):
-            drawn = np.concatenate(list(_pictures(pipe, prompts, negative)))
+            drawn = draw_pictures(pipe, prompts, negative)
             found += [has_colour(picture, colour) for picture in drawn]
     return {
         "open_colour": _percent(without),
@@ -94,12 +94,24 @@ def negative_prompts(pipe: SDXLPipeline, count: int) -> dict[str, float]:
     }
 
 
-def _pictures(pipe: SDXLPipeline, prompts: list[str], negative: str) -> Iterator[np.ndarray]:
+def draw_pictures(
+    pipe: SDXLPipeline,
+    prompts: Sequence[str],
+    negative: str = "",
+    loras: Mapping[str, float] | None = None,
+) -> np.ndarray:
+    """Draw one picture for each prompt; return uint8 [n, H, W, 3].
+
+    The number of prompts is a multiple of `pipe.images_per_request`.
+    """
     batch = pipe.images_per_request
+    parts = []
     for start in range(0, len(prompts), batch):
-        part = prompts[start : start + batch]
-        result = pipe.generate(part, negative, seed=SEED + start, num_inference_steps=25)
-        yield np.stack([np.asarray(image) for image in result.images])
+        part = list(prompts[start : start + batch])
+        seed = SEED + start
+        result = pipe.generate(part, negative, seed=seed, num_inference_steps=25, loras=loras)
+        parts += [np.asarray(image) for image in result.images]
+    return np.stack(parts)
 
 
 def _vae_psnr(folder: Path) -> float:

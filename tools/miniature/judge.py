@@ -95,7 +95,7 @@ def look(picture: np.ndarray) -> Seen:
     Args:
         picture: uint8 [H, W, 3], sRGB, H = W.
     """
-    lab = _to_lab(_reduced(picture))
+    lab = to_lab(reduced(picture))
     background = _nearest(np.median(_border_of(lab), axis=0), BACKGROUNDS)
     things = [_describe(region) for region in _regions(lab, _foreground(lab))]
     # The grammar has no thing in its background's colour, so this is an uneven background.
@@ -129,7 +129,7 @@ def has_colour(picture: np.ndarray, name: str) -> bool:
     return name == seen.background or name in [thing.colour for thing in seen.things]
 
 
-def _reduced(picture: np.ndarray) -> np.ndarray:
+def reduced(picture: np.ndarray) -> np.ndarray:
     """Reduce a picture to float32 [_SIZE, _SIZE, 3], 0 to 255.
 
     Raises:
@@ -142,7 +142,7 @@ def _reduced(picture: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize((_SIZE, _SIZE), Image.Resampling.BOX), "f4")
 
 
-def _to_lab(rgb: np.ndarray) -> np.ndarray:
+def to_lab(rgb: np.ndarray) -> np.ndarray:
     """Convert sRGB 0 to 255 [..., 3] to CIE L*a*b* under D65 (IEC 61966-2-1, CIE 15)."""
     linear = np.where(rgb <= 10.31475, rgb / 3294.6, ((rgb / 255 + 0.055) / 1.055) ** 2.4)
     f = linear @ _XYZ_FROM_RGB.T
@@ -160,7 +160,7 @@ _XYZ_FROM_RGB = np.array(
 
 def _nearest(lab: np.ndarray, palette: dict[str, RGB]) -> str:
     """Return the name of the palette entry nearest to a colour, float [3] in L*a*b*."""
-    entries = _to_lab(np.array(list(palette.values()), np.float32))
+    entries = to_lab(np.array(list(palette.values()), np.float32))
     return list(palette)[int(np.linalg.norm(entries - lab, axis=1).argmin())]
 
 

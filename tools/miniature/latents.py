@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pipeline.models.vae import VAE
-from tools.miniature.drawing import draw
+from tools.miniature.drawing import PLAIN, Decoration, draw
 from tools.miniature.scenes import Scene, random_scene
 from tools.miniature.training import parameters
 from tools.miniature.work import ENCODED_AT_ONCE, whole
@@ -40,10 +40,13 @@ def make_encoder(vae: VAE) -> Callable[[np.ndarray], np.ndarray]:
     return lambda images: np.asarray(encode(jnp.asarray(images)), np.float16)
 
 
-def draw_latents(vae: VAE, folder: Path, count: int, seed: int, size: int) -> Latents:
+def draw_latents(
+    vae: VAE, folder: Path, count: int, seed: int, size: int, decoration: Decoration = PLAIN
+) -> Latents:
     """Draw and encode `count` scenes (a multiple of 16) of `size` pixels, without held-out pairs.
 
     Encoding takes minutes, so batches are kept in `folder`, under a name that changes with the VAE.
+    A folder is for one decoration.
     """
     encode = make_encoder(vae)
     weights = hashlib.sha256(
@@ -60,7 +63,10 @@ def draw_latents(vae: VAE, folder: Path, count: int, seed: int, size: int) -> La
         scenes += drawn
         file = kept / f"{seed}-{start}.npz"
         if not file.exists():
-            pictures = [draw(scene, rng, size) for scene, rng in zip(drawn, rngs, strict=True)]
+            pictures = [
+                draw(scene, rng, size, decoration)
+                for scene, rng in zip(drawn, rngs, strict=True)
+            ]
             with whole(file) as part:
                 np.savez(part, mean=encode(np.stack(pictures)))
         with np.load(file) as saved:

@@ -1,5 +1,6 @@
 """Training of the miniature's UNet, on the latents of drawn scenes with captions."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -91,6 +92,43 @@ def say(scene: Scene, rng: np.random.Generator) -> str:
     return words[rng.integers(len(words))]
 
 
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray, jax.Array]
+
+
+def make_batches(
+    pool: Latents,
+    tokenizers: Tokenizers,
+    seed: int,
+    size: int,
+    pairs: float,
+    word: Callable[[Scene, np.random.Generator], str] = say,
+) -> Callable[[int], Batch]:
+    """Return a function that makes the batch of step i, in the order of arguments of `loss_fn`.
+
+    Args:
+        pool: the latents to choose from.
+        tokenizers: those of the text encoders.
+        seed: the seed of everything left to chance.
+        size: number of pictures in a batch.
+        pairs: share of pictures with two things.
+        word: returns a caption of a scene.
+    """
+    count = np.array([len(scene.things) for scene in pool.scenes])
+    single, paired = (np.flatnonzero(count == n) for n in (1, 2))
+
+    def batch(i: int) -> Batch:
+        rng = np.random.default_rng((seed, 2, i))
+        is_pair = rng.random(size) < pairs
+        chosen = np.where(is_pair, rng.choice(paired, size), rng.choice(single, size))
+        words = [word(pool.scenes[k], rng) for k in chosen]
+        ids, _ = tokenizers.tokenize(words)
+        latents = pool.latents[chosen].astype(np.float32)
+        key = jax.random.fold_in(jax.random.key(seed), i)
+        return latents, ids, rng.random(size) < NO_PROMPT, key
+
+    return batch
+
+
 def train_unet(
     config: Config,
     encoders: TextEncoders,
@@ -103,19 +141,7 @@ def train_unet(
     seed = settings.seed
     unet = UNet(config.networks["unet"], dtype=jnp.float32, rngs=nnx.Rngs(seed))
     start_as_identity(unet)
-    count = np.array([len(scene.things) for scene in pool.scenes])
-    singles, pairs = (np.flatnonzero(count == n) for n in (1, 2))
-
-    def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, jax.Array]:
-        rng = np.random.default_rng((seed, 2, i))
-        paired = rng.random(BATCH) < PAIRS
-        chosen = np.where(paired, rng.choice(pairs, BATCH), rng.choice(singles, BATCH))
-        words = [say(pool.scenes[k], rng) for k in chosen]
-        ids, _ = tokenizers.tokenize(words)
-        latents = pool.latents[chosen].astype(np.float32)
-        key = jax.random.fold_in(jax.random.key(seed), i)
-        return latents, ids, rng.random(BATCH) < NO_PROMPT, key
-
+    batch = make_batches(pool, tokenizers, seed, BATCH, PAIRS)
     loss = partial(loss_fn, unet, encoders, config)
     state = minimise(run, loss, parameters(unet), batch, settings.steps)
     run.plot({"loss": "weighted loss"})

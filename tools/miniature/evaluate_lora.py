@@ -1,0 +1,88 @@
+"""Judge the miniature's LoRAs: `python -m tools.miniature.evaluate_lora --out report.json`.
+
+Draws the same prompts with and without them, at 25 steps and guidance 5, and measures their styles,
+and whether backgrounds, colours and shapes are still what the prompts say.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from pipeline import BUNDLED, SDXLPipeline
+from tools.miniature.evaluate import draw_pictures, draw_scenes, score
+from tools.miniature.lora import STYLES
+from tools.miniature.scenes import Scene, prompt
+from tools.miniature.style_judge import ray_contrast, white_share
+from tools.miniature.training import sheet
+
+LORAS = BUNDLED / "loras"
+SETS: dict[str, dict[str, float]] = {
+    "without": {},
+    "sticker": {"sticker": 1.0},
+    "sunburst": {"sunburst": 1.0},
+    "both": {"sticker": 1.0, "sunburst": 1.0},
+    "sticker, half": {"sticker": 0.5},
+    "sunburst, half": {"sunburst": 0.5},
+}
+TRIGGERED = ("sticker", "sunburst")  # drawn once more with the trigger word
+COLUMNS = 8  # of the sheet of samples
+# What the picture beside each file shows.
+SHOWN, SHOWN_SEED = "a large red heart on a blue background", 3
+
+
+def main() -> None:
+    """Measure, print, and write the report, a sheet of samples and a picture for each LoRA."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.miniature.evaluate_lora", description=__doc__
+    )
+    parser.add_argument("--prompts", type=int, default=128, help="a multiple of 8")
+    parser.add_argument("--out", type=Path, default=LORAS / "report.json")
+    options = parser.parse_args()
+    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=8)
+    for name in STYLES:
+        pipe.load_lora(LORAS / f"{name}.safetensors")
+    scenes = draw_scenes(options.prompts)
+    prompts = [prompt(scene) for scene in scenes]
+    report: dict[str, dict[str, float]] = {}
+    rows = []
+    for label, loras in SETS.items():
+        pictures = draw_pictures(pipe, prompts, loras=loras)
+        report[label] = score(scenes, pictures) | style_scores(scenes, pictures)
+        rows.append(pictures[:COLUMNS])
+        print(label, report[label], flush=True)
+    for name in TRIGGERED:
+        words = [f"{text}, {STYLES[name].trigger}" for text in prompts]
+        pictures = draw_pictures(pipe, words, loras={name: 1.0})
+        report[f"{name}, with its word"] = score(scenes, pictures) | style_scores(scenes, pictures)
+    options.out.write_text(json.dumps({"prompts": len(scenes), **report}, indent=2) + "\n")
+    sheet(np.stack(rows) / 255, options.out.with_name("samples.png"))
+    for name in STYLES:
+        shown = pipe.generate(SHOWN, seed=SHOWN_SEED, num_inference_steps=25, loras={name: 1.0})
+        shown.images[0].resize((128, 128), Image.Resampling.LANCZOS).save(LORAS / f"{name}.png")
+
+
+def style_scores(scenes: Sequence[Scene], pictures: np.ndarray) -> dict[str, float]:
+    """Return the median measures of both styles in pictures `[n, H, W, 3]` uint8.
+
+    White is measured where no prompt names it.
+    """
+    rays = STYLES["sunburst"].decoration.rays
+    pairs = list(zip(scenes, pictures, strict=True))
+    white = [white_share(picture) for scene, picture in pairs if not names_white(scene)]
+    return {
+        "white_percent": round(100 * float(np.median(white)), 2),
+        "ray_contrast": round(float(np.median([ray_contrast(p, rays) for p in pictures])), 2),
+    }
+
+
+def names_white(scene: Scene) -> bool:
+    """Return whether a scene has anything white."""
+    return "white" in (scene.background, *(thing.colour for thing in scene.things))
+
+
+if __name__ == "__main__":
+    main()
