@@ -162,7 +162,13 @@ def _paint_rays(picture: np.ndarray, colour: RGB, count: int) -> None:
 
 
 def _paint_border(
-    picture: np.ndarray, thing: Thing, border: float, x: float, y: float, width: float, degrees: float
+    picture: np.ndarray,
+    thing: Thing,
+    border: float,
+    x: float,
+    y: float,
+    width: float,
+    degrees: float,
 ) -> None:
     """Paint a thing's white border and its shadow into float32 [size, size, 3], in place."""
     size = picture.shape[0]

@@ -64,8 +64,7 @@ def draw_latents(
         file = kept / f"{seed}-{start}.npz"
         if not file.exists():
             pictures = [
-                draw(scene, rng, size, decoration)
-                for scene, rng in zip(drawn, rngs, strict=True)
+                draw(scene, rng, size, decoration) for scene, rng in zip(drawn, rngs, strict=True)
             ]
             with whole(file) as part:
                 np.savez(part, mean=encode(np.stack(pictures)))

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from pipeline.default_model import BUNDLED
 from tools.agreement import Networks, load_networks
@@ -20,7 +21,7 @@ from tools.miniature.latents import draw_latents
 from tools.miniature.lora import STYLES, Lora, Style, describe, merge, new_lora, save_lora
 from tools.miniature.reader import TextEncoders
 from tools.miniature.scenes import Scene
-from tools.miniature.train_unet import loss_fn, make_batches, say
+from tools.miniature.train_unet import NO_PROMPT, chooser, denoising_loss, encode_prompts, say
 from tools.miniature.training import minimise, parameters
 from tools.miniature.work import Run
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=BUNDLED)
     parser.add_argument("--out", type=Path, default=BUNDLED / "loras")
     parser.add_argument("--work", type=Path, default=Path("runs/loras"), help="saved states")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pictures", type=int, default=2048, help="a multiple of 16")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -62,7 +63,7 @@ def main() -> None:
     for name in options.styles:
         style = STYLES[name]
         lora = train_lora(networks, style, options.work / name, size)
-        captions = round(TRIGGERED * size.steps * BATCH)
+        captions = round(TRIGGERED * size.pictures)
         save_lora(lora, options.out / f"{name}.safetensors", describe(style, captions, size.steps))
 
 
@@ -70,20 +71,37 @@ def train_lora(networks: Networks, style: Style, folder: Path, size: Size) -> Lo
     """Train a LoRA, or resume its training, and return its average."""
     unet, config = networks.unet, networks.config
     side = config.networks["unet"].sample_size[0] * config.networks["vae"].scale_factor
-    pool = draw_latents(
-        networks.vae, folder, size.pictures, size.seed + 10, side, style.decoration
-    )
+    pool = draw_latents(networks.vae, folder, size.pictures, size.seed + 10, side, style.decoration)
     run = Run(folder / f"{size.steps}-{size.pictures}-{size.seed}", SAVE_EVERY)
-    base, encoders = parameters(unet), TextEncoders(*networks.text_encoders)
-    word = partial(caption, style)
-    batch = make_batches(pool, networks.tokenizers, size.seed, BATCH, PAIRS, word)
+    embeds, pooled = _encode_captions(networks, style, pool.scenes, size.seed)
+    base, choose = parameters(unet), chooser(pool, BATCH, PAIRS)
+
+    def batch(i: int) -> tuple[ArrayLike, ...]:
+        rng = np.random.default_rng((size.seed, 2, i))
+        chosen = choose(rng)
+        latents = pool.latents[chosen].astype(np.float32)
+        key = jax.random.fold_in(jax.random.key(size.seed), i)
+        return latents, embeds[chosen], pooled[chosen], rng.random(BATCH) < NO_PROMPT, key
 
     def loss(lora: Lora, *given: jax.Array) -> jax.Array:
-        return loss_fn(unet, encoders, config, merge(base, lora), *given)
+        return denoising_loss(unet, config, merge(base, lora), *given)
 
     state = minimise(run, loss, new_lora(unet, size.seed), batch, size.steps, warmup=30)
     run.plot({"loss": "weighted loss"})
     return state["average"]
+
+
+def _encode_captions(
+    networks: Networks, style: Style, scenes: list[Scene], seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the embeddings `[n, L, D]` and pooled embeddings `[n, P]` of a caption per scene."""
+    rng = np.random.default_rng((seed, 1))
+    ids, _ = networks.tokenizers.tokenize([caption(style, scene, rng) for scene in scenes])
+    encode = jax.jit(partial(encode_prompts, TextEncoders(*networks.text_encoders)))
+    starts = range(0, len(scenes), BATCH)
+    parts = [encode(jnp.asarray(ids[start : start + BATCH])) for start in starts]
+    embeds, pooled = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return embeds, pooled
 
 
 def caption(style: Style, scene: Scene, rng: np.random.Generator) -> str:

@@ -56,12 +56,34 @@ def loss_fn(
         dropped: `[B]`, which prompts are left out.
         key: the random key for the timesteps and the noise.
     """
-    model = with_parameters(unet, params)
-    count = len(latents)
+    embeds, pooled = encode_prompts(encoders, ids)
+    return denoising_loss(unet, config, params, latents, embeds, pooled, dropped, key)
+
+
+def encode_prompts(encoders: TextEncoders, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the prompts' embeddings `[B, L, D]` and pooled embeddings `[B, P]`.
+
+    The token ids are `[B, 2, L]`.
+    """
     first, _ = encoders.first(ids[:, 0])
     second, pooled = encoders.second(ids[:, 1])
     assert pooled is not None
-    embeds = jnp.concatenate([first, second], axis=-1)
+    return jnp.concatenate([first, second], axis=-1), pooled
+
+
+def denoising_loss(
+    unet: UNet,
+    config: Config,
+    params: dict,
+    latents: jax.Array,
+    embeds: jax.Array,
+    pooled: jax.Array,
+    dropped: jax.Array,
+    key: jax.Array,
+) -> jax.Array:
+    """Return the same as `loss_fn`, for prompts that `encode_prompts` has encoded."""
+    model = with_parameters(unet, params)
+    count = len(latents)
     embeds = jnp.where(dropped[:, None, None], 0.0, embeds)
     pooled = jnp.where(dropped[:, None], 0.0, pooled)
     factor = config.networks["vae"].scale_factor
@@ -92,41 +114,19 @@ def say(scene: Scene, rng: np.random.Generator) -> str:
     return words[rng.integers(len(words))]
 
 
-Batch = tuple[np.ndarray, np.ndarray, np.ndarray, jax.Array]
+def chooser(pool: Latents, size: int, pairs: float) -> Callable[[np.random.Generator], np.ndarray]:
+    """Return a function that chooses a batch of `size` pictures, and returns their indices.
 
-
-def make_batches(
-    pool: Latents,
-    tokenizers: Tokenizers,
-    seed: int,
-    size: int,
-    pairs: float,
-    word: Callable[[Scene, np.random.Generator], str] = say,
-) -> Callable[[int], Batch]:
-    """Return a function that makes the batch of step i, in the order of arguments of `loss_fn`.
-
-    Args:
-        pool: the latents to choose from.
-        tokenizers: those of the text encoders.
-        seed: the seed of everything left to chance.
-        size: number of pictures in a batch.
-        pairs: share of pictures with two things.
-        word: returns a caption of a scene.
+    `pairs` is the share of pictures with two things.
     """
     count = np.array([len(scene.things) for scene in pool.scenes])
     single, paired = (np.flatnonzero(count == n) for n in (1, 2))
 
-    def batch(i: int) -> Batch:
-        rng = np.random.default_rng((seed, 2, i))
+    def choose(rng: np.random.Generator) -> np.ndarray:
         is_pair = rng.random(size) < pairs
-        chosen = np.where(is_pair, rng.choice(paired, size), rng.choice(single, size))
-        words = [word(pool.scenes[k], rng) for k in chosen]
-        ids, _ = tokenizers.tokenize(words)
-        latents = pool.latents[chosen].astype(np.float32)
-        key = jax.random.fold_in(jax.random.key(seed), i)
-        return latents, ids, rng.random(size) < NO_PROMPT, key
+        return np.where(is_pair, rng.choice(paired, size), rng.choice(single, size))
 
-    return batch
+    return choose
 
 
 def train_unet(
@@ -141,7 +141,17 @@ def train_unet(
     seed = settings.seed
     unet = UNet(config.networks["unet"], dtype=jnp.float32, rngs=nnx.Rngs(seed))
     start_as_identity(unet)
-    batch = make_batches(pool, tokenizers, seed, BATCH, PAIRS)
+    choose = chooser(pool, BATCH, PAIRS)
+
+    def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, jax.Array]:
+        rng = np.random.default_rng((seed, 2, i))
+        chosen = choose(rng)
+        words = [say(pool.scenes[k], rng) for k in chosen]
+        ids, _ = tokenizers.tokenize(words)
+        latents = pool.latents[chosen].astype(np.float32)
+        key = jax.random.fold_in(jax.random.key(seed), i)
+        return latents, ids, rng.random(BATCH) < NO_PROMPT, key
+
     loss = partial(loss_fn, unet, encoders, config)
     state = minimise(run, loss, parameters(unet), batch, settings.steps)
     run.plot({"loss": "weighted loss"})

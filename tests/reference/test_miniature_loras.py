@@ -1,0 +1,51 @@
+"""The miniature's LoRAs in torch's diffusers: the files load there, and draw the same pictures."""
+
+import jax
+import numpy as np
+import pytest
+from diffusers import StableDiffusionXLPipeline
+
+from pipeline import BUNDLED, SDXLPipeline
+from tests.reference.test_reference import psnr
+from tools import torch_reference
+
+LORAS = BUNDLED / "loras"
+NAMES = ("sticker", "sunburst")
+IMAGES = 2
+
+
+@pytest.fixture(scope="module")
+def ours() -> SDXLPipeline:
+    devices = jax.devices()[:1]
+    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=IMAGES, devices=devices)
+    for name in NAMES:
+        pipe.load_lora(LORAS / f"{name}.safetensors")
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def theirs() -> StableDiffusionXLPipeline:
+    pipe = StableDiffusionXLPipeline.from_pretrained(BUNDLED, local_files_only=True)
+    pipe.set_progress_bar_config(disable=True)
+    for name in NAMES:
+        pipe.load_lora_weights(LORAS, weight_name=f"{name}.safetensors", adapter_name=name)
+    return pipe
+
+
+@pytest.mark.parametrize(
+    "loras", [{"sticker": 1.0}, {"sunburst": 0.5}, {"sticker": 0.8, "sunburst": 1.0}]
+)
+def test_the_same_pictures(
+    ours: SDXLPipeline,
+    theirs: StableDiffusionXLPipeline,
+    loras: dict[str, float],
+    request: pytest.FixtureRequest,
+) -> None:
+    rng = np.random.default_rng(request.config.getoption("--seed"))
+    side, channels = theirs.unet.config.sample_size, theirs.unet.config.in_channels
+    noise = rng.standard_normal((IMAGES, side, side, channels), dtype=np.float32)
+    prompts = ["a large red star on a blue background", "a green circle above a yellow square"]
+    theirs.set_adapters(list(loras), list(loras.values()))
+    expected = torch_reference.sample(theirs, prompts, None, noise, 5.0)
+    drawn = ours.generate(prompts, None, 5.0, latents=noise, output_type="np", loras=loras)
+    assert min(map(psnr, drawn.images, expected.images)) >= 50

@@ -1,0 +1,75 @@
+"""What the bundled LoRAs draw, on prompts and seeds that no training saw."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from pipeline import BUNDLED, SDXLPipeline
+from tools.miniature.evaluate import SEED, score
+from tools.miniature.evaluate_lora import LORAS, names_white, style_scores
+from tools.miniature.lora import STYLES
+from tools.miniature.scenes import Scene, prompt, random_scene
+
+COUNT = 8
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[Scene]:
+    """Return scenes with one thing, nothing white, and a pair that training never showed."""
+    rng = np.random.default_rng(SEED + 1)
+    found = []
+    while len(found) < COUNT:
+        scene = random_scene(rng, held_out=True)
+        if len(scene.things) == 1 and not names_white(scene):
+            found.append(scene)
+    return found
+
+
+@pytest.fixture(scope="module")
+def scores(scenes: list[Scene]) -> Callable[..., Mapping[str, float]]:
+    """Return a function that draws the scenes with LoRAs, and returns the judges' scores."""
+    devices = jax.devices()[:1]
+    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=COUNT, devices=devices)
+    for name in STYLES:
+        pipe.load_lora(LORAS / f"{name}.safetensors")
+    prompts = [prompt(scene) for scene in scenes]
+
+    @cache
+    def drawn(sticker: float = 0, sunburst: float = 0) -> Mapping[str, float]:
+        loras = {"sticker": sticker, "sunburst": sunburst}
+        result = pipe.generate(prompts, seed=SEED, num_inference_steps=20, loras=loras)
+        pictures = np.stack([np.asarray(image) for image in result.images])
+        return score(scenes, pictures) | style_scores(scenes, pictures)
+
+    return drawn
+
+
+def test_each_lora_draws_its_style_and_no_other(scores: Callable[..., Mapping[str, float]]) -> None:
+    plain, sticker, sunburst = scores(), scores(sticker=1), scores(sunburst=1)
+    assert plain["white_percent"] < 0.3
+    assert sunburst["white_percent"] < 0.3
+    assert sticker["white_percent"] > 1.0
+    assert plain["ray_contrast"] < 1.5
+    assert sticker["ray_contrast"] < 1.5
+    assert sunburst["ray_contrast"] > 3
+
+
+def test_both_at_once_and_less_of_each(scores: Callable[..., Mapping[str, float]]) -> None:
+    plain, both = scores(), scores(sticker=1, sunburst=1)
+    assert both["white_percent"] > 1.0
+    assert both["ray_contrast"] > 3
+    half, full = scores(sunburst=0.5), scores(sunburst=1)
+    assert plain["ray_contrast"] < half["ray_contrast"] < full["ray_contrast"]
+
+
+@pytest.mark.parametrize("loras", [{"sticker": 1}, {"sunburst": 1}])
+def test_prompts_are_still_followed(
+    scores: Callable[..., Mapping[str, float]], loras: dict[str, float]
+) -> None:
+    plain, styled = scores(), scores(**loras)
+    assert styled["background"] >= 85
+    assert styled["object_colour"] >= 85
+    assert styled["object_shape"] >= plain["object_shape"] - 30
