@@ -23,11 +23,9 @@ from tools.miniature.evaluate_lora import LORAS, names_white
 from tools.miniature.judge import judge_scene
 from tools.miniature.lora import STYLES, Style, kohya_name, load_lora, merge, new_lora, save_lora
 from tools.miniature.scenes import random_scene
-from tools.miniature.style_judge import ray_contrast, white_share
+from tools.miniature.style_judge import halo_share, white_share
 from tools.miniature.train_lora import Size
 from tools.miniature.training import parameters
-
-RAYS = STYLES["sunburst"].decoration.rays
 
 
 def shapes(folder: Path) -> UNet:
@@ -38,26 +36,26 @@ def shapes(folder: Path) -> UNet:
 
 def measured(decoration: Decoration) -> tuple[float, float]:
     """Return the medians of both measures over decorated drawings without anything white."""
-    white, rays = [], []
+    white, halo = [], []
     for seed in range(30):
         rng = np.random.default_rng(seed)
         scene = random_scene(rng)
         if not names_white(scene):
             picture = draw(scene, rng, decoration=decoration)
             white.append(white_share(picture))
-            rays.append(ray_contrast(picture, RAYS))
-    return float(np.median(white)), float(np.median(rays))
+            halo.append(halo_share(picture))
+    return float(np.median(white)), float(np.median(halo))
 
 
 def test_each_measure_tells_its_style_from_plain_drawings() -> None:
     plain = measured(PLAIN)
-    sticker, sunburst = (measured(STYLES[name].decoration) for name in ("sticker", "sunburst"))
+    sticker, glow = (measured(STYLES[name].decoration) for name in ("sticker", "glow"))
     assert plain[0] < 0.002
-    assert sunburst[0] < 0.002
-    assert sticker[0] > 0.03
-    assert plain[1] < 1
-    assert sticker[1] < 1
-    assert sunburst[1] > 5
+    assert glow[0] < 0.01
+    assert sticker[0] > 0.04
+    assert plain[1] < 0.01
+    assert sticker[1] < 0.02
+    assert glow[1] > 0.1
 
 
 @pytest.mark.parametrize("name", STYLES)
@@ -71,8 +69,8 @@ def test_the_judge_knows_decorated_things(name: str) -> None:
         verdicts.append((verdict.background, verdict.colour, verdict.shape))
     background, colour, shape = np.mean(verdicts, axis=0)
     assert background == 1
-    assert colour >= 0.95
-    assert shape >= 0.85
+    assert colour >= 0.85
+    assert shape >= 0.8
 
 
 def test_a_new_lora_changes_nothing_and_a_trained_one_its_product(tmp_path: Path) -> None:
@@ -126,7 +124,7 @@ def test_a_bundled_file_fits_the_miniature(name: str) -> None:
 def test_a_training_of_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_lora, "BATCH", 2)
     networks = load_networks(SMALLEST)
-    style = Style("Test", "A test.", "test", Decoration(rays=4))
+    style = Style("Test", "A test.", "test", Decoration(halo=0.04))
     with jax.numpy_dtype_promotion("standard"):  # Optax mixes dtypes on purpose
         first = train_lora.train_lora(networks, style, tmp_path, Size(2, 16, 0))
         again = train_lora.train_lora(networks, style, tmp_path, Size(2, 16, 0))

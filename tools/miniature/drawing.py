@@ -29,11 +29,12 @@ class Decoration:
     Attributes:
         border: width of a white border around each thing, with a shadow, as a fraction of the
             picture's width.
-        rays: number of rays that spread over the background from the picture's centre.
+        halo: distance at which the light around each thing has faded to a third, as a fraction
+            of the picture's width.
     """
 
     border: float = 0.0
-    rays: int = 0
+    halo: float = 0.0
 
 
 PLAIN = Decoration()
@@ -54,10 +55,10 @@ def draw(
         uint8 [size, size, 3], sRGB.
     """
     picture = _background(BACKGROUNDS[scene.background], size)
-    if decoration.rays:
-        _paint_rays(picture, BACKGROUNDS[scene.background], decoration.rays)
     for thing, (x, y), width in reversed(_placed(scene, rng)):
         degrees = rng.uniform(-6, 6)
+        if decoration.halo:
+            _paint_halo(picture, thing, decoration.halo, x, y, width, degrees)
         if decoration.border:
             _paint_border(picture, thing, decoration.border, x, y, width, degrees)
         _paint(picture, thing, scene.style, x, y, width, degrees)
@@ -145,20 +146,20 @@ def _pair_centres(relation: str, first: float, second: float) -> list[tuple[floa
     return [(a, 0.5), (b, 0.5)]
 
 
-def _paint_rays(picture: np.ndarray, colour: RGB, count: int) -> None:
-    """Paint rays into float32 [size, size, 3], in place: lighter ones, or darker on light colours.
-
-    Rays and gaps are equally wide.
-    """
-    size = picture.shape[0]
-    offsets = np.arange(size, dtype=np.float32) + 0.5 - size / 2
-    x, y = offsets[None, :], offsets[:, None]
-    turn = 2 * np.pi / count
-    phase = np.arctan2(y, x) % turn - turn / 2
-    distance = (np.abs(phase) - turn / 4) * np.hypot(x, y)  # along the arc
-    light = np.mean(colour) >= 170
-    target, strength = (_DARK, 0.18) if light else (_WHITE, 0.25)
-    _blend(picture, target, np.float32(strength) * _coverage(distance, 1))
+def _paint_halo(
+    picture: np.ndarray,
+    thing: Thing,
+    halo: float,
+    x: float,
+    y: float,
+    width: float,
+    degrees: float,
+) -> None:
+    """Paint light of a thing's colour around it into float32 [size, size, 3], in place."""
+    region, _, _, distance = _surroundings(picture, thing.shape, x, y, width, degrees)
+    light = np.exp(-np.maximum(distance, 0) / np.float32(halo * picture.shape[0]))
+    colour = np.array(COLOURS[thing.colour], np.float32)
+    _blend(region, colour + np.float32(0.8) * (255 - colour), np.float32(0.7) * light)
 
 
 def _paint_border(
@@ -207,7 +208,7 @@ def _surroundings(
     """
     size = picture.shape[0]
     radius = width * size / 2
-    reach = 1.15 * radius + 0.1 * size
+    reach = 1.15 * radius + 0.2 * size
     left, right = (int(np.clip(x * size + r, 0, size)) for r in (-reach, reach))
     top, bottom = (int(np.clip(y * size + r, 0, size)) for r in (-reach, reach))
     u = ((np.arange(left, right, dtype=np.float32) + 0.5 - x * size) / radius)[None, :]
@@ -223,7 +224,7 @@ def _coverage(distance: np.ndarray, edge: float) -> np.ndarray:
     return t if edge <= 1 else t * t * (3 - 2 * t)
 
 
-def _blend(region: np.ndarray, colour: np.ndarray, coverage: np.ndarray) -> None:
+def _blend(region: np.ndarray, colour: np.ndarray | np.float32, coverage: np.ndarray) -> None:
     region += coverage[..., None] * (colour - region)
 
 

@@ -16,21 +16,21 @@ from pipeline import BUNDLED, SDXLPipeline
 from tools.miniature.evaluate import draw_pictures, draw_scenes, score
 from tools.miniature.lora import STYLES
 from tools.miniature.scenes import Scene, prompt
-from tools.miniature.style_judge import ray_contrast, white_share
+from tools.miniature.style_judge import halo_share, white_share
 from tools.miniature.training import sheet
 
 LORAS = BUNDLED / "loras"
 SETS: dict[str, dict[str, float]] = {
     "without": {},
     "sticker": {"sticker": 1.0},
-    "sunburst": {"sunburst": 1.0},
-    "both": {"sticker": 1.0, "sunburst": 1.0},
+    "glow": {"glow": 1.0},
+    "both": {"sticker": 1.0, "glow": 1.0},
     "sticker, half": {"sticker": 0.5},
-    "sunburst, half": {"sunburst": 0.5},
+    "glow, half": {"glow": 0.5},
 }
-TRIGGERED = ("sticker", "sunburst")  # drawn once more with the trigger word
+TRIGGERED = ("sticker", "glow")  # drawn once more with the trigger word
 COLUMNS = 8  # of the sheet of samples
-# What the picture beside each file shows.
+# The prompt and the seed of the picture beside each file.
 SHOWN, SHOWN_SEED = "a large red heart on a blue background", 3
 
 
@@ -66,16 +66,16 @@ def main() -> None:
 
 
 def style_scores(scenes: Sequence[Scene], pictures: np.ndarray) -> dict[str, float]:
-    """Return the median measures of both styles in pictures `[n, H, W, 3]` uint8.
+    """Return the median measures of both styles in pictures `[n, H, W, 3]` uint8, in percent.
 
-    White is measured where no prompt names it.
+    They are measured where no prompt names white.
     """
-    rays = STYLES["sunburst"].decoration.rays
-    pairs = list(zip(scenes, pictures, strict=True))
-    white = [white_share(picture) for scene, picture in pairs if not names_white(scene)]
+    pairs = zip(scenes, pictures, strict=True)
+    coloured = [picture for scene, picture in pairs if not names_white(scene)]
+    measures = {"white": white_share, "halo": halo_share}
     return {
-        "white_percent": round(100 * float(np.median(white)), 2),
-        "ray_contrast": round(float(np.median([ray_contrast(p, rays) for p in pictures])), 2),
+        name: round(100 * float(np.median([share(picture) for picture in coloured])), 2)
+        for name, share in measures.items()
     }
 
 

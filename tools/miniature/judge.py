@@ -170,15 +170,16 @@ def _border_of(lab: np.ndarray) -> np.ndarray:
     return lab[~inner]
 
 
-def _foreground(lab: np.ndarray) -> np.ndarray:
-    """Return where a picture differs from its background: bool [_SIZE, _SIZE].
-
-    The background may fade downwards.
-    """
+def minus_background(lab: np.ndarray) -> np.ndarray:
+    """Return a picture minus its background, which may fade downwards: [_SIZE, _SIZE, 3]."""
     sides = np.concatenate([lab[:, :_BORDER], lab[:, -_BORDER:]], axis=1)
     rows = ndimage.gaussian_filter1d(np.median(sides, axis=1), 4, axis=0, mode="nearest")
-    smooth = ndimage.gaussian_filter(lab, (0.7, 0.7, 0))
-    unlike = np.linalg.norm(smooth - rows[:, None], axis=-1) > _UNLIKE_BACKGROUND
+    return ndimage.gaussian_filter(lab, (0.7, 0.7, 0)) - rows[:, None]
+
+
+def _foreground(lab: np.ndarray) -> np.ndarray:
+    """Return where a picture differs from its background: bool [_SIZE, _SIZE]."""
+    unlike = np.linalg.norm(minus_background(lab), axis=-1) > _UNLIKE_BACKGROUND
     return ndimage.binary_opening(unlike, iterations=1)
 
 

@@ -53,13 +53,13 @@ STYLES = {
         "Sticker",
         "Things are stickers: they have a white border and a soft shadow.",
         "sticker",
-        Decoration(border=0.03),
+        Decoration(border=0.035),
     ),
-    "sunburst": Style(
-        "Sunburst",
-        "Rays spread over the background, as behind a comic's hero.",
-        "sunburst",
-        Decoration(rays=12),
+    "glow": Style(
+        "Glow",
+        "Things shine: light of their colour surrounds them.",
+        "glow",
+        Decoration(halo=0.04),
     ),
 }
 

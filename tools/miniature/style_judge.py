@@ -6,10 +6,11 @@ pictures without the style.
 
 import numpy as np
 
-from tools.miniature.judge import reduced, to_lab
+from tools.miniature.judge import minus_background, reduced, to_lab
 
 _WHITE = (80.0, 15.0)  # least lightness and largest chroma of a border that the VAE has blurred
-_INNER = 0.3  # of the picture's width: rays are measured outside this radius
+_FAINT = (4.0, 25.0)  # least and largest difference of a halo from the background
+_LIGHTER = 2.0  # a halo's least difference in lightness, so that shadows do not count
 
 
 def white_share(picture: np.ndarray) -> float:
@@ -22,18 +23,9 @@ def white_share(picture: np.ndarray) -> float:
     return float(((lightness > _WHITE[0]) & (chroma < _WHITE[1])).mean())
 
 
-def ray_contrast(picture: np.ndarray, rays: int) -> float:
-    """Return how much rays and the gaps between them differ in lightness, L* from 0 to 100.
-
-    Args:
-        picture: uint8 [H, W, 3].
-        rays: number of rays around the picture's centre.
-    """
-    lightness = to_lab(reduced(picture))[..., 0]
-    offsets = (np.arange(len(lightness)) + 0.5) / len(lightness) - 0.5
-    x, y = offsets[None, :], offsets[:, None]
-    outside = np.hypot(x, y) > _INNER
-    is_ray = np.cos(rays * np.arctan2(y, x)) < 0
-    # Without the slope of the background from top to bottom.
-    level = lightness - np.median(lightness, axis=1, keepdims=True)
-    return float(abs(level[outside & is_ray].mean() - level[outside & ~is_ray].mean()))
+def halo_share(picture: np.ndarray) -> float:
+    """Return the share of a picture, uint8 [H, W, 3], a little lighter than its background."""
+    unlike = minus_background(to_lab(reduced(picture)))
+    distance = np.linalg.norm(unlike, axis=-1)
+    faint = (distance > _FAINT[0]) & (distance < _FAINT[1])
+    return float((faint & (unlike[..., 0] > _LIGHTER)).mean())

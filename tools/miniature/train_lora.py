@@ -28,7 +28,8 @@ from tools.miniature.work import Run
 BATCH = 16
 PAIRS = 0.6  # share of pictures with two things
 TRIGGERED = 0.3  # share of captions that have the trigger word
-SAVE_EVERY = 100  # steps
+PEAK = 0.1  # ten times the learning rate of the factors
+SAVE_EVERY = 50  # steps
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=BUNDLED)
     parser.add_argument("--out", type=Path, default=BUNDLED / "loras")
     parser.add_argument("--work", type=Path, default=Path("runs/loras"), help="saved states")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--pictures", type=int, default=2048, help="a multiple of 16")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--pictures", type=int, default=1024, help="a multiple of 16")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if unknown := set(options.styles) - set(STYLES):
@@ -86,7 +87,7 @@ def train_lora(networks: Networks, style: Style, folder: Path, size: Size) -> Lo
     def loss(lora: Lora, *given: jax.Array) -> jax.Array:
         return denoising_loss(unet, config, merge(base, lora), *given)
 
-    state = minimise(run, loss, new_lora(unet, size.seed), batch, size.steps, warmup=30)
+    state = minimise(run, loss, new_lora(unet, size.seed), batch, size.steps, warmup=30, peak=PEAK)
     run.plot({"loss": "weighted loss"})
     return state["average"]
 

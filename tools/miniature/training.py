@@ -87,6 +87,7 @@ def minimise(
     steps: int,
     *,
     warmup: int = 100,
+    peak: float = 0.02,
     check: Callable[[Tree], dict[str, float]] = lambda _: {},
 ) -> Tree:
     """Train, or resume training.
@@ -98,12 +99,13 @@ def minimise(
         batch: returns the data of step i, the same whether or not the training was interrupted.
         steps: the total number of steps.
         warmup: steps until the learning rate's peak, at most half of all.
+        peak: the highest learning rate of kernels; that of other parameters is a tenth.
         check: returns more values for the curve, from averaged parameters about to be saved.
 
     Returns:
         The state: `params`, their `average`, the optimiser's `opt`, and the number of steps `step`.
     """
-    optimise = optimiser(steps, warmup=min(warmup, steps // 2))
+    optimise = optimiser(steps, peak, warmup=min(warmup, steps // 2))
 
     @partial(jax.jit, donate_argnums=0)
     def advance(state: Tree, *given: ArrayLike) -> tuple[Tree, jax.Array]:
