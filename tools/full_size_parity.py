@@ -280,7 +280,11 @@ def report(record: dict[str, Any], file: Path) -> str:
         "# Full size: agreement with torch, memory, load time",
         "",
         f"{FAMILIES[record['family']]} with random weights, float16 on disk"
-        + (" in one file of the original layout" if record["single_file"] else "")
+        + (
+            "; one file of the original layout holds all networks but a safety checker"
+            if record["single_file"]
+            else ""
+        )
         + ". Made by"
         f" `tools/full_size_parity.py`; all figures are in `{file.name}`.",
         "",
