@@ -11,6 +11,7 @@ import pytest
 from pipeline.families import read_config
 from pipeline.runtime import sampler
 from pipeline.runtime.compiled import choose_layout, make_mesh
+from pipeline.runtime.programs import Programs
 from pipeline.schedulers.methods import make_schedule
 from tests.checkpoints import DRAWN_BY, SMALLEST, shared_pipeline
 
@@ -168,7 +169,8 @@ def test_predicting_one_half_at_a_time_gives_the_same_pictures() -> None:
     guidance = {"guidance_scale": 5.0, "guidance_rescale": 0.5}
     whole = run.denoise(*rest, **guidance, guided=3, start=0, stop=3)
     right = np.asarray(whole.latents)
-    predict = partial(run._config.family.predict.run, run._networks)
+    networks = Programs(run._target, run.parameters.networks)._networks(run.parameters.leaves)
+    predict = partial(run._config.family.predict.run, networks)
     in_turn = jax.jit(partial(sampler.denoise, predict, one_by_one=True))
     ours = in_turn(*rest, np.float32(5), np.float32(0.5), np.int32(0), np.int32(3)).latents
     np.testing.assert_allclose(ours, right, atol=1e-5 * np.abs(right).max())
