@@ -60,7 +60,6 @@ from pipeline.runtime.sampler import Context
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule, State
-from pipeline.text.loras import LoraWeights, is_lora_name
 from pipeline.text.embeddings import (
     Embedding,
     Embeddings,
@@ -68,6 +67,7 @@ from pipeline.text.embeddings import (
     is_embedding_name,
     read_embedding,
 )
+from pipeline.text.loras import LoraWeights, is_lora_name
 from pipeline.text.tokenizer import Tokenizers, longest
 
 OUTPUT_TYPES = ("pil", "np", "latent")

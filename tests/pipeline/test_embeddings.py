@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipeline import CheckpointError, InputError, SDXLPipeline, metadata
+from pipeline.runtime.programs import Programs
 from tests.checkpoints import CompilationCount, shared_pipeline
 
 
@@ -33,7 +34,8 @@ def with_embeddings() -> Iterator[Callable[[int], SDXLPipeline]]:
 
 def tokens_of(pipe: SDXLPipeline, text: str) -> dict[str, np.ndarray]:
     """Return the token embeddings of a text, as a textual inversion's file has them."""
-    networks: Any = pipe._compiled._networks
+    run = pipe._compiled
+    networks: Any = Programs(run._target, run.parameters.networks)._networks(run.parameters.leaves)
     tables = [networks[name].token_embedding for name in pipe._config.text_encoders]
     rows = {}
     for key, tokenizer, table in zip(

@@ -123,6 +123,9 @@ class StandIn:
         i18n = prompt.split()
         return Length(2 + len(i18n), 77, " ".join(i18n[75:])) if i18n[0] != "away" else None
 
+    async def thumbnail(self, lora: str) -> bytes | None:
+        raise NotImplementedError
+
     async def submit(self, request: Request) -> None:
         if self._refusal:
             raise self._refusal
