@@ -19,7 +19,7 @@ from tests.checkpoints import SMALLEST
 from tools.agreement import load_networks
 from tools.miniature import train_lora
 from tools.miniature.drawing import PLAIN, Decoration, draw
-from tools.miniature.evaluate_lora import LORAS, names_white
+from tools.miniature.evaluate_lora import LORAS, bundled, names_white
 from tools.miniature.judge import judge_scene
 from tools.miniature.lora import STYLES, Style, kohya_name, load_lora, merge, new_lora, save_lora
 from tools.miniature.scenes import random_scene
@@ -92,7 +92,7 @@ def test_a_new_lora_changes_nothing_and_a_trained_one_its_product(tmp_path: Path
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), loaded, lora)
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", bundled())
 def test_a_bundled_file_fits_the_miniature(name: str) -> None:
     file = LORAS / f"{name}.safetensors"
     assert file.stat().st_size < 1_000_000

@@ -20,18 +20,22 @@ from tools.miniature.style_judge import halo_share, white_share
 from tools.miniature.training import sheet
 
 LORAS = BUNDLED / "loras"
-SETS: dict[str, dict[str, float]] = {
-    "without": {},
-    "sticker": {"sticker": 1.0},
-    "glow": {"glow": 1.0},
-    "both": {"sticker": 1.0, "glow": 1.0},
-    "sticker, half": {"sticker": 0.5},
-    "glow, half": {"glow": 0.5},
-}
-TRIGGERED = ("sticker", "glow")  # drawn once more with the trigger word
 COLUMNS = 8  # of the sheet of samples
 # The prompt and the seed of the picture beside each file.
 SHOWN, SHOWN_SEED = "a large red heart on a blue background", 3
+
+
+def bundled() -> list[str]:
+    """Return the names of the LoRAs that come with the miniature."""
+    return sorted(file.stem for file in LORAS.glob("*.safetensors"))
+
+
+def weights(names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the weights to measure, by what the report calls them."""
+    each = {name: {name: 1.0} for name in names}
+    half = {f"{name}, half": {name: 0.5} for name in names}
+    together = {"all": dict.fromkeys(names, 1.0)} if len(names) > 1 else {}
+    return {"without": {}, **each, **half, **together}
 
 
 def main() -> None:
@@ -43,24 +47,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=LORAS / "report.json")
     options = parser.parse_args()
     pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=8)
-    for name in STYLES:
+    names = bundled()
+    for name in names:
         pipe.load_lora(LORAS / f"{name}.safetensors")
     scenes = draw_scenes(options.prompts)
     prompts = [prompt(scene) for scene in scenes]
     report: dict[str, dict[str, float]] = {}
     rows = []
-    for label, loras in SETS.items():
+    for label, loras in weights(names).items():
         pictures = draw_pictures(pipe, prompts, loras=loras)
         report[label] = score(scenes, pictures) | style_scores(scenes, pictures)
         rows.append(pictures[:COLUMNS])
         print(label, report[label], flush=True)
-    for name in TRIGGERED:
+    for name in names:
         words = [f"{text}, {STYLES[name].trigger}" for text in prompts]
         pictures = draw_pictures(pipe, words, loras={name: 1.0})
         report[f"{name}, with its word"] = score(scenes, pictures) | style_scores(scenes, pictures)
     options.out.write_text(json.dumps({"prompts": len(scenes), **report}, indent=2) + "\n")
     sheet(np.stack(rows) / 255, options.out.with_name("samples.png"))
-    for name in STYLES:
+    for name in names:
         shown = pipe.generate(SHOWN, seed=SHOWN_SEED, num_inference_steps=25, loras={name: 1.0})
         shown.images[0].resize((128, 128), Image.Resampling.LANCZOS).save(LORAS / f"{name}.png")
 

@@ -442,7 +442,7 @@ def test_a_scheduler_may_be_chosen_where_the_checkpoints_own_is_not_supported(
     tmp_path: Path,
 ) -> None:
     folder = copy_checkpoint(tmp_path)
-    class_name = "UniPCMultistepScheduler"
+    class_name = "DEISMultistepScheduler"
     change_json(folder / "scheduler/scheduler_config.json", _class_name=class_name)
     change_json(folder / "model_index.json", scheduler=["diffusers", class_name])
     with pytest.raises(CheckpointError, match=class_name):
