@@ -44,7 +44,7 @@ BY_SIGMAS = [
 
 # Drawing from these checkpoints is compiled in `make test`, from the others in `make test-slow`.
 # Their networks, schedules and tokenizers are always compared.
-DRAWN_ALWAYS = ("plain", "sd_1")
+DRAWN_ALWAYS = ("plain",)
 
 
 def drawn(name: str, always: Sequence[str]) -> Any:

@@ -14,6 +14,8 @@ from tools.miniature.scenes import Scene, prompt, random_scene
 
 COUNT = 8
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:

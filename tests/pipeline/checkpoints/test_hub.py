@@ -457,7 +457,10 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return thin_file(folder / "thin", folder / "thin.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("path", ["thin.safetensors", "old/odd [name].safetensors"])
+@pytest.mark.parametrize(
+    "path",
+    ["thin.safetensors", pytest.param("old/odd [name].safetensors", marks=pytest.mark.slow)],
+)
 def test_only_the_single_file_is_downloaded(single: bytes, path: str, tmp_path: Path) -> None:
     commits = {FIRST: repository() | {path: single}, SECOND: repository()}
     with HubServer({MODEL: Repo(commits, {"main": SECOND, "v1": FIRST})}) as server:
@@ -491,7 +494,7 @@ def test_a_single_file_is_not_downloaded_for_its_configuration(
 OTHER_VAE = "studio/vae"
 
 
-@pytest.mark.parametrize("where", ["", "vae/"])
+@pytest.mark.parametrize("where", ["", pytest.param("vae/", marks=pytest.mark.slow)])
 def test_only_the_other_vae_is_downloaded(where: str, tmp_path: Path) -> None:
     source = GOLDEN / "sd_1/checkpoint"
     needed = files_below(source)
