@@ -78,6 +78,11 @@
     if (app) asking.add(app);
   });
 
+  const reveal = (part) => {
+    part.scrollIntoView({ block: "nearest" });
+    if (part.getBoundingClientRect().top < 0) part.scrollIntoView(); // not all of it fits
+  };
+
   const shown = new WeakMap(); // the open picture's element of each app
   const bringIntoView = async (app) => {
     const preview = app.querySelector("#gallery .preview");
@@ -85,12 +90,11 @@
     shown.set(app, preview);
     if (opened) {
       await frame(); // the gallery first scrolls to its thumbnails
-      preview.scrollIntoView({ block: "nearest" });
-      if (preview.getBoundingClientRect().top < 0) preview.scrollIntoView(); // not all of it fits
+      reveal(preview);
     }
     if (asking.has(app) && app.querySelector("#stop")) {
       asking.delete(app);
-      app.querySelector("#stage").scrollIntoView({ block: "nearest" });
+      reveal(app.querySelector("#stage"));
     }
   };
 
