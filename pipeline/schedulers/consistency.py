@@ -6,8 +6,8 @@ The value of an evaluation is its prediction.
 import numpy as np
 
 from pipeline.schedulers.config import SchedulerConfig
-from pipeline.schedulers.mixtures import Mixture, mixed, mixtures, pred_x0, x0_part
-from pipeline.schedulers.table import Schedule, make_table
+from pipeline.schedulers.mixtures import mixed, mixtures, schedule_of_predictions, x0_part
+from pipeline.schedulers.table import Schedule
 
 ORIGINAL_STEPS = 50  # of the teacher in the distillation
 SIGMA_DATA = 0.5
@@ -28,7 +28,7 @@ def lcm(config: SchedulerConfig, steps: int) -> Schedule:
     signal = np.append(after.signal[:-1], 1)
     noise = np.append(after.noise[:-1], 0)
     latents, values = signal * (out * of_latents + skip), signal * out * of_prediction
-    return _schedule(config, timesteps, now, latents, values, noise)
+    return schedule_of_predictions(config, timesteps, now, latents, values, noise)
 
 
 def tcd(config: SchedulerConfig, steps: int) -> Schedule:
@@ -44,7 +44,7 @@ def tcd(config: SchedulerConfig, steps: int) -> Schedule:
     latents, values = mixed(config, now, reached.signal, reached.noise)
     left = np.append((after.signal / reached.signal)[:-1], 1)
     noise = np.sqrt(np.maximum(1 - left**2, 0))
-    return _schedule(config, timesteps, now, left * latents, left * values, noise)
+    return schedule_of_predictions(config, timesteps, now, left * latents, left * values, noise)
 
 
 def distilled_timesteps(config: SchedulerConfig, steps: int) -> np.ndarray:
@@ -53,22 +53,3 @@ def distilled_timesteps(config: SchedulerConfig, steps: int) -> np.ndarray:
         return np.array(config.timesteps)
     trained = np.arange(1, ORIGINAL_STEPS + 1) * (config.num_train_timesteps // ORIGINAL_STEPS) - 1
     return trained[::-1][np.linspace(0, ORIGINAL_STEPS, steps, endpoint=False).astype(int)]
-
-
-def _schedule(
-    config: SchedulerConfig,
-    timesteps: np.ndarray,
-    now: Mixture,
-    latents: np.ndarray,
-    values: np.ndarray,
-    noise: np.ndarray,
-) -> Schedule:
-    table = make_table(
-        timesteps,
-        value_latents=0,
-        value_prediction=1,
-        latents=latents,
-        values=[values],
-        noise=noise,
-    )
-    return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))

@@ -3,9 +3,9 @@
 import numpy as np
 
 from pipeline.schedulers.config import SchedulerConfig
-from pipeline.schedulers.mixtures import Mixture, mixed, mixtures, pred_x0, stride
+from pipeline.schedulers.mixtures import Mixture, mixed, mixtures, schedule_of_predictions, stride
 from pipeline.schedulers.sigmas import spaced_timesteps
-from pipeline.schedulers.table import Schedule, make_table
+from pipeline.schedulers.table import Schedule
 
 
 def ddim(config: SchedulerConfig, steps: int) -> Schedule:
@@ -46,13 +46,4 @@ def _schedule(
     """Make a schedule of steps that replace a part of the noise by new noise."""
     kept = np.sqrt(np.maximum(after.noise**2 - noise**2, 0))
     latents, values = mixed(config, now, after.signal, kept)
-    # The value is the prediction itself, so that no coefficient divides by a signal of 0.
-    table = make_table(
-        timesteps,
-        value_latents=0,
-        value_prediction=1,
-        latents=latents,
-        values=[values],
-        noise=noise,
-    )
-    return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))
+    return schedule_of_predictions(config, timesteps, now, latents, values, noise)

@@ -7,7 +7,12 @@ import numpy as np
 
 from pipeline.schedulers.config import SchedulerConfig
 from pipeline.schedulers.euler import euler_sigmas, euler_start
-from pipeline.schedulers.mixtures import pred_x0, variance_preserving, x0_part
+from pipeline.schedulers.mixtures import (
+    pred_x0,
+    schedule_of_x0,
+    variance_preserving,
+    x0_part,
+)
 from pipeline.schedulers.sigmas import (
     SIGMA_SCHEDULES,
     spaced_timesteps,
@@ -22,10 +27,11 @@ def multistep(config: SchedulerConfig, steps: int) -> Schedule:
 
     The first step is of first order, and so is the last step, because it ends without noise.
     """
-    _, sigmas = solver_sigmas(config, steps)
+    timesteps, sigmas = solver_sigmas(config, steps)
     now, after = variance_preserving(sigmas[:-1]), variance_preserving(sigmas[1:])
     latents = after.noise / now.noise
-    return _multistep(config, steps, latents, after.signal - latents * now.signal)
+    values = _second_order(sigmas, after.signal - latents * now.signal)
+    return schedule_of_x0(config, timesteps, now, latents, values)
 
 
 def multistep_sde(config: SchedulerConfig, steps: int) -> Schedule:
@@ -33,40 +39,24 @@ def multistep_sde(config: SchedulerConfig, steps: int) -> Schedule:
 
     Each step adds the noise that its shorter way towards x0 leaves room for.
     """
-    _, sigmas = solver_sigmas(config, steps)
+    timesteps, sigmas = solver_sigmas(config, steps)
     now, after = variance_preserving(sigmas[:-1]), variance_preserving(sigmas[1:])
     left = sigmas[1:] / sigmas[:-1]  # exp(-h)
     latents = after.noise / now.noise * left
+    values = _second_order(sigmas, after.signal * (1 - left**2))
     noise = after.noise * np.sqrt(1 - left**2)
-    return _multistep(config, steps, latents, after.signal * (1 - left**2), noise)
+    return schedule_of_x0(config, timesteps, now, latents, values, noise)
 
 
-def _multistep(
-    config: SchedulerConfig,
-    steps: int,
-    latents: np.ndarray,
-    denoised: np.ndarray,
-    noise: np.ndarray | float = 0,
-) -> Schedule:
-    """Make a schedule of steps of second order.
+def _second_order(sigmas: np.ndarray, denoised: np.ndarray) -> list[np.ndarray]:
+    """Return the coefficients of the last two predictions of x0.
 
-    `latents` and `denoised` are the coefficients of the latents and of x0 in steps of first order.
+    `denoised` are those of the last one in steps of first order.
     """
-    timesteps, sigmas = solver_sigmas(config, steps)
-    now = variance_preserving(sigmas[:-1])
-    half = np.zeros(steps)  # 1 / (2 r)
+    half = np.zeros_like(denoised)  # 1 / (2 r)
     lengths = np.log(sigmas[:-2] / sigmas[1:-1])  # h of all steps but the last
     half[1:-1] = lengths[1:] / (2 * lengths[:-1])
-    value_latents, value_prediction = x0_part(config, now)
-    table = make_table(
-        timesteps,
-        value_latents=value_latents,
-        value_prediction=value_prediction,
-        latents=latents,
-        values=[denoised * (1 + half), -denoised * half],
-        noise=noise,
-    )
-    return Schedule(table, 1.0, range(1, steps + 1), pred_x0(config, now, table))
+    return [denoised * (1 + half), -denoised * half]
 
 
 def single_step_sde(config: SchedulerConfig, steps: int) -> Schedule:

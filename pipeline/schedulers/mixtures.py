@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeline.schedulers.config import SchedulerConfig
 from pipeline.schedulers.sigmas import alphas_cumprod
-from pipeline.schedulers.table import Table
+from pipeline.schedulers.table import Schedule, Table, make_table
 
 
 class Mixture(NamedTuple):
@@ -83,3 +83,47 @@ def pred_x0(config: SchedulerConfig, now: Mixture, table: Table[np.ndarray]) -> 
     of_value = of_prediction / table.value_prediction
     of_latents = of_latents * table.input_scale - of_value * table.value_latents
     return np.stack([of_latents, of_value], axis=1).astype(np.float32)
+
+
+def schedule_of_predictions(
+    config: SchedulerConfig,
+    timesteps: np.ndarray,
+    now: Mixture,
+    latents: np.ndarray,
+    values: np.ndarray,
+    noise: np.ndarray,
+) -> Schedule:
+    """Make a schedule whose values are the predictions, with one evaluation a step.
+
+    No coefficient divides by the signal, so that it may be 0.
+    """
+    table = make_table(
+        timesteps,
+        value_latents=0,
+        value_prediction=1,
+        latents=latents,
+        values=[values],
+        noise=noise,
+    )
+    return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))
+
+
+def schedule_of_x0(
+    config: SchedulerConfig,
+    timesteps: np.ndarray,
+    now: Mixture,
+    latents: np.ndarray,
+    values: list[np.ndarray],
+    noise: np.ndarray | float = 0,
+) -> Schedule:
+    """Make a schedule whose values are the predicted x0, with one evaluation a step."""
+    value_latents, value_prediction = x0_part(config, now)
+    table = make_table(
+        timesteps,
+        value_latents=value_latents,
+        value_prediction=value_prediction,
+        latents=latents,
+        values=values,
+        noise=noise,
+    )
+    return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))

@@ -7,8 +7,8 @@ import numpy as np
 
 from pipeline.schedulers.config import SchedulerConfig
 from pipeline.schedulers.dpm_solver import solver_sigmas
-from pipeline.schedulers.mixtures import Mixture, pred_x0, variance_preserving, x0_part
-from pipeline.schedulers.table import Schedule, make_table
+from pipeline.schedulers.mixtures import Mixture, schedule_of_x0, variance_preserving
+from pipeline.schedulers.table import Schedule
 
 REACH = 3  # values that a step uses: two of its predictor, one more of its corrector
 
@@ -33,15 +33,7 @@ def unipc(config: SchedulerConfig, steps: int) -> Schedule:
             corrected[1:] -= before
             values[:, i] += latents[i] * corrected
         before = predictor
-    value_latents, value_prediction = x0_part(config, now)
-    table = make_table(
-        timesteps,
-        value_latents=value_latents,
-        value_prediction=value_prediction,
-        latents=latents,
-        values=[*values],
-    )
-    return Schedule(table, 1.0, range(1, steps + 1), pred_x0(config, now, table))
+    return schedule_of_x0(config, timesteps, now, latents, [*values])
 
 
 def _predictor(sigmas: np.ndarray, i: int, order: int) -> tuple[float, np.ndarray]:
