@@ -1,12 +1,13 @@
-"""Full-size checkpoints with random weights: SDXL base, Stable Diffusion 1.5 and 2.1.
+"""Full-size checkpoints with random weights: SDXL, its distilled forms, Stable Diffusion 1.5, 2.1.
 
     .venv-reference/bin/python -m tools.full_size_checkpoint runs/full_size --family sdxl
 
 The configurations are exactly those of stabilityai/stable-diffusion-xl-base-1.0,
 stable-diffusion-v1-5/stable-diffusion-v1-5 and stabilityai/stable-diffusion-2-1 on
-https://huggingface.co. Weights are float16 on disk (SDXL 6.9 GB, the others 2.7 and 2.6), with the
-file names of the published `fp16` variants. The tokenizers know few words: a comparison of networks
-does not need the real vocabulary.
+https://huggingface.co. SSD-1B, Segmind-Vega and KOALA-700M are SDXL with fewer layers in the UNet;
+how many is also in ComfyUI's `comfy/model_detection.py`. Weights are float16 on disk (SDXL 6.9 GB,
+SSD-1B 4.5, the others 2.6 to 3.3), with the file names of the published `fp16` variants. The
+tokenizers know few words: a comparison of networks does not need the real vocabulary.
 """
 
 import argparse
@@ -85,10 +86,10 @@ def _vae(side: int, scaling_factor: float) -> dict[str, Any]:
     )
 
 
-FAMILIES = {
-    "sdxl": FullSize(
-        title="SDXL base",
-        parameters=3_468_837_867,
+def _sdxl(title: str, parameters: int, **unet_options: Any) -> FullSize:
+    return FullSize(
+        title=title,
+        parameters=parameters,
         text_encoder=_text(768, 12, 12, "quick_gelu", 768),
         text_encoder_2=_text(1280, 32, 20, "gelu", 1280),
         unet=unet(
@@ -96,15 +97,40 @@ FAMILIES = {
             "-xx",
             sample_size=128,
             attention_head_dim=[5, 10, 20],
-            transformer_layers_per_block=[1, 2, 10],
             cross_attention_dim=2048,
             addition_time_embed_dim=256,
             projection_class_embeddings_input_dim=2816,
+            **unet_options,
         ),
         vae=_vae(1024, 0.13025),
         scheduler=EulerDiscreteScheduler(
             **SDXL_SCHEDULE, timestep_spacing="leading", steps_offset=1
         ),
+    )
+
+
+FAMILIES = {
+    "sdxl": _sdxl("SDXL base", 3_468_837_867, transformer_layers_per_block=[1, 2, 10]),
+    "ssd_1b": _sdxl(
+        "SSD-1B",
+        2_232_708_587,
+        mid_block_type="UNetMidBlock2D",
+        transformer_layers_per_block=[[1, 1], [2, 2], [4, 4]],
+        reverse_transformer_layers_per_block=[[4, 4, 10], [2, 1, 1], [1, 1, 1]],
+    ),
+    "vega": _sdxl(
+        "Segmind-Vega",
+        1_646_599_787,
+        mid_block_type="UNetMidBlock2D",
+        transformer_layers_per_block=[[1, 1], [1, 1], [2, 2]],
+        reverse_transformer_layers_per_block=[[2, 2, 2], [1, 1, 1], [1, 1, 1]],
+    ),
+    "koala_700m": _sdxl(
+        "KOALA-700M",
+        1_684_196_907,
+        layers_per_block=1,
+        mid_block_type=None,
+        transformer_layers_per_block=[1, 2, 5],
     ),
     "sd_1": FullSize(
         title="Stable Diffusion 1.5",

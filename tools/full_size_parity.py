@@ -31,6 +31,9 @@ BOUND = 1e-4
 COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
 FAMILIES = {
     "sdxl": "SDXL base's exact configuration (3.469 B parameters)",
+    "ssd_1b": "SSD-1B's exact sizes (2.233 B parameters)",
+    "vega": "Segmind-Vega's exact sizes (1.647 B parameters)",
+    "koala_700m": "KOALA-700M's exact sizes (1.684 B parameters)",
     "sd_1": "Stable Diffusion 1.5's exact configuration, safety checker included"
     " (1.370 B parameters)",
     "sd_2": "Stable Diffusion 2.1's exact configuration (1.290 B parameters)",

@@ -84,6 +84,7 @@ def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
             published.block_out_channels, published.num_attention_heads, channels
         ),
         down_depths=tuple(_of_block(depth, f"down_blocks.{i}", layers[i]) for i in levels),
+        mid_resnets=2 if mid in depth else int("mid_block.resnets.0.conv1.weight" in shapes),
         mid_depth=depth.get(mid),
         up_depths=tuple(_of_block(depth, f"up_blocks.{i}", layers[~i] + 1) for i in levels),
         cross_attention_dim=_size(shapes, cross, 1),

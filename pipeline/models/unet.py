@@ -164,13 +164,12 @@ class DownBlock(nnx.Module):
 
 
 class MidBlock(nnx.Module):
-    """ResNet block; with attention, also a transformer and a second ResNet block."""
+    """ResNet block, with attention also a transformer and a second one, or nothing at all."""
 
     def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width = config.block_out_channels[-1]
         make = partial(_resnet, config, width, width, dtype=dtype, rngs=rngs)
-        attended = config.mid_depth is not None
-        self.resnets = nnx.List(make() for _ in range(2 if attended else 1))
+        self.resnets = nnx.List(make() for _ in range(config.mid_resnets))
         self.attentions = nnx.List()
         if config.mid_depth is not None:
             level = len(config.block_out_channels) - 1
@@ -180,9 +179,10 @@ class MidBlock(nnx.Module):
 
     def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> Array:
         """Apply the block, `[B, h, w, C] -> [B, h, w, C]`."""
-        x = self.resnets[0](x, time_embed)
-        if self.attentions:
-            x = self.resnets[1](self.attentions[0](x, keys_values), time_embed)
+        for i, resnet in enumerate(self.resnets):
+            if i == 1:
+                x = self.attentions[0](x, keys_values)
+            x = resnet(x, time_embed)
         return x
 
 

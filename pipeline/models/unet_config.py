@@ -10,6 +10,8 @@ from pipeline.strict_json import StrictJson
 
 # Tasks of unsupported UNets, by number of input channels; a supported UNet takes 4, the latents'.
 OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures", 9: "inpainting"}
+# Number of ResNets in each type of middle block.
+MID_RESNETS = {"UNetMidBlock2DCrossAttn": 2, "UNetMidBlock2D": 1, None: 0}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class UNetConfig:
 
     Tuples run over the blocks from the highest resolution down, `up_depths` from the lowest
     resolution up. A depth is the number of transformer layers after one ResNet. A block without
-    attention has no depths, and a middle block without attention has `mid_depth` None. `addition`
+    attention has no depths. The middle block has `mid_resnets` ResNets: two around its transformer,
+    one if it has no attention, with `mid_depth` None, or none at all, as in KOALA-700M. `addition`
     is None if only the time and the prompt condition the UNet.
     """
 
@@ -40,6 +43,7 @@ class UNetConfig:
     layers_per_block: tuple[int, ...]
     num_attention_heads: tuple[int, ...]
     down_depths: tuple[tuple[int, ...], ...]
+    mid_resnets: int
     mid_depth: int | None
     up_depths: tuple[tuple[int, ...], ...]
     cross_attention_dim: int
@@ -72,7 +76,7 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
         _block_types(keys, side, blocks, (f"CrossAttn{name}Block2D", f"{name}Block2D"))
         for side, name in (("down_block_types", "Down"), ("up_block_types", "Up"))
     )
-    mid_type = keys.one_of("mid_block_type", ("UNetMidBlock2DCrossAttn", "UNetMidBlock2D"))
+    mid_resnets = MID_RESNETS[keys.one_of("mid_block_type", [*MID_RESNETS])]
     depths = keys.per_block("transformer_layers_per_block", blocks, 1)
     in_channels = _in_channels(keys)
     config = UNetConfig(
@@ -82,7 +86,8 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
         layers_per_block=layers,
         num_attention_heads=keys.sizes_per_block("attention_head_dim", blocks, 8),
         down_depths=_depths(keys, "transformer_layers_per_block", depths, layers, down_types),
-        mid_depth=_mid_depth(depths[-1]) if mid_type.endswith("CrossAttn") else None,
+        mid_resnets=mid_resnets,
+        mid_depth=_mid_depth(depths[-1]) if mid_resnets == 2 else None,
         up_depths=_up_depths(keys, depths, [n + 1 for n in reversed(layers)], up_types),
         cross_attention_dim=keys.size("cross_attention_dim", 1280),
         norm_num_groups=keys.size("norm_num_groups", 32),

@@ -265,8 +265,13 @@ def test_nested_depths(folder: Path) -> None:
     )
     unet = config.networks["unet"]
     assert unet.down_depths == ((), (2, 3), (4, 5))
-    assert unet.mid_depth is None
+    assert (unet.mid_resnets, unet.mid_depth) == (1, None)
     assert unet.up_depths == ((4, 4, 10), (2, 1, 1), ())
+
+
+def test_a_unet_may_have_no_middle_block(folder: Path) -> None:
+    unet = changed(folder, UNET, mid_block_type=None).networks["unet"]
+    assert (unet.mid_resnets, unet.mid_depth) == (0, None)
 
 
 def test_a_nested_mid_block_takes_the_first_depth(folder: Path) -> None:

@@ -149,6 +149,11 @@ DISTILLED: dict[str, dict[str, Any]] = {
         "layers_per_block": 1,
         "transformer_layers_per_block": [1, 2, 6],
     },
+    "etri-vilab/koala-700m": {
+        "layers_per_block": 1,
+        "mid_block_type": None,
+        "transformer_layers_per_block": [1, 2, 5],
+    },
     "stabilityai/stable-diffusion-xl-base-1.0": {},
 }
 
