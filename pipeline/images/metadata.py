@@ -313,8 +313,11 @@ def _split_prompts(text: str) -> tuple[str, str]:
 
 
 def _quote(value: object) -> str:
+    """Return a value as AUTOMATIC1111 writes it: letters of other alphabets as they are."""
     text = str(value)
-    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
+    if _PLAIN_VALUE.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=text != _printable(text))
 
 
 def _unquote(value: str) -> str:

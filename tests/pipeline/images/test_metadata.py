@@ -126,6 +126,14 @@ def test_loras_are_tags_at_the_end_of_the_prompt() -> None:
     assert from_text(to_text(settings)) == settings
 
 
+def test_names_in_other_alphabets_are_written_as_automatic1111_writes_them() -> None:
+    named = Settings("a cat", seed=1, num_inference_steps=2, ti_hashes="猫, é: 1a2b3c4d5e6f")
+    assert 'TI hashes: "猫, é: 1a2b3c4d5e6f"' in to_text(named)
+    broken = replace(named, ti_hashes="\udc80: 1a2b3c4d5e6f")
+    assert to_text(broken).encode()
+    assert from_text(to_text(broken)) == broken
+
+
 def test_loras_of_automatic1111() -> None:
     text = (
         "<lora:Pixel Art_v2:.8>, a cat <lora:add-detail:1:0.5>, <lora:more> sharp <lora:bad:7>\n"
