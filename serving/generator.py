@@ -58,6 +58,7 @@ class Model:
     coming_sizes: tuple[tuple[int, int], ...] = ()  # (width, height) not ready yet
     screened: bool = False  # whether the operator's own function screens the pictures too
     loras: tuple[Lora, ...] = ()  # sorted by name; may change while the server runs
+    vae: str | None = None  # name of a VAE that replaces the model's own
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -79,6 +80,7 @@ def new_id() -> str:
 _DRAWN_WITH = (
     "name",
     "revision",
+    "vae",
     "scheduler",
     "version",
     "device",

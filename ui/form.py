@@ -481,6 +481,9 @@ def _differences(found: Settings, model: Model) -> Sequence[str]:
         notes.append(i18n.other_size(*size, model))
     if found.model and found.model != model.name:
         notes.append(i18n.other_model(found.model, model))
+    # Settings from elsewhere that name no VAE may have been drawn with any.
+    if found.vae != model.vae and (found.vae or found.model == model.name):
+        notes.append(i18n.other_vae(found.vae, model))
     if settings.is_shortened(found):
         notes.append(i18n.shortened(MAX_CHARACTERS))
     return notes

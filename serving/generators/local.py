@@ -332,4 +332,5 @@ def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         scheduler=pipe.scheduler,
         version=pipe.version,
         screened=pipe.screened,
+        vae=pipe.vae,
     )

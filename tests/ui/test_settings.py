@@ -100,6 +100,7 @@ def test_an_available_size_is_restored_unchanged():
             "512 × 768, but the size here",
         ),
         ({"model": "anything-v3"}, "prompt", "a star", "The picture was made with anything-v3"),
+        ({"vae": "bright"}, "prompt", "a star", "VAE was bright. Here it’s the model’s own."),
     ],
 )
 def test_unusable_settings_are_reported(changes: dict, field: str, value: object, said: str):
@@ -107,6 +108,14 @@ def test_unusable_settings_are_reported(changes: dict, field: str, value: object
     assert getattr(fields, field) == value
     assert len(notes) == 1
     assert said in notes[0]
+
+
+def test_a_vae_is_compared_where_it_is_known():
+    here = replace(MODEL, vae="bright")
+    (note,) = form.as_fields(MADE_HERE, here)[1]
+    assert note == "The picture’s VAE was the model’s own. Here it’s bright."
+    assert form.as_fields(replace(MADE_HERE, vae="bright"), here)[1] == []
+    assert form.as_fields(replace(MADE_HERE, model=None), here)[1] == []
 
 
 def test_a_nan_becomes_the_default():

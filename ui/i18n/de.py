@@ -110,6 +110,7 @@ SETTINGS = {
     "sampler": Words("Sampler"),
     "size": Words("Größe"),
     "model": Words("Modell"),
+    "vae": Words("VAE"),
     "style": Words("Stil"),
     "several": Words("Ein Bild pro Zeile", "Jede Zeile des Prompts wird ein Bild."),
     "randomise": Words("Jedes Mal ein neuer Seed"),
@@ -144,6 +145,7 @@ AWAY = "Verbindung unterbrochen. Wird wiederhergestellt…"
 LOST = "Die Verbindung ist abgebrochen und deine Anfrage verloren. Generiere noch einmal."
 END_LEFT_OUT = "Das Ende des Prompts wurde weggelassen."
 NOTHING = "nichts"  # a value that is missing
+OWN_VAE = "der eigene des Modells"
 
 MESSAGES = {
     Code.UNTRANSLATED: "{text}",
@@ -291,6 +293,12 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"Das Bild wurde mit {short(name)} generiert. Hier ist es {short(model.name)}."
+
+
+def other_vae(name: str | None, model: Model) -> str:
+    """Return the note that a picture was decoded with another VAE; None is the model's own."""
+    was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
+    return f"Der VAE des Bildes war {was}. Hier ist es {here}."
 
 
 def looks_full(limit: int) -> str:

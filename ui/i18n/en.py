@@ -109,6 +109,7 @@ SETTINGS = {
     "sampler": Words("Sampler"),
     "size": Words("Size"),
     "model": Words("Model"),
+    "vae": Words("VAE"),
     "style": Words("Style"),
     "several": Words("One picture per line", "Each line of the prompt becomes a picture."),
     "randomise": Words("New seed every time"),
@@ -139,6 +140,7 @@ AWAY = "Connection lost. Reconnecting…"
 LOST = "The connection was lost, and your request with it. Press Generate again."
 END_LEFT_OUT = "The end of the prompt was left out."
 NOTHING = "nothing"  # a value that is missing
+OWN_VAE = "the model’s own"
 
 MESSAGES = messages.ENGLISH | {
     Code.ABANDONED: "Stopped because the page was closed.",
@@ -240,6 +242,12 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"The picture was made with {_short(name)}. Here it’s {_short(model.name)}."
+
+
+def other_vae(name: str | None, model: Model) -> str:
+    """Return the note that a picture was decoded with another VAE; None is the model's own."""
+    was, here = _short(name or OWN_VAE), _short(model.vae or OWN_VAE)
+    return f"The picture’s VAE was {was}. Here it’s {here}."
 
 
 def looks_full(limit: int) -> str:

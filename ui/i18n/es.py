@@ -112,6 +112,7 @@ SETTINGS = {
     "sampler": Words("Muestreador"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),
+    "vae": Words("VAE"),
     "style": Words("Estilo"),
     "several": Words("Una imagen por línea", "Cada línea del prompt da una imagen."),
     "randomise": Words("Semilla nueva cada vez"),
@@ -146,6 +147,7 @@ AWAY = "Conexión perdida. Reconectando…"
 LOST = "Se perdió la conexión y, con ella, su petición. Pulse «Generar» de nuevo."
 END_LEFT_OUT = "Se omitió el final del prompt."
 NOTHING = "nada"  # a value that is missing
+OWN_VAE = "el del modelo"
 
 MESSAGES = {
     Code.UNTRANSLATED: "{text}",
@@ -292,6 +294,12 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"La imagen se hizo con {short(name)}. Aquí es {short(model.name)}."
+
+
+def other_vae(name: str | None, model: Model) -> str:
+    """Return the note that a picture was decoded with another VAE; None is the model's own."""
+    was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
+    return f"El VAE de la imagen era {was}. Aquí es {here}."
 
 
 def looks_full(limit: int) -> str:

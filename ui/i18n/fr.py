@@ -114,6 +114,7 @@ SETTINGS = {
     "sampler": Words("Échantillonneur"),
     "size": Words("Taille"),
     "model": Words("Modèle"),
+    "vae": Words("VAE"),
     "style": Words("Style"),
     "several": Words("Une image par ligne", "Chaque ligne du prompt donne une image."),
     "randomise": Words("Nouvelle graine à chaque fois"),
@@ -148,6 +149,7 @@ AWAY = "Connexion perdue. Reconnexion…"
 LOST = "La connexion a été perdue, et votre demande avec elle. Appuyez de nouveau sur « Générer »."
 END_LEFT_OUT = "La fin du prompt a été ignorée."
 NOTHING = "rien"  # a value that is missing
+OWN_VAE = "celui du modèle"
 
 MESSAGES = {
     Code.UNTRANSLATED: "{text}",
@@ -293,6 +295,12 @@ def other_size(width: int | None, height: int | None, model: Model) -> str:
 def other_model(name: str, model: Model) -> str:
     """Return the note that another model drew a picture."""
     return f"L’image a été faite avec {short(name)}. Ici, c’est {short(model.name)}."
+
+
+def other_vae(name: str | None, model: Model) -> str:
+    """Return the note that a picture was decoded with another VAE; None is the model's own."""
+    was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
+    return f"Le VAE de l’image était {was}. Ici, c’est {here}."
 
 
 def looks_full(limit: int) -> str:

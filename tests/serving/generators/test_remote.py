@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,7 +27,16 @@ from safetensors.numpy import save_file
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
 from serving import waiting
-from serving.generator import Done, ErrorKind, Image, Load, Model, Request, RequestError
+from serving.generator import (
+    Done,
+    ErrorKind,
+    Image,
+    Load,
+    Model,
+    Request,
+    RequestError,
+    differences,
+)
 from serving.generators import client as generator_client
 from serving.generators import local, remote
 from serving.generators.local import LocalGenerator
@@ -648,6 +657,10 @@ def test_no_picture_is_taken_that_another_model_drew(field: str):
         events = generate(front)
         assert metric(front, 'sdxl_retries_total{reason="other"}') == 1
     assert drawn_with(events) == ["stand-in"] * 2
+
+
+def test_another_vae_draws_differently():
+    assert differences(replace(MODEL, vae="bright"), MODEL) == "vae 'bright', not None"
 
 
 def test_variations_share_their_seed():
