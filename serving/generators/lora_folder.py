@@ -6,8 +6,9 @@ import json
 import logging
 import re
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class LoraFolder:
             self._described = {
                 name: self._description(name, file) for name, file in listing.files.items()
             }
-            found = [lora for _, lora in self._described.values()]
+            found = _told_apart([lora for _, lora in self._described.values()])
         doubled = [Lora(name, name, doubled=paths) for name, paths in listing.doubled.items()]
         return tuple(sorted([*found, *doubled], key=lambda lora: lora.name))
 
@@ -78,6 +79,12 @@ class LoraFolder:
                 if len(self._thumbnails) > _KEPT:
                     self._thumbnails.popitem(last=False)
             return self._thumbnails[picture.version] or None
+
+
+def _told_apart(loras: list[Lora]) -> list[Lora]:
+    """Return LoRAs with the name in place of a title that several have, as versions of one do."""
+    counts = Counter(lora.title for lora in loras)
+    return [lora if counts[lora.title] == 1 else replace(lora, title=lora.name) for lora in loras]
 
 
 def _picture_of(file: File) -> File | None:

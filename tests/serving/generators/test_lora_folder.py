@@ -68,6 +68,13 @@ def test_files_beside_a_lora_come_first(
     assert (described(tmp_path)["x"].title, described(tmp_path)["x"].words) == (title, words)
 
 
+def test_versions_with_one_title_are_told_apart_by_their_names(tmp_path: Path):
+    for name, title in (("art_v1", "Art"), ("art_v2", "Art"), ("ink", "Ink")):
+        write(tmp_path / f"{name}.safetensors", **{"modelspec.title": title})
+    titles = {name: lora.title for name, lora in described(tmp_path).items()}
+    assert titles == {"art_v1": "art_v1", "art_v2": "art_v2", "ink": "Ink"}
+
+
 def test_hostile_metadata_is_bounded(tmp_path: Path):
     words = ",".join(f"{i} {'a' * 1000}" for i in range(1000))
     hostile = {"modelspec.title": "<script>" + "x" * 10**6, "modelspec.trigger_phrase": words}
