@@ -60,6 +60,8 @@ def walk(page: Page, steps: int) -> Iterator[str]:
         page.locator(f"#chip-{name}").click()
         expect(page.locator(f"#panel-{name}")).to_be_visible()
         yield name
+        if name == "style":
+            yield from _looks(page)
         page.locator(f"#chip-{name}").click()
     for name, button in (("advanced", i18n.ADVANCED), ("expert", i18n.EXPERT)):
         page.get_by_role("button", name=button).click()
@@ -93,6 +95,16 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     page.locator("#history-open").click()
     open_picture(page)
     yield "opened"
+
+
+def _looks(page: Page) -> Iterator[str]:
+    """Choose the bundled model's first look while the style's panel is open, then leave it."""
+    look = page.locator("#loras [data-look]").first
+    look.click()
+    expect(page.locator("#loras [data-weight]")).to_be_visible()
+    yield "looks"
+    look.click()
+    expect(page.locator("#loras [data-weight]")).to_have_count(0)
 
 
 def _wait_for_pictures(page: Page) -> None:
