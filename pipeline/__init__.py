@@ -3,7 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import Cancelled, CheckpointError, DeviceError, InputError, ScreenError
+from pipeline.errors import (
+    Cancelled,
+    CheckpointError,
+    DeviceError,
+    InputError,
+    NotFiniteError,
+    ScreenError,
+)
 
 if TYPE_CHECKING:
     from pipeline.default_model import BUNDLED
@@ -16,6 +23,7 @@ __all__ = [
     "CheckpointError",
     "DeviceError",
     "InputError",
+    "NotFiniteError",
     "Result",
     "SDXLPipeline",
     "ScreenError",

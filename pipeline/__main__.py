@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from pipeline.errors import CheckpointError, DeviceError, InputError
+from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
 from pipeline.request import SETTINGS, GenerateRequest, Number, Setting, check_request, in_order
 from pipeline.schedulers.config import SCHEDULERS
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except (CheckpointError, DeviceError, InputError, OSError) as error:
+    except (CheckpointError, DeviceError, InputError, NotFiniteError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
     return 0

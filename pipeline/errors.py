@@ -23,6 +23,10 @@ class ScreenError(RuntimeError):
     """A failure of the operator's screening of finished pictures; none of them is returned."""
 
 
+class NotFiniteError(RuntimeError):
+    """Latents that are no finite numbers any more, as when LoRAs change a network too much."""
+
+
 class MetadataError(ValueError):
     """A picture, or a text with a picture's settings, that cannot be read."""
 

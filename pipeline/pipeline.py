@@ -23,7 +23,7 @@ from pipeline.adapters.source import find_adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
-from pipeline.errors import Cancelled, DeviceError, InputError
+from pipeline.errors import Cancelled, DeviceError, InputError, NotFiniteError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import VAE_FILE
@@ -496,6 +496,7 @@ class SDXLPipeline:
             DeviceError: if a device fails or has too little memory.
             InputError: if an argument cannot be used; the message names it.
             ScreenError: if `screen` fails; no pictures are returned then.
+            NotFiniteError: if values overflow, as when LoRAs change a network too much.
             Cancelled: if `cancelled` was set during the run.
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
@@ -628,8 +629,14 @@ class SDXLPipeline:
         output_type: str,
     ) -> tuple[Any, list[bool], dict[int, Image.Image]]:
         """Return the `images`, `flagged` and `unblurred` of a `Result`."""
+        final = np.asarray(latents)
+        if not np.isfinite(final).all():
+            raise NotFiniteError(
+                "the latents are no finite numbers, and pictures of them would be black; lower the"
+                " weights of the LoRAs, or the guidance scale"
+            )
         if output_type == "latent":
-            return np.asarray(latents), [False] * len(latents), {}
+            return final, [False] * len(final), {}
         as_float, as_bytes = run.decode(latents)
         pixels = np.asarray(as_bytes)
         by_checker, by_screen = self._flagged(run, pixels), self._screened(pixels)

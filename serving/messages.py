@@ -30,6 +30,7 @@ class Code(StrEnum):
     FAILED = "failed"
     BROKEN = "broken"
     UNSCREENED = "unscreened"
+    NOT_FINITE = "not_finite"
     LOOP = "loop"
     UNKNOWN_REQUEST = "unknown_request"
     DUPLICATE = "duplicate"
@@ -166,6 +167,10 @@ ENGLISH: dict[Code, str] = {
     Code.FAILED: "Something went wrong while drawing. Try again.",
     Code.BROKEN: "Something went wrong on the server. Try again.",
     Code.UNSCREENED: "The pictures could not be screened. Try again.",
+    Code.NOT_FINITE: (
+        "The model's values overflowed, so there is no picture. Lower the weights of the LoRAs, or"
+        " guidance_scale."
+    ),
     Code.LOOP: "This instance passes requests on; BACKEND_URLS must name instances that draw.",
     Code.UNKNOWN_REQUEST: "No request has this id, or its result is no longer kept.",
     Code.DUPLICATE: "Another request has this id already.",

@@ -11,7 +11,15 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from PIL import Image
 
-from pipeline import Cancelled, CheckpointError, InputError, Result, SDXLPipeline, metadata
+from pipeline import (
+    Cancelled,
+    CheckpointError,
+    InputError,
+    NotFiniteError,
+    Result,
+    SDXLPipeline,
+    metadata,
+)
 from pipeline.request import Request
 from pipeline.text.loras import parse_loras
 
@@ -20,8 +28,8 @@ class FakePipeline:
     """Stand-in for `SDXLPipeline`.
 
     A LoRA whose file is named "broken" cannot be loaded.
-    The prompts "refuse", "break" and "exhaust" raise the matching errors. While `held`, every step
-    waits for `let_step`. While `stuck`, a step waits even after it is told to stop.
+    The prompts "refuse", "break", "exhaust" and "overflow" raise the matching errors. While `held`,
+    every step waits for `let_step`. While `stuck`, a step waits even after it is told to stop.
     """
 
     model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
@@ -130,6 +138,8 @@ class FakePipeline:
             raise KeyError("a secret")
         if prompt == "exhaust":
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16.0GiB")
+        if prompt == "overflow":
+            raise NotFiniteError("too large")
         for step in range(num_inference_steps):
             self._wait_for_permit(cancelled)
             if cancelled.is_set():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 
-from pipeline import Cancelled, InputError, Result, ScreenError, SDXLPipeline
+from pipeline import Cancelled, InputError, NotFiniteError, Result, ScreenError, SDXLPipeline
 from pipeline.images import metadata
 from serving.folders import RESCAN_S, Listing
 from serving.generator import (
@@ -272,6 +272,9 @@ def _generate(
         return Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
     except InputError as error:
         return Error(ErrorKind.INVALID, untranslated(str(error)))
+    except NotFiniteError as error:  # it would be the same on another instance
+        log.warning("A request drew nothing: %s", error, extra=log_fields(request))
+        return Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
     except Exception as error:  # the next request must not suffer from this one
         return _failed(request, error)
 

@@ -20,7 +20,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import pipeline
-from pipeline import Cancelled, CheckpointError, DeviceError, InputError, SDXLPipeline, metadata
+from pipeline import (
+    Cancelled,
+    CheckpointError,
+    DeviceError,
+    InputError,
+    NotFiniteError,
+    SDXLPipeline,
+    metadata,
+)
 from pipeline.runtime import memory, sampler
 from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import (
@@ -432,6 +440,15 @@ def test_given_latents_replace_the_seeds_noise(pipe: SDXLPipeline) -> None:
     given = pictures(pipe, "a star", latents=noise)
     assert difference(given, pictures(pipe, "a star", seed=7)) <= CLOSE
     np.testing.assert_array_equal(pictures(pipe, "a star", latents=noise, seed=99), given)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_values_that_overflow_are_an_error(pipe: SDXLPipeline) -> None:
+    noise = np.full((4, 8, 8, 4), 3e38, np.float32)
+    for output_type in ("pil", "latent"):
+        with pytest.raises(NotFiniteError, match="lower the weights of the LoRAs"):
+            pipe.generate("a star", latents=noise, output_type=output_type)
+    assert np.isfinite(pictures(pipe, "a star")).all()
 
 
 # --- sizes

@@ -158,6 +158,9 @@ MESSAGES = {
     Code.FAILED: "Beim Generieren ist etwas schiefgegangen. Versuch es noch einmal.",
     Code.BROKEN: "Etwas ist schiefgegangen. Versuch es noch einmal.",
     Code.UNSCREENED: "Die Bilder konnten nicht geprüft werden. Versuch es noch einmal.",
+    Code.NOT_FINITE: (
+        "Es kam kein Bild zustande: Die Zahlen wurden zu groß. Verringere die Stärke der LoRAs."
+    ),
     Code.LOOP: (
         "Diese Instanz reicht Anfragen weiter; BACKEND_URLS muss Instanzen nennen, die generieren."
     ),

@@ -149,6 +149,9 @@ MESSAGES = messages.ENGLISH | {
     Code.FAILED: "Something went wrong while generating. Try again.",
     Code.BROKEN: "Something went wrong. Try again.",
     Code.UNSCREENED: "The pictures could not be checked. Try again.",
+    Code.NOT_FINITE: (
+        "No picture came out: the numbers grew too large. Lower the strength of the LoRAs."
+    ),
     Code.UNKNOWN_REQUEST: "This request does not exist, or is no longer kept.",
     Code.NOT_STARTED: "Your turn did not come in time. Try again later.",
     Code.NOT_FINISHED: "The pictures were not ready in time. Try again later.",

@@ -160,6 +160,9 @@ MESSAGES = {
     Code.FAILED: "Se produjo un error al generar. Inténtelo de nuevo.",
     Code.BROKEN: "Algo ha fallado. Inténtelo de nuevo.",
     Code.UNSCREENED: "No se pudieron revisar las imágenes. Inténtelo de nuevo.",
+    Code.NOT_FINITE: (
+        "No salió ninguna imagen: los números crecieron demasiado. Baje la intensidad de los LoRA."
+    ),
     Code.LOOP: (
         "Esta instancia reenvía las peticiones; BACKEND_URLS debe indicar instancias que generen."
     ),

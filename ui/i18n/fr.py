@@ -162,6 +162,9 @@ MESSAGES = {
     Code.FAILED: "Une erreur s’est produite pendant la génération. Réessayez.",
     Code.BROKEN: "Une erreur s’est produite. Réessayez.",
     Code.UNSCREENED: "Les images n’ont pas pu être vérifiées. Réessayez.",
+    Code.NOT_FINITE: (
+        "Aucune image : les nombres sont devenus trop grands. Baissez l’intensité des LoRA."
+    ),
     Code.LOOP: (
         "Cette instance transmet les demandes ; "
         "BACKEND_URLS doit indiquer des instances qui génèrent."

@@ -148,6 +148,7 @@ def test_one_picture_with_a_prompt_of_its_own():
         ("refuse", Error(ErrorKind.INVALID, untranslated("not this"))),
         ("break", Error(ErrorKind.FAILED, Message(Code.FAILED))),
         ("exhaust", Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))),
+        ("overflow", Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))),
     ],
 )
 def test_an_error_ends_its_request_and_no_other(
@@ -161,7 +162,7 @@ def test_an_error_ends_its_request_and_no_other(
 
     request_id = run(test)
     failures = [vars(each)["fields"] for each in caplog.records if each.levelname == "ERROR"]
-    assert failures == ([] if prompt == "refuse" else [{"request_id": request_id}])
+    assert failures == ([] if prompt in ("refuse", "overflow") else [{"request_id": request_id}])
 
 
 @pytest.mark.parametrize(
