@@ -99,12 +99,14 @@ def walk(page: Page, steps: int) -> Iterator[str]:
 
 def _looks(page: Page) -> Iterator[str]:
     """Choose the bundled model's first look while the style's panel is open, then leave it."""
-    look = page.locator("#loras [data-look]").first
+    look, weight = page.locator("#loras [data-look]").first, page.locator("#loras [data-weight]")
     look.click()
-    expect(page.locator("#loras [data-weight]")).to_be_visible()
+    expect(weight).to_be_visible()
+    weight.evaluate("(element) => element.scrollIntoView({ block: 'center' })")
     yield "looks"
     look.click()
-    expect(page.locator("#loras [data-weight]")).to_have_count(0)
+    expect(weight).to_have_count(0)
+    page.locator("#prompt").scroll_into_view_if_needed()
 
 
 def _wait_for_pictures(page: Page) -> None:
