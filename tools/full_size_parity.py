@@ -400,7 +400,9 @@ def main() -> None:
         "single_file": options.single_file,
         "command": f"{python} runs/full_size{suffix}"
         + (f" --family {options.family}" if suffix else "")
-        + (" --single-file" if options.single_file else ""),
+        + (" --single-file" if options.single_file else "")
+        + ("" if options.components is None else f" --components {' '.join(options.components)}")
+        + ("" if options.end_to_end else " --end-to-end"),
         "date": datetime.date.today().isoformat(),
         "versions": {name: version(name) for name in VERSIONS},
         "machine": _machine(),

@@ -205,7 +205,7 @@ def _transformer_depths(rng: np.random.Generator, levels: int) -> dict[str, Any]
     depths = [_pick(rng, (1, 2)) for _ in range(levels)]
     return {
         "transformer_layers_per_block": _pick(rng, (1, 2, depths)),
-        "mid_block_type": _pick(rng, ("UNetMidBlock2DCrossAttn", "UNetMidBlock2D")),
+        "mid_block_type": _pick(rng, ("UNetMidBlock2DCrossAttn", "UNetMidBlock2D", None)),
     }
 
 

@@ -168,6 +168,12 @@ DISTILLED = {
     "transformer_layers_per_block": [0, [1, 2], [2, 1]],
     "reverse_transformer_layers_per_block": [[2, 1, 2], [2, 1, 1], 0],
 }
+# As in KOALA-700M.
+NO_MIDDLE = {
+    "layers_per_block": 1,
+    "mid_block_type": None,
+    "transformer_layers_per_block": [1, 2, 3],
+}
 KINDS = {
     "sd_1": Kind(draw_sd_1, "float16", ("position_ids", "alphas_cumprod"), has_ema=True),
     "sd_1_float8": Kind(draw_sd_1, "float8_e4m3fn"),
@@ -193,6 +199,7 @@ KINDS = {
         wants_ema=True,
     ),
     "sdxl_distilled": Kind(lambda rng: draw_sdxl(rng, DISTILLED), "float32"),
+    "sdxl_no_middle": Kind(lambda rng: draw_sdxl(rng, NO_MIDDLE), "float16"),
 }
 
 
