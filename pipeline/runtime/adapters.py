@@ -11,6 +11,7 @@ parameter whole on one device.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,8 @@ from pipeline.runtime.plan import gigabytes
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
 THREADED_BYTES = 2**22  # below this, starting threads takes longer than they save
+
+_HASH = re.compile(r"[0-9a-fA-F]{12}")
 
 # A parameter without adapters: an array on the host, or on one device.
 Pristine = np.ndarray | Array
@@ -84,7 +87,8 @@ class _Loaded:
     def info(self) -> LoraInfo:
         adapter = self.adapter
         # sd-scripts notes the hash when it writes a file, and tools that change the header keep it.
-        known = adapter.metadata.get("sshs_model_hash") or adapter.weights_digest
+        noted = adapter.metadata.get("sshs_model_hash", "")
+        known = noted if _HASH.match(noted) else adapter.weights_digest
         return LoraInfo(
             adapter.name, adapter.file, adapter.digest, adapter.metadata, known[:12].lower()
         )

@@ -489,7 +489,8 @@ def test_the_hash_is_that_of_the_bytes_behind_the_header(
 ) -> None:
     pipe.load_lora(files["one"])
     tensors = load_file(files["one"])
-    save_file(tensors, tmp_path / "noted.safetensors", metadata={"ss_tag": "more"})
+    notes = {"ss_tag": "more", "sshs_model_hash": 'no hash, "x": 1'}
+    save_file(tensors, tmp_path / "noted.safetensors", metadata=notes)
     pipe.load_lora(tmp_path / "noted.safetensors")
     save_file(
         tensors, tmp_path / "known.safetensors", metadata={"sshs_model_hash": "ABCDEF012345678"}
