@@ -17,13 +17,10 @@ from jax import Array
 from jax.typing import DTypeLike
 from PIL import Image
 
-from pipeline.adapters.adapter import Adapter
-from pipeline.adapters.reader import read_adapter
-from pipeline.adapters.source import find_adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
-from pipeline.errors import Cancelled, DeviceError, InputError, NotFiniteError
+from pipeline.errors import Cancelled, InputError, NotFiniteError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import VAE_FILE
@@ -40,6 +37,7 @@ from pipeline.request import (
     effective,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
+from pipeline.runtime.additions import Additions
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
@@ -60,14 +58,8 @@ from pipeline.runtime.sampler import Context
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule, State
-from pipeline.text.embeddings import (
-    Embedding,
-    Embeddings,
-    Placement,
-    is_embedding_name,
-    read_embedding,
-)
-from pipeline.text.loras import LoraWeights, is_lora_name
+from pipeline.text.embeddings import Embedding, Placement
+from pipeline.text.loras import LoraWeights
 from pipeline.text.tokenizer import Tokenizers, longest
 
 OUTPUT_TYPES = ("pil", "np", "latent")
@@ -172,7 +164,6 @@ class SDXLPipeline:
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
-        self._budget = budget
         # This mapping is replaced, never mutated: one thread may draw while another adds a size.
         self._by_size: Mapping[tuple[int, int], CompiledSampler] = {
             (self.height, self.width): compiled
@@ -185,10 +176,8 @@ class SDXLPipeline:
             text_encoders=[part.name for part in family.text_encoders],
             denoisers=family.predict.networks,
         )
-        self._loading = Lock()
-        # As above: one thread may draw while another loads embeddings.
-        self._embeddings = Embeddings()
-        self._embedding = Lock()
+        widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
+        self._additions = Additions(self._adapters, budget, lambda: self._by_size, widths)
         self._colours = colours
         self._screen = screen
 
@@ -287,7 +276,7 @@ class SDXLPipeline:
 
         The message says what to leave out. Nothing is compiled.
         """
-        budget = self._adapted_budget()
+        budget = self._additions.budget()
         budget.check(list(dict.fromkeys([*self._by_size, *sizes])))
 
     @failures_explained()
@@ -329,19 +318,7 @@ class SDXLPipeline:
             DeviceError: if there is too little memory for a copy of the parameters that it changes.
             InputError: if the name cannot be used, or a LoRA of this name is loaded.
         """
-        file = find_adapter(source)
-        name = file.stem if name is None else name
-        if not is_lora_name(name):
-            raise InputError(
-                f"{name!r} cannot be a LoRA's name; expected up to 100 printable characters without"
-                " commas, colons, < and >; pass another as name"
-            )
-        with self._loading:
-            self._adapters.check_new(name)
-            adapter = read_adapter(file, name, self._adapters.inventory)
-            self._check_room(adapter)
-            self._adapters.add(adapter)
-        return name
+        return self._additions.load_lora(source, name)
 
     def unload_lora(self, name: str) -> None:
         """Forget a LoRA. Any thread may call this; a run that uses it goes on.
@@ -351,23 +328,10 @@ class SDXLPipeline:
         """
         self._adapters.remove(name)
 
-    def _check_room(self, more: Adapter) -> None:
-        """Raise DeviceError unless there is memory for one more adapter."""
-        try:
-            self._adapted_budget(more).check([*self._by_size])
-            self._adapters.check_host(more)
-        except DeviceError as error:
-            raise DeviceError(f"the LoRA {more.name!r} cannot be loaded: {error}") from error
-
-    def _adapted_budget(self, more: Adapter | None = None) -> Budget:
-        """Return the budget with the loaded adapters, and `more`."""
-        changed, files = self._adapters.bytes_of(more), self._adapters.file_bytes(more)
-        return replace(self._budget, pristine=changed, adapters=files)
-
     @property
     def embeddings(self) -> Mapping[str, Embedding]:
         """The loaded embeddings by name. Any thread may read them."""
-        return self._embeddings
+        return self._additions.embeddings
 
     def load_embedding(
         self, source: str | Path, name: str | None = None, *, replace: bool = False
@@ -390,18 +354,7 @@ class SDXLPipeline:
             CheckpointError: if the file cannot be read, or does not fit the text encoders.
             InputError: if the name cannot be used, or an embedding of this name is loaded.
         """
-        file = Path(source)
-        name = file.stem if name is None else name
-        if not is_embedding_name(name):
-            raise InputError(
-                f"{name!r} cannot be an embedding's name; expected up to 100 printable characters"
-                " without commas, colons, bars, backslashes and brackets; pass another as name"
-            )
-        widths = [encoder.hidden_size for encoder in self._config.text_encoders.values()]
-        embedding = read_embedding(file, name, widths)
-        with self._embedding:
-            self._embeddings = self._embeddings.with_one(embedding, replace=replace)
-        return name
+        return self._additions.load_embedding(source, name, replace)
 
     def unload_embedding(self, name: str) -> None:
         """Forget an embedding. Any thread may call this; a run that uses it goes on.
@@ -409,8 +362,7 @@ class SDXLPipeline:
         Raises:
             InputError: if no embedding of this name is loaded.
         """
-        with self._embedding:
-            self._embeddings = self._embeddings.without(name)
+        self._additions.unload_embedding(name)
 
     @failures_explained()
     def warm_up(self, height: int | None = None, width: int | None = None) -> None:
@@ -522,7 +474,7 @@ class SDXLPipeline:
         run = self._sampler(height, width)
         noise = None if latents is None else checked_latents(latents, (count, *run.latents_shape))
         self._adapters.select(request.lora_weights)
-        placement = Placement(self._embeddings)
+        placement = Placement(self._additions.embeddings)
         (ids, truncated), (negative_ids, negative_truncated) = (
             self._tokenizers.tokenize([placement.place(text) for text in texts])
             for texts in (request.prompts, request.negative_prompts)
@@ -550,7 +502,7 @@ class SDXLPipeline:
 
     def measure(self, prompt: str) -> Length:
         """Return the length of a prompt in tokens. Any thread may call this."""
-        parts = Placement(self._embeddings, limit=None).place(prompt)
+        parts = Placement(self._additions.embeddings, limit=None).place(prompt)
         tokens = longest([tokenizer.tokenize(parts) for tokenizer in self._tokenizers.each])
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
 

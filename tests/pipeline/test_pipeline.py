@@ -839,7 +839,8 @@ def test_too_little_memory_is_known_before_anything_is_compiled(
 
 def test_a_size_that_does_not_fit_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = shared_pipeline(1)
-    monkeypatch.setattr(pipe, "_budget", replace(pipe._budget, memory=1_000_000_000))
+    budget = replace(pipe._additions.budget(), memory=1_000_000_000)
+    monkeypatch.setattr(pipe._additions, "_budget", budget)
     with CompilationCount() as count:
         for refuse in (
             lambda: pipe.add_size(8192, 8192),

@@ -444,10 +444,10 @@ def test_the_pristine_copy_goes_with_the_loras(files: dict[str, Path], on_device
 def test_a_lora_that_does_not_fit_is_refused(
     pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget = pipe._adapted_budget()
+    budget = pipe._additions.budget()
     needs = budget.plan([*pipe._by_size]).range[0]
     small = type(budget)(**{**vars(budget), "memory": needs})
-    monkeypatch.setattr(pipe, "_budget", small)
+    monkeypatch.setattr(pipe._additions, "_budget", small)
     message = (
         r"the LoRA 'one' cannot be loaded: too little memory: .* for LoRAs, .*load fewer LoRAs"
     )
