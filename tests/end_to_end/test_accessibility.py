@@ -37,7 +37,9 @@ def page(slow_address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
         yield page
 
 
-@pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize(
+    "page", ["light", pytest.param("dark", marks=pytest.mark.slow)], indirect=True
+)
 def test_no_violation_in_any_state(page: Page):
     if not AXE.exists():
         pytest.fail("axe-core is missing; make test installs it")

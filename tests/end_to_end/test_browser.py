@@ -93,6 +93,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
         assert all(name.endswith(".png") for name in all_of_them.namelist())
 
 
+@pytest.mark.slow
 def test_copied_settings_restore(page: Page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     ask(page, PROMPT)
@@ -127,6 +128,7 @@ def a1111_files() -> Iterator[tuple[str, bytes]]:
         yield f"00000-1.{kind.lower()}", file.getvalue()
 
 
+@pytest.mark.slow
 def test_a_picture_of_automatic1111_restores(page: Page):
     found, prompt = page.locator("#restored"), page.locator("#prompt textarea")
     for name, content in a1111_files():
@@ -145,6 +147,7 @@ def test_a_picture_of_automatic1111_restores(page: Page):
     expect(page.locator("#steps input[type=number]")).to_have_value("20")
 
 
+@pytest.mark.slow
 def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
     made = Settings(
         "<b>a yellow moon</b>",
@@ -217,7 +220,7 @@ def test_a_picture_can_be_dropped_anywhere(page: Page):
     expect(page.get_by_test_id("toast-body")).to_have_count(0)
 
 
-@pytest.mark.parametrize("language", ["en", "fr"])
+@pytest.mark.parametrize("language", ["en", pytest.param("fr", marks=pytest.mark.slow)])
 def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
     browser: Browser, address: str, language: str, tmp_path: Path
 ):
@@ -236,6 +239,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
         assert sent == []
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_not_reported_without_a_request(browser: Browser, address: str):
     page = browser.new_page()
     page.set_default_timeout(SHOWN_WITHIN_MS)
@@ -291,6 +295,7 @@ def test_a_picture_for_each_line(page: Page):
     expect(captions.nth(1)).to_contain_text("a red star")
 
 
+@pytest.mark.slow
 def test_keys_run_and_stop(slow_page: Page):
     page = slow_page
     open_advanced(page)
@@ -309,6 +314,7 @@ PATIENT = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Browser):
     with opened(browser, slow_address) as other:  # this one waits in the queue
         for page in (slow_page, other):
@@ -324,6 +330,7 @@ def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Br
             expect(page.locator("#generate")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_opening_the_page_clears_nothing(page: Page):
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
         page.reload()
@@ -336,6 +343,7 @@ def test_page_names_model_and_device(page: Page):
     expect(page.locator("#footer")).to_contain_text("licence")
 
 
+@pytest.mark.slow
 def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser, address: str):
     with opened(browser, address, locale="de-AT") as page:
         expect(page.locator("html")).to_have_attribute("lang", "de")
@@ -356,6 +364,7 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         expect(page.locator("#history small").first).to_contain_text("Umriss · Seed")
 
 
+@pytest.mark.slow
 def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: str):
     english = [name.replace("#", r"\d+") for name in i18n.CONTROLS]
     english += [*i18n.GRADIOS.values(), "number input for", "range slider for", "detailed view"]
@@ -389,6 +398,7 @@ def test_blank_prompt_is_a_message(page: Page):
     expect(page.locator("#generate")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_cut_prompt_is_quoted_once_and_in_short(page: Page):
     ask(page, PROMPT + " red" * 90 + " <img src=x>")
     wait_for_pictures(page)
@@ -422,6 +432,7 @@ NOTE_CLICKS = """() => document.addEventListener(
     "click", ({ timeStamp }) => { window.clicked = timeStamp; }, true)"""
 
 
+@pytest.mark.slow
 def test_a_double_click_on_generate_does_not_stop(slow_page: Page):
     page = slow_page
     open_advanced(page)
@@ -454,6 +465,7 @@ def draw_again_for_long(page: Page) -> None:
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
 
 
+@pytest.mark.slow
 def test_the_buttons_of_an_older_picture_are_disabled_while_drawing(slow_page: Page):
     page = slow_page
     more = page.locator("#new-seed"), page.locator("#variations")
@@ -467,6 +479,7 @@ def test_the_buttons_of_an_older_picture_are_disabled_while_drawing(slow_page: P
         expect(button).to_be_enabled()
 
 
+@pytest.mark.slow
 def test_enter_sends_nothing_before_the_drawing_ends(slow_page: Page):
     page = slow_page
     open_advanced(page)
@@ -499,6 +512,7 @@ NOTE_STOP_GONE = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_older_settings_can_be_restored_while_drawing(slow_page: Page):
     page = slow_page
     draw_again_for_long(page)
@@ -529,6 +543,7 @@ SPOILT = [
 ]
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
     whole = {"id": "x", "link": f"?prompt={PROMPT}", "said": "as it was", "at": 0}
     spoilt = [whole | each if isinstance(each, dict) and each else each for each in SPOILT]
@@ -563,6 +578,7 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
     assert one == other
 
 
+@pytest.mark.slow
 def test_generate_works_whenever_it_is_visible(slow_page: Page):
     page = slow_page
     open_advanced(page)
@@ -665,6 +681,7 @@ HOST = """<!doctype html>
 </html>"""
 
 
+@pytest.mark.slow
 def test_the_other_sites_page_stays_its_own(
     browser: Browser, address: str, elsewhere: tuple[str, Path]
 ):
@@ -708,6 +725,7 @@ CALL = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_the_other_sites_invalid_fetches_fail_as_without_the_page(
     browser: Browser, address: str, elsewhere: tuple[str, Path]
 ):

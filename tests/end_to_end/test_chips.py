@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browsing import ask, opened, wait_for_pictures
@@ -10,6 +11,7 @@ from ui import i18n
 PROMPT = "a red star"
 
 
+@pytest.mark.slow
 def test_a_chip_opens_and_closes_its_panel(page: Page):
     style, size = page.locator("#chip-style"), page.locator("#chip-count")
     expect(style).to_have_attribute("aria-expanded", "false")

@@ -101,6 +101,7 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     assert page.evaluate(IS_SEEN)
 
 
+@pytest.mark.slow
 def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
     page = slow_page
     open_advanced(page)

@@ -90,6 +90,7 @@ def test_a_look_is_chosen_weighed_shared_and_restored(page: Page, browser: Brows
         expect(other.locator("#chip-style")).to_have_text(TITLES["pixel"])
 
 
+@pytest.mark.slow
 def test_a_look_named_in_the_prompt(page: Page):
     ask(page, f"{PROMPT} <lora:ink:0.3:0.5>")
     wait_for_pictures(page)
@@ -103,6 +104,7 @@ def test_a_look_named_in_the_prompt(page: Page):
     expect(page.locator("#prompt textarea")).to_be_focused()
 
 
+@pytest.mark.slow
 def test_all_loras_in_advanced(page: Page):
     page.get_by_role("button", name=i18n.ADVANCED).click()
     lora = page.locator("#all-loras [data-look=ink]")

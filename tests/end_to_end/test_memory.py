@@ -196,6 +196,7 @@ def test_each_tab_shows_its_own_pictures_again(page: Page):
 # --- Back ---
 
 
+@pytest.mark.slow
 def test_back_closes_an_open_picture(page: Page):
     draw(page)
     preview, large = page.locator("#gallery .preview"), page.locator("#gallery .thumbnail-lg")
@@ -438,6 +439,7 @@ def test_hostile_pictures_are_refused_or_shown_as_text(page: Page, tmp_path: Pat
 # --- haste ---
 
 
+@pytest.mark.slow
 def test_two_hundred_clicks_are_one_request(page: Page):
     page.locator("#prompt textarea").fill(PROMPT)
     page.locator("#generate").evaluate(
@@ -478,6 +480,7 @@ def test_a_slider_takes_what_is_next_to_it(page: Page):
         expect(number).to_have_value(becomes)
 
 
+@pytest.mark.slow
 def test_an_impossible_seed_is_reported(page: Page):
     open_advanced(page)
     page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()

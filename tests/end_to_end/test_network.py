@@ -231,6 +231,7 @@ def test_silence_counts_as_a_lost_connection(visitor: Visitor, instance: Instanc
             expect_ready(page, "4 pictures")
 
 
+@pytest.mark.slow
 def test_a_gateway_without_a_server_counts_as_a_lost_connection(slow_page: Page):
     page = slow_page
     page.route("**/queue/join*", lambda route: route.fulfill(status=502), times=1)
@@ -288,6 +289,7 @@ window.fetch = async (...call) => {
 """
 
 
+@pytest.mark.slow
 def test_a_request_sent_as_a_stream_ends_is_followed(page: Page):
     page.add_init_script(LATE_END)
     with page.expect_response(lambda answer: "/queue/data" in answer.url):
@@ -324,6 +326,7 @@ def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     )
 
 
+@pytest.mark.slow
 def test_it_is_fetched_again_wherever_it_is_shown(page: Page):
     """Two images of one address are loaded again, the second added while the first one waits."""
     asked: list[Route] = []
@@ -365,6 +368,7 @@ SHOW_TWICE = """() => {
         }"""
 
 
+@pytest.mark.slow
 def test_it_is_fetched_again_if_nobody_heard_of_its_failure(page: Page):
     ask(page, PROMPT)
     wait_for_pictures(page)
@@ -381,6 +385,7 @@ FAIL_UNHEARD = """() => new Promise((failed) => {
         })"""
 
 
+@pytest.mark.slow
 def test_a_missing_picture_does_not_count_as_a_lost_connection(page: Page):
     page.evaluate(
         """new MutationObserver(() => { document.title = "away"; }).observe(

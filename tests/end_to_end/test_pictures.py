@@ -109,6 +109,7 @@ def test_arrows_lead_around_and_keep_the_focus(gallery: Page):
     expect(gallery.locator("#gallery .thumbnail-small").last).to_contain_class("selected")
 
 
+@pytest.mark.slow
 def test_an_open_picture_has_what_was_typed_and_its_style(gallery: Page):
     open_picture(gallery, 1)
     facts = gallery.locator("#picked-settings dd")

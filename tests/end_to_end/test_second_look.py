@@ -158,6 +158,7 @@ def test_text_that_is_written_from_right_to_left(page: Page):
     assert direction(page, "#prompt textarea") == "ltr"
 
 
+@pytest.mark.slow
 def test_what_opens_tells_whether_it_is_open(page: Page):
     opener = page.get_by_role("button", name=i18n.ADVANCED)
     for state in ("false", "true", "false"):

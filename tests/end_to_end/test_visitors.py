@@ -40,6 +40,7 @@ def test_two_at_once_each_get_their_own_pictures(browser: Browser, address: str)
             assert [caption.endswith(f": {prompt}") for caption in captions] == [True] * 4
 
 
+@pytest.mark.slow
 def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: str):
     step = re.compile(r"Step \d+ of 50")
     with opened(browser, slow_address) as one, opened(browser, slow_address) as other:
@@ -62,7 +63,11 @@ def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: st
 
 @pytest.mark.parametrize(
     ("width", "height", "touch", "scheme"),
-    [(390, 844, True, "dark"), (820, 1180, True, "light"), (1920, 1080, False, "dark")],
+    [
+        (390, 844, True, "dark"),
+        pytest.param(820, 1180, True, "light", marks=pytest.mark.slow),
+        pytest.param(1920, 1080, False, "dark", marks=pytest.mark.slow),
+    ],
 )
 def test_the_page_works_on_every_screen(
     browser: Browser, address: str, width: int, height: int, touch: bool, scheme: str
@@ -79,7 +84,9 @@ def test_the_page_works_on_every_screen(
         assert width_needed(page) == width
 
 
-@pytest.mark.parametrize("language", [es, fr], ids=lambda each: each.LANGUAGE)
+@pytest.mark.parametrize(
+    "language", [es, pytest.param(fr, marks=pytest.mark.slow)], ids=lambda each: each.LANGUAGE
+)
 def test_visitors_are_answered_in_their_own_language(
     browser: Browser, address: str, language: ModuleType
 ):
@@ -96,6 +103,7 @@ def test_visitors_are_answered_in_their_own_language(
         expect(page.locator("#status")).to_have_text(drawn, timeout=DRAWN_WITHIN_MS)
 
 
+@pytest.mark.slow
 def test_a_blocked_word_is_reported_and_nothing_is_drawn(browser: Browser, address: str):
     with opened(browser, address) as page:
         ask(page, "a red star and a gun")
@@ -107,6 +115,7 @@ def test_a_blocked_word_is_reported_and_nothing_is_drawn(browser: Browser, addre
         wait_for_pictures(page)
 
 
+@pytest.mark.slow
 def test_the_api_page_describes_the_call(browser: Browser, address: str):
     # Gradio's API page requests files that not every Gradio server has.
     with opened(browser, address, unless="Failed to load resource") as page:
