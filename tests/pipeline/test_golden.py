@@ -43,8 +43,9 @@ BY_SIGMAS = [
 ]
 
 # Drawing from these checkpoints is compiled in `make test`, from the others in `make test-slow`.
-# Their networks, schedules and tokenizers are always compared.
+# Their schedules and tokenizers are always compared; the networks of these, too.
 DRAWN_ALWAYS = ("plain",)
+COMPARED_ALWAYS = ("plain", "three_levels", "sd_1")
 
 
 def drawn(name: str, always: Sequence[str]) -> Any:
@@ -53,6 +54,9 @@ def drawn(name: str, always: Sequence[str]) -> Any:
 
 
 for_every_checkpoint = pytest.mark.parametrize("name", NAMES)
+with_networks_of_every_checkpoint = pytest.mark.parametrize(
+    "name", [drawn(name, COMPARED_ALWAYS) for name in NAMES]
+)
 drawn_from_every_checkpoint = pytest.mark.parametrize(
     "name", [drawn(name, DRAWN_ALWAYS) for name in NAMES]
 )
@@ -117,7 +121,7 @@ def test_tokenizers(name: str) -> None:
         np.testing.assert_array_equal(ours[:, i], golden(name)[f"input_ids_{i + 1}"])
 
 
-@for_every_checkpoint
+@with_networks_of_every_checkpoint
 def test_text_encoders(name: str) -> None:
     theirs = golden(name)
     for i, encoder in enumerate(networks(name).text_encoders, 1):
@@ -136,7 +140,7 @@ def test_prompt_embeds_are_all_encoders_states(name: str) -> None:
     np.testing.assert_array_equal(np.concatenate(hidden, axis=-1), theirs["prompt_embeds"])
 
 
-@for_every_checkpoint
+@with_networks_of_every_checkpoint
 def test_unet(name: str) -> None:
     ours, theirs = networks(name), golden(name)
     xl = ours.config.networks["unet"].addition is not None
@@ -150,7 +154,7 @@ def test_unet(name: str) -> None:
     assert relative_error(np.asarray(predicted), theirs["unet_output"]) <= COMPONENT_BOUND
 
 
-@for_every_checkpoint
+@with_networks_of_every_checkpoint
 def test_vae_encode(name: str) -> None:
     theirs = golden(name)
     mean, logvar = agreement.vae_moments(networks(name).vae, theirs["vae_images"])
@@ -158,7 +162,7 @@ def test_vae_encode(name: str) -> None:
     assert relative_error(np.asarray(logvar), theirs["vae_logvar"]) <= COMPONENT_BOUND
 
 
-@for_every_checkpoint
+@with_networks_of_every_checkpoint
 def test_vae_decode(name: str) -> None:
     ours = agreement.vae_decoded(networks(name).vae, golden(name)["vae_z"])
     assert relative_error(np.asarray(ours), golden(name)["vae_decoded"]) <= COMPONENT_BOUND

@@ -489,6 +489,7 @@ def test_a_side_of_0_is_not_the_default(pipe: SDXLPipeline, side: str) -> None:
             refuse(**sides)
 
 
+@pytest.mark.slow
 def test_another_size_compiles_only_what_depends_on_it(tmp_path: Path) -> None:
     def start(height: int | None = None) -> SDXLPipeline:
         return SDXLPipeline.from_pretrained(

@@ -251,6 +251,7 @@ def test_without_an_axis_of_devices_jit_says_which_argument_lacks_it() -> None:
         pipeline(ids, copies, key)
 
 
+@pytest.mark.slow
 def test_parameters_of_another_model_are_refused() -> None:
     pipeline, params = loaded()
     ids, key = inputs()

@@ -129,7 +129,10 @@ def test_weights_are_on_every_device() -> None:
         assert all(leaf.devices() == set(jax.devices()[:4]) for leaf in leaves)
 
 
-@pytest.mark.parametrize(("devices", "guided"), [(1, 99), (8, 99), (1, 3), (8, 3)])
+@pytest.mark.parametrize(
+    ("devices", "guided"),
+    [(8, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(1, 99), (8, 99), (1, 3)])],
+)
 @pytest.mark.parametrize("scheduler", DRAWN_BY)
 def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: str) -> None:
     run = shared_pipeline(devices)._compiled
