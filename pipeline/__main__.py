@@ -15,7 +15,6 @@ from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
 from pipeline.request import SETTINGS, GenerateRequest, Number, Setting, check_request, in_order
-from pipeline.schedulers.config import SCHEDULERS
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -79,7 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--height", type=int, help="in pixels; default: the checkpoint's own")
     add("--width", type=int, help="in pixels; default: the checkpoint's own")
     add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4")
-    add("--scheduler", choices=(*SCHEDULERS,), help="default: the checkpoint's own")
     add("--safety-checker", choices=("yes", "no"), default="yes", help="blur pictures that the"
         " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
@@ -129,7 +127,11 @@ def _print_plan(options: argparse.Namespace) -> None:
 def _help(setting: Setting) -> str:
     """Return a setting's description in the style of the other options."""
     text = setting.help[0].lower() + setting.help[1:].removesuffix(".")
-    default = f"{setting.default:g}" if isinstance(setting, Number) else setting.default
+    default = setting.default
+    if isinstance(setting, Number) and default is not None:
+        default = f"{default:g}"
+    if not default and setting.absent_note:
+        return f"{text}; default: {setting.absent_note.split(' if ')[0].lower()}"
     return f"{text}; default {default}" if default else text
 
 
@@ -155,7 +157,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     if len(options.prompt) == 1:
         values["prompt"] = options.prompt[0]
     # Check the request before the slow work, so that a mistake is reported at once.
-    check_request(GenerateRequest(**values), options.images)
+    request = check_request(GenerateRequest(**values), options.images)
     _make_folder(options.out)
     cores_as_devices(options.images)
     model, revision = choose_model(options.model, options.revision)
@@ -167,7 +169,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         images_per_request=options.images,
         num_inference_steps=options.num_inference_steps,
         dtype=options.dtype,
-        scheduler=options.scheduler,
+        scheduler=request.scheduler or None,
         safety_checker=options.safety_checker == "yes",
         cache_dir=options.cache_dir,
         vae=options.vae,
@@ -176,7 +178,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         pipe.load_lora(source)
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
         print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)
-    with tqdm(total=options.num_inference_steps, desc="Drawing", unit="step", disable=None) as bar:
+    with tqdm(total=request.steps, desc="Drawing", unit="step", disable=None) as bar:
         result = pipe.generate(**values, on_step=lambda *_: bar.update())
     for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
         print(f"cut off, too long: {cut}", file=sys.stderr)

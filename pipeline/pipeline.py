@@ -35,6 +35,8 @@ from pipeline.request import (
     check_request,
     checked_latents,
     effective,
+    misfits,
+    parse_timesteps,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
@@ -55,7 +57,12 @@ from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.plan import Budget
 from pipeline.runtime.programs import Shapes, Target
 from pipeline.runtime.sampler import Context
-from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS
+from pipeline.schedulers.config import (
+    DEFAULT_SIGMAS,
+    MAX_INFERENCE_STEPS,
+    SCHEDULERS,
+    SchedulerConfig,
+)
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule, State
 from pipeline.text.embeddings import Embedding, Placement
@@ -121,7 +128,11 @@ class SDXLPipeline:
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         screened: whether the operator's `screen` function checks the pictures.
-        scheduler: a key of `pipeline.schedulers.config.SCHEDULERS`.
+        scheduler, sigma_schedule: those that draw requests which name none. The scheduler is a key
+            of `pipeline.schedulers.config.SCHEDULERS`.
+        schedulers, sigma_schedules: those that a request can name.
+        refused_schedulers: the reason why each of the other schedulers does not fit the model.
+        num_train_timesteps: the number of timesteps that the model was trained with.
         version: JAX's version and the networks' dtype. If either changes, so do the pictures.
         height, width: the default size of the pictures, in pixels.
         images_per_request, num_inference_steps: pictures per call, and the default step count.
@@ -152,6 +163,11 @@ class SDXLPipeline:
         self.safety_checker = config.safety_checker is not None
         self.screened = screen is not None
         self.scheduler = config.scheduler.name
+        self.sigma_schedule = config.scheduler.sigma_schedule
+        self.schedulers = tuple(name for name in SCHEDULERS if name in config.schedulers.configs)
+        self.sigma_schedules = config.schedulers.sigma_schedules
+        self.refused_schedulers = config.schedulers.refused
+        self.num_train_timesteps = config.scheduler.num_train_timesteps
         self.version = f"jax {jax.__version__}, {dtype}"
         self.height = compiled.shapes.height
         self.width = compiled.shapes.width
@@ -403,6 +419,11 @@ class SDXLPipeline:
         width: int | None = None,
         guidance_rescale: float = 0.0,
         loras: LoraWeights | str | None = None,
+        scheduler: str | None = None,
+        sigma_schedule: str | None = None,
+        timestep_spacing: str | None = None,
+        timesteps: Sequence[int] | str | None = None,
+        eta: float | None = None,
     ) -> Result:
         """Draw `images_per_request` pictures, without compiling anything.
 
@@ -443,6 +464,15 @@ class SDXLPipeline:
                 pair is the weight in the UNet and that in the text encoders. A text such as
                 "pixel:0.8,other:0.5:0.3" means the same. Another set than that of the request
                 before takes a moment to be merged into the networks.
+            scheduler: a key of `pipeline.schedulers.config.SCHEDULERS`, or another program's name
+                for one, such as "DPM++ 2M Karras"; the pipeline's own where None.
+            sigma_schedule: "default", "karras", "exponential", "beta" or "align-your-steps", for
+                the schedulers that can space noise levels; the scheduler's own where None.
+            timestep_spacing: "leading", "trailing" or "linspace"; the scheduler's own where None.
+            timesteps: the timesteps of the run, falling, in place of `num_inference_steps` spaced
+                ones, for the schedulers that can be given them.
+            eta: the share of new noise in the steps of "ddim" and "tcd", 0 to 1; 0 for "ddim" and
+                0.3 for "tcd" where None.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -465,8 +495,14 @@ class SDXLPipeline:
             variation_of=variation_of,
             guidance_rescale=guidance_rescale,
             loras=loras,  # type: ignore[arg-type]  # `check_request` makes it a text
+            scheduler=scheduler or "",
+            sigma_schedule=sigma_schedule or "",
+            timestep_spacing=timestep_spacing or "",
+            timesteps=timesteps,  # type: ignore[arg-type]  # likewise
+            eta=eta,
         )
         request = check_request(asked, count)
+        used = self._scheduler_of(request)
         if latents is not None and request.variation_strength > 0:
             raise InputError("pass either latents or variation_strength, not both")
         if output_type not in OUTPUT_TYPES:
@@ -479,7 +515,7 @@ class SDXLPipeline:
             self._tokenizers.tokenize([placement.place(text) for text in texts])
             for texts in (request.prompts, request.negative_prompts)
         )
-        schedule = make_schedule(self._config.scheduler, request.num_inference_steps)
+        schedule = make_schedule(used, request.num_inference_steps)
         blank = np.array([not text.strip() for text in request.negative_prompts])
         conditioning = run.encode(
             np.stack([negative_ids, ids]),
@@ -505,6 +541,22 @@ class SDXLPipeline:
         parts = Placement(self._additions.embeddings, limit=None).place(prompt)
         tokens = longest([tokenizer.tokenize(parts) for tokenizer in self._tokenizers.each])
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
+
+    def _scheduler_of(self, request: Request) -> SchedulerConfig:
+        """Return the configuration of the scheduler that draws a request.
+
+        Raises:
+            InputError: if the settings do not fit together or do not fit the model.
+        """
+        for misfit in misfits(request, self.scheduler):
+            raise InputError(str(misfit))
+        return self._config.schedulers.choose(
+            request.scheduler,
+            request.sigma_schedule,
+            request.timestep_spacing,
+            parse_timesteps(request.timesteps),
+            request.eta,
+        )
 
     def _sampler(self, height: int | None, width: int | None) -> CompiledSampler:
         wanted = self.height if height is None else height, self.width if width is None else width
@@ -633,15 +685,18 @@ class SDXLPipeline:
     def _settings(
         self, request: Request, i: int, size: tuple[int, int], flagged: bool
     ) -> metadata.Settings:
+        used = self._scheduler_of(request)
+        given = request.of_picture(i) | {
+            "scheduler": used.name,
+            "sigma_schedule": "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule,
+        }
         return metadata.Settings(
-            **effective(request.of_picture(i)),
+            **effective(given),
             width=size[0],
             height=size[1],
             model=self.model,
             revision=self.revision,
             vae=self.vae,
-            sampler=metadata.SAMPLERS[self._config.scheduler.name]
-            + metadata.SIGMA_SCHEDULES[self._config.scheduler.sigma_schedule],
             safety_checker=metadata.BLURRED if flagged else None,
             lora_hashes=self._adapters.hashes,
         )

@@ -10,12 +10,25 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.schedulers.config import MAX_INFERENCE_STEPS
+from pipeline.schedulers.config import (
+    DEFAULT_SIGMAS,
+    MAX_INFERENCE_STEPS,
+    SCHEDULERS,
+    SPACINGS,
+    count_evaluations,
+)
+from pipeline.schedulers.names import (
+    SAMPLERS,
+    SCHEDULE_TYPES,
+    find_scheduler,
+    find_sigma_schedule,
+)
 from pipeline.text.loras import MAX_LORAS, MAX_WEIGHT, LoraWeights, format_loras, parse_loras
 
 MAX_IMAGES = 64  # per request
@@ -23,6 +36,7 @@ MAX_SEED = 2**32 - 1
 MAX_VARIATIONS = 8  # in a list
 _VARIATION = r"[0-9]{1,10}:[0-9](\.[0-9]{1,20})?"
 VARIATIONS = rf"({_VARIATION}(,{_VARIATION}){{0,{MAX_VARIATIONS - 1}}})?"
+_TIMESTEPS = re.compile(rf"[0-9]{{1,5}}( ?, ?[0-9]{{1,5}}){{0,{MAX_INFERENCE_STEPS - 1}}}")
 
 
 def random_seed() -> int:
@@ -118,6 +132,10 @@ class Setting:
         """Return a value that can be used, in the type that requests have it in."""
         return self.kind(value)
 
+    def in_text(self, value: Any) -> Any:
+        """Return a value as a picture's text has it."""
+        return self.kind(value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(Setting):
@@ -205,6 +223,23 @@ class Whole(Number):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnNumber(Number):
+    """Declaration of a number that has another default with each scheduler."""
+
+    default: Any = None
+
+    @property
+    def absent_note(self) -> str:
+        return "The scheduler's own if None."
+
+    def fault(self, value: Any) -> "Fault | None":
+        return None if value is None else super().fault(value)
+
+    def checked(self, value: Any) -> float | None:
+        return None if value is None else super().checked(value)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seed(Whole):
     """Declaration of a seed: picture i has the seed plus i. Without one it is random."""
 
@@ -220,6 +255,101 @@ class Seed(Whole):
 
     def of_picture(self, value: int, index: int) -> int:
         return (value + index) % (MAX_SEED + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Setting):
+    """Declaration of a choice among names. The default "" stands for the model's own.
+
+    Attributes:
+        choices: the names.
+        model_choices: name of the model's attribute with the names that it can draw with; "" if
+            these are all of them.
+        texts: the names as a picture's text has them, where they differ.
+    """
+
+    noun = "a name"
+
+    default: Any = ""
+    choices: Sequence[str]
+    model_choices: str = ""
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def help(self) -> str:
+        named = f"{self.description.removesuffix('.')}: {', '.join(self.choices)}."
+        return f"{named} {self.details}".strip()
+
+    @property
+    def absent_note(self) -> str:
+        return "The model's own if None."
+
+    def for_model(self, model: object) -> Self:
+        own = getattr(model, self.model_choices) if self.model_choices else self.choices
+        return dataclasses.replace(self, choices=own)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"choices": [*self.choices]}
+
+    def expected(self, code: str) -> str:
+        return f"one of {', '.join(map(repr, self.choices))}"
+
+    def fault(self, value: Any) -> "Fault | None":
+        known = value is None or (isinstance(value, str) and value in ("", *self.choices))
+        return None if known else Fault("unknown_choice", self, value)
+
+    def checked(self, value: str | None) -> str:
+        return value or ""
+
+    def in_text(self, value: Any) -> str:
+        return self.texts.get(value, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timesteps(Setting):
+    """Declaration of a run's timesteps.
+
+    The value is a text such as "999,749,499,249"; in Python a sequence of whole numbers has the
+    same meaning. The default "" stands for spaced timesteps.
+
+    Attributes:
+        high: the largest timestep, inclusive.
+        model_trained: name of the model's attribute with the number of its timesteps.
+    """
+
+    example: ClassVar[str] = "999,749,499,249"
+    noun = "a list"
+
+    default: Any = ""
+    high: int = 999
+    model_trained: str = "num_train_timesteps"
+
+    @property
+    def help(self) -> str:
+        return f"{self.description.removesuffix('.')}, such as {self.example}. {self.details}"
+
+    def for_model(self, model: object) -> Self:
+        return dataclasses.replace(self, high=getattr(model, self.model_trained) - 1)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"low": 0, "high": self.high, "limit": MAX_INFERENCE_STEPS, "example": self.example}
+
+    def expected(self, code: str) -> str:
+        falling = f"up to {MAX_INFERENCE_STEPS} falling whole numbers from 0 to {self.high}"
+        return f"{falling}, such as {self.example!r}"
+
+    def fault(self, value: Any) -> "Fault | None":
+        try:
+            found = parse_timesteps(self.checked(value))
+        except (TypeError, ValueError):
+            found = [self.high + 1]
+        return Fault("not_timesteps", self, value) if found and found[0] > self.high else None
+
+    def checked(self, value: str | Sequence[int] | None) -> str:
+        text = value if isinstance(value, str) else ",".join(map(str, value or ()))
+        return ",".join(map(str, parse_timesteps(text)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +427,20 @@ def parse_variations(text: str) -> list[tuple[int, float]]:
     return variations
 
 
+def parse_timesteps(text: str) -> list[int]:
+    """Return the timesteps in a list; none for "".
+
+    Raises:
+        ValueError: if it is not a list of falling numbers, or has more than `MAX_INFERENCE_STEPS`.
+    """
+    if text and _TIMESTEPS.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no list of timesteps")
+    timesteps = [int(each) for each in text.split(",") if each]
+    if any(before <= after for before, after in pairwise(timesteps)):
+        raise ValueError(f"{text!r} does not fall")
+    return timesteps
+
+
 def add_variation(earlier: str, seed: int, strength: float) -> str:
     """Return a list of variations with one more at its end."""
     added = f"{seed}:{np.format_float_positional(strength, trim='-')}"
@@ -308,17 +452,51 @@ class Fault:
     """Reason why a value cannot be used.
 
     Attributes:
-        code: "out_of_range" for a number of the right type; "unreadable" for a text; otherwise the
-            type that the value does not have.
+        code: "out_of_range" for a number of the right type; "unreadable" for a text;
+            "unknown_choice" for a name; "not_timesteps" for a list of timesteps; otherwise the type
+            that the value does not have.
     """
 
-    code: Literal["not_a_number", "not_whole", "out_of_range", "unreadable"]
+    code: Literal[
+        "not_a_number",
+        "not_whole",
+        "out_of_range",
+        "unreadable",
+        "unknown_choice",
+        "not_timesteps",
+    ]
     setting: Setting
     value: Any
 
     def __str__(self) -> str:
         right = self.setting.expected(self.code)
         return f"{self.setting.name} is {self.value!r}; expected {right}"
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Reason why a setting cannot be used together with another one.
+
+    Attributes:
+        setting: the setting that cannot be used.
+        value: its value.
+        other: the other setting.
+        its: the value of the other setting, or the model's own.
+        choices: values of `other` with which it could be used; empty if it must be left out.
+    """
+
+    setting: Setting
+    value: Any
+    other: Setting
+    its: Any
+    choices: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        one, other = self.setting.name, self.other.name
+        if not self.choices:
+            return f"{one} and {other} cannot be used together; leave one of them out"
+        right = f"leave it out, or set {other} to {' or '.join(map(repr, self.choices))}"
+        return f"{one} is {self.value!r}, which {other} {self.its!r} cannot use; {right}"
 
 
 def _is_number(value: Any) -> bool:
@@ -429,6 +607,55 @@ class GenerateRequest:
         )
     )
 
+    scheduler: str = _declare(
+        Choice(
+            choices=tuple(SCHEDULERS),
+            model_choices="schedulers",
+            texts=SAMPLERS,
+            description="The scheduler, which removes the noise.",
+            details='Names such as "DPM++ 2M Karras" are understood too.',
+            key="Sampler",
+            optional=True,
+            after="num_inference_steps",
+        )
+    )
+    sigma_schedule: str = _declare(
+        Choice(
+            choices=tuple(SCHEDULE_TYPES),
+            model_choices="sigma_schedules",
+            texts=SCHEDULE_TYPES,
+            description="How noise levels are spaced.",
+            key="Schedule type",
+            optional=True,
+            after="scheduler",
+        )
+    )
+    timestep_spacing: str = _declare(
+        Choice(
+            choices=SPACINGS,
+            description="How timesteps are spaced.",
+            optional=True,
+            after="sigma_schedule",
+        )
+    )
+    timesteps: str = _declare(
+        Timesteps(
+            description="The timesteps of the run, in place of spaced ones.",
+            details="Their number is then the number of steps.",
+            optional=True,
+            after="timestep_spacing",
+        )
+    )
+    eta: float | None = _declare(
+        OwnNumber(
+            high=1,
+            description="The share of new noise in the steps of DDIM and TCD.",
+            key="Eta DDIM",
+            optional=True,
+            after="timesteps",
+        )
+    )
+
     @property
     def settings(self) -> dict[str, Any]:
         """The values of all settings by name, as `SDXLPipeline.generate` takes them."""
@@ -443,7 +670,19 @@ class GenerateRequest:
     def guided_steps(self) -> int:
         """Number of steps with guidance, which come first; 0 for a scale of 1 or less."""
         until = self.guidance_until if self.guidance_scale > 1 else 0.0
-        return round(until * self.num_inference_steps)
+        return round(until * self.steps)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps: that of the timesteps, if the request names any."""
+        return self.timesteps.count(",") + 1 if self.timesteps else self.num_inference_steps
+
+    def evaluations(self, own_scheduler: str) -> int:
+        """Return how often a picture evaluates the network, if the model's own scheduler is this.
+
+        It is the measure of a request's work: some schedulers evaluate it twice in a step.
+        """
+        return count_evaluations(self.scheduler or own_scheduler, self.steps)
 
     def of_picture(self, index: int) -> dict[str, Any]:
         """Return the values for one picture: its own prompts and seeds.
@@ -462,6 +701,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 # Settings with one value for all pictures, or with one that follows from the first picture's.
 VALUES = [setting for setting in SETTINGS.values() if not isinstance(setting, Texts)]
+CHOICES = [name for name, setting in SETTINGS.items() if isinstance(setting, Choice)]
 
 
 def in_order(settings: Iterable[AnySetting]) -> list[AnySetting]:
@@ -486,6 +726,38 @@ def effective(values: Mapping[str, Any]) -> dict[str, Any]:
         if not (SETTINGS[name].optional and is_default(name))
         and not ((other := SETTINGS[name].part_of) and is_default(other))
     }
+
+
+def with_own_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the scheduler and the sigma schedule under this program's names.
+
+    Other programs' names are understood, and "DPM++ 2M Karras" names both. A sigma schedule that is
+    given is used in place of the one that the scheduler's name contains. Unknown names stay.
+    """
+    scheduler, sigma_schedule = values.get("scheduler"), values.get("sigma_schedule")
+    name, contained = find_scheduler(scheduler) if isinstance(scheduler, str) else (None, None)
+    given = find_sigma_schedule(sigma_schedule) if isinstance(sigma_schedule, str) else None
+    found = {"scheduler": name, "sigma_schedule": given or (None if sigma_schedule else contained)}
+    return {**values, **{key: value for key, value in found.items() if value}}
+
+
+def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:
+    """Yield settings that cannot be used together.
+
+    Args:
+        request: a request without `faults`.
+        own_scheduler: the scheduler that draws it if it names none.
+    """
+    used = request.scheduler or own_scheduler
+    for name, is_taken in SCHEDULERS[used].options.items():
+        value = getattr(request, name)
+        if is_taken or value in (SETTINGS[name].default, DEFAULT_SIGMAS):
+            continue
+        others = [other for other, own in SCHEDULERS.items() if own.options[name]]
+        yield Misfit(SETTINGS[name], value, SETTINGS["scheduler"], used, others)
+    if request.timesteps and request.sigma_schedule not in ("", DEFAULT_SIGMAS):
+        spaced = SETTINGS["sigma_schedule"], request.sigma_schedule
+        yield Misfit(SETTINGS["timesteps"], request.timesteps, *spaced)
 
 
 def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
@@ -544,16 +816,17 @@ def check_request(request: GenerateRequest, images: int) -> Request:
         InputError: if a value cannot be used; the message names it.
     """
     check_count("images_per_request", images, 1, MAX_IMAGES)
-    for fault in faults(request):
+    values = with_own_names(request.settings)
+    for fault in faults(dataclasses.replace(request, **values)):
         raise InputError(str(fault))
-    values = request.settings
     for name, setting in SETTINGS.items():
         if isinstance(setting, Texts):
             absent = values[name] is None and setting.default is None
             values[name] = _per_picture(name, "" if absent else values[name], images)
         else:
             values[name] = setting.checked(values[name])
-    return Request(**values, images=images)
+    checked = Request(**values, images=images)
+    return dataclasses.replace(checked, num_inference_steps=checked.steps)
 
 
 def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:

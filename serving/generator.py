@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from pipeline.request import GenerateRequest
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SIGMA_KEYS
 from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
@@ -59,6 +60,12 @@ class Model:
     screened: bool = False  # whether the operator's own function screens the pictures too
     loras: tuple[Lora, ...] = ()  # sorted by name; may change while the server runs
     vae: str | None = None  # name of a VAE that replaces the model's own
+    sigma_schedule: str = DEFAULT_SIGMAS  # of requests that name neither it nor a scheduler
+    schedulers: tuple[str, ...] = tuple(SCHEDULERS)  # that requests can name
+    sigma_schedules: tuple[str, ...] = (DEFAULT_SIGMAS, *SIGMA_KEYS.values())  # likewise
+    # The names of the other schedulers, each with the reason why it does not fit the model.
+    refused_schedulers: tuple[tuple[str, str], ...] = ()
+    num_train_timesteps: int = 1000
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -82,6 +89,7 @@ _DRAWN_WITH = (
     "revision",
     "vae",
     "scheduler",
+    "sigma_schedule",
     "version",
     "device",
     "num_devices",

@@ -65,6 +65,10 @@ class Code(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     NOT_WHOLE = "not_whole"
     UNKNOWN_CHOICE = "unknown_choice"
+    UNFIT_SCHEDULER = "unfit_scheduler"
+    NOT_TIMESTEPS = "not_timesteps"
+    NOT_WITH = "not_with"
+    ONE_OF_TWO = "one_of_two"
     NOT_READY = "not_ready"
     WRONG_COUNT = "wrong_count"
     TOO_MANY_LINES = "too_many_lines"
@@ -216,6 +220,16 @@ ENGLISH: dict[Code, str] = {
     Code.OUT_OF_RANGE: "{field} is {value}; expected {low} to {high}",
     Code.NOT_WHOLE: "{field} is {value}; expected a whole number from {low} to {high}",
     Code.UNKNOWN_CHOICE: "{field} is {value}; here it can only be {choices}",
+    Code.UNFIT_SCHEDULER: "{field} is {value}, which cannot draw with this model: {reason}",
+    Code.NOT_TIMESTEPS: (
+        "{field} is {value}; expected up to {limit} falling whole numbers from {low} to {high},"
+        " such as {example}"
+    ),
+    Code.NOT_WITH: (
+        "{field} is {value}, which {other} {its} cannot use; leave it out, or set {other} to"
+        " {choices}"
+    ),
+    Code.ONE_OF_TWO: "{field} and {other} cannot be used together; leave one of them out",
     Code.NOT_READY: "{field} is {value}, not ready yet; here it can only be {choices}",
     Code.WRONG_COUNT: "{field} has {count} texts; expected one, or one for each of {images}",
     Code.TOO_MANY_LINES: "prompt has {lines} lines; at most {limit} pictures are drawn at once",

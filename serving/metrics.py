@@ -103,7 +103,7 @@ class Observer:
         fields: dict[str, object] = {
             "request_id": request.id,
             "outcome": outcome,
-            "steps": request.num_inference_steps,
+            "steps": request.steps,
             **others,
         }
         if self._log_prompts:

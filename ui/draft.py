@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from pipeline.request import Number, Whole
+from pipeline.request import Choice, Number, Whole
 from serving.generator import MAX_CHARACTERS, Model
 from ui import form, link
 from ui.events import AT_ONCE
@@ -81,7 +81,10 @@ def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, 
     sizes = map(form.size_name, (*model.more_sizes, *model.coming_sizes))
     numbers = [each.for_model(model) for each in ON_PAGE if isinstance(each, Number)]
     return {
-        **{name: {"type": _TYPES[type(default)]} for name, default in Fields()._asdict().items()},
+        **{
+            name: {"type": _TYPES.get(type(default), "number")}  # None stands for a number
+            for name, default in Fields()._asdict().items()
+        },
         **{
             each.link: {
                 "type": "number",
@@ -90,6 +93,11 @@ def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, 
                 "whole": isinstance(each, Whole),
             }
             for each in numbers
+        },
+        **{
+            each.link: {"among": ["", *each.for_model(model).choices]}
+            for each in ON_PAGE
+            if isinstance(each, Choice)
         },
         "style": {"among": [*styles]},
         "size": {"among": [USUAL, *sizes]},

@@ -7,7 +7,7 @@ send a number out of its range, but a program can send anything.
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,7 +15,22 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import VALUES, Loras, Number, Seed, Setting, Variations, Whole, in_order
+from pipeline.request import (
+    VALUES,
+    Choice,
+    Loras,
+    Number,
+    OwnNumber,
+    Seed,
+    Setting,
+    Timesteps,
+    Variations,
+    Whole,
+    in_order,
+    with_own_names,
+)
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
+from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
 from pipeline.text.loras import MAX_LORAS, format_loras, parse_loras, take_tags
 from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
 from serving.messages import Code, Message, Param
@@ -154,19 +169,28 @@ def _component(setting: Setting, model: Model) -> Component:
         "elem_id": setting.flag,
         "render": False,
     }
-    if isinstance(here, Variations):
+    if isinstance(here, Variations | Timesteps):
         example, most = here.example, MAX_CHARACTERS
         return gr.Textbox(here.default, placeholder=example, max_length=most, **named)
+    if isinstance(here, Choice):
+        return gr.Dropdown(_choices(here, model), value=here.default, **named)
     if isinstance(here, Loras):
         return looks.field(model)
-    if isinstance(here, Seed):
+    if isinstance(here, Seed | OwnNumber):
         # Gradio checks no bounds here, so that the strip can report a number out of bounds.
-        return gr.Number(setting.default, precision=0, **named)
+        return gr.Number(setting.default, precision=0 if here.kind is int else None, **named)
     if isinstance(here, Number):
         limits = here.low, here.most_on_page, here.default, here.slider_step
         low, high, value, step = (as_shown(here, number) for number in limits)
         return gr.Slider(low, high, value, step=step, **named)
     raise TypeError(f"{setting.name} has no component")
+
+
+def _choices(setting: Choice, model: Model) -> list[tuple[str, str]]:
+    """Return the texts and the values of a choice, the model's own first."""
+    texts = [(setting.texts.get(name, name), name) for name in setting.choices]
+    own = setting.in_text(model.scheduler) if setting.name == "scheduler" else ""
+    return [(i18n.automatic(own), ""), *texts]
 
 
 def _label(setting: Setting) -> str:
@@ -236,6 +260,7 @@ def to_request(
         RequestError: if a value cannot be used; the message is about the first such value.
     """
     prompts = split(_text("prompt", prompt), several)
+    values = with_own_names(values)
     numbers = {setting.name: _value(setting, model, values) for setting in VALUES}
     if tags:
         prompts, named = _without_tags(prompts)
@@ -310,7 +335,8 @@ def _text(field: str, value: object) -> str:
 
 def _value(setting: Setting, model: Model, given: Mapping[str, Any]) -> Any:
     value = given.get(setting.link)
-    if setting.link not in given or (value is None and isinstance(setting, Seed)):
+    may_be_none = isinstance(setting, Seed | OwnNumber)
+    if setting.link not in given or (value is None and may_be_none):
         return setting.absent_value(model)
     if not isinstance(setting, Number):
         return _listed(setting, value)
@@ -326,8 +352,8 @@ def _value(setting: Setting, model: Model, given: Mapping[str, Any]) -> Any:
 
 def _listed(setting: Setting, value: object) -> str:
     text = _text(setting.name, value)
-    if setting.fault(text):
-        raise _refused(Code.UNREADABLE, setting.name, value=text, **setting.limits)
+    if fault := setting.fault(text):
+        raise _refused(Code(fault.code), setting.name, value=text, **setting.limits)
     return setting.checked(text)
 
 
@@ -430,6 +456,7 @@ def as_fields(
     notes: list[str] = []
     if typed is not None:
         found = settings.as_typed(found, typed)
+    found = _with_scheduler_here(found, model, notes)
     numbers = {setting.link: _within(setting, found, model, notes) for setting in ON_PAGE}
     notes += _differences(found, model)
     fields = Fields(
@@ -449,7 +476,7 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
     if isinstance(here, Loras):
         return _loras_here(here, value, model, notes)
     if not isinstance(here, Number):
-        return here.default if here.fault(value) else value
+        return here.default if here.fault(value) else here.checked(value)
     if value is None or value != value:  # NaN
         return here.default
     used = min(max(value, here.low), here.most_on_page)
@@ -457,6 +484,29 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
         before, after = as_shown(setting, value), as_shown(setting, used)
         notes.append(i18n.adjusted(_label(setting), before, after))
     return setting.kind(used)
+
+
+def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Settings:
+    """Return the settings with the scheduler that draws them here; add a note if it is another.
+
+    The choice is left to the model where it chooses the same.
+    """
+    name, sigmas = found.scheduler, found.sigma_schedule
+    if found.sampler or (name and name not in model.schedulers):
+        notes.append(i18n.other_sampler(found.sampler or SAMPLERS[name], SAMPLERS[model.scheduler]))
+        return replace(found, scheduler=None, sigma_schedule=None, eta=None, timesteps=None)
+    if name is None:
+        return found
+    if sigmas not in (None, "", DEFAULT_SIGMAS) and not SCHEDULERS[name].sigma_schedules:
+        wanted = f"{SAMPLERS[name]} {SCHEDULE_TYPES[sigmas]}"
+        notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))
+        sigmas = None
+    own = name == model.scheduler, (sigmas or DEFAULT_SIGMAS) == model.sigma_schedule
+    return replace(
+        found,
+        scheduler="" if all(own) else name,
+        sigma_schedule="" if own[1] or not SCHEDULERS[name].sigma_schedules else sigmas,
+    )
 
 
 def _loras_here(setting: Loras, value: Any, model: Model, notes: list[str]) -> str:

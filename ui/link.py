@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, Number, Setting, effective
+from pipeline.request import SETTINGS, Number, Setting, effective, with_own_names
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
@@ -63,6 +63,7 @@ def from_query(
     given = {name: query[name] for name in NAMES if name in query}
     if not given:
         return None
+    given = with_own_names(given)
     notes: list[str] = []
 
     def value(setting: Setting) -> Any:
@@ -104,7 +105,8 @@ def _unusable(setting: Setting, text: str) -> Message | None:
     """Return why a text is no value of a setting; None if it is one, even one out of range."""
     params: dict[str, Param] = {"field": setting.name, "value": text}
     if not isinstance(setting, Number):
-        return Message(Code.UNREADABLE, params | setting.limits) if setting.fault(text) else None
+        fault = setting.fault(text)
+        return Message(Code(fault.code), params | setting.limits) if fault else None
     try:
         value = setting.kind(text)
         if value == value:  # NaN does not equal itself

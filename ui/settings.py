@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, VALUES, effective
+from pipeline.request import CHOICES, SETTINGS, VALUES, effective
 from serving.generator import MAX_CHARACTERS, Image, Model, Request
 from ui import i18n
 from ui.styles import NONE, Typed
@@ -69,6 +69,8 @@ def described(settings: Settings, style: str = NONE) -> list[tuple[str, str]]:
 
 
 def _written(name: str, value: Any) -> str:
+    if name in CHOICES:
+        return SETTINGS[name].in_text(value)
     if name in SETTINGS and SETTINGS[name].in_per_cent:
         return f"{i18n.written(i18n.per_cent(value))} %"
     return i18n.written(value)

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from pipeline.errors import InputError
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig
 from pipeline.request import check_count
+from pipeline.schedulers.choice import Schedulers
 from pipeline.schedulers.config import SchedulerConfig
 
 MAX_SIDE = 8192  # pixels
@@ -90,6 +91,8 @@ class Family:
         optional: the networks that a checkpoint may have.
         ignored: keys of `model_index.json` without effect on pictures.
         forced_scheduler_settings: settings of the scheduler that replace the file's.
+        aligned_sigmas: the sigmas of the schedule "align-your-steps", falling; None if no such
+            sigmas were published for the family.
         zeros_for_empty_prompt: whether the embeddings of a missing negative prompt are zeros;
             `model_index.json` may say otherwise if this is True.
         check: raises CheckpointError if the components of a checkpoint do not fit together; the
@@ -126,6 +129,7 @@ class Family:
     optional: tuple[Network, ...] = ()
     ignored: tuple[str, ...] = ()
     forced_scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
+    aligned_sigmas: tuple[float, ...] | None = None
     zeros_for_empty_prompt: bool = False
 
     @property
@@ -141,16 +145,21 @@ class Config:
     Attributes:
         family: the family that it belongs to.
         networks: the configuration of each network that is used, by name.
-        scheduler: the scheduler's configuration.
+        schedulers: the schedulers that it can be drawn with.
         tokens: the number of tokens to which every prompt is cut or padded.
         force_zeros_for_empty_prompt: whether the embeddings of a blank negative prompt are zeros.
     """
 
     family: Family
     networks: Mapping[str, Any]
-    scheduler: SchedulerConfig
+    schedulers: Schedulers
     tokens: int
     force_zeros_for_empty_prompt: bool
+
+    @property
+    def scheduler(self) -> SchedulerConfig:
+        """Configuration of the scheduler that draws requests which name none."""
+        return self.schedulers.own
 
     @property
     def text_encoders(self) -> dict[str, TextEncoderConfig]:

@@ -25,7 +25,8 @@ from pipeline.families.single_files import (
     scheduler_settings,
 )
 from pipeline.families.stable_diffusion import SD_1, SD_2
-from pipeline.schedulers.config import CLASS_NAMES, read_scheduler
+from pipeline.schedulers.choice import read_schedulers
+from pipeline.schedulers.config import CLASS_NAMES
 from pipeline.strict_json import StrictJson
 from pipeline.text.tokenizer import read_length
 
@@ -111,11 +112,12 @@ class FamilyReader:
         return Config(
             family=family,
             networks={part.name: self._read_network(folder, part, family) for part in networks},
-            scheduler=read_scheduler(
+            schedulers=read_schedulers(
                 folder / "scheduler/scheduler_config.json",
                 scheduler,
                 self.scheduler,
                 {**family.forced_scheduler_settings, **scheduler_settings},
+                family.aligned_sigmas,
             ),
             tokens=read_length(folder / str(family.text_encoders[0].tokenizer)),
             force_zeros_for_empty_prompt=force_zeros,

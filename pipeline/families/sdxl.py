@@ -90,6 +90,11 @@ SDXL = Family(
         latent_unet.VAE_NETWORK,
     ),
     ignored=("add_watermarker",),
+    # https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html
+    aligned_sigmas=(
+        *(14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113),
+        0.029,
+    ),
     zeros_for_empty_prompt=True,
     check=check,
     encode=Stage((*TEXT_ENCODERS, "unet"), encode),

@@ -63,6 +63,11 @@ SD_1 = Family(
     optional=(SAFETY_CHECKER,),
     ignored=("requires_safety_checker",),
     forced_scheduler_settings={"steps_offset": 1, "clip_sample": False},
+    # https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html
+    aligned_sigmas=(
+        *(14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152),
+        0.029,
+    ),
     check=latent_unet.check,
     encode=Stage(("text_encoder", "unet"), latent_unet.encode),
     predict=latent_unet.PREDICT,
@@ -72,4 +77,4 @@ SD_1 = Family(
     own_size=latent_unet.own_size,
     activations=latent_unet.activations,
 )
-SD_2 = replace(SD_1, recognise=is_version_2)
+SD_2 = replace(SD_1, recognise=is_version_2, aligned_sigmas=None)

@@ -35,32 +35,9 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import image_text
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
-from pipeline.request import VALUES, Loras, Setting
+from pipeline.request import CHOICES, SETTINGS, VALUES, Loras, Setting, with_own_names
 from pipeline.text.loras import add_tags, take_tags
 
-# AUTOMATIC1111's names of the schedulers.
-SAMPLERS = {
-    "euler": "Euler",
-    "euler-ancestral": "Euler a",
-    "heun": "Heun",
-    "lms": "LMS",
-    "ddim": "DDIM",
-    "ddpm": "DDPM",
-    "pndm": "PLMS",
-    "dpmsolver++": "DPM++ 2M",
-    "dpmsolver++-2m-sde": "DPM++ 2M SDE",
-    "dpmsolver++-sde": "DPM++ SDE",
-    "unipc": "UniPC",
-    "lcm": "LCM",
-    "tcd": "TCD",
-}
-# Ends of a sampler's name, by the schedule of sigmas.
-SIGMA_SCHEDULES = {
-    "default": "",
-    "karras": " Karras",
-    "exponential": " Exponential",
-    "beta": " Beta",
-}
 BLURRED = "blurred"  # the value of `safety_checker` for a flagged picture
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
 PROGRAM = "sdxl-flax"
@@ -77,7 +54,7 @@ _MAX_LINE = 2**18  # characters; matching takes up to 100 bytes for each
 _PLAIN_VALUE = re.compile(r"\w[\w .\-+/]*(?<! )")
 # Keys that come first, in AUTOMATIC1111's order.
 _FIRST = (
-    *("Steps", "Sampler", "CFG scale", "Guidance until", "Seed"),
+    *("Steps", "Sampler", "Schedule type", "CFG scale", "Guidance until", "Seed"),
     *("Variation seed", "Variation seed strength"),
 )
 
@@ -103,7 +80,8 @@ class Settings(_Values):
         model: a Hub id, or the name of a folder or file.
         revision: the commit on the Hub.
         vae: the same for a VAE that replaced the model's own.
-        sampler: the scheduler's name in `SAMPLERS`, followed by that of its `SIGMA_SCHEDULES`.
+        sampler: the name of a scheduler that this program does not have, from another program's
+            text; None otherwise.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
         lora_hashes: the start of the hash of each LoRA's file, such as "pixel: 1a2b3c4d5e6f".
         ti_hashes: the start of the hash of each embedding's file, such as "scribble: 1a2b3c4d5e6f".
@@ -127,8 +105,9 @@ def to_text(settings: Settings) -> str:
     """Return the settings as text, from which `from_text` reads equal settings."""
     s = settings
     values = {each.key: _value(each, s) for each in VALUES if not isinstance(each, Loras)}
+    if s.sampler is not None:
+        values["Sampler"] = s.sampler
     others = {
-        "Sampler": s.sampler,
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
         "Model revision": s.revision,
@@ -171,6 +150,9 @@ def from_text(text: str) -> Settings:
         )
     prompt, negative_prompt = _split_prompts(before + newline)
     values = {setting.name: _parsed(fields, setting) for setting in VALUES}
+    values = with_own_names(values)
+    unknown = {name: values[name] for name in CHOICES if SETTINGS[name].fault(values[name])}
+    values |= dict.fromkeys(unknown)
     if "Prompt" not in fields:
         prompt, loras = take_tags(prompt)
         values["loras"] = loras or None
@@ -184,7 +166,7 @@ def from_text(text: str) -> Settings:
         model=fields.get("Model"),
         revision=fields.get("Model revision"),
         vae=fields.get("VAE"),
-        sampler=fields.get("Sampler"),
+        sampler=unknown.get("scheduler"),
         safety_checker=fields.get("Safety checker"),
         lora_hashes=fields.get("Lora hashes"),
         ti_hashes=fields.get("TI hashes"),
@@ -331,7 +313,7 @@ def _unquote(value: str) -> str:
 
 def _value(setting: Setting, settings: Settings) -> Any:
     value = getattr(settings, setting.name)
-    return None if value is None else setting.kind(value)
+    return None if value is None else setting.in_text(value)
 
 
 def _parsed(fields: dict[str, str], setting: Setting) -> Any:

@@ -26,6 +26,8 @@ SIGMA_KEYS = {
     "use_exponential_sigmas": "exponential",
     "use_beta_sigmas": "beta",
 }
+DEFAULT_SIGMAS = "default"
+ALIGNED = "align-your-steps"  # sigmas that were optimised for the model's family
 _MULTISTEP = {
     "solver_order": (2,),
     "solver_type": ("midpoint",),
@@ -55,6 +57,9 @@ class SchedulerClass:
 
     Attributes:
         name: its name.
+        evaluations: the number of evaluations of the network in every step but the last, which
+            always takes one.
+        starts_twice: whether a run of more than one step takes one evaluation more at its start.
         supported: settings that it reads and that change its results, with the supported values.
             Where a file leaves one out, its default must be among them; see `own_defaults`.
         implied: settings of the class that the scheduler's name stands for.
@@ -66,11 +71,15 @@ class SchedulerClass:
         zero_snr: whether it reads `rescale_betas_zero_snr`.
         alpha_to_one: the default of `set_alpha_to_one` if it reads that key; None if it does not,
             and always ends without noise.
+        spaced: whether `timestep_spacing` decides about the timesteps; otherwise they are some of
+            those of the model's distillation.
         own_timesteps: whether a run can be given its timesteps.
         eta: the default of the share of noise, if a run can be given it.
     """
 
     name: str
+    evaluations: int = 1
+    starts_twice: bool = False
     supported: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     implied: Mapping[str, Any] = field(default_factory=dict)
     own_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -79,11 +88,22 @@ class SchedulerClass:
     sigma_schedules: bool = False
     zero_snr: bool = False
     alpha_to_one: bool | None = None
+    spaced: bool = True
     own_timesteps: bool = False
     eta: float | None = None
 
+    @property
+    def options(self) -> dict[str, bool]:
+        """Whether it takes each setting of a request that only some schedulers take, by name."""
+        return {
+            "timestep_spacing": self.spaced,
+            "sigma_schedule": self.sigma_schedules,
+            "timesteps": self.own_timesteps,
+            "eta": self.eta is not None,
+        }
 
-# The schedulers, by the name that an operator uses.
+
+# The schedulers, by the name that operators and requests use.
 SCHEDULERS = {
     "euler": SchedulerClass(
         "EulerDiscreteScheduler",
@@ -103,6 +123,7 @@ SCHEDULERS = {
     ),
     "heun": SchedulerClass(
         "HeunDiscreteScheduler",
+        evaluations=2,
         supported={"clip_sample": OFF},
         defaults={"beta_start": 0.00085, "beta_end": 0.012},
         sigma_schedules=True,
@@ -128,6 +149,7 @@ SCHEDULERS = {
     ),
     "pndm": SchedulerClass(
         "PNDMScheduler",
+        starts_twice=True,
         supported={"skip_prk_steps": (True,)},
         own_defaults={"skip_prk_steps": False},
         defaults={"timestep_spacing": "leading"},
@@ -152,6 +174,7 @@ SCHEDULERS = {
     ),
     "dpmsolver++-sde": SchedulerClass(
         "DPMSolverSDEScheduler",
+        evaluations=2,
         defaults={"beta_start": 0.00085, "beta_end": 0.012},
         predictions=PREDICTIONS[:2],
         sigma_schedules=True,
@@ -181,6 +204,7 @@ SCHEDULERS = {
         defaults=_DISTILLED_DEFAULTS,
         zero_snr=True,
         alpha_to_one=True,
+        spaced=False,
         own_timesteps=True,
     ),
     "tcd": SchedulerClass(
@@ -189,12 +213,13 @@ SCHEDULERS = {
         defaults=_DISTILLED_DEFAULTS,
         zero_snr=True,
         alpha_to_one=True,
+        spaced=False,
         own_timesteps=True,
         eta=0.3,
     ),
 }
 # Schedulers that take their timesteps from those of the distillation.
-DISTILLED = ("lcm", "tcd")
+DISTILLED = tuple(name for name, scheduler in SCHEDULERS.items() if not scheduler.spaced)
 # Schedulers that space one timestep more than there are steps, and leave out the last one.
 ONE_MORE = ("dpmsolver++", "dpmsolver++-2m-sde", "unipc")
 CLASS_NAMES = tuple(dict.fromkeys(scheduler.name for scheduler in SCHEDULERS.values()))
@@ -214,12 +239,14 @@ ELSEWHERE = (
 class SchedulerConfig:
     """A noise schedule and the method that follows it; `name` is a key of `SCHEDULERS`.
 
-    `sigma_schedule`: "default" for sigmas at spaced timesteps, or a value of `SIGMA_KEYS`.
+    `sigma_schedule`: "default" for sigmas at spaced timesteps, a value of `SIGMA_KEYS`, or
+    "align-your-steps".
     `set_alpha_to_one`: True ends the last step without noise, False with the noise of the first
     training timestep.
     `rescale_betas_zero_snr`: whether latents have no signal left at the last training timestep.
     `eta`: the share of noise in DDIM and TCD.
     `timesteps`: the timesteps of a run, falling, in place of spaced ones.
+    `aligned_sigmas`: the sigmas of "align-your-steps", falling; None if the family has none.
     """
 
     name: str
@@ -235,6 +262,13 @@ class SchedulerConfig:
     rescale_betas_zero_snr: bool
     eta: float = 0.0
     timesteps: tuple[int, ...] | None = None
+    aligned_sigmas: tuple[float, ...] | None = None
+
+
+def count_evaluations(name: str, steps: int) -> int:
+    """Return how often a run of `steps` evaluates the network, for a key of `SCHEDULERS`."""
+    own = SCHEDULERS[name]
+    return 1 + (steps - 1) * own.evaluations + (own.starts_twice and steps > 1)
 
 
 def read_scheduler(
@@ -275,7 +309,7 @@ def read_scheduler(
         prediction_type=keys.one_of("prediction_type", own.predictions),
         timestep_spacing=keys.one_of("timestep_spacing", SPACINGS, defaults["timestep_spacing"]),
         steps_offset=_steps_offset(keys),
-        sigma_schedule=_sigma_schedule(keys) if own.sigma_schedules else "default",
+        sigma_schedule=_sigma_schedule(keys) if own.sigma_schedules else DEFAULT_SIGMAS,
         set_alpha_to_one=own.alpha_to_one is None
         or keys.take("set_alpha_to_one", bool, own.alpha_to_one),
         rescale_betas_zero_snr=own.zero_snr
@@ -298,7 +332,7 @@ def _sigma_schedule(keys: StrictJson) -> str:
     asked = [key for key in SIGMA_KEYS if keys.one_of(key, (*OFF, True))]
     if len(asked) > 1:
         raise keys.error(asked[1], True, f"False beside {asked[0]}")
-    return SIGMA_KEYS[asked[0]] if asked else "default"
+    return SIGMA_KEYS[asked[0]] if asked else DEFAULT_SIGMAS
 
 
 def _check(keys: StrictJson, config: SchedulerConfig, forced: Mapping[str, Any]) -> None:
@@ -338,26 +372,37 @@ def _steps_offset(keys: StrictJson) -> int:
     return value
 
 
+def largest_offset(config: SchedulerConfig) -> int | None:
+    """Return the largest `steps_offset` with which no run goes past the training timesteps.
+
+    None if the scheduler does not use the offset: diffusers adds it only with "leading" spacing.
+    """
+    if config.timestep_spacing != "leading" or config.name in DISTILLED:
+        return None
+    return config.num_train_timesteps - 1 - _largest_leading(config)
+
+
+def _largest_leading(config: SchedulerConfig) -> int:
+    """Return the largest timestep of any run with "leading" spacing, before the offset."""
+    more = 1 if config.name in ONE_MORE else 0
+    counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
+    return max((count - 1) * (config.num_train_timesteps // count) for count in counts)
+
+
 def _check_offset(keys: StrictJson, config: SchedulerConfig, *, forced: bool) -> None:
     """Refuse an offset that takes a run past the training timesteps.
 
-    diffusers adds the offset only with "leading" spacing. An offset that is too large makes it fail
-    with an IndexError, or run a timestep that the network was never trained for.
+    An offset that is too large makes diffusers fail with an IndexError, or run a timestep that the
+    network was never trained for.
     """
-    if config.timestep_spacing != "leading" or config.name in DISTILLED:
-        return
-    trained = config.num_train_timesteps
-    more = 1 if config.name in ONE_MORE else 0
-    counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
-    largest = max((count - 1) * (trained // count) for count in counts)
-    room = trained - 1 - largest
-    if config.steps_offset <= room:
+    room, trained = largest_offset(config), config.num_train_timesteps
+    if room is None or config.steps_offset <= room:
         return
     if not forced:
         right = f"at most {room}, so that every timestep is below num_train_timesteps = {trained}"
         raise keys.error("steps_offset", config.steps_offset, right)
     # Only the number of training timesteps can be wrong where the offset is forced.
-    timestep = largest + config.steps_offset
+    timestep = _largest_leading(config) + config.steps_offset
     right = f"a number above {timestep}, a run's largest timestep with steps_offset"
     right += f" {config.steps_offset}"
     raise keys.error("num_train_timesteps", trained, right)

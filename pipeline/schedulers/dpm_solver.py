@@ -5,7 +5,7 @@ The value of an evaluation is its prediction of x0, unless a function says other
 
 import numpy as np
 
-from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.config import ALIGNED, DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.euler import euler_sigmas, euler_start
 from pipeline.schedulers.mixtures import (
     pred_x0,
@@ -14,7 +14,7 @@ from pipeline.schedulers.mixtures import (
     x0_part,
 )
 from pipeline.schedulers.sigmas import (
-    SIGMA_SCHEDULES,
+    spaced_sigmas,
     spaced_timesteps,
     timesteps_of,
     train_sigmas,
@@ -122,12 +122,12 @@ def solver_sigmas(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.n
     All timesteps are whole numbers.
     """
     training = train_sigmas(config)
-    if config.sigma_schedule != "default":
-        spaced = SIGMA_SCHEDULES[config.sigma_schedule]
-        sigmas = spaced(float(training[-1]), float(training[0]), steps)
+    if config.sigma_schedule != DEFAULT_SIGMAS:
+        sigmas = spaced_sigmas(config, float(training[-1]), float(training[0]), steps)
         timesteps = timesteps_of(sigmas, config)
         # diffusers rounds the timesteps of Karras' sigmas, and cuts off the decimals of the others.
-        timesteps = np.round(timesteps) if config.sigma_schedule == "karras" else timesteps // 1
+        rounded = config.sigma_schedule in ("karras", ALIGNED)
+        timesteps = np.round(timesteps) if rounded else timesteps // 1
         return timesteps, np.append(sigmas, 0.0)
     if config.timesteps is not None or config.timestep_spacing == "trailing":
         timesteps = spaced_timesteps(config, steps)

@@ -6,10 +6,10 @@ by sigma, which is the noise.
 
 import numpy as np
 
-from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.mixtures import noise_part, pred_x0, variance_preserving
 from pipeline.schedulers.sigmas import (
-    SIGMA_SCHEDULES,
+    spaced_sigmas,
     spaced_timesteps,
     timesteps_of,
     train_sigmas,
@@ -93,8 +93,8 @@ def euler_sigmas(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.nd
     training = train_sigmas(config)
     timesteps = spaced_timesteps(config, steps).astype(np.float32)
     sigmas = np.interp(timesteps, np.arange(len(training)), training)
-    if config.sigma_schedule != "default":
-        sigmas = SIGMA_SCHEDULES[config.sigma_schedule](sigmas[0], sigmas[-1], steps)
+    if config.sigma_schedule != DEFAULT_SIGMAS:
+        sigmas = spaced_sigmas(config, sigmas[0], sigmas[-1], steps)
         timesteps = timesteps_of(sigmas, config)
     return timesteps, np.append(sigmas, 0.0)
 

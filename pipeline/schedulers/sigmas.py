@@ -4,12 +4,12 @@ Training mixes x0 and noise as sqrt(alphas_cumprod) * x0 + sqrt(1 - alphas_cumpr
 noise (Ho et al. 2020). `sigma` is the factor of the noise when the factor of x0 is 1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import scipy.special
 
-from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.config import ALIGNED, SchedulerConfig
 
 KARRAS_RHO = 7.0
 BETA = 0.6
@@ -101,6 +101,26 @@ SIGMA_SCHEDULES: Mapping[str, Callable[[float, float, int], np.ndarray]] = {
     "exponential": exponential_sigmas,
     "beta": beta_sigmas,
 }
+
+
+def spaced_sigmas(config: SchedulerConfig, high: float, low: float, steps: int) -> np.ndarray:
+    """Return the sigmas of `config.sigma_schedule`, `[steps]`, falling, without the 0 at the end.
+
+    Sigmas that were optimised have limits of their own, in place of `high` and `low`.
+    """
+    if config.sigma_schedule == ALIGNED:
+        return aligned_sigmas(config.aligned_sigmas or (), steps)
+    return SIGMA_SCHEDULES[config.sigma_schedule](high, low, steps)
+
+
+def aligned_sigmas(optimised: Sequence[float], steps: int) -> np.ndarray:
+    """Return sigmas `[steps]` for any number of steps, from those optimised for one number.
+
+    Sabour et al. 2024, "Align your steps": their logarithms are interpolated linearly, and the last
+    one is replaced by the 0 at the end of a run.
+    """
+    places = np.linspace(0, len(optimised) - 1, steps + 1)[:-1]
+    return np.exp(np.interp(places, np.arange(len(optimised)), np.log(optimised)))
 
 
 def timesteps_of(sigmas: np.ndarray, config: SchedulerConfig) -> np.ndarray:

@@ -229,7 +229,7 @@ class LocalGenerator(RequestLifecycle):
         drawn = await loop.run_in_executor(self._thread, generate)
         del self._stops[request.id]
         if isinstance(drawn, Result):
-            self._step_time.observe(request.num_inference_steps, time.monotonic() - began)
+            self._observe_pace(record, time.monotonic() - began)
         self._free(record)
         self._registry.publish(record, await self._ending(record, drawn))
 
@@ -336,4 +336,9 @@ def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         version=pipe.version,
         screened=pipe.screened,
         vae=pipe.vae,
+        sigma_schedule=pipe.sigma_schedule,
+        schedulers=pipe.schedulers,
+        sigma_schedules=pipe.sigma_schedules,
+        refused_schedulers=tuple(pipe.refused_schedulers.items()),
+        num_train_timesteps=pipe.num_train_timesteps,
     )

@@ -345,9 +345,7 @@ class RemoteGenerator(RequestLifecycle):
                     check(event, record, self._begun_with[request.id])
                     self._registry.publish(record, event)
                     if isinstance(event, Step) and event.done == event.total:
-                        self._step_time.observe(
-                            request.num_inference_steps, time.monotonic() - began
-                        )
+                        self._observe_pace(record, time.monotonic() - began)
                         backend.drawing.discard(request.id)
                         self._free(record)
         except TimeoutError as error:

@@ -9,7 +9,20 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from pipeline.request import MAX_IMAGES, SETTINGS, VARIATIONS, Loras, Number, Setting, Variations
+from pipeline.request import (
+    MAX_IMAGES,
+    SETTINGS,
+    VARIATIONS,
+    Choice,
+    Loras,
+    Number,
+    Setting,
+    Timesteps,
+    Variations,
+    parse_timesteps,
+    with_own_names,
+)
+from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT
 from serving.generator import (
     MAX_CHARACTERS,
@@ -29,6 +42,7 @@ from serving.messages import Message, untranslated
 
 ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
 SIZE = r"[1-9]\d{0,4}x[1-9]\d{0,4}"
+MAX_NAME = 100  # characters; the longest is far shorter
 _EVENTS: dict[str, type[Event]] = {
     "queued": Queued,
     "started": Started,
@@ -48,6 +62,8 @@ Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_IMAGES)]
 _Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
 _Weights = _Weight | Annotated[list[_Weight], Field(min_length=2, max_length=2)]
+_Name = Annotated[str, Field(max_length=MAX_NAME)]
+_Timestep = Annotated[int, Field(ge=0)]
 _LoraWeights = dict[Annotated[str, Field(pattern=f"^{LORA_NAME}$")], _Weights]
 
 
@@ -62,6 +78,10 @@ def _field(setting: Setting) -> tuple[Any, Any]:
         kind, limits = setting.kind, {"pattern": f"^{VARIATIONS}$"}
     if isinstance(setting, Loras):
         kind, limits, nullable = _LoraWeights, {"max_length": MAX_LORAS}, True
+    if isinstance(setting, Choice):
+        kind, limits = _Name, {"examples": [*setting.choices]}
+    if isinstance(setting, Timesteps):
+        kind, limits, nullable = list[_Timestep], {"max_length": MAX_INFERENCE_STEPS}, True
     return kind | None if nullable else kind, Field(
         None if nullable else setting.default,
         description=f"{setting.description} {setting.absent_note}".strip(),
@@ -119,8 +139,10 @@ def to_request(body: Body, model: Model, *, visitor: str, address: str, **others
         value = getattr(body, name)
         if isinstance(setting, Loras):
             value = setting.checked(value)
+        if isinstance(setting, Timesteps):
+            value = ",".join(map(str, value or ()))  # `admission` checks their order
         values[name] = setting.absent_value(model) if value is None else _frozen(value)
-    return Request(**values, visitor=visitor, address=address, **others)
+    return Request(**with_own_names(values), visitor=visitor, address=address, **others)
 
 
 def generate_fields(body: GenerateBody) -> dict[str, Any]:
@@ -148,6 +170,7 @@ def from_request(request: Request) -> dict[str, Any]:
     fields = asdict(request)
     del fields["visitor"], fields["address"]
     fields["loras"] = request.lora_weights or None
+    fields["timesteps"] = parse_timesteps(request.timesteps) or None
     fields["size"] = None if request.size is None else "{}x{}".format(*request.size)
     return fields
 

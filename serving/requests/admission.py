@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.request import faults
+from pipeline.request import Misfit, faults, misfits
 from pipeline.text.loras import parse_loras
 from serving.generator import (
     MAX_CHARACTERS,
@@ -30,7 +30,11 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     for fault in faults(request, model):
         code = Code(fault.code)
         value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
+        if reason := dict(model.refused_schedulers).get(value):
+            raise _wrong(Code.UNFIT_SCHEDULER, fault.setting.name, value=value, reason=reason)
         raise _wrong(code, fault.setting.name, value=value, **fault.setting.limits)
+    for misfit in misfits(request, model.scheduler):
+        raise _misfit(misfit)
     if request.size not in (None, *model.sizes):
         value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
         coming = request.size in model.coming_sizes
@@ -55,6 +59,20 @@ def check_loras(request: Request, model: Model) -> None:
         if doubled := known[name].doubled:
             params: dict[str, Param] = {"value": name, "files": list(doubled)}
             raise RequestError(Message(Code.DOUBLED_LORA, params), field="loras")
+
+
+def _misfit(misfit: Misfit) -> RequestError:
+    field, other = misfit.setting.name, misfit.other.name
+    if not misfit.choices:
+        return _wrong(Code.ONE_OF_TWO, field, other=other)
+    return _wrong(
+        Code.NOT_WITH,
+        field,
+        value=str(misfit.value),
+        other=other,
+        its=str(misfit.its),
+        choices=list(misfit.choices),
+    )
 
 
 def _texts(value: str | Sequence[str] | None) -> Sequence[str]:

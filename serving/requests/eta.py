@@ -9,21 +9,24 @@ _NEWEST = 0.3
 _SEEN = 2
 
 
-class StepTime:
-    """Moving average of the seconds per step of a request, with all its other work included."""
+class Pace:
+    """Moving average of the seconds that requests take for each evaluation of the network.
+
+    It includes all their other work.
+    """
 
     def __init__(self) -> None:
-        self._step_s: float | None = None
+        self._evaluation_s: float | None = None
 
-    def observe(self, steps: int, seconds: float) -> None:
+    def observe(self, evaluations: int, seconds: float) -> None:
         """Add a request that was drawn to the end to the average."""
-        step_s = seconds / steps
-        old = step_s if self._step_s is None else self._step_s
-        self._step_s = old + _NEWEST * (step_s - old)
+        evaluation_s = seconds / evaluations
+        old = evaluation_s if self._evaluation_s is None else self._evaluation_s
+        self._evaluation_s = old + _NEWEST * (evaluation_s - old)
 
-    def expect(self, steps: int) -> float | None:
-        """Return the seconds that a number of steps takes; None before anything was drawn."""
-        return None if self._step_s is None else self._step_s * steps
+    def expect(self, evaluations: float) -> float | None:
+        """Return the seconds that they take; None before anything was drawn."""
+        return None if self._evaluation_s is None else self._evaluation_s * evaluations
 
 
 class TimeLeft:

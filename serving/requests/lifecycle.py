@@ -21,7 +21,7 @@ from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.admission import check
-from serving.requests.eta import StepTime
+from serving.requests.eta import Pace
 from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
@@ -56,7 +56,7 @@ class RequestLifecycle(ABC):
         self._observer = observer
         self._registry = Registry(limits, self._ended)
         self._queue: FairQueue[Record] = FairQueue()
-        self._step_time = StepTime()
+        self._pace = Pace()
         self._drawing: set[str] = set()  # ids of requests that occupy devices
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closing = False
@@ -243,7 +243,7 @@ class RequestLifecycle(ABC):
         wait_s = self._until_free_s()
         for position, record in enumerate(self._arranged(list(self._queue)), start=1):
             self._registry.publish(record, Queued(position, wait_s))
-            takes_s = self._step_time.expect(record.request.num_inference_steps)
+            takes_s = self._pace.expect(self._work(record))
             if wait_s is not None and takes_s is not None:
                 wait_s += takes_s / max(1, self._parallel)
 
@@ -251,5 +251,14 @@ class RequestLifecycle(ABC):
         """Return the seconds until the next request can begin; None before anything was drawn."""
         drawn = [record for record in self._registry.under_way() if record.is_being_drawn]
         if len(drawn) < self._parallel:
-            return self._step_time.expect(0)
-        return self._step_time.expect(min((record.steps_left for record in drawn), default=0))
+            return self._pace.expect(0)
+        left = (self._work(each) * each.steps_left / each.request.steps for each in drawn)
+        return self._pace.expect(min(left, default=0))
+
+    def _work(self, record: Record) -> int:
+        """Return how often a request evaluates the network."""
+        return record.request.evaluations(self.model.scheduler)
+
+    def _observe_pace(self, record: Record, seconds: float) -> None:
+        """Learn from a request that was drawn to the end in this time."""
+        self._pace.observe(self._work(record), seconds)

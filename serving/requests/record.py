@@ -68,7 +68,7 @@ class Record:
         """Number of denoising steps still to be done."""
         newest = self._state.get(Step)
         done = newest[1].done if newest and isinstance(newest[1], Step) else 0
-        return self.request.num_inference_steps - done
+        return self.request.steps - done
 
     def publish(self, event: Event) -> None:
         """Send an event to the followers; ignore it after an ending, or if its picture was sent."""

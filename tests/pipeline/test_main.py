@@ -86,7 +86,8 @@ def test_four_pictures_and_a_grid(tmp_path: Path, run: Callable[..., tuple]) -> 
             height=SIZE,
             model="checkpoint",
             revision=None,
-            sampler="Euler Karras",
+            scheduler="euler",
+            sigma_schedule="karras",
         )
     assert settings(out / "grid.png") == settings(files[0])
     with Image.open(out / "grid.png") as grid:

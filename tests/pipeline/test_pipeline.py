@@ -584,7 +584,8 @@ def test_settings_inside_every_picture(pipe: SDXLPipeline, tmp_path: Path) -> No
             height=SIZE,
             model="checkpoint",
             revision=None,
-            sampler="Euler Karras",
+            scheduler="euler",
+            sigma_schedule="karras",
         )
 
 

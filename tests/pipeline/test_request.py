@@ -12,11 +12,13 @@ from pipeline.images.metadata import Settings
 from pipeline.request import (
     SETTINGS,
     VALUES,
+    Choice,
     Fault,
     GenerateRequest,
     Loras,
     Number,
     Seed,
+    Timesteps,
     Whole,
     add_variation,
     check_request,
@@ -29,6 +31,9 @@ from pipeline.request import (
 class Model:
     num_inference_steps = 4
     max_inference_steps = 8
+    schedulers = ("euler", "heun")
+    sigma_schedules = ("default", "karras")
+    num_train_timesteps = 100
 
 
 def test_generate_takes_every_setting_with_its_default():
@@ -37,7 +42,7 @@ def test_generate_takes_every_setting_with_its_default():
     for name, setting in SETTINGS.items():
         of_model = isinstance(setting, Whole) and setting.model_high
         required = inspect.Parameter.empty if setting.default is ... else setting.default
-        is_none = of_model or isinstance(setting, Loras)
+        is_none = of_model or isinstance(setting, Loras | Choice | Timesteps)
         assert parameters[name].default == (None if is_none else required), name
 
 
@@ -67,8 +72,9 @@ def test_settings_refer_to_settings():
 
 def test_the_order_on_the_page():
     names = [setting.name for setting in in_order(VALUES)]
-    assert names[:6] == [
-        *("guidance_scale", "guidance_until", "guidance_rescale", "num_inference_steps", "seed"),
+    assert names[:11] == [
+        *("guidance_scale", "guidance_until", "guidance_rescale", "num_inference_steps"),
+        *("scheduler", "sigma_schedule", "timestep_spacing", "timesteps", "eta", "seed"),
         "variation_strength",
     ]
     assert sorted(names) == sorted(setting.name for setting in VALUES)

@@ -35,7 +35,7 @@ MADE_HERE = Settings(
     width=8,
     height=8,
     model="org/model",
-    sampler="Euler",
+    scheduler="euler",
 )
 
 STYLES = styles_for(Kind.SDXL)

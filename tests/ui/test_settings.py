@@ -24,7 +24,7 @@ MADE_HERE = Settings(
     width=256,
     height=256,
     model="org/model",
-    sampler="Euler",
+    scheduler="euler",
 )
 
 

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pipeline.schedulers.names import SAMPLERS
 from serving.messages import Message, Param, render, short
 from ui.gradio_compat.context import current_request
 from ui.i18n import de, en, es, fr
@@ -59,10 +60,12 @@ def translate(message: Message) -> str:
 
     writers: dict[str, Callable[..., str]] = {
         "field": label,
+        "other": label,
+        "its": _sampler,
         "value": quote,
         "low": bound,
         "high": bound,
-        "choices": ", ".join,
+        "choices": lambda choices: ", ".join(map(_sampler, choices)),
         "files": ", ".join,
         "wait_s": words.soon,
     }
@@ -79,6 +82,11 @@ def label(field: str) -> str:
     """Return the page's label of a request's field; a field without one keeps its name."""
     words = LANGUAGES[language()].SETTINGS.get(field)
     return words.label if words else field
+
+
+def _sampler(name: str) -> str:
+    """Return the page's name of a scheduler; every other text stays as it is."""
+    return SAMPLERS.get(name, name)
 
 
 if TYPE_CHECKING:

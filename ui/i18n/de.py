@@ -107,6 +107,11 @@ SETTINGS = {
     "guidance_until": Words("CFG beenden bei", "Niedriger: schneller, aber weniger nah am Prompt."),
     "guidance_rescale": Words("CFG-Reskalierung", "Höher: weniger überbelichtet."),
     "loras": Words("LoRAs", "Zusätzliche Stile und Motive."),
+    "scheduler": Words("Sampler", "Wie aus Rauschen ein Bild wird."),
+    "sigma_schedule": Words("Rauschplan", "Wie sich die Schritte verteilen."),
+    "timestep_spacing": Words("Zeitschrittabstand", "Welche Zeitschritte verwendet werden."),
+    "timesteps": Words("Zeitschritte", "Ersetzen die Schritte. Jeder ist kleiner als der davor."),
+    "eta": Words("Eta", "Anteil neuen Rauschens bei DDIM und TCD."),
     "sampler": Words("Sampler"),
     "size": Words("Größe"),
     "model": Words("Modell"),
@@ -212,6 +217,15 @@ MESSAGES = {
     Code.OUT_OF_RANGE: "{field}: Möglich ist {low} bis {high}.",
     Code.NOT_WHOLE: "{field}: {value} ist keine ganze Zahl. Möglich ist {low} bis {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt. Möglich ist {choices}.",
+    Code.UNFIT_SCHEDULER: "{field}: {value} passt nicht zu diesem Modell: {reason}",
+    Code.NOT_TIMESTEPS: (
+        "{field}: {value} geht nicht. Schreib bis zu {limit} fallende Zahlen von {low} bis {high}, "
+        "etwa {example}."
+    ),
+    Code.NOT_WITH: (
+        "{field}: {value} geht nicht mit {its}. Lass es weg oder wähle für {other}: {choices}."
+    ),
+    Code.ONE_OF_TWO: "{field} und {other} gehen nicht zusammen. Lass eins davon weg.",
     Code.NOT_READY: "{field}: {value} ist noch nicht bereit. Möglich ist {choices}.",
     Code.WRONG_COUNT: (
         "{field}: {count} Texte für {images} Bilder. Nötig ist einer oder einer pro Bild."
@@ -302,6 +316,16 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
     return f"Der VAE des Bildes war {was}. Hier ist es {here}."
+
+
+def automatic(own: str) -> str:
+    """Return the choice that leaves a setting to the model; `own` is the model's, "" if unknown."""
+    return f"Automatisch ({own})" if own else "Automatisch"
+
+
+def other_sampler(name: str, used: str) -> str:
+    """Return the note that a sampler is not available here, and which one is used."""
+    return f"Den Sampler {_short(name)} gibt es hier nicht, verwendet wird {used}."
 
 
 def looks_full(limit: int) -> str:

@@ -106,6 +106,11 @@ SETTINGS = {
     "guidance_until": Words("Stop guidance at", "Lower is faster but follows the prompt less."),
     "guidance_rescale": Words("Guidance rescale", "Higher: less overexposed."),
     "loras": Words("LoRAs", "Added styles and subjects."),
+    "scheduler": Words("Sampler", "How noise becomes a picture."),
+    "sigma_schedule": Words("Noise schedule", "How the steps are spread."),
+    "timestep_spacing": Words("Timestep spacing", "Which timesteps are used."),
+    "timesteps": Words("Timesteps", "Replace the steps. Each is lower than the one before."),
+    "eta": Words("Eta", "Share of new noise in DDIM and TCD."),
     "sampler": Words("Sampler"),
     "size": Words("Size"),
     "model": Words("Model"),
@@ -165,6 +170,15 @@ MESSAGES = messages.ENGLISH | {
     Code.OUT_OF_RANGE: "{field} must be {low}–{high}.",
     Code.NOT_WHOLE: "{field}: {value} is not a whole number. It must be {low}–{high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} is unknown. Choose from {choices}.",
+    Code.UNFIT_SCHEDULER: "{field}: {value} doesn’t work with this model: {reason}",
+    Code.NOT_TIMESTEPS: (
+        "{field}: can’t use {value}. Write up to {limit} falling numbers from {low} to {high}, "
+        "like {example}."
+    ),
+    Code.NOT_WITH: (
+        "{field}: {value} doesn’t work with {its}. Leave it out, or choose for {other}: {choices}."
+    ),
+    Code.ONE_OF_TWO: "{field} and {other} can’t be combined. Leave one of them out.",
     Code.NOT_READY: "{field}: {value} is not ready yet. Choose from {choices}.",
     Code.WRONG_COUNT: "{field}: {count} texts for {images} pictures. Give one, or one each.",
     Code.TOO_MANY_LINES: "{lines} lines are too many. The limit is {limit}.",
@@ -251,6 +265,16 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = _short(name or OWN_VAE), _short(model.vae or OWN_VAE)
     return f"The picture’s VAE was {was}. Here it’s {here}."
+
+
+def automatic(own: str) -> str:
+    """Return the choice that leaves a setting to the model; `own` is the model's, "" if unknown."""
+    return f"Automatic ({own})" if own else "Automatic"
+
+
+def other_sampler(name: str, used: str) -> str:
+    """Return the note that a sampler is not available here, and which one is used."""
+    return f"The sampler {_short(name)} isn’t available here, using {used}."
 
 
 def looks_full(limit: int) -> str:

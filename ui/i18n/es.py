@@ -109,6 +109,11 @@ SETTINGS = {
     "guidance_until": Words("Detener CFG en", "Más bajo: más rápido, pero menos fiel al prompt."),
     "guidance_rescale": Words("Reescalado CFG", "Más alto: menos sobreexpuesto."),
     "loras": Words("LoRA", "Estilos y motivos añadidos."),
+    "scheduler": Words("Muestreador", "Cómo el ruido se convierte en imagen."),
+    "sigma_schedule": Words("Plan de ruido", "Cómo se reparten los pasos."),
+    "timestep_spacing": Words("Espaciado temporal", "Qué instantes se usan."),
+    "timesteps": Words("Instantes", "Sustituyen a los pasos. Cada uno es menor que el anterior."),
+    "eta": Words("Eta", "Proporción de ruido nuevo en DDIM y TCD."),
     "sampler": Words("Muestreador"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),
@@ -211,6 +216,15 @@ MESSAGES = {
     Code.OUT_OF_RANGE: "{field}: elija de {low} a {high}.",
     Code.NOT_WHOLE: "{field}: {value} no es un número entero. Elija de {low} a {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce. Elija entre {choices}.",
+    Code.UNFIT_SCHEDULER: "{field}: {value} no funciona con este modelo: {reason}",
+    Code.NOT_TIMESTEPS: (
+        "{field}: {value} no sirve. Escriba hasta {limit} números decrecientes de {low} a {high}, "
+        "por ejemplo, {example}."
+    ),
+    Code.NOT_WITH: (
+        "{field}: {value} no funciona con {its}. Quítelo o elija para {other}: {choices}."
+    ),
+    Code.ONE_OF_TWO: "{field} y {other} no se pueden combinar. Quite uno de los dos.",
     Code.NOT_READY: "{field}: {value} aún no está listo. Elija entre {choices}.",
     Code.WRONG_COUNT: (
         "{field}: {count} textos para {images} imágenes. Se necesita uno, o uno por imagen."
@@ -303,6 +317,16 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
     return f"El VAE de la imagen era {was}. Aquí es {here}."
+
+
+def automatic(own: str) -> str:
+    """Return the choice that leaves a setting to the model; `own` is the model's, "" if unknown."""
+    return f"Automático ({own})" if own else "Automático"
+
+
+def other_sampler(name: str, used: str) -> str:
+    """Return the note that a sampler is not available here, and which one is used."""
+    return f"El muestreador {_short(name)} no está disponible aquí; se usa {used}."
 
 
 def looks_full(limit: int) -> str:

@@ -111,6 +111,13 @@ SETTINGS = {
     ),
     "guidance_rescale": Words("Rééchelonnage CFG", "Plus haut : moins surexposé."),
     "loras": Words("LoRA", "Styles et sujets ajoutés."),
+    "scheduler": Words("Échantillonneur", "Comment le bruit devient une image."),
+    "sigma_schedule": Words("Plan de bruit", "Comment les étapes sont réparties."),
+    "timestep_spacing": Words("Espacement temporel", "Quels pas de temps sont utilisés."),
+    "timesteps": Words(
+        "Pas de temps", "Remplacent les étapes. Chacun est plus petit que le précédent."
+    ),
+    "eta": Words("Eta", "Part de bruit nouveau avec DDIM et TCD."),
     "sampler": Words("Échantillonneur"),
     "size": Words("Taille"),
     "model": Words("Modèle"),
@@ -212,6 +219,15 @@ MESSAGES = {
     Code.OUT_OF_RANGE: "{field} : choisissez de {low} à {high}.",
     Code.NOT_WHOLE: "{field} : {value} n’est pas un nombre entier. Choisissez de {low} à {high}.",
     Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu. Choisissez parmi {choices}.",
+    Code.UNFIT_SCHEDULER: "{field} : {value} ne convient pas à ce modèle : {reason}",
+    Code.NOT_TIMESTEPS: (
+        "{field} : {value} ne convient pas. Écrivez jusqu’à {limit} nombres décroissants "
+        "de {low} à {high}, par exemple {example}."
+    ),
+    Code.NOT_WITH: (
+        "{field} : {value} ne va pas avec {its}. Retirez-le ou choisissez pour {other} : {choices}."
+    ),
+    Code.ONE_OF_TWO: "{field} et {other} ne vont pas ensemble. Retirez l’un des deux.",
     Code.NOT_READY: "{field} : {value} n’est pas encore prêt. Choisissez parmi {choices}.",
     Code.WRONG_COUNT: (
         "{field} : {count} textes pour {images} images. Il en faut un, ou un par image."
@@ -304,6 +320,16 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
     return f"Le VAE de l’image était {was}. Ici, c’est {here}."
+
+
+def automatic(own: str) -> str:
+    """Return the choice that leaves a setting to the model; `own` is the model's, "" if unknown."""
+    return f"Automatique ({own})" if own else "Automatique"
+
+
+def other_sampler(name: str, used: str) -> str:
+    """Return the note that a sampler is not available here, and which one is used."""
+    return f"L’échantillonneur {_short(name)} n’est pas disponible ici ; {used} est utilisé."
 
 
 def looks_full(limit: int) -> str:

@@ -34,7 +34,7 @@ SETTINGS = Settings(
     width=1024,
     height=768,
     model="org/model",
-    sampler="Euler",
+    scheduler="euler",
 )
 TEXT = to_text(SETTINGS)
 COMMENT = b"UNICODE\0" + TEXT.encode("utf-16-be")

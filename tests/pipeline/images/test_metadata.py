@@ -17,7 +17,6 @@ from PIL import ExifTags, Image
 from pipeline.errors import MetadataError
 from pipeline.images.metadata import (
     BLURRED,
-    SAMPLERS,
     Settings,
     attach,
     converted,
@@ -28,6 +27,7 @@ from pipeline.images.metadata import (
     to_text,
 )
 from pipeline.schedulers.config import SCHEDULERS
+from pipeline.schedulers.names import SAMPLERS
 
 SETTINGS = Settings(
     prompt="a large red star on a blue background",
@@ -39,7 +39,7 @@ SETTINGS = Settings(
     height=768,
     model="stabilityai/stable-diffusion-xl-base-1.0",
     revision="462165984030d82259a11f4367a4eed129e94a7b",
-    sampler="Euler",
+    scheduler="euler",
 )
 TEXT = (
     "a large red star on a blue background\n"
@@ -229,14 +229,15 @@ def test_text_of_automatic1111() -> None:
         height=768,
         model="v1-5-pruned",
         revision=None,
-        sampler="DPM++ 2M Karras",
+        scheduler="dpmsolver++",
+        sigma_schedule="karras",
         lora_hashes="a: 1, b: 2",
     )
 
 
 def test_fields_that_are_not_there() -> None:
     settings = from_text("Version: 1, Sampler: Euler, Steps: 4")
-    right = replace(Settings("", "", **NOT_SAID), num_inference_steps=4, sampler="Euler")
+    right = replace(Settings("", "", **NOT_SAID), num_inference_steps=4, scheduler="euler")
     assert settings == right
 
 
@@ -255,9 +256,9 @@ def test_variations_and_guidance_that_ended() -> None:
 
 def test_every_scheduler_has_a_name_that_survives() -> None:
     assert SAMPLERS.keys() == SCHEDULERS.keys()
-    for name in SAMPLERS.values():
-        settings = replace(SETTINGS, sampler=f"{name} Karras")
-        assert f"Sampler: {name} Karras, " in to_text(settings)
+    for name, text in SAMPLERS.items():
+        settings = replace(SETTINGS, scheduler=name, sigma_schedule="karras")
+        assert f"Sampler: {text}, Schedule type: Karras, " in to_text(settings)
         assert from_text(to_text(settings)) == settings
 
 

@@ -30,7 +30,7 @@ from serving.generators.local import LocalGenerator
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests import lifecycle
-from serving.requests.eta import StepTime
+from serving.requests.eta import Pace
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
@@ -387,13 +387,13 @@ def test_expected_wait_grows_with_the_place():
 
 
 def test_speed_follows_what_is_recent():
-    step_time = StepTime()
-    assert step_time.expect(25) is None
-    step_time.observe(10, 10.0)
-    assert step_time.expect(25) == 25.0
+    pace = Pace()
+    assert pace.expect(25) is None
+    pace.observe(10, 10.0)
+    assert pace.expect(25) == 25.0
     for _ in range(30):
-        step_time.observe(25, 50.0)
-    assert step_time.expect(25) == pytest.approx(50.0, rel=0.01)
+        pace.observe(25, 50.0)
+    assert pace.expect(25) == pytest.approx(50.0, rel=0.01)
 
 
 # --- endings before the end ---

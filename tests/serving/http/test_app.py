@@ -257,7 +257,7 @@ def test_retry_after_is_when_a_place_is_free():
     pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
     observer = Observer()
     generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
-    generator._step_time.observe(steps=10, seconds=35.0)
+    generator._pace.observe(evaluations=10, seconds=35.0)
     with serve(generator=generator, observer=observer) as site:
         drawn = Background(site)
         wait_until(lambda: pipe.calls)

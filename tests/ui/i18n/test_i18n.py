@@ -26,7 +26,7 @@ MODEL = Model(
 RANGES = (Code.OUT_OF_RANGE, Code.NOT_WHOLE)
 OTHERS = [language for language in i18n.LANGUAGES if language != "en"]
 # Texts that may be the same in another language, or are no text.
-ALIKE = {"RESTORE_HINT", "prompt", "sampler", "style", "vae"}
+ALIKE = {"RESTORE_HINT", "prompt", "sampler", "scheduler", "style", "vae"}
 SAMPLES: dict[str, Any] = {
     "attempt": 12,
     "blurred": True,
@@ -48,6 +48,7 @@ SAMPLES: dict[str, Any] = {
     "name": "NAME",
     "number": 7.5,
     "count": 17,
+    "own": "OWN",
     "position": 18,
     "prompt": "A STAR",
     "seconds": 19.5,
