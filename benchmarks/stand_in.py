@@ -29,7 +29,10 @@ class StandIn:
 
     model, revision, device_kind, num_devices = "stand-in", None, "none", 1
     family, safety_checker, screened = "Stable Diffusion XL", False, False
-    scheduler, version = "none", "none"
+    scheduler, sigma_schedule, version = "euler", "default", "none"
+    schedulers, sigma_schedules = ("euler",), ("default",)
+    refused_schedulers: ClassVar = {}
+    num_train_timesteps = 1000
     height = width = 64
     max_inference_steps = 50
     compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}

@@ -342,13 +342,15 @@ class Timesteps(Setting):
 
     def fault(self, value: Any) -> "Fault | None":
         try:
-            found = parse_timesteps(self.checked(value))
+            timesteps = parse_timesteps(self.checked(value))
         except (TypeError, ValueError):
-            found = [self.high + 1]
-        return Fault("not_timesteps", self, value) if found and found[0] > self.high else None
+            return Fault("not_timesteps", self, value)
+        too_late = timesteps and timesteps[0] > self.high
+        return Fault("not_timesteps", self, value) if too_late else None
 
     def checked(self, value: str | Sequence[int] | None) -> str:
-        text = value if isinstance(value, str) else ",".join(map(str, value or ()))
+        listed = () if value is None else value
+        text = listed if isinstance(listed, str) else ",".join(map(str, listed))
         return ",".join(map(str, parse_timesteps(text)))
 
 
@@ -746,10 +748,12 @@ def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:
 
     Args:
         request: a request without `faults`.
-        own_scheduler: the scheduler that draws it if it names none.
+        own_scheduler: the scheduler that draws it if it names none. If it is not among
+            `SCHEDULERS`, only the instance that has it can check what it takes.
     """
     used = request.scheduler or own_scheduler
-    for name, is_taken in SCHEDULERS[used].options.items():
+    options = SCHEDULERS[used].options if used in SCHEDULERS else {}
+    for name, is_taken in options.items():
         value = getattr(request, name)
         if is_taken or value in (SETTINGS[name].default, DEFAULT_SIGMAS):
             continue

@@ -37,7 +37,10 @@ class FakePipeline:
     height = width = 8
     images_per_request = 2
     family, safety_checker, screened = "Stable Diffusion XL", False, False
-    scheduler, version = "euler", "none"
+    scheduler, sigma_schedule, version = "euler", "default", "none"
+    schedulers, sigma_schedules = ("euler", "heun", "ddim"), ("default", "karras")
+    refused_schedulers: ClassVar = {"lcm": "prediction_type = 'x' is not supported"}
+    num_train_timesteps = 1000
     num_inference_steps, max_inference_steps = 4, 50
     compile_seconds: ClassVar = {"hit": 0.5, "miss": 7.0}
 

@@ -493,7 +493,8 @@ def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Set
     """
     name, sigmas = found.scheduler, found.sigma_schedule
     if found.sampler or (name and name not in model.schedulers):
-        notes.append(i18n.other_sampler(found.sampler or SAMPLERS[name], SAMPLERS[model.scheduler]))
+        used = SAMPLERS.get(model.scheduler, model.scheduler)
+        notes.append(i18n.other_sampler(found.sampler or SAMPLERS[name], used))
         return replace(found, scheduler=None, sigma_schedule=None, eta=None, timesteps=None)
     if name is None:
         return found

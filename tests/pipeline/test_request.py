@@ -24,6 +24,7 @@ from pipeline.request import (
     check_request,
     effective,
     in_order,
+    misfits,
     parse_variations,
 )
 
@@ -168,6 +169,96 @@ def test_loras(loras: Any, text: str | None):
         assert request.loras == text == setting.checked(text)
         hash(request.loras)
         assert ("loras" in effective(request.of_picture(0))) == bool(text)
+
+
+SPACED = Choice(name="spacing", choices=("leading", "trailing"), description="")
+TIMES = Timesteps(name="timesteps", description="")
+
+
+@pytest.mark.parametrize("value", [None, "", "leading"])
+def test_choices(value: Any):
+    assert SPACED.fault(value) is None
+    assert SPACED.checked(value) == (value or "")
+
+
+@pytest.mark.parametrize("value", ["Leading", "x", 3, ["leading"], True])
+def test_unknown_choices(value: Any):
+    fault = SPACED.fault(value)
+    assert str(fault) == f"spacing is {value!r}; expected one of 'leading', 'trailing'"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *(((), ""), (None, ""), ("", ""), ([999], "999"), ("999, 749,5", "999,749,5")),
+        (np.array([999, 0]), "999,0"),
+        (range(50, 0, -1), ",".join(map(str, range(50, 0, -1)))),
+        *((wrong, None) for wrong in ([1000], [5, 5], [5, 9], [-1], [1.5], ["x"], "5,", "a", 7)),
+        *((wrong, None) for wrong in (range(51, 0, -1), [True], [999, None])),
+    ],
+    ids=str,
+)
+def test_timesteps(value: Any, text: str | None):
+    fault = TIMES.fault(value)
+    if text is None:
+        right = "up to 50 falling whole numbers from 0 to 999, such as '999,749,499,249'"
+        assert str(fault) == f"timesteps is {value!r}; expected {right}"
+    else:
+        assert fault is None
+        assert TIMES.checked(value) == text
+
+
+def test_choices_of_a_model():
+    scheduler, timesteps = (SETTINGS[name].for_model(Model) for name in ("scheduler", "timesteps"))
+    assert scheduler.fault("heun") is None
+    assert scheduler.fault("ddim") is not None
+    assert timesteps.fault("99,5") is None
+    assert timesteps.fault("100,5") is not None
+
+
+def test_the_scheduler_decides_eta():
+    eta = SETTINGS["eta"]
+    assert eta.fault(None) is None
+    assert (eta.checked(None), eta.checked(1)) == (None, 1.0)
+    assert eta.fault(1.5) is not None
+
+
+def test_names_of_other_programs_become_this_programs():
+    def named(**values: Any) -> tuple[str, str]:
+        request = check_request(GenerateRequest("a star", **values), 1)
+        return request.scheduler, request.sigma_schedule
+
+    assert named(scheduler="DPM++ 2M Karras") == ("dpmsolver++", "karras")
+    assert named(scheduler="Euler Karras", sigma_schedule="Beta") == ("euler", "beta")
+    assert named(sigma_schedule="Automatic") == ("", "default")
+    assert named() == ("", "")
+
+
+def test_settings_that_do_not_fit_together():
+    def found(own: str = "euler", **values: Any) -> list[tuple[str, str]]:
+        request = GenerateRequest("a star", **values)
+        return [(each.setting.name, each.other.name) for each in misfits(request, own)]
+
+    assert found() == found("a newer one", eta=0.5) == found(sigma_schedule="karras") == []
+    assert found("ddim", sigma_schedule="default") == found(eta=0.0, scheduler="tcd") == []
+    assert found("ddim", sigma_schedule="karras") == [("sigma_schedule", "scheduler")]
+    assert found(timesteps="9", sigma_schedule="beta") == [("timesteps", "sigma_schedule")]
+    assert found(scheduler="lcm", timestep_spacing="trailing", eta=0.0) == [
+        ("timestep_spacing", "scheduler"),
+        ("eta", "scheduler"),
+    ]
+
+
+def test_the_work_of_a_request_is_counted_in_evaluations():
+    def work(**values: Any) -> tuple[int, int]:
+        request = GenerateRequest("a star", num_inference_steps=10, **values)
+        return request.steps, request.evaluations("heun")
+
+    assert work() == (10, 19)
+    assert work(scheduler="euler") == (10, 10)
+    assert work(scheduler="lcm", timesteps="999,749,499") == (3, 3)
+    checked = check_request(GenerateRequest("a star", scheduler="lcm", timesteps=[999, 5]), 1)
+    assert (checked.num_inference_steps, checked.guided_steps) == (2, 2)
 
 
 def test_weights_of_loras():

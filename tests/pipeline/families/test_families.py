@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from pipeline import Cancelled, SDXLPipeline, metadata
+from pipeline import Cancelled, InputError, SDXLPipeline, metadata
 from tests.checkpoints import DRAWN_BY, GOLDEN, SMALLEST, CompilationCount
 
 CLOSE = 1e-4  # tolerance for pictures in 0..1; the order of additions may differ
@@ -46,24 +46,42 @@ def pictures(pipe: SDXLPipeline, *args: Any, **options: Any) -> np.ndarray:
 def test_the_checkpoints_own_scheduler_and_size(start: Callable[..., SDXLPipeline]) -> None:
     pipe = start()
     assert (pipe.height, pipe.width) == (16, 16)
-    np.testing.assert_array_equal(pictures(pipe, "a star"), pictures(start("pndm"), "a star"))
+    own = pictures(pipe, "a star", scheduler="PLMS")
+    np.testing.assert_array_equal(pictures(pipe, "a star"), own)
 
 
-@pytest.mark.parametrize("scheduler", DRAWN_BY)
-def test_nothing_compiles_for_another_scheduler(
-    start: Callable[..., SDXLPipeline], scheduler: str
+def test_a_requests_scheduler_draws_what_the_operators_draws(
+    start: Callable[..., SDXLPipeline],
 ) -> None:
-    start()
+    pipe, other = start(), start("dpmsolver++-sde")
+    assert (pipe.scheduler, other.scheduler) == ("pndm", "dpmsolver++-sde")
+    asked = {"timestep_spacing": "trailing", "sigma_schedule": "karras"}
+    for options in ({}, asked):
+        of_request = pictures(pipe, "a star", scheduler="dpmsolver++-sde", **options)
+        np.testing.assert_array_equal(of_request, pictures(other, "a star", **options))
+
+
+def test_nothing_compiles_for_another_scheduler(start: Callable[..., SDXLPipeline]) -> None:
+    pipe = start()
     with CompilationCount() as count:
-        pipe = start(scheduler)
-        for steps in (1, 2, 50):
-            pipe.generate(["a star", "a ring"], "blue", num_inference_steps=steps)
-        pipe.generate("a star", guidance_scale=0.5, on_step=lambda *_: None, seed=2**32 - 1)
+        for name in pipe.schedulers:
+            for steps in (1, 2, 50):
+                pipe.generate("a star", "blue", num_inference_steps=steps, scheduler=name)
+        pipe.generate("a star", guidance_scale=0.5, on_step=lambda *_: None, scheduler="heun")
+        pipe.generate("a star", scheduler="Euler", timesteps=[999, 310, 53])
+        pipe.generate("a star", scheduler="Euler", sigma_schedule="align-your-steps")
+        pipe.generate("a star", scheduler="ddim", eta=0.5, timestep_spacing="linspace")
     assert count.value == 0
 
 
-def test_schedulers_differ(start: Callable[..., SDXLPipeline]) -> None:
-    drawn = [pictures(start(scheduler), "a star") for scheduler in DRAWN_BY]
+def test_schedulers_and_their_settings_differ(start: Callable[..., SDXLPipeline]) -> None:
+    choices: list[dict[str, Any]] = [{"scheduler": name} for name in DRAWN_BY]
+    for sigma_schedule in ("karras", "exponential", "beta", "align-your-steps"):
+        choices.append({"scheduler": "dpmsolver++", "sigma_schedule": sigma_schedule})
+    choices.append({"scheduler": "dpmsolver++", "timesteps": "999,845,587,310,53"})
+    choices.append({"timestep_spacing": "trailing"})
+    choices.append({"scheduler": "ddim", "eta": 0.5})
+    drawn = [pictures(start(), "a star", **choice) for choice in choices]
     for i, one in enumerate(drawn):
         assert all(np.abs(one - other).max() > 10 * CLOSE for other in drawn[:i])
 
@@ -73,10 +91,47 @@ def test_a_run_with_on_step_is_the_same_and_reports_every_step(
     start: Callable[..., SDXLPipeline], scheduler: str
 ) -> None:
     seen: list[tuple[int, int]] = []
-    pipe = start(scheduler)
-    watched = pictures(pipe, "a star", on_step=lambda i, total, _: seen.append((i, total)))
+    draw = partial(pictures, start(), "a star", scheduler=scheduler)
+    watched = draw(on_step=lambda i, total, _: seen.append((i, total)))
     assert seen == [(i, 5) for i in range(1, 6)]
-    np.testing.assert_array_equal(watched, pictures(pipe, "a star"))
+    np.testing.assert_array_equal(watched, draw())
+
+
+def test_timesteps_are_the_steps_of_a_run(start: Callable[..., SDXLPipeline]) -> None:
+    seen: list[tuple[int, int]] = []
+    result = start().generate(
+        "a star",
+        scheduler="lcm",
+        timesteps=[999, 749, 499],
+        num_inference_steps=1,
+        on_step=lambda i, total, _: seen.append((i, total)),
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    settings = metadata.from_text(result.images[0].info[metadata.KEY])
+    assert (settings.num_inference_steps, settings.timesteps) == (3, "999,749,499")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scheduler": "deis"}, "scheduler is 'deis'; expected one of 'euler', "),
+        ({"sigma_schedule": "karras"}, "karras', which scheduler 'pndm' cannot use; .* 'euler' or"),
+        ({"scheduler": "DDIM Karras"}, "sigma_schedule is 'karras', which scheduler 'ddim' cannot"),
+        ({"scheduler": "lcm", "timestep_spacing": "trailing"}, "scheduler 'lcm' cannot use"),
+        ({"scheduler": "heun", "eta": 0.5}, "leave it out, or set scheduler to 'ddim' or 'tcd'"),
+        ({"eta": 1.5, "scheduler": "tcd"}, "eta is 1.5; expected a number from 0 to 1"),
+        ({"timesteps": [999]}, "timesteps is '999', which scheduler 'pndm' cannot use"),
+        ({"scheduler": "lcm", "timesteps": [1000]}, r"timesteps is \[1000\]; expected .* 0 to 999"),
+        ({"scheduler": "lcm", "timesteps": [5, 9]}, "expected up to 50 falling whole numbers"),
+        ({"scheduler": "Euler Karras", "timesteps": "9"}, "timesteps and sigma_schedule cannot be"),
+    ],
+    ids=str,
+)
+def test_schedulers_that_cannot_be_used(
+    start: Callable[..., SDXLPipeline], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        start().generate("a star", **options)
 
 
 def test_cancelled_between_steps_that_take_more_than_one_evaluation(
@@ -84,12 +139,12 @@ def test_cancelled_between_steps_that_take_more_than_one_evaluation(
 ) -> None:
     cancelled = Event()
     with pytest.raises(Cancelled, match="stopped after 1 of 5 steps"):
-        start("pndm").generate("a star", on_step=lambda *_: cancelled.set(), cancelled=cancelled)
+        start().generate("a star", on_step=lambda *_: cancelled.set(), cancelled=cancelled)
 
 
 @pytest.mark.parametrize("scheduler", DRAWN_BY)
 def test_one_picture_one_seed(start: Callable[..., SDXLPipeline], scheduler: str) -> None:
-    draw = partial(pictures, start(scheduler), "a star", "a ring")
+    draw = partial(pictures, start(), "a star", "a ring", scheduler=scheduler)
     one, next_one = draw(seed=5), draw(seed=6)
     assert np.abs(one[1] - next_one[0]).max() <= CLOSE
     assert np.abs(one[0] - one[1]).max() > 10 * CLOSE
@@ -142,5 +197,5 @@ def test_another_size_shares_the_safety_checker(start: Callable[..., SDXLPipelin
 
 @pytest.mark.parametrize("scheduler", SAMPLER)
 def test_settings_name_the_sampler(start: Callable[..., SDXLPipeline], scheduler: str) -> None:
-    image = start(scheduler).generate("a star").images[0]
+    image = start().generate("a star", scheduler=scheduler, num_inference_steps=1).images[0]
     assert f"Sampler: {SAMPLER[scheduler]}, " in image.info[metadata.KEY]

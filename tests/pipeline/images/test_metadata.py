@@ -235,6 +235,53 @@ def test_text_of_automatic1111() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "read_as", "written"),
+    [
+        ("Sampler: Euler a", ("euler-ancestral", None, None), "Sampler: Euler a"),
+        (
+            "Sampler: DPM++ 2M, Schedule type: Karras",
+            ("dpmsolver++", "karras", None),
+            "Sampler: DPM++ 2M, Schedule type: Karras",
+        ),
+        (
+            "Sampler: DPM++ SDE Karras",
+            ("dpmsolver++-sde", "karras", None),
+            "Sampler: DPM++ SDE, Schedule type: Karras",
+        ),
+        (
+            "Sampler: DDIM, Schedule type: Automatic",
+            ("ddim", "default", None),
+            "Sampler: DDIM, Schedule type: Uniform",
+        ),
+        ("Sampler: DPM2 a Karras", (None, None, "DPM2 a Karras"), "Sampler: DPM2 a Karras"),
+        ("Sampler: Heun, Schedule type: KL Optimal", ("heun", None, None), "Sampler: Heun"),
+    ],
+)
+def test_samplers_of_automatic1111(
+    said: str, read_as: tuple[str | None, str | None, str | None], written: str
+) -> None:
+    settings = from_text(f"a star\nSteps: 20, {said}, CFG scale: 7, Seed: 1")
+    assert (settings.scheduler, settings.sigma_schedule, settings.sampler) == read_as
+    assert f"Steps: 20, {written}, CFG scale: 7.0" in to_text(settings)
+    assert from_text(to_text(settings)) == settings
+
+
+def test_the_settings_of_a_scheduler_survive() -> None:
+    settings = replace(
+        SETTINGS,
+        scheduler="tcd",
+        timesteps="999,749,499",
+        timestep_spacing="trailing",
+        eta=0.25,
+    )
+    said = ', Timestep spacing: trailing, Timesteps: "999,749,499", Eta DDIM: 0.25, '
+    assert said in to_text(settings)
+    assert from_text(to_text(settings)) == settings
+    with pytest.raises(MetadataError, match="Timesteps is '9,99'; expected a list"):
+        from_text('a\nSteps: 1, Seed: 1, Timesteps: "9,99"')
+
+
 def test_fields_that_are_not_there() -> None:
     settings = from_text("Version: 1, Sampler: Euler, Steps: 4")
     right = replace(Settings("", "", **NOT_SAID), num_inference_steps=4, scheduler="euler")
