@@ -502,11 +502,12 @@ def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Set
         wanted = f"{SAMPLERS[name]} {SCHEDULE_TYPES[sigmas]}"
         notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))
         sigmas = None
-    own = name == model.scheduler, (sigmas or DEFAULT_SIGMAS) == model.sigma_schedule
+    sigmas = sigmas or DEFAULT_SIGMAS
+    as_the_model = sigmas == model.sigma_schedule or not SCHEDULERS[name].sigma_schedules
     return replace(
         found,
-        scheduler="" if all(own) else name,
-        sigma_schedule="" if own[1] or not SCHEDULERS[name].sigma_schedules else sigmas,
+        scheduler="" if as_the_model and name == model.scheduler else name,
+        sigma_schedule="" if as_the_model else sigmas,
     )
 
 

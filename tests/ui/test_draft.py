@@ -21,7 +21,7 @@ def test_every_field_is_kept_in_its_order():
 @pytest.mark.parametrize("name", Fields._fields)
 def test_a_field_may_have_its_default(name: str):
     default, possible = getattr(Fields(), name), POSSIBLE[name]
-    if "low" in possible:
+    if "low" in possible and default is not None:
         assert possible["low"] <= default <= possible["high"]
     assert default in possible.get("among", [default])
 
@@ -36,3 +36,4 @@ def test_choices_are_those_of_the_model():
     assert POSSIBLE["images"]["among"] == [0, 1, 2, 3]
     assert "Watercolour" in POSSIBLE["style"]["among"]
     assert POSSIBLE["steps"]["high"] == 50
+    assert {"", "heun"} <= {*POSSIBLE["scheduler"]["among"]}

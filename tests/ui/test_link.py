@@ -52,6 +52,9 @@ def read(query: str) -> tuple[Fields, list[str]]:
             variation_strength=0.25,
             variation_seed=9,
         ),
+        USUAL._replace(scheduler="dpmsolver++", sigma_schedule="karras"),
+        USUAL._replace(scheduler="lcm", timesteps="999,749,499", eta=None),
+        USUAL._replace(scheduler="ddim", timestep_spacing="trailing", eta=0.5),
         Fields(
             prompt="one\ntwo",
             style=NONE,
@@ -114,6 +117,9 @@ def test_unknown_parameters_are_ignored():
         ("seed=" + "9" * 9999, {}, "Seed: 999"),
         ("seed=" + "9" * 400, {"seed": 2**32 - 1, "randomise": False}, "Seed: 999"),
         ("variation_of=12", {}, "Earlier variations: can’t read 12"),
+        ("scheduler=deis", {}, "Sampler: deis is unknown. Choose from Euler, Euler a,"),
+        ("timesteps=5,9", {}, "Timesteps: can’t use 5,9. Write up to 50 falling numbers from 0"),
+        ("eta=much", {}, "Eta: much is not a valid number"),
         ("images=9", {}, "Pictures: 9 is unknown. Choose from 4, 1, 2, 3"),
         ("style=<b>", {}, "Style: <b> is unknown. Choose from (none), Photograph"),
         ("several=perhaps", {}, "One picture per line: perhaps is unknown"),
@@ -125,6 +131,12 @@ def test_unusable_values_are_reported(query: str, changes: dict[str, Any], said:
     assert fields == USUAL._replace(**changes)
     assert len(notes) == 1
     assert said in notes[0]
+
+
+def test_a_sampler_in_another_programs_words():
+    fields, notes = read("scheduler=DPM%2B%2B+2M+Karras&prompt=x")
+    assert (fields.scheduler, fields.sigma_schedule) == ("dpmsolver++", "karras")
+    assert notes == []
 
 
 def test_notes_are_escaped():

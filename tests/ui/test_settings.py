@@ -13,7 +13,8 @@ from ui.form import Fields
 from ui.styles import NONE
 
 MODEL = Model(
-    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
+    *("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False),
+    *("euler", ""),
 )
 MADE_HERE = Settings(
     "a star",
@@ -52,6 +53,15 @@ def test_a_variation_is_restored_unchanged():
     assert notes == []
 
 
+def test_the_settings_of_a_scheduler_are_restored_unchanged():
+    made = replace(MADE_HERE, scheduler="tcd", timesteps="999,499", eta=0.25)
+    fields, notes = form.as_fields(made, MODEL)
+    assert (fields.scheduler, fields.timesteps, fields.eta) == ("tcd", "999,499", 0.25)
+    assert notes == []
+    shown = dict(settings.described(made))
+    assert (shown["Sampler"], shown["Timesteps"], shown["Eta"]) == ("TCD", "999,499", "0.25")
+
+
 def test_settings_missing_from_a_picture_have_their_defaults():
     silent = Settings("a star", "")
     fields, notes = form.as_fields(silent, MODEL)
@@ -69,6 +79,38 @@ def test_settings_missing_from_a_picture_have_their_defaults():
         size="",
     )
     assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("made_with", "chosen", "note"),
+    [
+        ({}, ("", ""), ""),
+        ({"sigma_schedule": "karras"}, ("euler", "karras"), ""),
+        ({"scheduler": "heun"}, ("heun", ""), ""),
+        ({"scheduler": "ddim", "sigma_schedule": "default"}, ("ddim", ""), ""),
+        (
+            {"scheduler": "ddim", "sigma_schedule": "karras"},
+            ("ddim", ""),
+            "The sampler DDIM Karras isn’t available here, using DDIM.",
+        ),
+        (
+            {"scheduler": None, "sampler": "DPM2 a Karras"},
+            ("", ""),
+            "The sampler DPM2 a Karras isn’t available here, using Euler.",
+        ),
+        ({"scheduler": "lcm"}, ("", ""), "The sampler LCM isn’t available here, using Euler."),
+    ],
+)
+def test_a_sampler_is_restored(made_with: dict, chosen: tuple[str, str], note: str):
+    here = replace(MODEL, schedulers=("euler", "heun", "ddim"))
+    fields, notes = form.as_fields(replace(MADE_HERE, **made_with), here)
+    assert (fields.scheduler, fields.sigma_schedule) == chosen
+    assert notes == ([note] if note else [])
+
+
+def test_the_models_own_schedule_is_not_taken_for_another():
+    fields, _ = form.as_fields(MADE_HERE, replace(MODEL, sigma_schedule="karras"))
+    assert (fields.scheduler, fields.sigma_schedule) == ("euler", "default")
 
 
 def test_an_available_size_is_restored_unchanged():
