@@ -64,6 +64,8 @@ class Setting:
         after: name of the setting that it follows on the page and on the command line, if that is
             not the one declared before it.
         on_page: whether the page shows it.
+        if_set: whether the page shows it only while it has another value than the default, which a
+            link or a picture can give it.
         in_per_cent: whether the page shows it in per cent; it is a share from 0 to 1.
     """
 
@@ -81,6 +83,7 @@ class Setting:
     part_of: str = ""
     after: str = ""
     on_page: bool = True
+    if_set: bool = False
     in_per_cent: bool = False
 
     def named(self, name: str) -> Self:
@@ -638,6 +641,7 @@ class GenerateRequest:
             description="How timesteps are spaced.",
             optional=True,
             after="sigma_schedule",
+            if_set=True,
         )
     )
     timesteps: str = _declare(
@@ -646,6 +650,7 @@ class GenerateRequest:
             details="Their number is then the number of steps.",
             optional=True,
             after="timestep_spacing",
+            if_set=True,
         )
     )
     eta: float | None = _declare(
@@ -655,6 +660,7 @@ class GenerateRequest:
             key="Eta DDIM",
             optional=True,
             after="timesteps",
+            if_set=True,
         )
     )
 

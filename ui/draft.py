@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from pipeline.request import Choice, Number, Whole
+from pipeline.request import Choice, Number, OwnNumber, Whole
 from serving.generator import MAX_CHARACTERS, Model
 from ui import form, link
 from ui.events import AT_ONCE
@@ -79,10 +79,14 @@ def _restore(model: Model, styles: Mapping[str, Style]) -> str:
 def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, Any]]:
     """Return which values each field can have."""
     sizes = map(form.size_name, (*model.more_sizes, *model.coming_sizes))
-    numbers = [each.for_model(model) for each in ON_PAGE if isinstance(each, Number)]
+    numbers = [
+        each.for_model(model)
+        for each in ON_PAGE
+        if isinstance(each, Number) and not isinstance(each, OwnNumber)
+    ]
     return {
         **{
-            name: {"type": _TYPES.get(type(default), "number")}  # None stands for a number
+            name: {"type": _TYPES[type(default)] if default is not None else "string"}
             for name, default in Fields()._asdict().items()
         },
         **{

@@ -49,6 +49,7 @@ ALL = 0  # the count's value for as many pictures as the model draws at once
 POLL_SECONDS = 5.0
 
 ON_PAGE = [setting for setting in VALUES if setting.on_page]
+_OWN_NUMBERS = [setting.link for setting in ON_PAGE if isinstance(setting, OwnNumber)]
 _IN_PER_CENT = [setting.link for setting in ON_PAGE if setting.in_per_cent]
 # Ids of the elements of fields that have another name there, by the name in a `RequestError`.
 _ELEMENTS = {"negative_prompt": "negative", **{each.name: each.flag for each in ON_PAGE}}
@@ -85,10 +86,21 @@ def _share(per_cent: object) -> object:
     return per_cent
 
 
+def _own_number(text: object) -> object:
+    """Return the number in a text, None for none; `to_request` refuses anything else."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return float(text) if text.strip() else None
+    except ValueError:
+        return text
+
+
 class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()])):
     """The values of the page's fields, in the order in which the page sends them.
 
-    Shares are from 0 to 1 here; their components have them in per cent.
+    Shares are from 0 to 1 here; their components have them in per cent. A number that is None here
+    is an empty text in its component.
     """
 
     __slots__ = ()
@@ -99,12 +111,16 @@ class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()]))
         given = zip(values, _DEFAULTS.values(), strict=True)
         # A text field that was never in view may be sent as None.
         sent = cls(*("" if value is None and own == "" else value for value, own in given))
-        return sent._replace(**{name: _share(getattr(sent, name)) for name in _IN_PER_CENT})
+        shares = {name: _share(getattr(sent, name)) for name in _IN_PER_CENT}
+        numbers = {name: _own_number(getattr(sent, name)) for name in _OWN_NUMBERS}
+        return sent._replace(**shares, **numbers)
 
     def shown(self) -> tuple[Any, ...]:
         """Return the values for the components."""
         shares = {name: i18n.per_cent(getattr(self, name)) for name in _IN_PER_CENT}
-        return tuple(self._replace(**shares))
+        own = {name: getattr(self, name) for name in _OWN_NUMBERS}
+        texts = {name: "" if value is None else f"{value:g}" for name, value in own.items()}
+        return tuple(self._replace(**shares, **texts))
 
 
 # --- components ---
@@ -167,18 +183,24 @@ def _component(setting: Setting, model: Model) -> Component:
         "label": _label(setting),
         "info": i18n.SETTINGS[setting.name].info,
         "elem_id": setting.flag,
+        "elem_classes": ["if-set"] if setting.if_set else None,
         "render": False,
     }
     if isinstance(here, Variations | Timesteps):
         example, most = here.example, MAX_CHARACTERS
         return gr.Textbox(here.default, placeholder=example, max_length=most, **named)
+    if isinstance(here, Choice) and here.if_set:  # the style sheet finds empty fields
+        return gr.Textbox(here.default, placeholder=", ".join(here.choices), **named)
     if isinstance(here, Choice):
-        return gr.Dropdown(_choices(here, model), value=here.default, **named)
+        # Without a filter, touching it opens no keyboard.
+        return gr.Dropdown(_choices(here, model), value=here.default, filterable=False, **named)
     if isinstance(here, Loras):
         return looks.field(model)
-    if isinstance(here, Seed | OwnNumber):
-        # Gradio checks no bounds here, so that the strip can report a number out of bounds.
-        return gr.Number(setting.default, precision=0 if here.kind is int else None, **named)
+    # Gradio checks no bounds here, so that the strip can report a number out of bounds.
+    if isinstance(here, Seed):
+        return gr.Number(setting.default, precision=0, **named)
+    if isinstance(here, OwnNumber):  # Gradio's own component for numbers has 0 for none
+        return gr.Textbox("", placeholder=i18n.automatic(""), max_length=20, **named)
     if isinstance(here, Number):
         limits = here.low, here.most_on_page, here.default, here.slider_step
         low, high, value, step = (as_shown(here, number) for number in limits)

@@ -242,7 +242,8 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js="() => ''",
         **AT_ONCE,
     )
-    typed = [parts.form.parts[name].input for name in ("negative_prompt", "seed")]
+    corrected = ("negative_prompt", "seed", "scheduler", "sigma_schedule", "timesteps", "eta")
+    typed = [parts.form.parts[name].input for name in corrected]
     gr.on(
         [parts.prompt.submit, parts.generate.click, parts.prompt.change, *typed],
         None,

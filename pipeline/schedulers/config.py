@@ -268,8 +268,8 @@ class SchedulerConfig:
 def count_evaluations(name: str, steps: int) -> int:
     """Return how often a run of `steps` evaluates the network.
 
-    `name` is a key of `SCHEDULERS`. Another one, which only a newer instance can name, counts as one
-    that takes one evaluation a step.
+    `name` is a key of `SCHEDULERS`. Another name, which only a newer instance can send, counts as
+    one evaluation a step.
     """
     own = SCHEDULERS.get(name, SchedulerClass(name))
     return 1 + (steps - 1) * own.evaluations + (own.starts_twice and steps > 1)

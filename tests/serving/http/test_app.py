@@ -270,6 +270,21 @@ def test_retry_after_is_when_a_place_is_free():
         assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
 
 
+def test_a_wait_counts_the_evaluations_of_each_request():
+    pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
+    observer = Observer()
+    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
+    generator._pace.observe(evaluations=10, seconds=35.0)
+    with serve(generator=generator, observer=observer) as site:
+        drawn = Background(site, scheduler="heun")
+        wait_until(lambda: pipe.calls)
+        waiting = Background(site)
+        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        assert post(site, BODY).headers["retry-after"] == "25"  # seven evaluations of 3.5 s
+        pipe.let_all()
+        assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
+
+
 def test_stuck_devices_fail_the_health_check(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(local, "_STUCK", 0.01)  # noticed long before the deadline
     with serve(held=True, limits=Limits(running_s=60.0)) as site, ThreadPoolExecutor() as pool:
@@ -308,6 +323,20 @@ def test_stuck_devices_fail_the_health_check(monkeypatch: pytest.MonkeyPatch):
         ({"size": "8x9"}, "size", "here it can only be 8x8"),
         ({"size": "9" * 50}, "size", "pattern"),
         ({"id": "../../etc/passwd"}, "id", "pattern"),
+        ({"scheduler": "deis"}, "scheduler", "here it can only be euler or heun or ddim"),
+        ({"scheduler": "x" * 101}, "scheduler", "at most 100"),
+        ({"scheduler": "LCM"}, "scheduler", "with this model: prediction_type = 'x' is not supp"),
+        ({"scheduler": "DDIM Karras"}, "sigma_schedule", "which scheduler ddim cannot use"),
+        ({"sigma_schedule": "beta"}, "sigma_schedule", "here it can only be default or karras"),
+        ({"timestep_spacing": "even"}, "timestep_spacing", "linspace or leading or trailing"),
+        ({"timesteps": [5, 9]}, "timesteps", "expected up to 50 falling whole numbers from 0 to"),
+        ({"timesteps": [1000]}, "timesteps", "whole numbers from 0 to 999"),
+        ({"timesteps": [-1]}, "timesteps", "greater than or equal to 0"),
+        ({"timesteps": "999"}, "timesteps", "list"),
+        ({"timesteps": [9], "scheduler": "ddim"}, "timesteps", "which scheduler ddim cannot use"),
+        ({"timesteps": [9], "sigma_schedule": "karras"}, "timesteps", "leave one of them out"),
+        ({"eta": 0.5}, "eta", "which scheduler euler cannot use; leave it out, or set scheduler"),
+        ({"eta": 2, "scheduler": "ddim"}, "eta", "less than or equal to 1"),
         ({"colour": "red"}, "colour", "not permitted"),
     ],
 )

@@ -97,6 +97,18 @@ def test_loras_are_an_object(loras: Any):
     assert schemas.to_request(again, MODEL, visitor="", address="").loras == request.loras
 
 
+def test_the_settings_of_a_scheduler_are_passed_on():
+    sent = {"scheduler": "TCD", "timesteps": [999, 749], "eta": 0.25}
+    body = schemas.GenerateBody.model_validate({"prompt": "a star", **sent})
+    request = schemas.to_request(body, MODEL, visitor="", address="")
+    assert (request.scheduler, request.timesteps, request.eta) == ("tcd", "999,749", 0.25)
+    passed_on = json.loads(json.dumps(schemas.from_request(request)))
+    again = schemas.GenerateBody.model_validate(passed_on)
+    assert schemas.to_request(again, MODEL, visitor="", address="", id=request.id) == request
+    plain = schemas.GenerateBody.model_validate({"prompt": "a star"})
+    assert schemas.to_request(plain, MODEL, visitor="", address="").scheduler == ""
+
+
 @pytest.mark.parametrize(
     "loras",
     ["pixel:0.8", {"a": 5}, {"a": "1"}, {"a": [1]}, {"a:b": 1}, {f"{i}": 1 for i in range(9)}],
