@@ -17,6 +17,8 @@ from pipeline.schedulers.sigmas import (
 from pipeline.schedulers.table import Schedule, make_table
 
 LMS_ORDER = 4
+# Points and weights of the rule of Gauss and Legendre, exact for the polynomials of that order.
+_POINTS, _SHARES = np.polynomial.legendre.leggauss(LMS_ORDER)
 
 
 def euler(config: SchedulerConfig, steps: int) -> Schedule:
@@ -75,17 +77,14 @@ def lms(config: SchedulerConfig, steps: int) -> Schedule:
 def lms_weights(sigmas: np.ndarray, end: float) -> np.ndarray:
     """Return the weights of derivatives in the step from the first of their sigmas to `end`.
 
-    They are the integrals of the Lagrange polynomials through `sigmas`, latest first. The rule of
-    Gauss and Legendre is exact for polynomials of this degree.
+    They are the integrals of the Lagrange polynomials through `sigmas`, latest first.
     """
-    points, shares = np.polynomial.legendre.leggauss(LMS_ORDER)
     half = (end - sigmas[0]) / 2
-    at = sigmas[0] + half * (points + 1)
-    weights = []
-    for i, own in enumerate(sigmas):
-        others = np.delete(sigmas, i)[:, None]
-        weights.append(half * np.sum(shares * np.prod((at - others) / (own - others), axis=0)))
-    return np.array(weights)
+    at = sigmas[0] + half * (_POINTS + 1)
+    itself = np.eye(len(sigmas), dtype=bool)[..., None]
+    apart = (sigmas[:, None] - sigmas)[..., None]
+    factors = np.where(itself, 1, (at - sigmas[:, None]) / np.where(itself, 1, apart))
+    return half * factors.prod(axis=1) @ _SHARES
 
 
 def euler_sigmas(config: SchedulerConfig, steps: int) -> tuple[np.ndarray, np.ndarray]:

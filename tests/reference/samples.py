@@ -56,10 +56,14 @@ def check_sample(
     negative: list[str],
     scale: float,
     rescale: float = 0.0,
+    scheduler: str | None = None,
 ) -> None:
-    """Assert that both pipelines draw the same from `noise` `[B, h, w, C]`."""
+    """Assert that both pipelines draw the same from `noise` `[B, h, w, C]`.
+
+    `scheduler` is the name of torch's scheduler, if it is not the checkpoint's own.
+    """
     right = reference_sample(theirs, prompts, negative, noise, scale, rescale)
-    request = {"latents": noise, "guidance_rescale": rescale}
+    request = {"latents": noise, "guidance_rescale": rescale, "scheduler": scheduler}
     latents, images = (
         pipe.generate(prompts, negative, scale, output_type=kind, **request).images
         for kind in ("latent", "np")

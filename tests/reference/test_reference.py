@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +24,7 @@ from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images.moderation import prepare
 from pipeline.models.clip_config import read_safety_checker
 from pipeline.models.safety_checker import SafetyChecker
-from pipeline.schedulers.config import ONE_MORE
+from pipeline.schedulers.config import ONE_MORE, SCHEDULERS
 from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
@@ -198,6 +199,19 @@ def test_samples_of_nasty_prompts(
         # The negative prompt differs from the prompt; otherwise guidance would change nothing.
         negative = [NASTY_PROMPTS[(2 * turn + i + 1) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
         check_sample(drawn.theirs, pipe, drawn.latents(IMAGES), prompts, negative, 5.0)
+
+
+def test_samples_by_schedulers_of_requests(drawn: Drawn, pipe: SDXLPipeline) -> None:
+    own = drawn.theirs.scheduler
+    for name in drawn.rng.choice(pipe.schedulers, 2, replace=False).tolist():
+        kind = SCHEDULERS[name]
+        supported = {key: kind.supported[key][0] for key in kind.own_defaults}
+        other = getattr(diffusers, kind.name).from_config(own.config, **kind.implied, **supported)
+        drawn.theirs.scheduler = other
+        prompts, negative = ([draw_text(drawn.rng) for _ in range(IMAGES)] for _ in "ab")
+        noise = drawn.latents(IMAGES)
+        check_sample(drawn.theirs, pipe, noise, prompts, negative, 5.0, scheduler=name)
+    drawn.theirs.scheduler = own
 
 
 @pytest.mark.parametrize("number", range(3))
