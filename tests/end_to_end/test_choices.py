@@ -1,4 +1,4 @@
-"""Sizes and variations, as a visitor uses them in a browser."""
+"""Sizes, variations and samplers, as a visitor uses them in a browser."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -90,3 +90,18 @@ def test_variations_of_the_open_picture(page: Page):
     assert shown(page, i18n.SETTINGS["variation_seed"].label) == variation
     # The picture's index among the four may change how a number is rounded.
     assert np.abs(pixels_of_the_open_picture(page) - drawn).max() <= 1
+
+
+def test_a_sampler_from_a_link_and_another_from_the_page(page: Page):
+    page.goto(f"{page.url.partition('?')[0]}?prompt=a%20ring&steps=3&scheduler=heun")
+    open_advanced(page)
+    sampler = page.locator("#scheduler input")
+    expect(sampler).to_have_value("Heun")
+    expect(page.locator("#sigma-schedule input")).to_have_value(i18n.automatic(""))
+    expect(page.locator("#timesteps")).to_be_hidden()
+    sampler.click()
+    page.get_by_role("option", name="Euler a", exact=True).click()
+    page.locator("#generate").click()
+    wait_for_pictures(page)
+    open_picture(page)
+    assert shown(page, i18n.SETTINGS["scheduler"].label) == "Euler a"

@@ -1,5 +1,6 @@
 """A picture's settings in the page, shown as text and copied into the fields."""
 
+import re
 from dataclasses import replace
 
 import gradio as gr
@@ -7,10 +8,11 @@ import pytest
 
 from pipeline import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import Model
+from serving.generator import Model, RequestError
 from ui import form, i18n, settings
-from ui.form import Fields
-from ui.styles import NONE
+from ui.form import Fields, Visitor
+from ui.model_kind import Kind
+from ui.styles import NONE, styles_for
 
 MODEL = Model(
     *("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False),
@@ -79,6 +81,29 @@ def test_settings_missing_from_a_picture_have_their_defaults():
         size="",
     )
     assert notes == []
+
+
+@pytest.mark.parametrize("eta", [None, 0.0, 0.25])
+def test_a_number_that_may_be_none_survives_its_component(eta: float | None):
+    fields = Fields(prompt="a star", eta=eta)
+    assert fields.shown()[Fields._fields.index("eta")] == ("" if eta is None else f"{eta:g}")
+    assert Fields.sent(fields.shown()).eta == eta
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"eta": "much"}, "eta is much; expected 0 to 1"),
+        ({"scheduler": "deis"}, "scheduler is deis; here it can only be euler or"),
+        ({"timesteps": "5,9"}, "timesteps is 5,9; expected up to 50 falling whole numbers"),
+        ({"timestep_spacing": "even"}, "timestep_spacing is even; here it can only be linspace"),
+    ],
+)
+def test_unusable_settings_of_a_scheduler_are_refused(sent: dict, said: str):
+    values = Fields(prompt="a star")._replace(**sent)._asdict()
+    with pytest.raises(RequestError, match=re.escape(said)) as refused:
+        form.to_request(MODEL, styles_for(Kind.SDXL), visitor=Visitor("", ""), **values)
+    assert refused.value.field == next(iter(sent))
 
 
 @pytest.mark.parametrize(
