@@ -511,25 +511,28 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
 def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Settings:
     """Return the settings with the scheduler that draws them here; add a note if it is another.
 
-    The choice is left to the model where it chooses the same.
+    A sigma schedule of None, as in most pictures, is the default one; one of "" is the scheduler's
+    own. The choice is left to the model where it chooses the same. Other programs write down eta
+    even if the scheduler does not use it.
     """
     name, sigmas = found.scheduler, found.sigma_schedule
     if found.sampler or (name and name not in model.schedulers):
         used = SAMPLERS.get(model.scheduler, model.scheduler)
         notes.append(i18n.other_sampler(found.sampler or SAMPLERS[name], used))
         return replace(found, scheduler=None, sigma_schedule=None, eta=None, timesteps=None)
-    if name is None:
+    if not name:
         return found
     if sigmas not in (None, "", DEFAULT_SIGMAS) and not SCHEDULERS[name].sigma_schedules:
         wanted = f"{SAMPLERS[name]} {SCHEDULE_TYPES[sigmas]}"
         notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))
         sigmas = None
-    sigmas = sigmas or DEFAULT_SIGMAS
-    as_the_model = sigmas == model.sigma_schedule or not SCHEDULERS[name].sigma_schedules
+    sigmas = DEFAULT_SIGMAS if sigmas is None else sigmas
+    is_own = sigmas in ("", model.sigma_schedule) or not SCHEDULERS[name].sigma_schedules
     return replace(
         found,
-        scheduler="" if as_the_model and name == model.scheduler else name,
-        sigma_schedule="" if as_the_model else sigmas,
+        scheduler="" if is_own and name == model.scheduler else name,
+        sigma_schedule="" if is_own else sigmas,
+        eta=found.eta if SCHEDULERS[name].options["eta"] else None,
     )
 
 

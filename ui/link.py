@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, Number, Setting, effective, with_own_names
+from pipeline.request import SETTINGS, Choice, Number, Setting, effective, with_own_names
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
@@ -69,7 +69,7 @@ def from_query(
     def value(setting: Setting) -> Any:
         text = given.get(setting.link)
         if text is None:
-            return None
+            return "" if isinstance(setting, Choice) else None  # the model's own
         if (why := _unusable(setting, text)) is None:
             return setting.kind(text)
         notes.append(i18n.translate(why))

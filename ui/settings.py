@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
 from pipeline.request import CHOICES, SETTINGS, VALUES, effective
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from serving.generator import MAX_CHARACTERS, Image, Model, Request
 from ui import i18n
 from ui.styles import NONE, Typed
@@ -19,7 +20,7 @@ def of_image(image: Image) -> Settings:
 
 def of_request(request: Request, index: int, model: Model) -> Settings:
     """Return the settings of a request's picture that is not finished."""
-    values = request.of_picture(index)
+    values = request.of_picture(index) | _drawn_with(request, model)
     width, height = request.size or model.sizes[0]
     return Settings(
         prompt=values["prompt"],
@@ -29,6 +30,18 @@ def of_request(request: Request, index: int, model: Model) -> Settings:
         height=height,
         model=model.name,
     )
+
+
+def _drawn_with(request: Request, model: Model) -> dict[str, str]:
+    """Return the scheduler and the sigma schedule that draw a request, "" for the default one."""
+    name = request.scheduler or model.scheduler
+    spaces_sigmas = name in SCHEDULERS and SCHEDULERS[name].sigma_schedules
+    own = model.sigma_schedule if spaces_sigmas and not request.timesteps else ""
+    sigmas = request.sigma_schedule or own
+    return {
+        "scheduler": name if name in SCHEDULERS else "",
+        "sigma_schedule": "" if sigmas == DEFAULT_SIGMAS else sigmas,
+    }
 
 
 def bounded(settings: Settings) -> Settings:

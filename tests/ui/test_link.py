@@ -133,6 +133,14 @@ def test_unusable_values_are_reported(query: str, changes: dict[str, Any], said:
     assert said in notes[0]
 
 
+def test_a_link_leaves_the_schedule_to_the_model():
+    karras = replace(MODEL, scheduler="euler", sigma_schedule="karras")
+    for link_, chosen in (("scheduler=heun", ("heun", "")), ("scheduler=euler", ("", ""))):
+        found = link.from_query(dict(parse_qsl(link_)), karras, STYLES)
+        assert found is not None
+        assert (found[0].scheduler, found[0].sigma_schedule) == chosen
+
+
 def test_a_sampler_in_another_programs_words():
     fields, notes = read("scheduler=DPM%2B%2B+2M+Karras&prompt=x")
     assert (fields.scheduler, fields.sigma_schedule) == ("dpmsolver++", "karras")

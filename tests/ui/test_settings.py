@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import Model, RequestError
+from serving.generator import Model, Request, RequestError
 from ui import form, i18n, settings
 from ui.form import Fields, Visitor
 from ui.model_kind import Kind
@@ -131,6 +131,23 @@ def test_a_sampler_is_restored(made_with: dict, chosen: tuple[str, str], note: s
     fields, notes = form.as_fields(replace(MADE_HERE, **made_with), here)
     assert (fields.scheduler, fields.sigma_schedule) == chosen
     assert notes == ([note] if note else [])
+
+
+def test_an_unfinished_picture_names_the_sampler_that_was_used():
+    karras = replace(MODEL, sigma_schedule="karras")
+    own, other = Request("a star", seed=7), Request("a star", seed=7, scheduler="ddim")
+    found = [settings.of_request(each, 0, karras) for each in (own, other)]
+    assert [(each.scheduler, each.sigma_schedule) for each in found] == [
+        ("euler", "karras"),
+        ("ddim", None),
+    ]
+    chosen = [form.as_fields(each, karras)[0] for each in found]
+    assert [(each.scheduler, each.sigma_schedule) for each in chosen] == [("", ""), ("ddim", "")]
+
+
+def test_an_eta_without_effect_is_left_out():
+    fields, notes = form.as_fields(replace(MADE_HERE, eta=0.67), MODEL)
+    assert (fields.eta, notes) == (None, [])
 
 
 def test_the_models_own_schedule_is_not_taken_for_another():
