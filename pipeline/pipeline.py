@@ -23,7 +23,7 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.errors import Cancelled, InputError, NotFiniteError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
-from pipeline.families.single_files import VAE_FILE
+from pipeline.families.single_files import TINY_VAE_FILE, VAE_FILE
 from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
@@ -125,6 +125,7 @@ class SDXLPipeline:
         model, revision: the checkpoint: the name of a folder or file or a Hub id, and the commit on
             the Hub.
         vae: the name of the VAE that replaces the checkpoint's own; None if none does.
+        tiny_vae: the name of the tiny VAE; None if there is none.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         screened: whether the operator's `screen` function checks the pictures.
@@ -156,8 +157,9 @@ class SDXLPipeline:
     ):
         self.model = checkpoint.model
         self.revision = checkpoint.revision
-        replacement = checkpoint.replacements.get("vae")
-        self.vae = None if replacement is None else replacement.name
+        others = {name: other.name for name, other in checkpoint.replacements.items()}
+        self.vae = others.get("vae")
+        self.tiny_vae = others.get("tiny_vae")
         config = checkpoint.config
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
@@ -215,6 +217,7 @@ class SDXLPipeline:
         screen: Screen | None = None,
         vae: str | Path | None = None,
         ema: bool = False,
+        tiny_vae: str | Path | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -243,6 +246,9 @@ class SDXLPipeline:
                 checkpoint's own is then not downloaded.
             ema: whether to draw with the moving average of the UNet's weights, which some single
                 files hold beside the weights.
+            tiny_vae: a tiny VAE (AutoencoderTiny) such as "madebyollin/taesdxl", for previews, and
+                for the pictures of calls that ask for it: a folder, an id on the Hub, or a single
+                file.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -264,7 +270,12 @@ class SDXLPipeline:
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         half = chosen.itemsize == 2
         other = None if vae is None else fetch_component(str(vae), "vae", VAE_FILE, half)
-        reader = FamilyReader(scheduler, safety_checker, other)
+        tiny = (
+            None
+            if tiny_vae is None
+            else fetch_component(str(tiny_vae), "vae", TINY_VAE_FILE, half)
+        )
+        reader = FamilyReader(scheduler, safety_checker, other, tiny)
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half, ema=ema)
         parameters = count_parameters(checkpoint)
         if dtype is None and worth_bfloat16(used[0], parameters):
@@ -611,18 +622,20 @@ class SDXLPipeline:
             if on_step is not None:
                 on_step(step + 1, total, state.latents)
             if on_preview is not None and step + 1 < total:
-                on_preview(partial(self._look, schedule, start, before, state))
+                row = schedule.pred_x0[start]
+                look = run.preview if run.has_tiny_vae else self._look
+                on_preview(partial(look, before.latents, state, row))
             start = stop
         return state.latents
 
-    def _look(self, schedule: Schedule, evaluation: int, before: State, after: State) -> np.ndarray:
-        """Return the pictures so far, `[images, h, w, 3]` uint8, after an evaluation.
+    def _look(self, before: Array, after: State, pred_x0: np.ndarray) -> np.ndarray:
+        """Return what `CompiledSampler.preview` returns, by a linear map from latents to colours.
 
-        They are computed on the host, where nothing compiles.
+        It is computed on the host, where nothing compiles.
         """
-        of_latents, of_value = schedule.pred_x0[evaluation]
+        of_latents, of_value = pred_x0
         value = np.asarray(after.history)[0]
-        return self._colours.of(of_latents * np.asarray(before.latents) + of_value * value)
+        return self._colours.of(of_latents * np.asarray(before) + of_value * value)
 
     def _finish(
         self,

@@ -90,7 +90,7 @@ class Reader(Protocol[C_co]):
 
     @property
     def replacements(self) -> Mapping[str, Component]:
-        """Networks to use in place of the checkpoint's own, by name."""
+        """Networks that are not the checkpoint's own, by name."""
         ...
 
     def read(self, folder: Path) -> C_co:
@@ -136,7 +136,7 @@ class Checkpoint(ABC, Generic[C]):
         model: its name: the Hub id, or the own name of the folder or file.
         revision: the commit on the Hub; None for a folder or a file.
         config: its configuration.
-        replacements: networks in place of its own, by name.
+        replacements: networks in place of its own or beside them, by name.
     """
 
     folder: Path

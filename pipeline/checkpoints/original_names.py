@@ -45,6 +45,7 @@ VAE_NAMES = (
     (r"\.norm_out\.", ".conv_norm_out."),
 )
 VAE_UP = re.compile(r"^decoder\.up\.(\d{1,4})\.(?:block\.(\d+)|(upsample))\.")
+TINY_LAYER = re.compile(r"^(\d{1,4})\.")
 OPEN_CLIP_NAMES = (
     (r"^positional_embedding$", "embeddings.position_embedding.weight"),
     (r"^token_embedding\.", "embeddings.token_embedding."),
@@ -187,6 +188,22 @@ def _diffusers_vae_name(name: str, top: int) -> str:
         layer = "upsamplers.0" if match[3] else f"resnets.{match[2]}"
         name = f"decoder.up_blocks.{top - int(match[1])}.{layer}.{name[match.end() :]}"
     return _replaced(name, VAE_NAMES)
+
+
+def to_diffusers_tiny_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a tiny VAE's tensors by their names in diffusers' layout.
+
+    A file with a decoder alone numbers its layers. The first of them limits the latents, which is
+    no layer in diffusers' layout. A name in that layout stays as it is.
+
+    Raises:
+        CheckpointError: if two tensors have the same name there.
+    """
+    return _collected((TINY_LAYER.sub(_tiny_name, name), tensors[name]) for name in tensors)
+
+
+def _tiny_name(number: re.Match[str]) -> str:
+    return f"decoder.layers.{int(number[1]) - 1}."
 
 
 def to_diffusers_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from pipeline.errors import InputError
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig
+from pipeline.models.tiny_vae_config import TinyVAEConfig
 from pipeline.request import check_count
 from pipeline.schedulers.choice import Schedulers
 from pipeline.schedulers.config import SchedulerConfig
@@ -65,6 +66,7 @@ class Activations:
         encode: of the text encoders, for each token of a prompt.
         predict: of `Family.predict`, for each latent pixel of one half of a picture.
         decode: of `Family.decode`, for each pixel of a picture.
+        tiny_decode: of `Family.tiny_decode`, likewise; 0 without a tiny VAE.
         context: of the context, for each token of one half of a picture.
         attended: for each level with attention in `Family.predict`, the number of latent pixels per
             pixel of that level, and the number of heads.
@@ -73,6 +75,7 @@ class Activations:
     encode: float
     predict: float
     decode: float
+    tiny_decode: float
     context: int
     attended: tuple[tuple[int, int], ...]
 
@@ -89,6 +92,7 @@ class Family:
         text_encoders: the text encoders, in the order in which `encode` takes their tokens.
         networks: the other networks that every checkpoint has.
         optional: the networks that a checkpoint may have.
+        apart: networks that no checkpoint has; they are published by themselves.
         ignored: keys of `model_index.json` without effect on pictures.
         forced_scheduler_settings: settings of the scheduler that replace the file's.
         aligned_sigmas: the sigmas of the schedule "align-your-steps", falling; None if no such
@@ -107,6 +111,7 @@ class Family:
             are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
             arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
         decode: `(networks, latents) -> pictures`: `[B, h, w, C]` float32 to `[B, H, W, 3]` in 0..1.
+        tiny_decode: the same by the tiny VAE.
         latents_shape: `(h, w, C)` of a picture's latents, from its height and width in pixels.
         size_multiple: the number of pixels of which both sides of a picture must be multiples.
         own_size: the default height and width in pixels.
@@ -122,11 +127,13 @@ class Family:
     encode: Stage
     predict: Stage
     decode: Stage
+    tiny_decode: Stage
     latents_shape: Callable[["Config", int, int], tuple[int, int, int]]
     size_multiple: Callable[["Config"], int]
     own_size: Callable[["Config"], tuple[int, int]]
     activations: Callable[["Config"], Activations]
     optional: tuple[Network, ...] = ()
+    apart: tuple[Network, ...] = ()
     ignored: tuple[str, ...] = ()
     forced_scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
     aligned_sigmas: tuple[float, ...] | None = None
@@ -134,13 +141,13 @@ class Family:
 
     @property
     def all_networks(self) -> tuple[Network, ...]:
-        """All networks that a checkpoint may have, text encoders first."""
-        return (*self.text_encoders, *self.networks, *self.optional)
+        """All networks that a pipeline may have, text encoders first."""
+        return (*self.text_encoders, *self.networks, *self.optional, *self.apart)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Configuration of a whole checkpoint.
+    """Configuration of a whole checkpoint, and of networks that are used beside it.
 
     Attributes:
         family: the family that it belongs to.
@@ -184,6 +191,11 @@ class Config:
     def safety_checker(self) -> SafetyCheckerConfig | None:
         """Configuration of the safety checker; pictures are not checked where it is None."""
         return self.networks.get("safety_checker")
+
+    @property
+    def tiny_vae(self) -> TinyVAEConfig | None:
+        """Configuration of the tiny VAE; None where there is none."""
+        return self.networks.get("tiny_vae")
 
 
 def image_size(config: Config, height: int | None, width: int | None) -> tuple[int, int]:

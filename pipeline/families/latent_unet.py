@@ -12,7 +12,9 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Activations, Config, Network, Stage
 from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.shapes import vae_of
+from pipeline.models.shapes import tiny_vae_of, vae_of
+from pipeline.models.tiny_vae import TinyVAE
+from pipeline.models.tiny_vae_config import read_tiny_vae
 from pipeline.models.unet import Context
 from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae import VAE
@@ -84,6 +86,12 @@ def decode(networks: Networks, latents: Array) -> Array:
     return jnp.clip(vae.decode(unscale(vae.config, latents)) / 2 + 0.5, 0, 1)
 
 
+def tiny_decode(networks: Networks, latents: Array) -> Array:
+    """Do what `decode` does, with the tiny VAE."""
+    vae: TinyVAE = networks["tiny_vae"]
+    return jnp.clip(vae.decode(latents / vae.config.scaling_factor) / 2 + 0.5, 0, 1)
+
+
 def unscale(config: VAEConfig, latents: Array) -> Array:
     """Convert the diffusion model's latents (about unit variance) to the VAE's own."""
     z = latents / config.scaling_factor
@@ -119,6 +127,7 @@ def activations(config: Config) -> Activations:
         encode=max(encoder.intermediate_size for encoder in config.text_encoders.values()),
         predict=_per_latent_pixel(unet),
         decode=_per_pixel(config.networks["vae"]),
+        tiny_decode=0 if config.tiny_vae is None else config.tiny_vae.decoder_width,
         context=_context(unet),
         attended=_attended(unet),
     )
@@ -167,6 +176,10 @@ def _attended(config: UNetConfig) -> tuple[tuple[int, int], ...]:
 
 
 VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
+TINY_VAE_NETWORK = Network(
+    "tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of
+)
 UNET_CLASS = "UNet2DConditionModel"
 PREDICT = Stage(("unet",), predict)
 DECODE = Stage(("vae",), decode)
+TINY_DECODE = Stage(("tiny_vae",), tiny_decode)

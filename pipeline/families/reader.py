@@ -6,7 +6,7 @@ out default to the values of diffusers' and transformers' own classes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from pipeline.checkpoints.checkpoint import Component, Recognised
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
-from pipeline.families.other_vae import read_other_vae
+from pipeline.families.other_vae import read_other_vae, read_tiny_vae_beside
 from pipeline.families.sdxl import SDXL
 from pipeline.families.single_files import (
     CONFIGS,
@@ -55,11 +55,13 @@ class FamilyReader:
         scheduler: a key of `SCHEDULERS` that replaces the checkpoint's own scheduler.
         safety_checker: False leaves out the checkpoint's safety checker.
         vae: a VAE that replaces the checkpoint's own.
+        tiny_vae: a tiny VAE to use beside it.
     """
 
     scheduler: str | None = None
     safety_checker: bool = True
     vae: Component | None = None
+    tiny_vae: Component | None = None
 
     @property
     def unwanted(self) -> tuple[str, ...]:
@@ -68,8 +70,9 @@ class FamilyReader:
 
     @property
     def replacements(self) -> dict[str, Component]:
-        """Networks to use in place of the checkpoint's own, by name."""
-        return {} if self.vae is None else {"vae": self.vae}
+        """Networks that are not the checkpoint's own, by name."""
+        given = {"vae": self.vae, "tiny_vae": self.tiny_vae}
+        return {name: component for name, component in given.items() if component is not None}
 
     def describe(self, class_name: object) -> str:
         """Return a phrase that says what an unsupported class is, or "" if it is unknown.
@@ -85,7 +88,7 @@ class FamilyReader:
         Raises:
             CheckpointError: if a setting is not supported; the message names file, key and value.
         """
-        config = self._read(folder)
+        config = self._with_tiny_vae(self._read(folder), folder)
         config.family.check(folder / "unet/config.json", config)
         return config
 
@@ -99,6 +102,7 @@ class FamilyReader:
         folder, replaced = CONFIGS / kind.folder, self.replacements
         own = {name: part for name, part in kind.sections.items() if name not in replaced}
         config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, own)
+        config = self._with_tiny_vae(config, tensors.where)
         config.family.check(tensors.where, config)
         return Recognised(config, folder, kind.sections)
 
@@ -122,6 +126,13 @@ class FamilyReader:
             tokens=read_length(folder / str(family.text_encoders[0].tokenizer)),
             force_zeros_for_empty_prompt=force_zeros,
         )
+
+    def _with_tiny_vae(self, config: Config, where: Path) -> Config:
+        if self.tiny_vae is None:
+            return config
+        [part] = config.family.apart
+        found = read_tiny_vae_beside(part, self.tiny_vae, config.networks["vae"], where)
+        return replace(config, networks={**config.networks, part.name: found})
 
     def _read_network(self, folder: Path, part: Network, family: Family) -> Any:
         replacement = self.replacements.get(part.name)

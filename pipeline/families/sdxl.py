@@ -89,6 +89,7 @@ SDXL = Family(
         ),
         latent_unet.VAE_NETWORK,
     ),
+    apart=(latent_unet.TINY_VAE_NETWORK,),
     ignored=("add_watermarker",),
     # https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html
     aligned_sigmas=(
@@ -100,6 +101,7 @@ SDXL = Family(
     encode=Stage((*TEXT_ENCODERS, "unet"), encode),
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,
+    tiny_decode=latent_unet.TINY_DECODE,
     latents_shape=latent_unet.latents_shape,
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,

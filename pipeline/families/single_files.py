@@ -17,6 +17,7 @@ from pipeline.checkpoints.checkpoint import Section
 from pipeline.checkpoints.original_names import (
     to_diffusers_clip,
     to_diffusers_open_clip,
+    to_diffusers_tiny_vae,
     to_diffusers_unet,
     to_diffusers_vae,
 )
@@ -91,6 +92,7 @@ UNET = Section((UNET_PREFIX,), to_diffusers_unet)
 VAE = Section(VAE_PREFIXES, to_diffusers_vae)
 # A VAE may be alone in its file, with a loss and an average of its training.
 VAE_FILE = Section((*VAE_PREFIXES, ""), to_diffusers_vae, re.compile(r"^(loss|model_ema)\."))
+TINY_VAE_FILE = Section(("",), to_diffusers_tiny_vae)
 # Parts of CLIP that compare texts with pictures, and a mask that follows from the length.
 NOT_CLIP = r"^(transformer\.)?(logit_scale|attn_mask|text_projection(\.weight)?)$"
 SECTIONS_2 = {

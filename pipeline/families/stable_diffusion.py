@@ -61,6 +61,7 @@ SD_1 = Family(
         latent_unet.VAE_NETWORK,
     ),
     optional=(SAFETY_CHECKER,),
+    apart=(latent_unet.TINY_VAE_NETWORK,),
     ignored=("requires_safety_checker",),
     forced_scheduler_settings={"steps_offset": 1, "clip_sample": False},
     # https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html
@@ -72,6 +73,7 @@ SD_1 = Family(
     encode=Stage(("text_encoder", "unet"), latent_unet.encode),
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,
+    tiny_decode=latent_unet.TINY_DECODE,
     latents_shape=latent_unet.latents_shape,
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,

@@ -272,8 +272,8 @@ class Upsample(nnx.Module):
     4/9 of the multiplications.
     """
 
-    def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        made = conv(width, width, dtype=dtype, rngs=rngs)
+    def __init__(self, width: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
+        made = conv(width, width, bias=bias, dtype=dtype, rngs=rngs)
         self.kernel: nnx.Param | None = made.kernel  # None once it is merged
         self.merged_kernels: nnx.Param | None = nnx.data(None)
         self.bias = made.bias
@@ -298,8 +298,8 @@ class Upsample(nnx.Module):
             places = [_conv_2x2(x, merged[i, j], i, j) for j in range(2)]
             rows.append(jnp.stack(places, axis=3))  # [B, H, W, 2, C]
         pixels = jnp.stack(rows, axis=2)  # [B, H, 2, W, 2, C]
-        assert self.bias is not None
-        return pixels.reshape(b, 2 * h, 2 * w, c) + self.bias[...]
+        picture = pixels.reshape(b, 2 * h, 2 * w, c)
+        return picture if self.bias is None else picture + self.bias[...]
 
 
 def _conv_2x2(x: Array, kernel: Array, i: int, j: int) -> Array:

@@ -8,8 +8,10 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from pipeline.models.clip_config import TextEncoderConfig
+from pipeline.models.tiny_vae_config import TinyVAEConfig
 from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae_config import VAEConfig
 
@@ -58,6 +60,31 @@ def vae_of(published: VAEConfig, shapes: Shapes) -> VAEConfig:
         use_post_quant_conv="post_quant_conv.weight" in shapes,
         mid_block_add_attention="decoder.mid_block.attentions.0.to_q.weight" in shapes,
     )
+
+
+def tiny_vae_of(published: TinyVAEConfig, shapes: Shapes) -> TinyVAEConfig:
+    """Return the configuration of a tiny VAE with tensors of these shapes, which may lack encoder.
+
+    Raises:
+        LookupError: as `text_encoder_of`.
+    """
+    has_encoder = any(name.startswith("encoder.") for name in shapes)
+    return replace(
+        published,
+        latent_channels=_size(shapes, "decoder.layers.0.weight", 1),
+        decoder_width=_size(shapes, "decoder.layers.0.weight", 0),
+        decoder_blocks=_tiny_blocks(shapes, "decoder"),
+        encoder_width=_size(shapes, "encoder.layers.0.weight", 0) if has_encoder else 0,
+        encoder_blocks=_tiny_blocks(shapes, "encoder") if has_encoder else (),
+    )
+
+
+def _tiny_blocks(shapes: Shapes, half: str) -> tuple[int, ...]:
+    """Return the number of blocks in each stage of a half, between its lone convolutions."""
+    layers = [match for name in shapes if (match := re.match(rf"{half}\.layers\.(\d+)\.(.*)", name))]
+    lone = sorted(int(match[1]) for match in layers if match[2] == "weight")
+    blocks = [int(match[1]) for match in layers if match[2] == "conv.0.weight"]
+    return tuple(sum(start < block < end for block in blocks) for start, end in pairwise(lone))
 
 
 def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:

@@ -152,7 +152,10 @@ class CompiledSampler:
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
             self.check(np.zeros((images, side, side, 3), np.uint8))
-        pictures, _ = self.decode(self.put_latents(latents))
+        placed = self.put_latents(latents)
+        if self.has_tiny_vae:
+            jax.block_until_ready(self.tiny_decode(placed))
+        pictures, _ = self.decode(placed)
         return np.asarray(pictures)
 
     def encode(
@@ -254,6 +257,31 @@ class CompiledSampler:
     def decode(self, latents: Array) -> tuple[Array, Array]:
         """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
         return self._run("decode", latents)
+
+    @property
+    def has_tiny_vae(self) -> bool:
+        """Whether `tiny_decode` and `preview` can be called."""
+        return "tiny_decode" in self.executables
+
+    def tiny_decode(self, latents: Array) -> tuple[Array, Array]:
+        """Do what `decode` does, with the tiny VAE."""
+        images, pixels, _ = self._tiny_decode(self.start(latents), 1.0, 0.0)
+        return images, pixels
+
+    def preview(self, before: Array, after: State, pred_x0: np.ndarray) -> np.ndarray:
+        """Return previews of unfinished pictures, `[B, h, w, 3]` uint8, by the tiny VAE.
+
+        Args:
+            before: the latents `[B, h, w, C]` before an evaluation.
+            after: the state after it.
+            pred_x0: the evaluation's row of `Schedule.pred_x0`.
+        """
+        *_, previews = self._tiny_decode(State(before, after.history), *pred_x0)
+        return np.asarray(previews)
+
+    def _tiny_decode(self, state: State, *coefficients: float) -> tuple[Array, Array, Array]:
+        scalars = jax.device_put(tuple(map(np.float32, coefficients)), self._whole)
+        return self._run("tiny_decode", state, *scalars)
 
     def check(self, images: np.ndarray) -> np.ndarray:
         """Return which pictures the safety checker flags, `[B]` bool.

@@ -17,7 +17,7 @@ GIB = 2**30
 class Rates:
     """Rates of one kind of device, from the sizes of a model's networks to bytes and seconds.
 
-    Networks are "text_encoders", "unet", "vae" and "safety_checker".
+    Networks are "text_encoders", "unet", "vae", "tiny_vae" and "safety_checker".
 
     Attributes:
         code: bytes of code for each weight tensor of a program's network.
@@ -82,13 +82,13 @@ TPU_V5E = DeviceKind(
     memory=int(15.75 * GIB),
     memory_source="16 GiB, of which libtpu reports 15.75 for programs",
     rates=Rates(
-        code={"text_encoders": 105e3, "unet": 257e3, "vae": 340e3, "safety_checker": 105e3},
-        activations={"text_encoders": 3.0, "unet": 2.85, "vae": 4.53, "safety_checker": 3.0},
+        code={"text_encoders": 105e3, "unet": 257e3, "vae": 340e3, "tiny_vae": 340e3, "safety_checker": 105e3},
+        activations={"text_encoders": 3.0, "unet": 2.85, "vae": 4.53, "tiny_vae": 4.53, "safety_checker": 3.0},
         context=1.0,
         upsampling=0.0,
         scores=0.0,
         widened=0.0,
-        seconds={"text_encoders": 1.5, "unet": 0.8, "vae": 4.4, "safety_checker": 1.5},
+        seconds={"text_encoders": 1.5, "unet": 0.8, "vae": 4.4, "tiny_vae": 4.4, "safety_checker": 1.5},
         spread=(0.7, 1.3),
         time_spread=_TPU_SECONDS,
     ),
@@ -102,13 +102,13 @@ TPU_V6E = DeviceKind(
     memory=int(31.25 * GIB),
     memory_source="32 GiB, of which libtpu reports 31.25 for programs",
     rates=Rates(
-        code={"text_encoders": 75e3, "unet": 361e3, "vae": 309e3, "safety_checker": 75e3},
-        activations={"text_encoders": 3.0, "unet": 2.5, "vae": 4.54, "safety_checker": 3.0},
+        code={"text_encoders": 75e3, "unet": 361e3, "vae": 309e3, "tiny_vae": 309e3, "safety_checker": 75e3},
+        activations={"text_encoders": 3.0, "unet": 2.5, "vae": 4.54, "tiny_vae": 4.54, "safety_checker": 3.0},
         context=1.0,
         upsampling=0.0,
         scores=0.0,
         widened=0.0,
-        seconds={"text_encoders": 3.7, "unet": 2.2, "vae": 13.7, "safety_checker": 3.7},
+        seconds={"text_encoders": 3.7, "unet": 2.2, "vae": 13.7, "tiny_vae": 13.7, "safety_checker": 3.7},
         spread=(0.7, 1.3),
         time_spread=_TPU_SECONDS,
     ),
@@ -123,13 +123,13 @@ H200 = DeviceKind(
     memory_source="139 GiB, of which JAX takes three quarters unless XLA_PYTHON_CLIENT_MEM_FRACTION"
     " says otherwise",
     rates=Rates(
-        code={"text_encoders": 20e3, "unet": 40e3, "vae": 60e3, "safety_checker": 20e3},
-        activations={"text_encoders": 4.0, "unet": 4.0, "vae": 5.0, "safety_checker": 4.0},
+        code={"text_encoders": 20e3, "unet": 40e3, "vae": 60e3, "tiny_vae": 60e3, "safety_checker": 20e3},
+        activations={"text_encoders": 4.0, "unet": 4.0, "vae": 5.0, "tiny_vae": 5.0, "safety_checker": 4.0},
         context=2.0,
         upsampling=1.0,
         scores=0.0,
         widened=0.0,
-        seconds={"text_encoders": 0.1, "unet": 0.1, "vae": 0.5, "safety_checker": 0.1},
+        seconds={"text_encoders": 0.1, "unet": 0.1, "vae": 0.5, "tiny_vae": 0.5, "safety_checker": 0.1},
         spread=(0.4, 3.0),
         time_spread=(0.3, 5.0),
     ),
@@ -143,13 +143,13 @@ CPU = DeviceKind(
     memory=None,
     memory_source="available at the moment",
     rates=Rates(
-        code={"text_encoders": 8e3, "unet": 10e3, "vae": 10e3, "safety_checker": 8e3},
-        activations={"text_encoders": 3.1, "unet": 0.9, "vae": 2.5, "safety_checker": 3.1},
+        code={"text_encoders": 8e3, "unet": 10e3, "vae": 10e3, "tiny_vae": 10e3, "safety_checker": 8e3},
+        activations={"text_encoders": 3.1, "unet": 0.9, "vae": 2.5, "tiny_vae": 2.5, "safety_checker": 3.1},
         context=2.0,
         upsampling=1.1,
         scores=1.0,
         widened=0.3,
-        seconds={"text_encoders": 0.02, "unet": 0.1, "vae": 0.1, "safety_checker": 0.02},
+        seconds={"text_encoders": 0.02, "unet": 0.1, "vae": 0.1, "tiny_vae": 0.1, "safety_checker": 0.02},
         spread=(0.7, 1.5),
         time_spread=(0.3, 5.0),
     ),

@@ -12,6 +12,7 @@ from pipeline.families.family import Config
 from pipeline.models.clip_config import SafetyCheckerConfig
 
 TEXT_ENCODERS, UNET, VAE, SAFETY_CHECKER = "text_encoders", "unet", "vae", "safety_checker"
+TINY_VAE = "tiny_vae"
 MERGED_AXES = 6  # of the kernels that `matmul_conv.merged_upsample_kernels` makes
 
 
@@ -40,7 +41,8 @@ class ModelSize:
     """Sizes of a checkpoint's networks.
 
     Attributes:
-        networks: by name: `TEXT_ENCODERS`, `UNET`, `VAE` and, where there is one, `SAFETY_CHECKER`.
+        networks: by name: `TEXT_ENCODERS`, `UNET`, `VAE` and, where they are used, `TINY_VAE` and
+            `SAFETY_CHECKER`.
         scale_factor: pixels per latent pixel, along each side.
         latent_channels: number of channels of the latents.
         context: number of elements in the UNet's context, per token of one guidance half.
@@ -69,6 +71,8 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
         UNET: (family.predict.networks, largest.predict),
         VAE: (family.decode.networks, largest.decode),
     }
+    if config.tiny_vae is not None:
+        groups[TINY_VAE] = (family.tiny_decode.networks, largest.tiny_decode)
     if config.safety_checker is not None:
         groups[SAFETY_CHECKER] = ([SAFETY_CHECKER], _per_checked(config.safety_checker))
     sizes = {

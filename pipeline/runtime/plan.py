@@ -23,7 +23,14 @@ from typing import NamedTuple
 from pipeline.errors import DeviceError
 from pipeline.kernels.attention import CACHED_BYTES, SCORE_BYTES
 from pipeline.runtime.device_kinds import DeviceKind
-from pipeline.runtime.model_size import SAFETY_CHECKER, TEXT_ENCODERS, UNET, VAE, ModelSize
+from pipeline.runtime.model_size import (
+    SAFETY_CHECKER,
+    TEXT_ENCODERS,
+    TINY_VAE,
+    UNET,
+    VAE,
+    ModelSize,
+)
 from pipeline.schedulers.table import REMEMBERED
 
 log = logging.getLogger(__name__)
@@ -78,6 +85,7 @@ LOADS = {
     "denoise": Load(UNET, True, _both, lambda share: share.pixels),
     "unguided": Load(UNET, True, _one, lambda share: share.pixels),
     "decode": Load(VAE, True, _one, lambda share: share.pictures * share.pixels),
+    "tiny_decode": Load(TINY_VAE, True, _one, lambda share: share.pictures * share.pixels),
     "encode": Load(
         TEXT_ENCODERS, False, _both, lambda share: share.halves * share.pictures * share.tokens
     ),

@@ -27,6 +27,9 @@ from pipeline.text.embeddings import MAX_VECTORS
 # The most evaluations of the network in a run: Heun's steps take two, except the last.
 MAX_EVALUATIONS = 2 * MAX_INFERENCE_STEPS - 1
 
+# Pixels of the tiny VAE's previews per latent pixel, along each side.
+PREVIEW_PIXELS = 2
+
 # A program's first argument: the parameters of its networks, by the network's name.
 Weights = Mapping[str, list[Array]]
 
@@ -217,6 +220,22 @@ class Programs:
         args = (self._weights_spec("decode"), self._latents_spec())
         return self._apart(decode, args, (self._by_image, self._by_image))
 
+    def tiny_decode(self) -> Program:
+        """Return the program that decodes with the tiny VAE, at any evaluation of a run."""
+        run = self._family.tiny_decode.run
+        factor = self._target.shapes.height // self._target.latents_shape[0]
+        shrink = max(1, factor // PREVIEW_PIXELS)
+
+        def decode(weights: Weights, state: State, *coefficients: Array) -> tuple[Array, ...]:
+            decoder = partial(run, self._networks(weights))
+            latents, history = state
+            return sampler.decode_early(decoder, latents, history[0], coefficients, shrink)
+
+        state = State(self._latents_spec(), self._target.history_spec)
+        scalars = self._scalar_spec(jnp.float32), self._scalar_spec(jnp.float32)
+        args = (self._weights_spec("tiny_decode"), state, *scalars)
+        return self._apart(decode, args, (self._by_image,) * 3)
+
     def check(self) -> Program:
         """Return the program of the safety checker."""
 
@@ -306,6 +325,10 @@ def _halves_together(target: Target) -> bool:
     return target.mesh.shape["guidance"] == 1
 
 
+def _has_tiny_vae(target: Target) -> bool:
+    return target.config.tiny_vae is not None
+
+
 def _is_checked(target: Target) -> bool:
     return target.config.safety_checker is not None
 
@@ -317,6 +340,9 @@ PROGRAMS: dict[str, Entry] = {
         Programs.unguided, lambda family: family.predict.networks, exists=_halves_together
     ),
     "decode": Entry(Programs.decode, lambda family: family.decode.networks),
+    "tiny_decode": Entry(
+        Programs.tiny_decode, lambda family: family.tiny_decode.networks, exists=_has_tiny_vae
+    ),
     "encode": Entry(Programs.encode, lambda family: family.encode.networks, sized=False),
     "noise": Entry(Programs.noise, lambda _: ()),
     "vary": Entry(Programs.vary, lambda _: ()),
@@ -341,10 +367,11 @@ def cache_key(name: str, target: Target) -> object:
     because all schedulers run the same programs.
     """
     config, shapes, entry = target.config, target.shapes, PROGRAMS[name]
-    others = {part.name for part in config.family.optional} - {*entry.networks(config.family)}
+    family = config.family
+    others = {part.name for part in (*family.optional, *family.apart)} - {*entry.networks(family)}
     networks = {part: read for part, read in config.networks.items() if part not in others}
     sides = (shapes.height, shapes.width) if entry.sized else None
-    model = config.family.class_name, config.family.name, networks, target.dtype.name
+    model = family.class_name, family.name, networks, target.dtype.name
     return name, *model, dict(target.mesh.shape), shapes.images, shapes.tokens, sides
 
 

@@ -149,6 +149,28 @@ def _rescaled(guided: Array, cond: Array, rescale: Array) -> Array:
     return rescale * (guided * (other / own)) + (1 - rescale) * guided
 
 
+def decode_early(
+    decoder: Decode, latents: Array, value: Array, coefficients: tuple[Array, Array], shrink: int
+) -> tuple[Array, Array, Array]:
+    """Decode the pictures as an evaluation predicts them; they are finished after the last one.
+
+    Args:
+        decoder: returns pictures `[B, H, W, 3]` float32 in 0..1.
+        latents: the latents `[B, h, w, C]` before the evaluation.
+        value: its newest value, likewise; see `State`.
+        coefficients: float32 scalars, those of the latents and the value in the prediction.
+        shrink: the factor by which previews are smaller than pictures.
+
+    Returns:
+        The pictures as `decode` returns them, and previews `[B, H/shrink, W/shrink, 3]` uint8.
+    """
+    of_latents, of_value = coefficients
+    images, pixels = decode(decoder, of_latents * latents + of_value * value)
+    count, height, width, channels = images.shape
+    parts = images.reshape(count, height // shrink, shrink, width // shrink, shrink, channels)
+    return images, pixels, jnp.round(parts.mean((2, 4)) * 255).astype(jnp.uint8)
+
+
 def decode(decoder: Decode, latents: Array) -> tuple[Array, Array]:
     """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]`, float32 in 0..1 and uint8."""
     images = decoder(latents)
