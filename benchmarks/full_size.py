@@ -1,10 +1,12 @@
 """The configuration of full-size SDXL base, without its weights."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.families import read_config
 from pipeline.families.family import Config
+from pipeline.models.tiny_vae_config import PUBLISHED
 from tools.published_configs import SDXL_BASE, write
 
 
@@ -12,3 +14,9 @@ def read_published() -> Config:
     """Return the published checkpoint's configuration."""
     with tempfile.TemporaryDirectory() as folder:
         return read_config(write(Path(folder), SDXL_BASE))
+
+
+def read_with_tiny_vae() -> Config:
+    """Return the same with the published tiny VAE, TAESDXL, beside the checkpoint."""
+    config = read_published()
+    return replace(config, networks={**config.networks, "tiny_vae": PUBLISHED})

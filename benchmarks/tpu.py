@@ -36,7 +36,7 @@ def measure(topology: str, folder: Path) -> dict[str, Any]:
     """Estimate this project and the incumbent for one topology; programs are left in `folder`."""
     ours, theirs = folder / "ours", folder / "incumbent"
     compiled = apart.run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
-    kernels = _kernels(topology, folder)
+    kernels = attention_kernels(topology, folder)
     compiled |= estimates(topology, ours, kernels)
     incumbent = apart.run(
         "benchmarks.tpu_incumbent",
@@ -78,7 +78,8 @@ def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[
     }
 
 
-def _kernels(topology: str, folder: Path) -> dict[float, float]:
+def attention_kernels(topology: str, folder: Path) -> dict[float, float]:
+    """Return the cycles of each attention kernel, by the FLOPs that it declares."""
     dump = folder / "llo"
     arguments = ["--topology", topology, "--dump", str(dump)]
     flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"

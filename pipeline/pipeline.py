@@ -271,9 +271,7 @@ class SDXLPipeline:
         half = chosen.itemsize == 2
         other = None if vae is None else fetch_component(str(vae), "vae", VAE_FILE, half)
         tiny = (
-            None
-            if tiny_vae is None
-            else fetch_component(str(tiny_vae), "vae", TINY_VAE_FILE, half)
+            None if tiny_vae is None else fetch_component(str(tiny_vae), "vae", TINY_VAE_FILE, half)
         )
         reader = FamilyReader(scheduler, safety_checker, other, tiny)
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half, ema=ema)

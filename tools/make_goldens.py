@@ -3,8 +3,9 @@
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
 Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
-beside those of `TINY`, `safety.npz` beside that of `SAFE`, and `tests/golden/schedulers.npz`. The
-bytes are the same each time with the same versions of torch, diffusers and transformers.
+beside those of `TINY`, `safety.npz` beside that of `SAFE`, `tests/golden/schedulers.npz`, and
+`tests/golden/tiny_vae` with a tiny VAE and its `tiny_vae.npz`. The bytes are the same each time
+with the same versions of torch, diffusers and transformers.
 `tests/pipeline/test_golden.py`, `tests/pipeline/models/test_safety_checker.py` and
 `tests/pipeline/schedulers/test_steps.py` compare the project's own networks and schedules with
 them, without torch. All pictures and latents are channels last; all numbers are float32, except the
@@ -18,14 +19,23 @@ from pathlib import Path
 
 import diffusers
 import numpy as np
-from diffusers import StableDiffusionPipeline
+from diffusers import AutoencoderTiny, StableDiffusionPipeline
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from PIL import Image
 
 from pipeline.schedulers.config import SCHEDULERS
 from tools import torch_reference
 from tools.scheduler_cases import cases
-from tools.tiny_checkpoints import FLAX, SAFE, TINY, Pipeline, Tiny, load, write
+from tools.tiny_checkpoints import (
+    FLAX,
+    SAFE,
+    TINY,
+    Pipeline,
+    Tiny,
+    load,
+    write,
+    write_tiny_vae,
+)
 
 PROMPTS = (
     "",
@@ -225,6 +235,18 @@ def draw_thresholds(
     return draw(concepts, 0.1), draw(special_care, 0.3)
 
 
+def tiny_vae(vae: AutoencoderTiny, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return pictures, their latents, and latents of which some are outliers, decoded."""
+    images = rng.uniform(-1, 1, (2, 6, 4, 3)).astype(np.float32)
+    z = 3 * _noise(rng, 2, 3, 5, vae.config.latent_channels)
+    return {
+        "images": images,
+        "encoded": torch_reference.tiny_encode(vae, images),
+        "z": z,
+        "decoded": torch_reference.vae_decode(vae, z),
+    }
+
+
 def main() -> None:
     """Write checkpoints and golden files, and print their sizes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -232,6 +254,9 @@ def main() -> None:
     folder = parser.parse_args().folder
     torch_reference.prepare_for_tiny()
     np.savez_compressed(folder / "schedulers.npz", **schedulers())
+    rng = np.random.default_rng([12, 100])
+    arrays = tiny_vae(write_tiny_vae(folder / "tiny_vae", rng), rng)
+    np.savez_compressed(folder / "tiny_vae/tiny_vae.npz", **arrays)
     for name, tiny in FLAX.items():
         write(tiny, folder / name / "checkpoint")
     for name, tiny in SAFE.items():

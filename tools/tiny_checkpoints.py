@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderTiny,
     DDIMScheduler,
     EulerDiscreteScheduler,
     PNDMScheduler,
@@ -429,6 +430,13 @@ SAFE: dict[str, Tiny] = {
     ),
 }
 
+# Arguments of a tiny VAE whose latents have the shape of most tiny checkpoints.
+TINY_VAE: dict[str, Any] = {
+    **{f"{half}_block_out_channels": (6, 6) for half in ("encoder", "decoder")},
+    "num_encoder_blocks": (1, 2),
+    "num_decoder_blocks": (2, 1),
+}
+
 # Checkpoints that diffusers' Flax classes can read too: 32 groups, a middle block with attention,
 # `leading` timesteps with an offset of 1. `tools.incumbent` makes their golden files.
 FLAX: dict[str, Tiny] = {
@@ -578,6 +586,14 @@ def build_safety_checker(
         crop_size={"height": side, "width": side},
     )
     return StableDiffusionSafetyChecker(config), processor
+
+
+def write_tiny_vae(folder: Path, rng: np.random.Generator, **arguments: Any) -> AutoencoderTiny:
+    """Save a tiny VAE of `arguments`, whose default is the smallest, with random weights."""
+    vae = AutoencoderTiny(**{**TINY_VAE, **arguments})
+    randomise(vae, rng)
+    vae.half().save_pretrained(folder)
+    return vae.float()
 
 
 def _text_config(

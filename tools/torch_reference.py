@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderTiny,
     SchedulerMixin,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
@@ -193,7 +194,13 @@ def vae_encode(vae: AutoencoderKL, images: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 @torch.no_grad()
-def vae_decode(vae: AutoencoderKL, z: np.ndarray) -> np.ndarray:
+def tiny_encode(vae: AutoencoderTiny, images: np.ndarray) -> np.ndarray:
+    """Encode pictures `[B, H, W, 3]` in -1..1; return latents `[B, h, w, C]`."""
+    return to_numpy(vae.encode(to_torch(images)).latents)
+
+
+@torch.no_grad()
+def vae_decode(vae: AutoencoderKL | AutoencoderTiny, z: np.ndarray) -> np.ndarray:
     """Decode the VAE's own latents `[B, h, w, C]`; return pictures `[B, H, W, 3]`."""
     return to_numpy(vae.decode(to_torch(z)).sample)
 

@@ -176,9 +176,7 @@ def _attended(config: UNetConfig) -> tuple[tuple[int, int], ...]:
 
 
 VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
-TINY_VAE_NETWORK = Network(
-    "tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of
-)
+TINY_VAE_NETWORK = Network("tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of)
 UNET_CLASS = "UNet2DConditionModel"
 PREDICT = Stage(("unet",), predict)
 DECODE = Stage(("vae",), decode)

@@ -81,7 +81,9 @@ def tiny_vae_of(published: TinyVAEConfig, shapes: Shapes) -> TinyVAEConfig:
 
 def _tiny_blocks(shapes: Shapes, half: str) -> tuple[int, ...]:
     """Return the number of blocks in each stage of a half, between its lone convolutions."""
-    layers = [match for name in shapes if (match := re.match(rf"{half}\.layers\.(\d+)\.(.*)", name))]
+    layers = [
+        match for name in shapes if (match := re.match(rf"{half}\.layers\.(\d+)\.(.*)", name))
+    ]
     lone = sorted(int(match[1]) for match in layers if match[2] == "weight")
     blocks = [int(match[1]) for match in layers if match[2] == "conv.0.weight"]
     return tuple(sum(start < block < end for block in blocks) for start, end in pairwise(lone))

@@ -51,9 +51,7 @@ def _encoder(config: TinyVAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.
     layers = []
     for stage, blocks in enumerate(config.encoder_blocks):
         layers.append(
-            make(width, width, stride=2, bias=False)
-            if stage
-            else make(config.in_channels, width)
+            make(width, width, stride=2, bias=False) if stage else make(config.in_channels, width)
         )
         layers += [Block(width, dtype=dtype, rngs=rngs) for _ in range(blocks)]
     return nnx.Sequential(*layers, make(width, config.latent_channels))
@@ -80,9 +78,7 @@ class TinyVAE(nnx.Module):
     def __init__(self, config: TinyVAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.config = config
         self.dtype = jnp.dtype(dtype)
-        self.encoder = (
-            _encoder(config, dtype=dtype, rngs=rngs) if config.encoder_blocks else None
-        )
+        self.encoder = _encoder(config, dtype=dtype, rngs=rngs) if config.encoder_blocks else None
         self.decoder = _decoder(config, dtype=dtype, rngs=rngs)
 
     def encode(self, images: Array) -> Array:

@@ -81,9 +81,7 @@ def read_tiny_vae(path: Path) -> TinyVAEConfig:
     return config
 
 
-def _half(
-    keys: StrictJson, name: str, default: tuple[int, ...]
-) -> tuple[int, tuple[int, ...]]:
+def _half(keys: StrictJson, name: str, default: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     """Return the width of a half, and the number of blocks in each of its stages."""
     blocks = keys.sizes(f"num_{name}_blocks", [*default])
     key = f"{name}_block_out_channels"

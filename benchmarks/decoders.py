@@ -1,0 +1,94 @@
+"""SDXL's VAE and the tiny VAE at their full widths on this machine's CPU.
+
+    .venv/bin/python -m benchmarks.decoders
+
+Decodes one picture of each size with random weights, by both decoders in turns, and takes the
+shortest of several runs. Prints seconds and megabytes of temporaries, and writes
+results/<date>-decoders.json. `benchmarks.tpu_decoders` does the same for a TPU, by analysis.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+# isort: split
+
+import jax
+import numpy as np
+
+from benchmarks import record
+from benchmarks.full_size import read_with_tiny_vae
+from pipeline.families.family import Config
+from pipeline.runtime.compiled import make_mesh
+from pipeline.runtime.loading import trace_networks
+from pipeline.runtime.programs import Programs, Shapes, Target
+
+DECODERS = ("decode", "tiny_decode")
+REPEATS = 3
+TOKENS = 77
+
+
+def main() -> None:
+    """Measure, and record the results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decoders", description=__doc__)
+    parser.add_argument("--sides", type=int, nargs="+", default=[512, 1024])
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    options = parser.parse_args()
+    config, found = read_with_tiny_vae(), {}
+    for side in options.sides:
+        for dtype in options.dtypes:
+            name = f"{side}x{side}, {dtype}"
+            found[name] = measure(config, side, np.dtype(dtype))
+            print(name, found[name], flush=True)
+    record.write("decoders", {"sizes": found})
+
+
+def measure(config: Config, side: int, dtype: np.dtype[Any]) -> dict[str, dict[str, float]]:
+    """Return the seconds and the megabytes of temporaries of each decoder."""
+    target = Target(config, dtype, make_mesh(jax.devices()[:1], 1), Shapes(1, side, side, TOKENS))
+    programs = Programs(target, trace_networks(config, dtype))
+    compiled, found = {}, {}
+    for name in DECODERS:
+        began = time.perf_counter()
+        executable = programs[name].compile()
+        memory = executable.memory_analysis()
+        assert memory is not None
+        found[name] = {
+            "temporaries_mb": round(memory.temp_size_in_bytes / 1e6, 1),
+            "compile_seconds": round(time.perf_counter() - began, 1),
+        }
+        compiled[name] = executable, list(_random(programs[name].args))
+    for name, seconds in _shortest(compiled).items():
+        found[name]["seconds"] = round(seconds, 3)
+    return found
+
+
+def _random(specs: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield random arguments for a program."""
+    rng = np.random.default_rng(0)
+    for spec in specs:
+        yield jax.tree.map(
+            lambda leaf: jax.device_put(
+                (0.1 * rng.standard_normal(leaf.shape, np.float32)).astype(leaf.dtype),
+                leaf.sharding,
+            ),
+            spec,
+        )
+
+
+def _shortest(compiled: dict[str, tuple[Any, list[Any]]]) -> dict[str, float]:
+    shortest = dict.fromkeys(compiled, float("inf"))
+    for _ in range(REPEATS):
+        for name, (executable, arguments) in compiled.items():
+            began = time.perf_counter()
+            jax.block_until_ready(executable(*arguments))
+            shortest[name] = min(shortest[name], time.perf_counter() - began)
+    return shortest
+
+
+if __name__ == "__main__":
+    main()
