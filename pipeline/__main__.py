@@ -74,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", help="folder, Hub id or .safetensors file; default: SDXL base 1.0 on an"
         " accelerator, else the bundled miniature")  # fmt: skip
     add("--vae", help="folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own")
+    add("--tiny-vae", metavar="VAE", help="folder, Hub id or .safetensors file of a tiny VAE, such"
+        " as madebyollin/taesdxl, for --decoder; default: none")  # fmt: skip
     add("--revision", help="branch, tag or commit on the Hub")
     add("--height", type=int, help="in pixels; default: the checkpoint's own")
     add("--width", type=int, help="in pixels; default: the checkpoint's own")
@@ -86,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         " given several times")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--plan", action="store_true", help="draw nothing; print the memory and the compile time"
-        " needed on this machine and on others; downloads no weights")  # fmt: skip
+        " needed on this machine and on others; downloads no weights but a tiny VAE's")  # fmt: skip
     add("--sizes", type=_sizes, default=(), metavar="LIST", help="with --plan: sizes to draw, such"
         " as 1024x1024,1152x896; default: only --width and --height")  # fmt: skip
     add("--verbose", action="store_true", help="log the stages of startup")
@@ -106,6 +108,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     from pipeline.default_model import choose_model
     from pipeline.families import FamilyReader
     from pipeline.families.family import image_size
+    from pipeline.families.other_vae import fetch_tiny_vae
     from pipeline.request import MAX_IMAGES, check_count
     from pipeline.runtime.mesh import cores_as_devices, find_devices
     from pipeline.runtime.plan_report import report
@@ -114,7 +117,8 @@ def _print_plan(options: argparse.Namespace) -> None:
     cores_as_devices(options.images)
     checked = options.safety_checker == "yes"
     model, revision = choose_model(options.model, options.revision)
-    found = fetch(model, revision, FamilyReader(None, checked), weights=False)
+    reader = FamilyReader(None, checked, tiny_vae=fetch_tiny_vae(options.tiny_vae))
+    found = fetch(model, revision, reader, weights=False)
     config = found.config
     given = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(config, *size) for size in given))
@@ -173,6 +177,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         safety_checker=options.safety_checker == "yes",
         cache_dir=options.cache_dir,
         vae=options.vae,
+        tiny_vae=options.tiny_vae,
     )
     for source in options.lora:
         pipe.load_lora(source)

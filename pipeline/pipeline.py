@@ -23,7 +23,8 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.errors import Cancelled, InputError, NotFiniteError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
-from pipeline.families.single_files import TINY_VAE_FILE, VAE_FILE
+from pipeline.families.other_vae import fetch_tiny_vae
+from pipeline.families.single_files import VAE_FILE
 from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
@@ -270,9 +271,7 @@ class SDXLPipeline:
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         half = chosen.itemsize == 2
         other = None if vae is None else fetch_component(str(vae), "vae", VAE_FILE, half)
-        tiny = (
-            None if tiny_vae is None else fetch_component(str(tiny_vae), "vae", TINY_VAE_FILE, half)
-        )
+        tiny = fetch_tiny_vae(tiny_vae, half)
         reader = FamilyReader(scheduler, safety_checker, other, tiny)
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half, ema=ema)
         parameters = count_parameters(checkpoint)

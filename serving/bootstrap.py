@@ -78,6 +78,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         safety_checker=chosen.safety_checker,
         screen=screening,
         vae=chosen.vae_id,
+        tiny_vae=chosen.tiny_vae,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

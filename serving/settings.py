@@ -152,6 +152,13 @@ class Options(BaseSettings):
         "MODEL_ID.",
         default_text="the checkpoint's own",
     )
+    tiny_vae: str | None = _setting(
+        None,
+        "Tiny VAE (TAESD) made for the model, such as madebyollin/taesdxl: a folder, a repository "
+        "or a single file. Previews are then small pictures in full colour, and requests can ask "
+        "for it to decode their pictures, which is quicker and less exact.",
+        default_text="none",
+    )
     scheduler: str | None = _setting(
         None,
         "Scheduler, which removes the noise, such as euler, dpmsolver++ or unipc; docs/models.md "

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.checkpoints.checkpoint import Component
+from pipeline.checkpoints.source import fetch_component
 from pipeline.checkpoints.weights import modern_name
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Network
-from pipeline.families.single_files import fit_network
+from pipeline.families.single_files import TINY_VAE_FILE, fit_network
 from pipeline.models.tiny_vae_config import PUBLISHED, TinyVAEConfig
 from pipeline.models.vae_config import VAEConfig
 from pipeline.strict_json import StrictJson
@@ -37,6 +38,13 @@ def read_other_vae(part: Network, other: Component, own: VAEConfig, checkpoint: 
         config = _read(part, other.config)
     _check_latents(config, other, own, checkpoint, LATENTS)
     return config
+
+
+def fetch_tiny_vae(source: str | Path | None, prefer_fp16: bool = False) -> Component | None:
+    """Find a tiny VAE, as `fetch_component` finds a VAE; None for None."""
+    if source is None:
+        return None
+    return fetch_component(str(source), "vae", TINY_VAE_FILE, prefer_fp16)
 
 
 def read_tiny_vae_beside(

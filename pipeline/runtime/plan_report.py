@@ -125,7 +125,7 @@ def _program(program: PlannedProgram) -> str:
 
 
 def _row(name: str, size: str, *cells: str) -> str:
-    return f"{name:10}{size:11}" + "".join(f"{cell:>13}" for cell in cells)
+    return f"{name:12}{size:11}" + "".join(f"{cell:>13}" for cell in cells)
 
 
 def _duration(seconds: float) -> str:

@@ -18,7 +18,8 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
-from pipeline.families.single_files import CONFIGS, TINY_VAE_FILE, VAE_FILE
+from pipeline.families.other_vae import fetch_tiny_vae
+from pipeline.families.single_files import CONFIGS, VAE_FILE
 from pipeline.images import metadata
 from pipeline.runtime.loading import find_networks
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
@@ -182,8 +183,7 @@ TINY = GOLDEN / "tiny_vae"
 
 
 def read_tiny(tiny: Path, model: Path = GOLDEN / "karras/checkpoint") -> Checkpoint[Config]:
-    component = fetch_component(str(tiny), "vae", TINY_VAE_FILE)
-    return fetch(str(model), None, FamilyReader(tiny_vae=component))
+    return fetch(str(model), None, FamilyReader(tiny_vae=fetch_tiny_vae(tiny)))
 
 
 def tiny_in_checkpoint(folder: Path) -> Path:
