@@ -14,7 +14,15 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
-from pipeline.request import SETTINGS, GenerateRequest, Number, Setting, check_request, in_order
+from pipeline.request import (
+    SETTINGS,
+    TINY,
+    GenerateRequest,
+    Number,
+    Setting,
+    check_request,
+    in_order,
+)
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -48,6 +56,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("a prompt is needed, or --plan")
     if options.sizes and not options.plan:
         parser.error("--sizes needs --plan; --width and --height set the size to draw")
+    if options.decoder == TINY and not (options.tiny_vae or options.plan):
+        parser.error(f"--decoder {TINY} needs --tiny-vae")
     return options
 
 

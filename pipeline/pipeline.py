@@ -29,7 +29,9 @@ from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
+    FULL,
     MAX_IMAGES,
+    TINY,
     GenerateRequest,
     Request,
     check_count,
@@ -127,6 +129,7 @@ class SDXLPipeline:
             the Hub.
         vae: the name of the VAE that replaces the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
+        decoders: the decoders that a request can name.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         screened: whether the operator's `screen` function checks the pictures.
@@ -161,6 +164,7 @@ class SDXLPipeline:
         others = {name: other.name for name, other in checkpoint.replacements.items()}
         self.vae = others.get("vae")
         self.tiny_vae = others.get("tiny_vae")
+        self.decoders = (FULL,) if self.tiny_vae is None else (FULL, TINY)
         config = checkpoint.config
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
@@ -432,6 +436,7 @@ class SDXLPipeline:
         timestep_spacing: str | None = None,
         timesteps: Sequence[int] | str | None = None,
         eta: float | None = None,
+        decoder: str | None = None,
     ) -> Result:
         """Draw `images_per_request` pictures, without compiling anything.
 
@@ -452,7 +457,8 @@ class SDXLPipeline:
             cancelled: an event; once it is set, the run stops before its next step.
             on_preview: called as `on_preview(look)` after `on_step`, at every step except the
                 last. While it runs, `look()` returns the pictures so far, `[images, h, w, 3]`
-                uint8, as small as the latents. A preview is computed only when `look` is called.
+                uint8: as small as the latents, or with a tiny VAE twice as large. A preview is
+                computed only when `look` is called.
             guidance_until: the share of the steps, 0 to 1, after which guidance ends. A step
                 without guidance is half the work, unless the guidance halves have devices of
                 their own.
@@ -481,6 +487,8 @@ class SDXLPipeline:
                 ones, for the schedulers that can be given them.
             eta: the share of new noise in the steps of "ddim" and "tcd", 0 to 1; 0 for "ddim" and
                 0.3 for "tcd" where None.
+            decoder: "full", or "tiny" for pictures by the tiny VAE, which are quicker to decode and
+                less exact; "full" where None.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -508,9 +516,15 @@ class SDXLPipeline:
             timestep_spacing=timestep_spacing or "",
             timesteps=timesteps,  # type: ignore[arg-type]  # likewise
             eta=eta,
+            decoder=decoder or "",
         )
         request = check_request(asked, count)
         used = self._scheduler_of(request)
+        if request.decoder == TINY and self.tiny_vae is None:
+            raise InputError(
+                "decoder is 'tiny', but the pipeline has no tiny VAE; pass tiny_vae to"
+                " from_pretrained, or leave decoder out"
+            )
         if latents is not None and request.variation_strength > 0:
             raise InputError("pass either latents or variation_strength, not both")
         if output_type not in OUTPUT_TYPES:
@@ -651,7 +665,8 @@ class SDXLPipeline:
             )
         if output_type == "latent":
             return final, [False] * len(final), {}
-        as_float, as_bytes = run.decode(latents)
+        decode = run.tiny_decode if request.decoder == TINY else run.decode
+        as_float, as_bytes = decode(latents)
         pixels = np.asarray(as_bytes)
         by_checker, by_screen = self._flagged(run, pixels), self._screened(pixels)
         flagged = [any(both) for both in zip(by_checker, by_screen, strict=True)]
@@ -699,6 +714,7 @@ class SDXLPipeline:
         given = request.of_picture(i) | {
             "scheduler": used.name,
             "sigma_schedule": "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule,
+            "decoder": "" if request.decoder == FULL else request.decoder,
         }
         return metadata.Settings(
             **effective(given),

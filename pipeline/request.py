@@ -31,6 +31,7 @@ from pipeline.schedulers.names import (
 )
 from pipeline.text.loras import MAX_LORAS, MAX_WEIGHT, LoraWeights, format_loras, parse_loras
 
+FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
 MAX_SEED = 2**32 - 1
 MAX_VARIATIONS = 8  # in a list
@@ -661,6 +662,15 @@ class GenerateRequest:
             optional=True,
             after="timesteps",
             if_set=True,
+        )
+    )
+    decoder: str = _declare(
+        Choice(
+            choices=(FULL, TINY),
+            model_choices="decoders",
+            description="The decoder, which turns latents into pictures.",
+            details=f"{TINY}: quicker and less exact; only with a tiny VAE.",
+            optional=True,
         )
     )
 

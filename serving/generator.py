@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from pipeline.request import GenerateRequest
+from pipeline.request import FULL, GenerateRequest
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SIGMA_KEYS
 from serving.messages import Message
 
@@ -66,6 +66,7 @@ class Model:
     # The names of the other schedulers, each with the reason why it does not fit the model.
     refused_schedulers: tuple[tuple[str, str], ...] = ()
     num_train_timesteps: int = 1000
+    decoders: tuple[str, ...] = (FULL,)  # that requests can name
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:

@@ -42,6 +42,7 @@ class FakePipeline:
     refused_schedulers: ClassVar = {"lcm": "prediction_type = 'x' is not supported"}
     num_train_timesteps = 1000
     num_inference_steps, max_inference_steps = 4, 50
+    decoders = ("full",)
     compile_seconds: ClassVar = {"hit": 0.5, "miss": 7.0}
 
     def __init__(self, *, held: bool = False) -> None:

@@ -192,6 +192,7 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Choice) and here.if_set:  # the style sheet finds empty fields
         return gr.Textbox(here.default, placeholder=", ".join(here.choices), **named)
     if isinstance(here, Choice):
+        named["visible"] = len(here.choices) > 1
         # Without a filter, touching it opens no keyboard.
         return gr.Dropdown(_choices(here, model), value=here.default, filterable=False, **named)
     if isinstance(here, Loras):

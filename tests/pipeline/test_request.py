@@ -35,6 +35,7 @@ class Model:
     schedulers = ("euler", "heun")
     sigma_schedules = ("default", "karras")
     num_train_timesteps = 100
+    decoders = ("full",)
 
 
 def test_generate_takes_every_setting_with_its_default():

@@ -112,6 +112,7 @@ SETTINGS = {
     "timestep_spacing": Words("Zeitschrittabstand", "Welche Zeitschritte verwendet werden."),
     "timesteps": Words("Zeitschritte", "Ersetzen die Schritte. Jeder ist kleiner als der davor."),
     "eta": Words("Eta", "Anteil neuen Rauschens bei DDIM und TCD."),
+    "decoder": Words("Decoder", "„tiny“ ist schneller, zeigt aber weniger Details."),
     "sampler": Words("Sampler"),
     "size": Words("Größe"),
     "model": Words("Modell"),

@@ -111,6 +111,7 @@ SETTINGS = {
     "timestep_spacing": Words("Timestep spacing", "Which timesteps are used."),
     "timesteps": Words("Timesteps", "Replace the steps. Each is lower than the one before."),
     "eta": Words("Eta", "Share of new noise in DDIM and TCD."),
+    "decoder": Words("Decoder", "“tiny” is faster but less detailed."),
     "sampler": Words("Sampler"),
     "size": Words("Size"),
     "model": Words("Model"),

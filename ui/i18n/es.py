@@ -114,6 +114,7 @@ SETTINGS = {
     "timestep_spacing": Words("Espaciado temporal", "Qué instantes se usan."),
     "timesteps": Words("Instantes", "Sustituyen a los pasos. Cada uno es menor que el anterior."),
     "eta": Words("Eta", "Proporción de ruido nuevo en DDIM y TCD."),
+    "decoder": Words("Decodificador", "«tiny» es más rápido, pero menos detallado."),
     "sampler": Words("Muestreador"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),

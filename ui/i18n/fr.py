@@ -118,6 +118,7 @@ SETTINGS = {
         "Pas de temps", "Remplacent les étapes. Chacun est plus petit que le précédent."
     ),
     "eta": Words("Eta", "Part de bruit nouveau avec DDIM et TCD."),
+    "decoder": Words("Décodeur", "« tiny » est plus rapide, mais moins détaillé."),
     "sampler": Words("Échantillonneur"),
     "size": Words("Taille"),
     "model": Words("Modèle"),
