@@ -28,7 +28,7 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.programs import Programs, Shapes, Target
 
 DECODERS = ("decode", "tiny_decode")
-REPEATS = 3
+REPEATS = 2
 TOKENS = 77
 
 

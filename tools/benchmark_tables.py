@@ -38,6 +38,7 @@ LOAD, CHAOS, SOAK, ATTACK = (
 )
 GUIDANCE, CLUSTER = "2026-11-21-guidance", "2026-11-22-cluster"
 DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
+DECODERS, TPU_DECODERS = "2026-11-24-decoders", "2026-11-24-tpu-v5e-2x2-decoders"
 LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
 JUDGED = "../../pipeline/miniature/report"
 PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
@@ -254,6 +255,35 @@ def _tpu_programs() -> str:
                 ),
             ]
             for label, (program, part) in rows.items()
+        ],
+    )
+
+
+def _decoders() -> str:
+    on_cpu = "512x512, float32"
+
+    def row(label: str, program: str, of_tpu: str) -> Iterable[str]:
+        yield label
+        yield figure(DECODERS, f"sizes/{on_cpu}/{program}/seconds", ".1f") + " s"
+        yield figure(DECODERS, f"sizes/{on_cpu}/{program}/temporaries_mb", ".0f") + " MB"
+        for bound in BOUNDS:
+            yield figure(of_tpu, f"microseconds/{program}/{bound}", ".0f", 1000) + " ms"
+        yield figure(of_tpu, f"programs/{program}/temporaries_mb", ".2f", 1000) + " GB"
+        yield ", ".join(map(source, (DECODERS, of_tpu)))
+
+    return table(
+        [
+            "",
+            f"CPU, {on_cpu}",
+            "temporaries",
+            "v5e-4: at least",
+            "compiler",
+            "temporaries",
+            "records",
+        ],
+        [
+            row("SDXL's VAE", "decode", TPU["v5e-4"]),
+            row("tiny VAE", "tiny_decode", TPU_DECODERS),
         ],
     )
 
@@ -595,6 +625,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu-full-size-xeon": _full_size_xeon,
     "cpu-layers": _layers,
     "cpu-miniature": _cpu_miniature,
+    "decoders": _decoders,
     "delivery": _delivery,
     "dropin": _dropin,
     "failures": _failures,
