@@ -226,10 +226,10 @@ class Programs:
         factor = self._target.shapes.height // self._target.latents_shape[0]
         shrink = max(1, factor // PREVIEW_PIXELS)
 
-        def decode(weights: Weights, state: State, *coefficients: Array) -> tuple[Array, ...]:
+        def decode(weights: Weights, state: State, a: Array, b: Array) -> tuple[Array, ...]:
             decoder = partial(run, self._networks(weights))
             latents, history = state
-            return sampler.decode_early(decoder, latents, history[0], coefficients, shrink)
+            return sampler.decode_early(decoder, latents, history[0], (a, b), shrink)
 
         state = State(self._latents_spec(), self._target.history_spec)
         scalars = self._scalar_spec(jnp.float32), self._scalar_spec(jnp.float32)

@@ -56,7 +56,7 @@ def test_previews_and_pictures_compile_nothing(pipe: SDXLPipeline) -> None:
     assert np.abs(tiny.images - full.images).max() > 0.01
     # Two preview pixels per latent pixel, along each side.
     assert [(each.shape, each.dtype) for each in looks] == [((4, 16, 16, 3), np.uint8)] * 2
-    assert not np.array_equal(*looks)
+    assert not np.array_equal(looks[0], looks[1])
 
 
 def test_a_preview_is_the_picture_of_what_the_step_predicts(pipe: SDXLPipeline) -> None:
