@@ -100,6 +100,7 @@ _DRAWN_WITH = (
     "max_inference_steps",
     "safety_checker",
     "screened",
+    "decoders",
 )
 
 

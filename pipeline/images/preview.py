@@ -2,7 +2,7 @@
 
 A latent pixel determines the average colour of its part of the picture to a good approximation. A
 matrix and an offset per checkpoint therefore replace the VAE's decoder, without detail. They are
-fitted to that decoder at startup.
+fitted to that decoder at startup. A tiny VAE, where there is one, draws previews in their place.
 """
 
 from collections.abc import Callable

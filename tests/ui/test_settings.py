@@ -265,6 +265,16 @@ def test_the_slider_of_a_share_is_in_per_cent():
     assert slider.label == "Stop guidance at (%)"
 
 
+@pytest.mark.parametrize("decoders", [("full",), ("full", "tiny")])
+def test_a_decoder_is_offered_only_where_there_are_two(decoders: tuple[str, ...]):
+    model = replace(MODEL, decoders=decoders)
+    with gr.Blocks():
+        field = form.create(model, {}, gr.Textbox()).parts["decoder"]
+    assert field.visible == (len(decoders) == 2)
+    found, _ = form.as_fields(Settings("a star", decoder="tiny"), model)
+    assert found.decoder == ("tiny" if "tiny" in decoders else "")
+
+
 def test_missing_settings_are_not_shown():
     silent = Settings("a star", "")
     assert settings.described(silent) == [(i18n.SETTINGS["prompt"].label, "a star")]
