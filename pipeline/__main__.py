@@ -118,7 +118,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     from pipeline.default_model import choose_model
     from pipeline.families import FamilyReader
     from pipeline.families.family import image_size
-    from pipeline.families.other_vae import fetch_tiny_vae
+    from pipeline.families.tiny_vae import fetch_tiny_vae
     from pipeline.request import MAX_IMAGES, check_count
     from pipeline.runtime.mesh import cores_as_devices, find_devices
     from pipeline.runtime.plan_report import report

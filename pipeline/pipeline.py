@@ -23,8 +23,8 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.errors import Cancelled, InputError, NotFiniteError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
-from pipeline.families.other_vae import fetch_tiny_vae
 from pipeline.families.single_files import VAE_FILE
+from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16

@@ -15,7 +15,7 @@ from pipeline.checkpoints.checkpoint import Component, Recognised
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
-from pipeline.families.other_vae import read_other_vae, read_tiny_vae_beside
+from pipeline.families.other_vae import read_other_vae
 from pipeline.families.sdxl import SDXL
 from pipeline.families.single_files import (
     CONFIGS,
@@ -25,6 +25,7 @@ from pipeline.families.single_files import (
     scheduler_settings,
 )
 from pipeline.families.stable_diffusion import SD_1, SD_2
+from pipeline.families.tiny_vae import read_beside
 from pipeline.schedulers.choice import read_schedulers
 from pipeline.schedulers.config import CLASS_NAMES
 from pipeline.strict_json import StrictJson
@@ -131,7 +132,7 @@ class FamilyReader:
         if self.tiny_vae is None:
             return config
         [part] = config.family.apart
-        found = read_tiny_vae_beside(part, self.tiny_vae, config.networks["vae"], where)
+        found = read_beside(part, self.tiny_vae, config.networks["vae"], where)
         return replace(config, networks={**config.networks, part.name: found})
 
     def _read_network(self, folder: Path, part: Network, family: Family) -> Any:

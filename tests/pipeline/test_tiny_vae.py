@@ -9,7 +9,7 @@ import pytest
 from pipeline import InputError, SDXLPipeline, metadata
 from pipeline import __main__ as command
 from pipeline.families import FamilyReader
-from pipeline.families.other_vae import fetch_tiny_vae
+from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of

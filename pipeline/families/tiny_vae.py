@@ -1,0 +1,65 @@
+"""A tiny VAE beside a checkpoint: where it comes from, and its configuration."""
+
+from pathlib import Path
+
+from pipeline.checkpoints.checkpoint import Component
+from pipeline.checkpoints.source import fetch_component
+from pipeline.checkpoints.weights import modern_name
+from pipeline.errors import CheckpointError
+from pipeline.families.family import Network
+from pipeline.families.single_files import TINY_VAE_FILE
+from pipeline.models.tiny_vae_config import PUBLISHED, TinyVAEConfig
+from pipeline.models.vae_config import VAEConfig
+from pipeline.strict_json import StrictJson
+
+# Properties of the latents that it shares with the checkpoint's VAE; it has a scale of its own.
+LATENTS = ("latent_channels", "scale_factor")
+
+
+def fetch_tiny_vae(source: str | Path | None, prefer_fp16: bool = False) -> Component | None:
+    """Find a tiny VAE, as `fetch_component` finds a VAE; None for None."""
+    if source is None:
+        return None
+    return fetch_component(str(source), "vae", TINY_VAE_FILE, prefer_fp16)
+
+
+def read_beside(part: Network, tiny: Component, own: VAEConfig, checkpoint: Path) -> TinyVAEConfig:
+    """Return the configuration of a tiny VAE, of which a single file holds only the shapes.
+
+    Args:
+        part: the tiny VAE's place in the family.
+        tiny: the tiny VAE.
+        own: the configuration of the checkpoint's VAE.
+        checkpoint: the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: if it is for latents of another shape than the checkpoint's, or not
+            supported.
+    """
+    config = _fit(part, tiny) if tiny.config is None else _read(part, tiny.config)
+    for key in LATENTS:
+        value, right = getattr(config, key), getattr(own, key)
+        if value != right:
+            raise CheckpointError(
+                f"{tiny.where}: {key} = {value!r} does not fit the latents of {checkpoint};"
+                f" expected {right!r}"
+            )
+    return config
+
+
+def _read(part: Network, file: Path) -> TinyVAEConfig:
+    StrictJson(file).one_of("_class_name", (part.class_name,))
+    return part.read(file)
+
+
+def _fit(part: Network, tiny: Component) -> TinyVAEConfig:
+    assert part.fit is not None
+    with tiny.open() as tensors:
+        shapes = {modern_name(name): tensor.shape for name, tensor in tensors.items()}
+    try:
+        return part.fit(PUBLISHED, shapes)
+    except (LookupError, ValueError) as error:
+        raise CheckpointError(
+            f"{tiny.where}: the decoder of a tiny VAE is missing ({error}); expected tensors named"
+            " decoder.layers.0.weight and so on, or 1.weight and so on in a file of a decoder alone"
+        ) from error
