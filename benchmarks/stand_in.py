@@ -20,7 +20,7 @@ from PIL import Image
 import app
 from pipeline import Cancelled, Result, SDXLPipeline, metadata
 from pipeline.pipeline import OnPreview
-from pipeline.request import Request
+from pipeline.request import SETTINGS, Request
 from serving.settings import Options
 
 
@@ -33,6 +33,7 @@ class StandIn:
     schedulers, sigma_schedules = ("euler",), ("default",)
     refused_schedulers: ClassVar = {}
     num_train_timesteps = 1000
+    guidance_scale, recipe, vae, unet = 5.0, None, None, None
     height = width = 64
     max_inference_steps = 50
     decoders = ("full",)
@@ -102,7 +103,8 @@ class StandIn:
 
 def load(step_ms: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
     """Return a `StandIn` in the form of `serving.bootstrap.load_pipeline`'s result."""
-    pipe = StandIn(step_ms / 1000, chosen.images_per_request, chosen.steps)
+    steps = chosen.steps or SETTINGS["num_inference_steps"].default
+    pipe = StandIn(step_ms / 1000, chosen.images_per_request, steps)
     return cast(SDXLPipeline, pipe), False
 
 

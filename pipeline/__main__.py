@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -72,8 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     add("prompt", nargs="*", help="one prompt for all pictures, or one for each picture")
     for setting in in_order(SETTINGS.values()):
         if setting.name != "prompt":
-            add(f"--{setting.flag}", dest=setting.name, type=setting.kind, default=setting.default,
-                metavar=setting.noun.split()[-1].upper(), help=_help(setting))  # fmt: skip
+            add(
+                f"--{setting.flag}",
+                dest=setting.name,
+                type=setting.kind,
+                default=_default(setting),
+                metavar=setting.noun.split()[-1].upper(),
+                help=_help(setting),
+            )
     add(
         "--out",
         type=Path,
@@ -86,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--vae", help="folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own")
     add("--tiny-vae", metavar="VAE", help="folder, Hub id or .safetensors file of a tiny VAE, such"
         " as madebyollin/taesdxl, for --decoder; default: none")  # fmt: skip
+    add("--unet", help="the same for a UNet, such as that of a distilled model")
     add("--revision", help="branch, tag or commit on the Hub")
     add("--height", type=int, help="in pixels; default: the checkpoint's own")
     add("--width", type=int, help="in pixels; default: the checkpoint's own")
@@ -138,6 +146,11 @@ def _print_plan(options: argparse.Namespace) -> None:
         raise DeviceError(plans.refusal)
 
 
+def _default(setting: Setting) -> Any:
+    """Return a setting's default; None if the model may have its own."""
+    return None if isinstance(setting, Number) and setting.model_default else setting.default
+
+
 def _help(setting: Setting) -> str:
     """Return a setting's description in the style of the other options."""
     text = setting.help[0].lower() + setting.help[1:].removesuffix(".")
@@ -171,7 +184,8 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     if len(options.prompt) == 1:
         values["prompt"] = options.prompt[0]
     # Check the request before the slow work, so that a mistake is reported at once.
-    request = check_request(GenerateRequest(**values), options.images)
+    given = {name: value for name, value in values.items() if value is not None}
+    request = check_request(GenerateRequest(**given), options.images)
     _make_folder(options.out)
     cores_as_devices(options.images)
     model, revision = choose_model(options.model, options.revision)
@@ -188,13 +202,19 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         cache_dir=options.cache_dir,
         vae=options.vae,
         tiny_vae=options.tiny_vae,
+        unet=options.unet,
     )
     for source in options.lora:
         pipe.load_lora(source)
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
         print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)
-    with tqdm(total=request.steps, desc="Drawing", unit="step", disable=None) as bar:
-        result = pipe.generate(**values, on_step=lambda *_: bar.update())
+    with tqdm(desc="Drawing", unit="step", disable=None) as bar:
+
+        def on_step(_step: int, total: int, _latents: object) -> None:
+            bar.total = total
+            bar.update()
+
+        result = pipe.generate(**values, on_step=on_step)
     for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
         print(f"cut off, too long: {cut}", file=sys.stderr)
     names = [f"{seed}.png" for seed in result.seeds]

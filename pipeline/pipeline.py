@@ -3,6 +3,7 @@
 It is named after the model it was made for, and draws with Stable Diffusion 1 and 2 as well.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.errors import Cancelled, InputError, NotFiniteError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
-from pipeline.families.single_files import VAE_FILE
+from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.images import metadata, moderation, preview
 from pipeline.images.screen import Screen, verdicts
@@ -31,6 +32,7 @@ from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     FULL,
     MAX_IMAGES,
+    SETTINGS,
     TINY,
     GenerateRequest,
     Request,
@@ -40,6 +42,7 @@ from pipeline.request import (
     effective,
     misfits,
     parse_timesteps,
+    with_recipe,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
@@ -67,10 +70,13 @@ from pipeline.schedulers.config import (
     SchedulerConfig,
 )
 from pipeline.schedulers.methods import make_schedule
+from pipeline.schedulers.recipes import LoraRecipe, Recipe, find_lora_recipes
 from pipeline.schedulers.table import Schedule, State
 from pipeline.text.embeddings import Embedding, Placement
 from pipeline.text.loras import LoraWeights
 from pipeline.text.tokenizer import Tokenizers, longest
+
+log = logging.getLogger(__name__)
 
 OUTPUT_TYPES = ("pil", "np", "latent")
 
@@ -127,7 +133,7 @@ class SDXLPipeline:
     Attributes:
         model, revision: the checkpoint: the name of a folder or file or a Hub id, and the commit on
             the Hub.
-        vae: the name of the VAE that replaces the checkpoint's own; None if none does.
+        vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
         decoders: the decoders that a request can name.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
@@ -140,7 +146,9 @@ class SDXLPipeline:
         num_train_timesteps: the number of timesteps that the model was trained with.
         version: JAX's version and the networks' dtype. If either changes, so do the pictures.
         height, width: the default size of the pictures, in pixels.
-        images_per_request, num_inference_steps: pictures per call, and the default step count.
+        images_per_request: pictures per call.
+        num_inference_steps, guidance_scale: the defaults of `generate`.
+        recipe: the recipe of a distilled model, which gives these defaults; None for other models.
         device_kind, num_devices: the devices in use, such as "NVIDIA H200" and 1.
         compile_seconds: seconds spent on the executables: "hit" for those loaded from the cache,
             "miss" for those compiled.
@@ -155,14 +163,14 @@ class SDXLPipeline:
         compiled: CompiledSampler,
         budget: Budget,
         colours: preview.Colours,
-        num_inference_steps: int,
+        num_inference_steps: int | None,
         dtype: np.dtype,
         screen: Screen | None = None,
     ):
         self.model = checkpoint.model
         self.revision = checkpoint.revision
         others = {name: other.name for name, other in checkpoint.replacements.items()}
-        self.vae = others.get("vae")
+        self.vae, self.unet = others.get("vae"), others.get("unet")
         self.tiny_vae = others.get("tiny_vae")
         self.decoders = (FULL,) if self.tiny_vae is None else (FULL, TINY)
         config = checkpoint.config
@@ -179,7 +187,10 @@ class SDXLPipeline:
         self.height = compiled.shapes.height
         self.width = compiled.shapes.width
         self.images_per_request = compiled.shapes.images
-        self.num_inference_steps = num_inference_steps
+        self.recipe: Recipe | None = config.recipe
+        own = _defaults(self.recipe)
+        self.num_inference_steps: int = num_inference_steps or own["num_inference_steps"]
+        self.guidance_scale: float = own["guidance_scale"]
         devices = compiled.mesh.devices
         self.device_kind: str = devices.flat[0].device_kind
         self.num_devices: int = devices.size
@@ -213,7 +224,7 @@ class SDXLPipeline:
         height: int | None = None,
         width: int | None = None,
         images_per_request: int = 4,
-        num_inference_steps: int = 25,
+        num_inference_steps: int | None = None,
         dtype: DTypeLike | None = None,
         devices: Sequence[jax.Device] | None = None,
         cache_dir: str | Path | None = None,
@@ -223,6 +234,7 @@ class SDXLPipeline:
         vae: str | Path | None = None,
         ema: bool = False,
         tiny_vae: str | Path | None = None,
+        unet: str | Path | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -233,7 +245,8 @@ class SDXLPipeline:
             height: in pixels; the checkpoint's own where None.
             width: in pixels; the checkpoint's own where None.
             images_per_request: the number of pictures that every call draws.
-            num_inference_steps: the default of `generate`, 1 to 50.
+            num_inference_steps: the default of `generate`, 1 to 50. None means 25, or as many as a
+                distilled model was made for; see `pipeline.schedulers.recipes`.
             dtype: dtype of the networks. None means bfloat16 on accelerators, and for a large
                 checkpoint on a CPU with AMX or AVX512_BF16; otherwise float32.
             devices: the devices to run on. None means all devices of the default backend, but
@@ -241,7 +254,8 @@ class SDXLPipeline:
             cache_dir: a private folder in which to cache compiled executables and other results
                 of startup; None disables the cache.
             scheduler: a key of `pipeline.schedulers.config.SCHEDULERS`, such as "euler" or
-                "dpmsolver++"; the checkpoint's own where None.
+                "dpmsolver++"; that of a distilled model's recipe or the checkpoint's own where
+                None.
             safety_checker: whether the checkpoint's safety checker, if it has one, checks every
                 picture. Flagged pictures are blurred.
             screen: a function that takes the finished pictures of a request, as PIL pictures,
@@ -254,6 +268,7 @@ class SDXLPipeline:
             tiny_vae: a tiny VAE (AutoencoderTiny) such as "madebyollin/taesdxl", for previews, and
                 for the pictures of calls that ask for it: a folder, an id on the Hub, or a single
                 file.
+            unet: the same as `vae` for a UNet, such as that of a distilled model.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -262,7 +277,8 @@ class SDXLPipeline:
             PermissionError: if `cache_dir` is open to other users.
         """
         check_count("images_per_request", images_per_request, 1, MAX_IMAGES)
-        check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
+        if num_inference_steps is not None:
+            check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
         if scheduler is not None and scheduler not in SCHEDULERS:
             right = ", ".join(map(repr, SCHEDULERS))
             raise InputError(f"scheduler is {scheduler!r}; expected one of {right}")
@@ -274,14 +290,18 @@ class SDXLPipeline:
         chosen = network_dtype(dtype, used)
         cache = None if cache_dir is None else ExecutableCache(Path(cache_dir))
         half = chosen.itemsize == 2
-        other = None if vae is None else fetch_component(str(vae), "vae", VAE_FILE, half)
+        vae_, unet_ = (
+            None if source is None else fetch_component(str(source), name, section, half)
+            for source, name, section in ((vae, "vae", VAE_FILE), (unet, "unet", UNET_FILE))
+        )
         tiny = fetch_tiny_vae(tiny_vae, half)
-        reader = FamilyReader(scheduler, safety_checker, other, tiny)
+        reader = FamilyReader(scheduler, safety_checker, vae_, unet_, tiny).for_model(str(model))
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half, ema=ema)
         parameters = count_parameters(checkpoint)
         if dtype is None and worth_bfloat16(used[0], parameters):
             chosen = network_dtype("bfloat16", used)
         config = checkpoint.config
+        _log_recipe(config.recipe)
         shapes = Shapes(images_per_request, *image_size(config, height, width), config.tokens)
         if devices is None:
             used = worth_a_copy(used, parameters)
@@ -327,6 +347,11 @@ class SDXLPipeline:
     def loras(self) -> Mapping[str, LoraInfo]:
         """The loaded LoRAs by name. Any thread may read them."""
         return self._adapters.loaded
+
+    @property
+    def recipes(self) -> tuple[LoraRecipe, ...]:
+        """The recipes of the loaded LoRAs, which `generate` takes by name."""
+        return () if self.recipe is not None else find_lora_recipes(self.loras, self.family)
 
     def load_lora(self, source: str | Path, name: str | None = None) -> str:
         """Load a LoRA, with which `generate` can then draw; nothing is compiled.
@@ -415,7 +440,7 @@ class SDXLPipeline:
         self,
         prompt: str | Sequence[str],
         negative_prompt: str | Sequence[str] | None = None,
-        guidance_scale: float = 5.0,
+        guidance_scale: float | None = None,
         seed: int = 0,
         num_inference_steps: int | None = None,
         latents: np.ndarray | None = None,
@@ -437,6 +462,7 @@ class SDXLPipeline:
         timesteps: Sequence[int] | str | None = None,
         eta: float | None = None,
         decoder: str | None = None,
+        recipe: str | None = None,
     ) -> Result:
         """Draw `images_per_request` pictures, without compiling anything.
 
@@ -445,7 +471,10 @@ class SDXLPipeline:
                 content to the model. Names of loaded embeddings stand for their vectors; the
                 prompts of a request can use 256 vectors.
             negative_prompt: one for all pictures, or one for each; a blank one counts as none.
-            guidance_scale: how closely to follow the prompt; 1 and below means no guidance.
+            guidance_scale: how closely to follow the prompt; 1 and below means no guidance. None
+                means the pipeline's default, which is 5 except for distilled models. Models
+                that take the scale as an input, such as latent consistency models, need no second
+                prediction for it, and ignore `guidance_until` and negative prompts.
             seed: picture i is drawn from the random numbers of seed + i (modulo 2^32) alone.
             num_inference_steps: 1 to 50; the pipeline's default where None.
             latents: `[images, h, w, C]` float32 standard normal noise to start from, instead of
@@ -489,6 +518,9 @@ class SDXLPipeline:
                 0.3 for "tcd" where None.
             decoder: "full", or "tiny" for pictures by the tiny VAE, which are quicker to decode and
                 less exact; "full" where None.
+            recipe: the name of one of `recipes`, such as "lightning-4", which sets the LoRA with
+                the scheduler, steps and guidance scale that it was made for. A number of steps that
+                the recipe allows, and a weight of its LoRA, may be given beside it.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -498,11 +530,12 @@ class SDXLPipeline:
             Cancelled: if `cancelled` was set during the run.
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
+        scale = self.guidance_scale if guidance_scale is None else guidance_scale
         count = self.images_per_request
         asked = GenerateRequest(
             prompt=prompt,
             negative_prompt=negative_prompt,
-            guidance_scale=guidance_scale,
+            guidance_scale=scale,
             num_inference_steps=steps,
             seed=seed,
             guidance_until=guidance_until,
@@ -517,8 +550,9 @@ class SDXLPipeline:
             timesteps=timesteps,  # type: ignore[arg-type]  # likewise
             eta=eta,
             decoder=decoder or "",
+            recipe=recipe or "",
         )
-        request = check_request(asked, count)
+        request = self._with_recipes(check_request(asked, count))
         used = self._scheduler_of(request)
         if request.decoder == TINY and self.tiny_vae is None:
             raise InputError(
@@ -543,6 +577,7 @@ class SDXLPipeline:
             np.stack([negative_ids, ids]),
             blank & self._config.force_zeros_for_empty_prompt,
             placement.vectors(),
+            request.guidance_scale,
         )
         drawn = self._sample(
             run, request, schedule, conditioning, noise, on_step, cancelled, on_preview
@@ -563,6 +598,15 @@ class SDXLPipeline:
         parts = Placement(self._additions.embeddings, limit=None).place(prompt)
         tokens = longest([tokenizer.tokenize(parts) for tokenizer in self._tokenizers.each])
         return Length(tokens.count, self._tokenizers.length, tokens.truncated)
+
+    def _with_recipes(self, request: Request) -> Request:
+        """Return a request with the settings of its recipe, and with the model's own timesteps."""
+        request, own = with_recipe(request, self.recipes), self.recipe
+        if own is None or self.scheduler != own.scheduler or request.scheduler:
+            return request
+        if request.timesteps or request.steps != len(own.timesteps):
+            return request
+        return replace(request, timesteps=own.settings["timesteps"])
 
     def _scheduler_of(self, request: Request) -> SchedulerConfig:
         """Return the configuration of the scheduler that draws a request.
@@ -610,6 +654,8 @@ class SDXLPipeline:
         else:
             latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))
         state = run.start(latents)
+        # A network that takes the guidance scale as an input has its guidance inside.
+        guided = 0 if self._config.embeds_guidance else request.guided_steps
         advance = partial(
             run.denoise,
             conditioning=conditioning,
@@ -617,7 +663,7 @@ class SDXLPipeline:
             table=run.put_schedule(schedule),
             guidance_scale=request.guidance_scale,
             guidance_rescale=request.guidance_rescale,
-            guided=schedule.stops[guided - 1] if (guided := request.guided_steps) else 0,
+            guided=schedule.stops[guided - 1] if guided else 0,
         )
         if on_step is None and cancelled is None and on_preview is None:
             return advance(state, start=0, stop=schedule.stops[-1]).latents
@@ -723,9 +769,25 @@ class SDXLPipeline:
             model=self.model,
             revision=self.revision,
             vae=self.vae,
+            unet=self.unet,
             safety_checker=metadata.BLURRED if flagged else None,
             lora_hashes=self._adapters.hashes,
         )
+
+
+def _defaults(recipe: Recipe | None) -> dict[str, Any]:
+    """Return the settings that `generate` uses by default, by name."""
+    names = "num_inference_steps", "guidance_scale"
+    own = {} if recipe is None else recipe.settings
+    return {name: own.get(name, SETTINGS[name].default) for name in names}
+
+
+def _log_recipe(recipe: Recipe | None) -> None:
+    if recipe is None:
+        return
+    given = {name: value for name, value in recipe.settings.items() if value not in ("", None)}
+    used = ", ".join(f"{name} {value}" for name, value in given.items())
+    log.info("recognised %s; its settings are the defaults: %s", recipe.title, used)
 
 
 @without_collecting_garbage()

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import numpy as np
 
 from pipeline.errors import InputError
+from pipeline.schedulers import recipes
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
@@ -156,6 +157,7 @@ class Number(Setting):
     Attributes:
         low, high: limits, both inclusive.
         any_high: upper limit of any model, for HTTP schemas, if it differs from `high`.
+        model_default: whether a model has its own default, in its attribute of the setting's name.
         slider_high: end of the page's slider, if it is lower.
         slider_step: step of the page's slider.
     """
@@ -166,6 +168,7 @@ class Number(Setting):
     low: float = 0
     high: float
     any_high: float | None = None
+    model_default: bool = False
     slider_high: float | None = None
     slider_step: float = 0.05
 
@@ -173,6 +176,15 @@ class Number(Setting):
     def help(self) -> str:
         limits = f"{self.description.removesuffix('.')}, {self.low} to {self.high}."
         return f"{limits} {self.details}".strip()
+
+    @property
+    def absent_note(self) -> str:
+        return "The server's own if None." if self.model_default else ""
+
+    def for_model(self, model: object) -> Self:
+        if not self.model_default:
+            return self
+        return dataclasses.replace(self, default=getattr(model, self.name))
 
     @property
     def most_on_page(self) -> float:
@@ -198,8 +210,7 @@ class Whole(Number):
     """Declaration of a whole number.
 
     Attributes:
-        model_high: name of the model's attribute that holds its own upper limit. The default is
-            then the model's own as well. "" if neither depends on the model.
+        model_high: name of the model's attribute that holds its own upper limit; "" if it has none.
     """
 
     kind = int
@@ -208,15 +219,11 @@ class Whole(Number):
     slider_step: float = 1
     model_high: str = ""
 
-    @property
-    def absent_note(self) -> str:
-        return "The server's own if None." if self.model_high else ""
-
     def for_model(self, model: object) -> Self:
+        own = super().for_model(model)
         if not self.model_high:
-            return self
-        own = {"high": getattr(model, self.model_high), "default": getattr(model, self.name)}
-        return dataclasses.replace(self, **own)
+            return own
+        return dataclasses.replace(own, high=getattr(model, self.model_high))
 
     def fault(self, value: Any) -> "Fault | None":
         if not _is_number(value) or not abs(value) < math.inf:
@@ -517,6 +524,7 @@ def _declare(setting: Setting) -> Any:
 # --- the settings ---
 
 AnySetting = TypeVar("AnySetting", bound=Setting)
+R = TypeVar("R", bound="GenerateRequest")
 
 
 @dataclass(frozen=True)
@@ -538,6 +546,7 @@ class GenerateRequest:
             high=50,
             description="How closely to follow the prompt.",
             details="1 and below: no guidance.",
+            model_default=True,
             flag="guidance",
             key="CFG scale",
             slider_high=20,
@@ -550,6 +559,7 @@ class GenerateRequest:
             low=1,
             high=MAX_INFERENCE_STEPS,
             model_high="max_inference_steps",
+            model_default=True,
             any_high=1000,
             description="Denoising steps.",
             flag="steps",
@@ -673,6 +683,16 @@ class GenerateRequest:
             optional=True,
         )
     )
+    recipe: str = _declare(
+        Choice(
+            choices=recipes.NAMES,
+            model_choices="recipe_names",
+            description="Draw in few steps with a LoRA that the server has for it.",
+            details="Sets the LoRA, scheduler, steps and guidance scale together.",
+            optional=True,
+            after="prompt",
+        )
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -757,6 +777,31 @@ def with_own_names(values: Mapping[str, Any]) -> dict[str, Any]:
     given = find_sigma_schedule(sigma_schedule) if isinstance(sigma_schedule, str) else None
     found = {"scheduler": name, "sigma_schedule": given or (None if sigma_schedule else contained)}
     return {**values, **{key: value for key, value in found.items() if value}}
+
+
+def with_recipe(request: R, available: Iterable[recipes.LoraRecipe]) -> R:
+    """Return a request in which the settings of its recipe stand in place of the recipe's name.
+
+    A number of steps that the recipe was made for is kept, and so is a weight of its LoRA.
+
+    Raises:
+        InputError: if the recipe is not available, or there are too many LoRAs.
+    """
+    if not request.recipe:
+        return request
+    by_name = {recipe.name: recipe for recipe in available}
+    if request.recipe not in by_name:
+        right = f"one of {', '.join(map(repr, by_name))}" if by_name else "none, without its LoRA"
+        raise InputError(f"recipe is {request.recipe!r}; expected {right}")
+    recipe = by_name[request.recipe]
+    settings = dict(recipe.settings)
+    if request.num_inference_steps in recipe.steps:
+        del settings["num_inference_steps"]
+    try:
+        loras = format_loras({recipe.lora: 1.0, **parse_loras(request.loras)})
+    except ValueError as error:
+        raise InputError(f"loras and recipe {request.recipe!r}: {error}") from error
+    return dataclasses.replace(request, **settings, loras=loras, recipe="")
 
 
 def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:

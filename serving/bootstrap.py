@@ -79,6 +79,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         screen=screening,
         vae=chosen.vae_id,
         tiny_vae=chosen.tiny_vae,
+        unet=chosen.unet_id,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

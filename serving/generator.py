@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 from pipeline.request import FULL, GenerateRequest
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SIGMA_KEYS
+from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
 from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
@@ -59,7 +60,10 @@ class Model:
     coming_sizes: tuple[tuple[int, int], ...] = ()  # (width, height) not ready yet
     screened: bool = False  # whether the operator's own function screens the pictures too
     loras: tuple[Lora, ...] = ()  # sorted by name; may change while the server runs
-    vae: str | None = None  # name of a VAE that replaces the model's own
+    guidance_scale: float = 5.0  # default for requests
+    distilled: bool = False  # whether it draws in few steps without a LoRA
+    vae: str | None = None  # name of the VAE that replaces the model's own
+    unet: str | None = None  # the same for a UNet
     sigma_schedule: str = DEFAULT_SIGMAS  # of requests that name neither it nor a scheduler
     schedulers: tuple[str, ...] = tuple(SCHEDULERS)  # that requests can name
     sigma_schedules: tuple[str, ...] = (DEFAULT_SIGMAS, *SIGMA_KEYS.values())  # likewise
@@ -78,6 +82,16 @@ class Model:
         """The LoRAs that can be used, by name."""
         return {lora.name: lora for lora in self.loras if not lora.doubled}
 
+    @property
+    def recipes(self) -> tuple[LoraRecipe, ...]:
+        """The recipes that requests can name, by which a LoRA draws in few steps."""
+        return () if self.distilled else find_lora_recipes(self.usable_loras, self.family)
+
+    @property
+    def recipe_names(self) -> tuple[str, ...]:
+        """The names of the recipes that requests can name."""
+        return tuple(recipe.name for recipe in self.recipes)
+
 
 def new_id() -> str:
     """Return an id that cannot be guessed: a client that knows it may see and stop the request."""
@@ -89,6 +103,7 @@ _DRAWN_WITH = (
     "name",
     "revision",
     "vae",
+    "unet",
     "scheduler",
     "sigma_schedule",
     "version",

@@ -65,6 +65,7 @@ class Code(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     NOT_WHOLE = "not_whole"
     UNKNOWN_CHOICE = "unknown_choice"
+    MISSING_RECIPE = "missing_recipe"
     UNFIT_SCHEDULER = "unfit_scheduler"
     NOT_TIMESTEPS = "not_timesteps"
     NOT_WITH = "not_with"
@@ -220,6 +221,7 @@ ENGLISH: dict[Code, str] = {
     Code.OUT_OF_RANGE: "{field} is {value}; expected {low} to {high}",
     Code.NOT_WHOLE: "{field} is {value}; expected a whole number from {low} to {high}",
     Code.UNKNOWN_CHOICE: "{field} is {value}; here it can only be {choices}",
+    Code.MISSING_RECIPE: "{field} is {value}, which needs a LoRA that is not here",
     Code.UNFIT_SCHEDULER: "{field} is {value}, which cannot draw with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} is {value}; expected up to {limit} falling whole numbers from {low} to {high},"

@@ -78,6 +78,7 @@ def _function(text: str) -> str:
 
 
 Whole = Annotated[int, _parsed_by(_whole)]
+WholeOrNone = Annotated[int | None, _parsed_by(_whole)]
 YesOrNo = Annotated[bool, _parsed_by(_yes_or_no)]
 Sizes = Annotated[
     tuple[Annotated[tuple[int, int], _parsed_by(_size)], ...],
@@ -159,6 +160,12 @@ class Options(BaseSettings):
         "for it to decode their pictures, which is quicker and less exact.",
         default_text="none",
     )
+    unet_id: str | None = _setting(
+        None,
+        "UNet that replaces the checkpoint's own, such as that of a distilled model: a folder, a "
+        "repository or a single file, as for MODEL_ID.",
+        default_text="the checkpoint's own",
+    )
     scheduler: str | None = _setting(
         None,
         "Scheduler, which removes the noise, such as euler, dpmsolver++ or unipc; docs/models.md "
@@ -188,8 +195,12 @@ class Options(BaseSettings):
     images_per_request: Whole = _setting(
         4, "Number of pictures drawn for each request.", ge=1, le=64
     )
-    steps: Whole = _setting(
-        25, "Number of steps for a request that does not choose it.", ge=1, le=50
+    steps: WholeOrNone = _setting(
+        None,
+        "Number of steps for a request that does not choose it.",
+        default_text="25, or as many as a distilled model was made for",
+        ge=1,
+        le=50,
     )
     cache_dir: Path | None = _setting(
         None,
@@ -417,7 +428,7 @@ def described() -> list[Setting]:
         if documented is None:
             continue
         description = f"{field.description}"
-        if field.annotation is int:
+        if _is_whole(field):
             description += " From {} to {}.".format(*_bounds(field))
         default = documented["default_text"] or _text(field.default)
         if documented["on_space"] is not None:
@@ -462,9 +473,13 @@ def _allowed(field: FieldInfo) -> str | None:
     """Return a phrase for the allowed values; None if there is no simple one."""
     if field.annotation is bool:
         return "yes or no"
-    if field.annotation is int:
+    if _is_whole(field):
         return "a whole number from {} to {}".format(*_bounds(field))
     return " or ".join(get_args(field.annotation)) if _is_choice(field) else None
+
+
+def _is_whole(field: FieldInfo) -> bool:
+    return field.annotation in (int, int | None)
 
 
 def _is_choice(field: FieldInfo) -> bool:
@@ -481,7 +496,7 @@ def _bounds(field: FieldInfo) -> tuple[Any, Any]:
 def _metavar(name: str, field: FieldInfo) -> str:
     if field.annotation is bool or _is_choice(field):
         return str(_allowed(field)).replace(" or ", "|").upper()
-    if field.annotation is int:
+    if _is_whole(field):
         return "SECONDS" if f"{field.description}".startswith("Seconds") else "NUMBER"
     return "FILE" if name == "blocked_words" else name.upper().rpartition("_")[2]
 

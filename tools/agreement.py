@@ -100,10 +100,13 @@ def unet_prediction(
     latents: jax.Array,
     timesteps: jax.Array,
     prompt_embeds: jax.Array,
-    *pooled_and_time_ids: jax.Array,
+    pooled_prompt_embeds: jax.Array | None = None,
+    add_time_ids: jax.Array | None = None,
+    guidance_scale: jax.Array | None = None,
 ) -> jax.Array:
     """Run one forward pass with all its conditioning; return `[B, h, w, C]`."""
-    return unet(latents, timesteps, unet.condition(prompt_embeds, *pooled_and_time_ids))
+    context = unet.condition(prompt_embeds, pooled_prompt_embeds, add_time_ids, guidance_scale)
+    return unet(latents, timesteps, context)
 
 
 @compiled

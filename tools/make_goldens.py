@@ -96,6 +96,8 @@ def _unet(
     if "pooled" in text:
         sizes = [[1024, 1024, 0, 0, 1024, 1024], [768, 512, 16, 3, 256, 640]]
         inputs["add_time_ids"] = np.array(sizes, np.float32)
+    if pipe.unet.config.time_cond_proj_dim is not None:
+        inputs["guidance_scale"] = np.array([8.5, 1.25], np.float32)
     given = {key: text[key][2:4] for key in ("prompt_embeds", "pooled") if key in text}
     output = torch_reference.unet_forward(pipe.unet, **inputs, **given)
     return {**{f"unet_{key}": value for key, value in inputs.items()}, "unet_output": output}

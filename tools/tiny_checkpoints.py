@@ -20,6 +20,7 @@ from diffusers import (
     AutoencoderTiny,
     DDIMScheduler,
     EulerDiscreteScheduler,
+    LCMScheduler,
     PNDMScheduler,
     SchedulerMixin,
     StableDiffusionPipeline,
@@ -399,6 +400,27 @@ TINY: dict[str, Tiny] = {
         every_scheduler=True,
         pad_token="!",
         files=Files(variant="fp16", carried_settings=True),
+    ),
+    # A small latent consistency model, whose UNet takes the guidance scale.
+    "consistency": Tiny(
+        seed=12,
+        words=("circle", "green"),
+        text_encoder=text_encoder(16, 2, 2, "quick_gelu"),
+        text_encoder_2=None,
+        unet=unet(
+            (8, 16),
+            "x-",
+            layers_per_block=1,
+            attention_head_dim=2,
+            norm_num_groups=4,
+            use_linear_projection=False,
+            addition_embed_type=None,
+            time_cond_proj_dim=12,
+            sample_size=8,
+        ),
+        vae=vae((8, 16), layers_per_block=1, norm_num_groups=4),
+        scheduler=SDXL_SCHEDULE,
+        scheduler_class=LCMScheduler,
     ),
 }
 

@@ -172,18 +172,28 @@ def unet_forward(
     prompt_embeds: np.ndarray,
     pooled: np.ndarray | None = None,
     add_time_ids: np.ndarray | None = None,
+    guidance_scale: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Run one forward pass: latents `[B, h, w, C]` to a prediction of the same shape."""
+    """Run one forward pass: latents `[B, h, w, C]` to a prediction of the same shape.
+
+    `guidance_scale` `[B]` is for UNets that take it.
+    """
     added = {"text_embeds": pooled, "time_ids": add_time_ids}
     output = unet(
         to_torch(latents),
         torch.from_numpy(timesteps),
         encoder_hidden_states=torch.from_numpy(prompt_embeds),
+        timestep_cond=None if guidance_scale is None else _guidance(unet, guidance_scale),
         added_cond_kwargs={
             key: torch.from_numpy(value) for key, value in added.items() if value is not None
         },
     )
     return to_numpy(output.sample)
+
+
+def _guidance(unet: UNet2DConditionModel, scales: np.ndarray) -> torch.Tensor:
+    embed = StableDiffusionPipeline.get_guidance_scale_embedding  # it does not use the pipeline
+    return embed(None, torch.from_numpy(scales) - 1, unet.config.time_cond_proj_dim)
 
 
 @torch.no_grad()

@@ -192,9 +192,11 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Choice) and here.if_set:  # the style sheet finds empty fields
         return gr.Textbox(here.default, placeholder=", ".join(here.choices), **named)
     if isinstance(here, Choice):
-        named["visible"] = len(here.choices) > 1
+        # Without a recipe, or a choice of decoders, there is nothing to choose.
+        least = 1 if setting.name == "recipe" else 2
         # Without a filter, touching it opens no keyboard.
-        return gr.Dropdown(_choices(here, model), value=here.default, filterable=False, **named)
+        named |= {"filterable": False, "visible": len(here.choices) >= least}
+        return gr.Dropdown(_choices(here, model), value=here.default, **named)
     if isinstance(here, Loras):
         return looks.field(model)
     # Gradio checks no bounds here, so that the strip can report a number out of bounds.
@@ -211,6 +213,8 @@ def _component(setting: Setting, model: Model) -> Component:
 
 def _choices(setting: Choice, model: Model) -> list[tuple[str, str]]:
     """Return the texts and the values of a choice, the model's own first."""
+    if setting.name == "recipe":
+        return _qualities(model)
     texts = [(setting.texts.get(name, name), name) for name in setting.choices]
     own = setting.in_text(model.scheduler) if setting.name == "scheduler" else ""
     return [(i18n.automatic(own), ""), *texts]
@@ -226,14 +230,28 @@ def as_shown(setting: Setting, number: float) -> float:
     return i18n.per_cent(number) if setting.in_per_cent else number
 
 
+def _qualities(model: Model) -> list[tuple[str, str]]:
+    """Return the texts and the names of the recipes, after the choice of none."""
+    quick = [(i18n.quick(each.steps[0], each.title), each.name) for each in model.recipes]
+    return [(i18n.BEST, ""), *quick]
+
+
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
-    """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice."""
+    """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice.
+
+    The recipes are those whose LoRAs are there when the page is opened.
+    """
 
     def look() -> tuple[gr.Radio, gr.Timer, gr.Button]:
         model = generator.model
         timer = gr.Timer(active=bool(model.coming_sizes))
         return gr.Radio(choices=_sizes(model)), timer, gr.Button(visible=len(model.sizes) > 1)
 
+    def qualities() -> gr.Dropdown:
+        model = generator.model
+        return gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
+
+    page.load(qualities, None, form.parts["recipe"], **AT_ONCE)
     parts = [form.parts["size"], form.timer, chip]
     gr.on([page.load, form.timer.tick], look, None, parts, **AT_ONCE)
 

@@ -14,6 +14,8 @@ from pipeline.errors import CheckpointError
 
 UNET_ENDS = {
     "conv_in": "input_blocks.0.0",
+    # The original code has no such layer; converters of UNets that have it chose this name.
+    "time_embedding.cond_proj": "time_embed.cond_proj",
     "time_embedding.linear_1": "time_embed.0",
     "time_embedding.linear_2": "time_embed.2",
     "add_embedding.linear_1": "label_emb.0.0",

@@ -226,13 +226,14 @@ class FlaxDiffusionPipeline:
         negative, zero = self._negative(len(ids), neg_prompt_ids)
         family = self._config.family
         both, zeros = jnp.stack([negative, ids]), jnp.full(len(ids), zero)
+        guidance = _scalar("guidance_scale", guidance_scale)
         drawn = sampler.denoise(
             partial(family.predict.run, networks),
             State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
-            family.encode.run(networks, both, zeros, jnp.asarray(size, jnp.float32)),
+            family.encode.run(networks, both, zeros, jnp.asarray(size, jnp.float32), guidance),
             jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
             jax.tree.map(jnp.asarray, schedule.table),
-            _scalar("guidance_scale", guidance_scale),
+            jnp.float32(1) if self._config.embeds_guidance else guidance,
             jnp.float32(0),  # no rescaling
             jnp.int32(0),
             # One evaluation per step: PNDM's first step takes two, but its last one is left out, as

@@ -14,6 +14,7 @@ from pipeline.models.tiny_vae_config import TinyVAEConfig
 from pipeline.request import check_count
 from pipeline.schedulers.choice import Schedulers
 from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.recipes import Recipe
 
 MAX_SIDE = 8192  # pixels
 
@@ -87,6 +88,7 @@ class Family:
     Attributes:
         name: its name, for users.
         class_name: the class of diffusers' pipeline in `model_index.json`.
+        other_class_names: further classes, of pipelines that draw with the same networks.
         recognise: tells families of the same class apart, from a checkpoint's folder; it must be
             True for one of them.
         text_encoders: the text encoders, in the order in which `encode` takes their tokens.
@@ -101,12 +103,13 @@ class Family:
             `model_index.json` may say otherwise if this is True.
         check: raises CheckpointError if the components of a checkpoint do not fit together; the
             first argument is the file that describes the UNet.
-        encode: `(networks, input_ids, zero_negative, size, shard) -> context`. The token ids are
-            `[2, B, E, L]` int32 for E text encoders, the negative prompts first. `zero_negative`
-            is `[B]` bool: whether to replace the embeddings of a picture's negative prompt with
-            zeros. `size` is `[2]` float32, the pictures' height and width. `shard` spreads a batch
-            `[2B, ...]` over devices. The context is any structure of arrays `[2, B, ...]` that
-            stay the same in all steps.
+        encode: `(networks, input_ids, zero_negative, size, guidance_scale, shard) -> context`. The
+            token ids are `[2, B, E, L]` int32 for E text encoders, the negative prompts first.
+            `zero_negative` is `[B]` bool: whether to replace the embeddings of a picture's negative
+            prompt with zeros. `size` is `[2]` float32, the pictures' height and width.
+            `guidance_scale` is a float32 scalar, for networks that take it as an input. `shard`
+            spreads a batch `[2B, ...]` over devices. The context is any structure of arrays
+            `[2, B, ...]` that stay the same in all steps.
         predict: `(networks, latents, timesteps, context) -> prediction`. The latents `[B, h, w, C]`
             are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
             arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
@@ -115,6 +118,8 @@ class Family:
         latents_shape: `(h, w, C)` of a picture's latents, from its height and width in pixels.
         size_multiple: the number of pixels of which both sides of a picture must be multiples.
         own_size: the default height and width in pixels.
+        embeds_guidance: whether a network takes the guidance scale as an input, so that no negative
+            prompt is predicted for.
         activations: the largest arrays that the stages hold.
     """
 
@@ -131,13 +136,20 @@ class Family:
     latents_shape: Callable[["Config", int, int], tuple[int, int, int]]
     size_multiple: Callable[["Config"], int]
     own_size: Callable[["Config"], tuple[int, int]]
+    embeds_guidance: Callable[["Config"], bool]
     activations: Callable[["Config"], Activations]
+    other_class_names: tuple[str, ...] = ()
     optional: tuple[Network, ...] = ()
     apart: tuple[Network, ...] = ()
     ignored: tuple[str, ...] = ()
     forced_scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
     aligned_sigmas: tuple[float, ...] | None = None
     zeros_for_empty_prompt: bool = False
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """All classes of diffusers' pipelines whose checkpoints it draws with."""
+        return self.class_name, *self.other_class_names
 
     @property
     def all_networks(self) -> tuple[Network, ...]:
@@ -155,6 +167,7 @@ class Config:
         schedulers: the schedulers that it can be drawn with.
         tokens: the number of tokens to which every prompt is cut or padded.
         force_zeros_for_empty_prompt: whether the embeddings of a blank negative prompt are zeros.
+        recipe: the settings to draw with, if it is known to be distilled.
     """
 
     family: Family
@@ -162,6 +175,12 @@ class Config:
     schedulers: Schedulers
     tokens: int
     force_zeros_for_empty_prompt: bool
+    recipe: Recipe | None = None
+
+    @property
+    def embeds_guidance(self) -> bool:
+        """Whether a network takes the guidance scale as an input; see `Family.embeds_guidance`."""
+        return self.family.embeds_guidance(self)
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -206,6 +225,8 @@ def image_size(config: Config, height: int | None, width: int | None) -> tuple[i
             shrink it.
     """
     multiple, own = config.family.size_multiple(config), config.family.own_size(config)
+    if config.recipe is not None and config.recipe.size is not None:
+        own = config.recipe.size
     sizes = []
     for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
         size = default if given is None else given

@@ -68,11 +68,14 @@ def encode(
     input_ids: Array,
     zero_negative: Array,
     size: Array,
+    guidance_scale: Array,
     shard: Shard = lambda x: x,
 ) -> Context:
     """Return the UNet's context for the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
     embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zero_negative, shard)
-    return jax.tree.map(split, networks["unet"].condition(shard(joined(embeds))))
+    both = shard(joined(embeds))
+    guidance = jnp.broadcast_to(guidance_scale, len(both))
+    return jax.tree.map(split, networks["unet"].condition(both, guidance_scale=guidance))
 
 
 def predict(networks: Networks, latents: Array, timesteps: Array, context: Context) -> Array:
@@ -118,6 +121,11 @@ def own_size(config: Config) -> tuple[int, int]:
     height, width = config.networks["unet"].sample_size
     factor = config.networks["vae"].scale_factor
     return height * factor, width * factor
+
+
+def embeds_guidance(config: Config) -> bool:
+    """Return whether the UNet takes the guidance scale as an input."""
+    return config.networks["unet"].time_cond_proj_dim is not None
 
 
 def activations(config: Config) -> Activations:

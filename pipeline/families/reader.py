@@ -15,7 +15,7 @@ from pipeline.checkpoints.checkpoint import Component, Recognised
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
-from pipeline.families.other_vae import read_other_vae
+from pipeline.families.replacements import read_replacement
 from pipeline.families.sdxl import SDXL
 from pipeline.families.single_files import (
     CONFIGS,
@@ -28,6 +28,7 @@ from pipeline.families.stable_diffusion import SD_1, SD_2
 from pipeline.families.tiny_vae import read_beside
 from pipeline.schedulers.choice import read_schedulers
 from pipeline.schedulers.config import CLASS_NAMES
+from pipeline.schedulers.recipes import LATENT_CONSISTENCY, Recipe, find_model_recipe
 from pipeline.strict_json import StrictJson
 from pipeline.text.tokenizer import read_length
 
@@ -56,13 +57,22 @@ class FamilyReader:
         scheduler: a key of `SCHEDULERS` that replaces the checkpoint's own scheduler.
         safety_checker: False leaves out the checkpoint's safety checker.
         vae: a VAE that replaces the checkpoint's own.
+        unet: the same for a UNet.
         tiny_vae: a tiny VAE to use beside it.
+        recipe: the settings of a distilled model; see `for_model`.
     """
 
     scheduler: str | None = None
     safety_checker: bool = True
     vae: Component | None = None
+    unet: Component | None = None
     tiny_vae: Component | None = None
+    recipe: Recipe | None = None
+
+    def for_model(self, model: str) -> "FamilyReader":
+        """Return the reader with the recipe of a model or of its UNet, if their names have one."""
+        names = [model] if self.unet is None else [self.unet.name]
+        return replace(self, recipe=find_model_recipe(names))
 
     @property
     def unwanted(self) -> tuple[str, ...]:
@@ -72,8 +82,8 @@ class FamilyReader:
     @property
     def replacements(self) -> dict[str, Component]:
         """Networks that are not the checkpoint's own, by name."""
-        given = {"vae": self.vae, "tiny_vae": self.tiny_vae}
-        return {name: component for name, component in given.items() if component is not None}
+        given = {"vae": self.vae, "unet": self.unet, "tiny_vae": self.tiny_vae}
+        return {name: other for name, other in given.items() if other is not None}
 
     def describe(self, class_name: object) -> str:
         """Return a phrase that says what an unsupported class is, or "" if it is unknown.
@@ -91,7 +101,11 @@ class FamilyReader:
         """
         config = self._with_tiny_vae(self._read(folder), folder)
         config.family.check(folder / "unet/config.json", config)
-        return config
+        other = self._by_contents(config)
+        if other is None:
+            return config
+        # The checkpoint's own scheduler was made for its own UNet.
+        return replace(config, recipe=other.recipe) if self.unet is None else other.read(folder)
 
     def recognise(self, tensors: TensorFiles) -> Recognised[Config]:
         """Return the configuration of a single file, from its tensors.
@@ -105,7 +119,16 @@ class FamilyReader:
         config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, own)
         config = self._with_tiny_vae(config, tensors.where)
         config.family.check(tensors.where, config)
+        other = self._by_contents(config)
+        if other is not None:
+            return other.recognise(tensors)
         return Recognised(config, folder, kind.sections)
+
+    def _by_contents(self, config: Config) -> "FamilyReader | None":
+        """Return a reader with the recipe that a UNet shows without its name, if there is one."""
+        if self.recipe is not None or not config.embeds_guidance:
+            return None
+        return replace(self, recipe=LATENT_CONSISTENCY[config.family.name])
 
     def _read(
         self, folder: Path, scheduler_settings: Mapping[str, Any] = MappingProxyType({})
@@ -114,18 +137,21 @@ class FamilyReader:
         index = StrictJson(folder / "model_index.json")
         family = self._recognise(folder, index)
         scheduler, networks, force_zeros = self._read_index(index, family)
+        recipe = self.recipe if self.recipe and self.recipe.family == family.name else None
+        forced = {**family.forced_scheduler_settings, **scheduler_settings}
         return Config(
             family=family,
             networks={part.name: self._read_network(folder, part, family) for part in networks},
             schedulers=read_schedulers(
                 folder / "scheduler/scheduler_config.json",
                 scheduler,
-                self.scheduler,
-                {**family.forced_scheduler_settings, **scheduler_settings},
+                self.scheduler or (recipe.scheduler if recipe else None),
+                forced | (recipe.scheduler_settings if recipe else {}),
                 family.aligned_sigmas,
             ),
             tokens=read_length(folder / str(family.text_encoders[0].tokenizer)),
             force_zeros_for_empty_prompt=force_zeros,
+            recipe=recipe,
         )
 
     def _with_tiny_vae(self, config: Config, where: Path) -> Config:
@@ -143,13 +169,13 @@ class FamilyReader:
         if not own.is_file():
             kind = next(kind for kind in KINDS if kind.family is family)
             own = CONFIGS / kind.folder / part.name / "config.json"
-        return read_other_vae(part, replacement, part.read(own), folder)
+        return read_replacement(part, replacement, part.read(own), folder)
 
     def _recognise(self, folder: Path, index: StrictJson) -> Family:
         name = index.values.get("_class_name")
-        of_class = [family for family in FAMILIES if family.class_name == name]
+        of_class = [family for family in FAMILIES if name in family.class_names]
         if not of_class:
-            known = dict.fromkeys(repr(family.class_name) for family in FAMILIES)
+            known = dict.fromkeys(repr(name) for family in FAMILIES for name in family.class_names)
             raise index.error("_class_name", name, " or ".join(known) + self.describe(name))
         return next(family for family in of_class if family.recognise(folder))
 

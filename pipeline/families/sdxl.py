@@ -50,6 +50,7 @@ def encode(
     input_ids: Array,
     zero_negative: Array,
     size: Array,
+    guidance_scale: Array,
     shard: Shard = lambda x: x,
 ) -> Context:
     """Return the UNet's context for the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
@@ -58,7 +59,8 @@ def encode(
     assert pooled is not None  # the second text encoder has a projection
     both = shard(joined(embeds)), shard(joined(pooled))
     sizes = jnp.broadcast_to(time_ids(size), (len(both[0]), 6))
-    return jax.tree.map(split, networks["unet"].condition(*both, sizes))
+    guidance = jnp.broadcast_to(guidance_scale, len(sizes))
+    return jax.tree.map(split, networks["unet"].condition(*both, sizes, guidance))
 
 
 SDXL = Family(
@@ -105,5 +107,6 @@ SDXL = Family(
     latents_shape=latent_unet.latents_shape,
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,
+    embeds_guidance=latent_unet.embeds_guidance,
     activations=latent_unet.activations,
 )

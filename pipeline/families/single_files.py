@@ -90,6 +90,8 @@ def _is_version_2(tensors: Tensors) -> bool:
 
 UNET = Section((UNET_PREFIX,), to_diffusers_unet)
 VAE = Section(VAE_PREFIXES, to_diffusers_vae)
+# A UNet may be alone in its file, in either layout.
+UNET_FILE = Section((UNET_PREFIX, ""), to_diffusers_unet)
 # A VAE may be alone in its file, with a loss and an average of its training.
 VAE_FILE = Section((*VAE_PREFIXES, ""), to_diffusers_vae, re.compile(r"^(loss|model_ema)\."))
 TINY_VAE_FILE = Section(("",), to_diffusers_tiny_vae)

@@ -39,6 +39,7 @@ SAFETY_CHECKER = Network(
 SD_1 = Family(
     name="Stable Diffusion",
     class_name="StableDiffusionPipeline",
+    other_class_names=("LatentConsistencyModelPipeline",),
     recognise=lambda folder: not is_version_2(folder),
     text_encoders=(
         Network(
@@ -77,6 +78,7 @@ SD_1 = Family(
     latents_shape=latent_unet.latents_shape,
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,
+    embeds_guidance=latent_unet.embeds_guidance,
     activations=latent_unet.activations,
 )
 SD_2 = replace(SD_1, recognise=is_version_2, aligned_sigmas=None)

@@ -79,7 +79,7 @@ class Settings(_Values):
         height: in pixels.
         model: a Hub id, or the name of a folder or file.
         revision: the commit on the Hub.
-        vae: the same for a VAE that replaced the model's own.
+        vae, unet: the same for networks that replaced the model's own.
         sampler: the name of a scheduler that this program does not have, from another program's
             text; None otherwise.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
@@ -95,6 +95,7 @@ class Settings(_Values):
     model: str | None = None
     revision: str | None = None
     vae: str | None = None
+    unet: str | None = None
     sampler: str | None = None
     safety_checker: str | None = None
     lora_hashes: str | None = None
@@ -112,6 +113,7 @@ def to_text(settings: Settings) -> str:
         "Model": s.model,
         "Model revision": s.revision,
         "VAE": s.vae,
+        "UNet": s.unet,
         "TI hashes": s.ti_hashes,
         "Safety checker": s.safety_checker,
         "Lora hashes": s.lora_hashes,
@@ -166,6 +168,7 @@ def from_text(text: str) -> Settings:
         model=fields.get("Model"),
         revision=fields.get("Model revision"),
         vae=fields.get("VAE"),
+        unet=fields.get("UNet"),
         sampler=unknown.get("scheduler"),
         safety_checker=fields.get("Safety checker"),
         lora_hashes=fields.get("Lora hashes"),

@@ -176,9 +176,23 @@ def sinusoid(values: Array, dim: int, *, flip_sin_to_cos: bool, freq_shift: floa
 
 
 class TimestepEmbedding(nnx.Module):
-    """Two linear layers over a sinusoidal embedding, `[B, d_in] -> [B, d_out]`."""
+    """Two linear layers over a sinusoidal embedding, `[B, d_in] -> [B, d_out]`.
 
-    def __init__(self, d_in: int, d_out: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    With `cond_dim`, a projection of a condition `[B, cond_dim]` can be added to the embedding.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        cond_dim: int | None = None,
+        *,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ):
+        self.cond_proj = (
+            None if cond_dim is None else linear(cond_dim, d_in, bias=False, dtype=dtype, rngs=rngs)
+        )
         self.linear_1 = linear(d_in, d_out, dtype=dtype, rngs=rngs)
         self.linear_2 = linear(d_out, d_out, dtype=dtype, rngs=rngs)
 

@@ -16,6 +16,7 @@ from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae_config import VAEConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
+GUIDANCE = "time_embedding.cond_proj.weight"
 
 
 def text_encoder_of(published: TextEncoderConfig, shapes: Shapes) -> TextEncoderConfig:
@@ -121,6 +122,7 @@ def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
         use_linear_projection=len(shapes[projection]) == 2,
         addition=addition
         and replace(addition, input_dim=_size(shapes, "add_embedding.linear_1.weight", 1)),
+        time_cond_proj_dim=shapes[GUIDANCE][1] if GUIDANCE in shapes else None,
     )
 
 

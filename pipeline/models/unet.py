@@ -32,6 +32,7 @@ from pipeline.models.unet_config import UNetConfig
 
 TRANSFORMER_NORM_EPS = 1e-6  # fixed in diffusers' Transformer2DModel, whatever norm_eps says
 LAYER_NORM_EPS = 1e-5
+GUIDANCE_EMBEDDING_SCALE = 1000.0  # in diffusers' get_guidance_scale_embedding
 
 
 class Context(NamedTuple):
@@ -40,10 +41,13 @@ class Context(NamedTuple):
     `keys_values`: the prompt's keys and values, `[B, L, 2 width]` for every transformer block, in
     the order in which the blocks run.
     `added_embed`: SDXL's addition to every time embedding, `[B, time_embed_dim]`; None without.
+    `guidance_embed`: the projected guidance scale, `[B, block_out_channels[0]]`, which is added to
+    every timestep's sinusoid; None if the UNet takes none.
     """
 
     keys_values: tuple[Array, ...]
     added_embed: Array | None
+    guidance_embed: Array | None = None
 
 
 class FeedForward(nnx.Module):
@@ -238,7 +242,7 @@ class UNet(nnx.Module):
         self.config = config
         self.dtype = jnp.dtype(dtype)
         self.conv_in = conv(config.in_channels, channels[0], dtype=dtype, rngs=rngs)
-        self.time_embedding = embed(channels[0])
+        self.time_embedding = embed(channels[0], cond_dim=config.time_cond_proj_dim)
         if config.addition is not None:
             self.add_embedding = embed(config.addition.input_dim)
 
@@ -267,6 +271,7 @@ class UNet(nnx.Module):
         prompt_embeds: Array,
         pooled_prompt_embeds: Array | None = None,
         add_time_ids: Array | None = None,
+        guidance_scale: Array | None = None,
     ) -> Context:
         """Compute the part of the forward pass that does not depend on latents and timesteps.
 
@@ -274,18 +279,34 @@ class UNet(nnx.Module):
             prompt_embeds: `[B, L, D]`.
             pooled_prompt_embeds: `[B, P]`; required if `config.addition` is set.
             add_time_ids: `[B, 6]` float32; required if `config.addition` is set.
+            guidance_scale: `[B]` float32; required if `config.time_cond_proj_dim` is set, and
+                otherwise ignored.
         """
         keys_values = tuple(
             block.attn2.to_kv(prompt_embeds) for block in self._transformer_blocks()
         )
+        guidance = self._guidance_embed(guidance_scale)
         if self.config.addition is None:
-            return Context(keys_values, None)
+            return Context(keys_values, None, guidance)
         assert pooled_prompt_embeds is not None
         assert add_time_ids is not None
         sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition.time_embed_dim)
         sizes = sizes.reshape(len(add_time_ids), -1).astype(self.dtype)
         added = self.add_embedding(jnp.concatenate([pooled_prompt_embeds, sizes], axis=-1))
-        return Context(keys_values, added)
+        return Context(keys_values, added, guidance)
+
+    def _guidance_embed(self, guidance_scale: Array | None) -> Array | None:
+        """Project the guidance scale, as section 4.2 of Luo et al. 2023 conditions a UNet on it.
+
+        diffusers' `get_guidance_scale_embedding` has these frequencies, whatever the timesteps'.
+        """
+        if self.config.time_cond_proj_dim is None:
+            return None
+        assert guidance_scale is not None
+        assert self.time_embedding.cond_proj is not None
+        values = (guidance_scale - 1) * GUIDANCE_EMBEDDING_SCALE
+        wave = sinusoid(values, self.config.time_cond_proj_dim, flip_sin_to_cos=False, freq_shift=1)
+        return self.time_embedding.cond_proj(wave.astype(self.dtype))
 
     def _transformer_blocks(self) -> Iterator[TransformerBlock]:
         """Yield the transformer blocks in the order in which they run."""
@@ -305,7 +326,10 @@ class UNet(nnx.Module):
             The prediction, `[B, h, w, C]` float32.
         """
         wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
-        time_embed = self.time_embedding(wave.astype(self.dtype))
+        wave = wave.astype(self.dtype)
+        if context.guidance_embed is not None:
+            wave = wave + context.guidance_embed
+        time_embed = self.time_embedding(wave)
         if context.added_embed is not None:
             time_embed = time_embed + context.added_embed
         keys_values = iter(context.keys_values)

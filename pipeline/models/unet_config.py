@@ -34,7 +34,9 @@ class UNetConfig:
     resolution up. A depth is the number of transformer layers after one ResNet. A block without
     attention has no depths. The middle block has `mid_resnets` ResNets: two around its transformer,
     one if it has no attention, with `mid_depth` None, or none at all, as in KOALA-700M. `addition`
-    is None if only the time and the prompt condition the UNet.
+    is None if only the time and the prompt condition the UNet. `time_cond_proj_dim` is the width of
+    the embedded guidance scale, None if the UNet takes none: only UNets that guided distillation
+    made, such as latent consistency models, take it.
     """
 
     sample_size: tuple[int, int]
@@ -54,6 +56,7 @@ class UNetConfig:
     time_embed_dim: int
     use_linear_projection: bool
     addition: AdditionConfig | None
+    time_cond_proj_dim: int | None = None
 
 
 def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int = 0) -> UNetConfig:
@@ -94,9 +97,10 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
         norm_eps=keys.positive("norm_eps", 1e-5),
         flip_sin_to_cos=keys.take("flip_sin_to_cos", bool, True),
         freq_shift=keys.take("freq_shift", float, 0),
-        time_embed_dim=_optional_size(keys, "time_embedding_dim", 4 * channels[0]),
+        time_embed_dim=_optional_size(keys, "time_embedding_dim") or 4 * channels[0],
         use_linear_projection=keys.take("use_linear_projection", bool, False),
         addition=_addition(keys) if addition else None,
+        time_cond_proj_dim=_optional_size(keys, "time_cond_proj_dim"),
     )
     keys.one_of("out_channels", (in_channels,), default=4)
     _refuse_other_unets(keys)
@@ -122,8 +126,7 @@ def _refuse_other_unets(keys: StrictJson) -> None:
     keys.one_of("projection_class_embeddings_input_dim", (None,))
     for key in ("encoder_hid_dim_type", "num_attention_heads", "time_embedding_act_fn"):
         keys.one_of(key, (None,))
-    for key in ("time_cond_proj_dim", "timestep_post_act"):
-        keys.one_of(key, (None,))
+    keys.one_of("timestep_post_act", (None,))
     for key in ("mid_block_scale_factor", "resnet_out_scale_factor"):
         keys.one_of(key, (1.0, 1))
     for key in ("conv_in_kernel", "conv_out_kernel"):
@@ -211,10 +214,10 @@ def _before_0_9(keys: StrictJson) -> bool:
     return bool(re.match(r"0\.[0-8]\.", str(keys.values.get("_diffusers_version"))))
 
 
-def _optional_size(keys: StrictJson, key: str, default: int) -> int:
+def _optional_size(keys: StrictJson, key: str) -> int | None:
     if keys.values.get(key) is None:
         keys.drop(key)
-        return default
+        return None
     return keys.size(key)
 
 
@@ -230,3 +233,5 @@ def _check_unet(keys: StrictJson, config: UNetConfig) -> None:
         raise keys.error("block_out_channels", channels, "an even first size")
     if config.addition is not None and config.addition.time_embed_dim % 2:
         raise keys.error("addition_time_embed_dim", config.addition.time_embed_dim, "an even size")
+    if (width := config.time_cond_proj_dim) is not None and (width < 4 or width % 2):
+        raise keys.error("time_cond_proj_dim", width, "an even size of at least 4")

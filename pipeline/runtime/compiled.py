@@ -145,7 +145,8 @@ class CompiledSampler:
             start=0,
             stop=1,
         )
-        state = advance(state, guided=1)
+        if "denoise" in self.executables:
+            state = advance(state, guided=1)
         if "unguided" in self.executables:
             state = advance(state, guided=0)
         jax.block_until_ready(state)
@@ -163,17 +164,19 @@ class CompiledSampler:
         input_ids: np.ndarray,
         zero_negative: np.ndarray,
         vectors: Sequence[np.ndarray] | None = None,
+        guidance_scale: float = 1.0,
     ) -> Context:
         """Return the context of the prompts, the same in all steps.
 
         `input_ids` are `[2, B, E, L]` int32, `zero_negative` is `[B]` bool; see `Family.encode`.
         `vectors` are each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
-        `CLIPTextEncoder`.
+        `CLIPTextEncoder`. `guidance_scale` matters to networks alone that take it as an input.
         """
         ids = jax.device_put(input_ids, self._by_half)
         zero = jax.device_put(zero_negative, self._by_image)
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
-        return self._run("encode", ids, zero, self._size, rows)
+        guidance = jax.device_put(np.float32(guidance_scale), self._whole)
+        return self._run("encode", ids, zero, self._size, guidance, rows)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:

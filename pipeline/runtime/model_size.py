@@ -48,6 +48,7 @@ class ModelSize:
         context: number of elements in the UNet's context, per token of one guidance half.
         attended: for each level of the UNet with attention, the number of latent pixels per pixel
             of that level, and the number of heads.
+        embeds_guidance: whether the UNet takes the guidance scale as an input.
     """
 
     networks: Mapping[str, NetworkSize]
@@ -55,6 +56,7 @@ class ModelSize:
     latent_channels: int
     context: int
     attended: tuple[tuple[int, int], ...]
+    embeds_guidance: bool = False
 
     @property
     def weights(self) -> int:
@@ -81,7 +83,14 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
     }
     height, width = family.own_size(config)
     rows, _, channels = family.latents_shape(config, height, width)
-    return ModelSize(sizes, height // rows, channels, largest.context, largest.attended)
+    return ModelSize(
+        sizes,
+        height // rows,
+        channels,
+        largest.context,
+        largest.attended,
+        config.embeds_guidance,
+    )
 
 
 def _size(networks: Iterable[Any], activations: float) -> NetworkSize:

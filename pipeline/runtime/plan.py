@@ -335,10 +335,10 @@ class Budget:
 
     def _exists(self, name: str, guidance: int) -> bool:
         network = LOADS[name].network
-        # If the guidance halves are on different devices, there is no program for one half.
-        return (network is None or network in self.model.networks) and (
-            name != "unguided" or guidance == 1
-        )
+        # If the guidance halves are on different devices, there is no program for one half. If the
+        # UNet has its guidance inside, there is only that one.
+        left_out = "unguided" if guidance == 2 else "denoise" if self.model.embeds_guidance else ""
+        return name != left_out and (network is None or network in self.model.networks)
 
     def _program(self, name: str, size: Size | None, share: Share, copies: int) -> PlannedProgram:
         load, rates = LOADS[name], self.kind.rates

@@ -162,14 +162,20 @@ class Programs:
         run = self._family.encode.run
 
         def encode(
-            weights: Weights, ids: Array, zero: Array, size: Array, vectors: tuple[Array, ...]
+            weights: Weights,
+            ids: Array,
+            zero: Array,
+            size: Array,
+            guidance: Array,
+            vectors: tuple[Array, ...],
         ) -> Context:
             networks = self._networks(weights)
             for name, rows in zip(encoders, vectors, strict=True):
                 networks[name] = partial(networks[name], vectors=rows)
-            return run(networks, ids, zero, size, self._shard)
+            return run(networks, ids, zero, size, guidance, self._shard)
 
-        args = (self._weights_spec("encode"), ids, zero, size, vectors)
+        guidance = self._scalar_spec(jnp.float32)
+        args = (self._weights_spec("encode"), ids, zero, size, guidance, vectors)
         return Program(encode, args, self._by_half, self._options())
 
     def denoise(self) -> Program:
@@ -329,13 +335,18 @@ def _has_tiny_vae(target: Target) -> bool:
     return target.config.tiny_vae is not None
 
 
+def _is_guided(target: Target) -> bool:
+    """Return whether both halves are predicted for, or have devices of their own anyway."""
+    return not (target.config.embeds_guidance and _halves_together(target))
+
+
 def _is_checked(target: Target) -> bool:
     return target.config.safety_checker is not None
 
 
 # The programs by name, the slowest to compile first.
 PROGRAMS: dict[str, Entry] = {
-    "denoise": Entry(Programs.denoise, lambda family: family.predict.networks),
+    "denoise": Entry(Programs.denoise, lambda family: family.predict.networks, exists=_is_guided),
     "unguided": Entry(
         Programs.unguided, lambda family: family.predict.networks, exists=_halves_together
     ),

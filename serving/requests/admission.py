@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from pipeline.request import Misfit, faults, misfits
-from pipeline.text.loras import parse_loras
+from pipeline.errors import InputError
+from pipeline.request import Misfit, faults, misfits, with_recipe
+from pipeline.text.loras import MAX_LORAS, parse_loras
 from serving.generator import (
     MAX_CHARACTERS,
     ErrorKind,
@@ -13,6 +14,24 @@ from serving.generator import (
 )
 from serving.messages import Code, Message, Param
 from serving.requests.blocked_words import BlockedWords
+
+
+def expand(request: Request, model: Model) -> Request:
+    """Return a request with the settings of its recipe, which name the LoRA that it needs.
+
+    Raises:
+        RequestError: if the model has no such recipe, or the request has too many LoRAs.
+    """
+    if request.recipe not in ("", *model.recipe_names):
+        raise _wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
+    try:
+        return with_recipe(request, model.recipes)
+    except InputError as error:
+        params: dict[str, Param] = {
+            "count": len(parse_loras(request.loras)) + 1,
+            "limit": MAX_LORAS,
+        }
+        raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="loras") from error
 
 
 def check(request: Request, model: Model, blocked: BlockedWords) -> None:

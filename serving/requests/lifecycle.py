@@ -20,7 +20,7 @@ from serving.generator import (
 from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.admission import check
+from serving.requests.admission import check, expand
 from serving.requests.eta import Pace
 from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
@@ -121,6 +121,7 @@ class RequestLifecycle(ABC):
     async def submit(self, request: Request) -> None:
         """See `serving.generator.Generator.submit`."""
         try:
+            request = expand(request, self.model)
             self._admit(request)
             record = self._registry.take_in(request)
         except RequestError as error:

@@ -29,6 +29,7 @@ GOLDEN_SCHEDULERS = ("euler", "euler-ancestral", "ddim", "pndm", "dpmsolver++")
 COMPONENT_BOUND = 2e-5
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
+STEPS = 25
 SIGMAS_OF = {
     "euler": euler_sigmas,
     "euler-ancestral": euler_sigmas,
@@ -45,7 +46,8 @@ BY_SIGMAS = [
 # Drawing from these checkpoints is compiled in `make test`, from the others in `make test-slow`.
 # Their schedules and tokenizers are always compared; the networks of these, too.
 DRAWN_ALWAYS = ("plain",)
-COMPARED_ALWAYS = ("plain", "three_levels", "sd_1")
+COMPARED_ALWAYS = ("plain", "three_levels", "sd_1", "consistency")
+CONSISTENCY = "consistency"
 
 
 def drawn(name: str, always: Sequence[str]) -> Any:
@@ -100,6 +102,7 @@ def test_the_shapes_promised_are_covered() -> None:
     )
     assert any(config.scheduler.prediction_type == "v_prediction" for config in configs)
     assert any(config.scheduler.sigma_schedule == "karras" for config in configs)
+    assert any(config.embeds_guidance for config in configs)
     assert {config.scheduler.name for config in configs} >= {"euler", "pndm", "ddim"}
     assert {
         config.networks["unet"].use_linear_projection
@@ -142,13 +145,15 @@ def test_prompt_embeds_are_all_encoders_states(name: str) -> None:
 @with_networks_of_every_checkpoint
 def test_unet(name: str) -> None:
     ours, theirs = networks(name), golden(name)
-    xl = ours.config.networks["unet"].addition is not None
+    config = ours.config.networks["unet"]
+    xl, guided = config.addition is not None, config.time_cond_proj_dim is not None
     predicted = agreement.unet_prediction(
         ours.unet,
         theirs["unet_latents"],
         theirs["unet_timesteps"],
         theirs["prompt_embeds"][2:4],
-        *((theirs["pooled"][2:4], theirs["unet_add_time_ids"]) if xl else ()),
+        *((theirs["pooled"][2:4], theirs["unet_add_time_ids"]) if xl else (None, None)),
+        theirs["unet_guidance_scale"] if guided else None,
     )
     assert relative_error(np.asarray(predicted), theirs["unet_output"]) <= COMPONENT_BOUND
 
@@ -208,7 +213,8 @@ def draw_sample(pipe: SDXLPipeline, name: str, **request: Any) -> Any:
     """Return the `images` of the golden file's prompts, drawn from its noise."""
     theirs = golden(name)
     prompts = json.loads(str(theirs["sample_prompts"]))
-    return pipe.generate(prompts, latents=theirs["sample_latents"], **request).images
+    request = {"num_inference_steps": STEPS, "latents": theirs["sample_latents"], **request}
+    return pipe.generate(prompts, **request).images
 
 
 @drawn_from_every_checkpoint
@@ -237,6 +243,22 @@ def test_sample_of_every_type(start: Callable[..., SDXLPipeline], name: str) -> 
 @drawn_from_every_checkpoint
 def test_sample_without_guidance(start: Callable[..., SDXLPipeline], name: str) -> None:
     check_sample(start(name), name, "unguided", negative_prompt="a star", guidance_scale=1.0)
+
+
+def test_an_embedded_guidance_scale_is_data(start: Callable[..., SDXLPipeline]) -> None:
+    """It takes no second prediction, and the negative prompt has no effect."""
+    pipe = start(CONSISTENCY)
+    assert (pipe.num_inference_steps, pipe.guidance_scale) == (4, 8.0)  # of its recipe
+    assert "denoise" not in pipe._compiled.executables
+    with CompilationCount() as count:
+        check_sample(pipe, CONSISTENCY, "negative", negative_prompt="a", guidance_scale=5.0)
+        check_sample(pipe, CONSISTENCY, "unguided", guidance_scale=1.0)
+        one, other = (
+            draw_sample(pipe, CONSISTENCY, guidance_scale=scale, output_type="np")
+            for scale in (5.0, 8.5)
+        )
+    assert count.value == 0
+    assert np.abs(one - other).max() > 1 / 255
 
 
 @pytest.mark.parametrize("scheduler", GOLDEN_SCHEDULERS)

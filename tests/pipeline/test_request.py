@@ -36,13 +36,15 @@ class Model:
     sigma_schedules = ("default", "karras")
     num_train_timesteps = 100
     decoders = ("full",)
+    guidance_scale = 2.0
+    recipe_names = ("lightning-4",)
 
 
 def test_generate_takes_every_setting_with_its_default():
     parameters = inspect.signature(SDXLPipeline.generate).parameters
     assert SETTINGS.keys() <= parameters.keys()
     for name, setting in SETTINGS.items():
-        of_model = isinstance(setting, Whole) and setting.model_high
+        of_model = isinstance(setting, Number) and setting.model_default
         required = inspect.Parameter.empty if setting.default is ... else setting.default
         is_none = of_model or isinstance(setting, Loras | Choice | Timesteps)
         assert parameters[name].default == (None if is_none else required), name
@@ -52,7 +54,8 @@ def test_the_command_line_has_every_setting_with_its_default():
     options = vars(_parser().parse_args(["a star"]))
     assert options.pop("prompt") == ["a star"]
     for name, setting in SETTINGS.items():
-        assert name == "prompt" or options[name] == setting.default
+        of_model = isinstance(setting, Number) and setting.model_default
+        assert name == "prompt" or options[name] == (None if of_model else setting.default)
 
 
 def test_a_pictures_settings_have_a_field_for_every_number():
@@ -87,6 +90,7 @@ def test_limits_of_a_model():
     assert isinstance(steps, Whole)
     assert (steps.high, steps.default) == (8, 4)
     assert steps.absent_value(Model) == 4
+    assert SETTINGS["guidance_scale"].absent_value(Model) == 2.0
     assert SETTINGS["guidance_until"].for_model(Model) is SETTINGS["guidance_until"]
 
 

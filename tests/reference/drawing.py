@@ -196,6 +196,7 @@ def _unet(rng: np.random.Generator, latent_channels: int, xl: bool) -> dict[str,
         flip_sin_to_cos=_flip(rng),
         freq_shift=_pick(rng, (0, 1)),
         sample_size=[side * 2 ** (levels - 1) for side in deepest],
+        time_cond_proj_dim=_pick(rng, (None, None, 12)),
         **_transformer_depths(rng, levels),
         **(addition if xl else {"addition_embed_type": None}),
     )

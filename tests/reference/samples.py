@@ -63,7 +63,12 @@ def check_sample(
     `scheduler` is the name of torch's scheduler, if it is not the checkpoint's own.
     """
     right = reference_sample(theirs, prompts, negative, noise, scale, rescale)
-    request = {"latents": noise, "guidance_rescale": rescale, "scheduler": scheduler}
+    request = {
+        "latents": noise,
+        "guidance_rescale": rescale,
+        "num_inference_steps": 25,
+        "scheduler": scheduler,
+    }
     latents, images = (
         pipe.generate(prompts, negative, scale, output_type=kind, **request).images
         for kind in ("latent", "np")

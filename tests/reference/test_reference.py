@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from diffusers import StableDiffusionXLPipeline
+from diffusers import LCMScheduler, StableDiffusionXLPipeline
 from flax import nnx
 
 from pipeline import BUNDLED, SDXLPipeline
@@ -34,6 +34,9 @@ from tools import agreement, torch_reference
 from tools.agreement import Networks, relative_error
 from tools.make_goldens import draw_pictures, draw_thresholds
 from tools.tiny_checkpoints import (
+    SDXL_SCHEDULE,
+    TINY,
+    Files,
     Pipeline,
     Tiny,
     build_safety_checker,
@@ -137,7 +140,7 @@ def check_component(ours: Any, theirs: Callable[[np.ndarray], np.ndarray], x: np
 
 def test_unet(drawn: Drawn) -> None:
     config = drawn.ours.config
-    inputs = [
+    inputs: list[np.ndarray | None] = [
         drawn.latents(2),
         drawn.rng.uniform(0, 999, 2).astype(np.float32),
         drawn.noise(2, 77, config.networks["unet"].cross_attention_dim),
@@ -145,6 +148,10 @@ def test_unet(drawn: Drawn) -> None:
     if drawn.tiny.text_encoder_2 is not None:
         inputs.append(drawn.noise(2, drawn.tiny.text_encoder_2["projection_dim"]))
         inputs.append(drawn.rng.integers(0, 2048, (2, 6)).astype(np.float32))
+    else:
+        inputs += [None, None]
+    if drawn.ours.config.embeds_guidance:
+        inputs.append(drawn.rng.uniform(0, 15, 2).astype(np.float32))
     ours = agreement.unet_prediction(drawn.ours.unet, *inputs)
     latents, *others = inputs
     check_component(
@@ -199,6 +206,30 @@ def test_samples_of_nasty_prompts(
         # The negative prompt differs from the prompt; otherwise guidance would change nothing.
         negative = [NASTY_PROMPTS[(2 * turn + i + 1) % len(NASTY_PROMPTS)] for i in range(IMAGES)]
         check_sample(drawn.theirs, pipe, drawn.latents(IMAGES), prompts, negative, 5.0)
+
+
+@pytest.mark.parametrize("name", ["plain", "sd_1"])
+def test_guidance_inside_the_unet(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Latent consistency models of both families take the guidance scale as an input."""
+    tiny = dataclasses.replace(
+        TINY[name],
+        unet={**TINY[name].unet, "time_cond_proj_dim": 16},
+        scheduler=SDXL_SCHEDULE,
+        scheduler_class=LCMScheduler,
+        files=Files(),
+    )
+    write(tiny, tmp_path)
+    theirs = load(tmp_path)
+    pipe = SDXLPipeline.from_pretrained(
+        tmp_path, images_per_request=IMAGES, devices=jax.devices()[:1]
+    )
+    rng = np.random.default_rng(request.config.getoption("--seed"))
+    noise = rng.standard_normal((IMAGES, *pipe._compiled.latents_shape), dtype=np.float32)
+    prompts, negative = ["a red star", "blue"], ["a", ""]
+    for scale in (8.5, 1.0):
+        check_sample(theirs, pipe, noise, prompts, negative, scale)
 
 
 def test_samples_by_schedulers_of_requests(drawn: Drawn, pipe: SDXLPipeline) -> None:

@@ -113,6 +113,9 @@ SETTINGS = {
     "timesteps": Words("Zeitschritte", "Ersetzen die Schritte. Jeder ist kleiner als der davor."),
     "eta": Words("Eta", "Anteil neuen Rauschens bei DDIM und TCD."),
     "decoder": Words("Decoder", "„tiny“ ist schneller, zeigt aber weniger Details."),
+    "recipe": Words(
+        "Qualität", "„Schnell“ braucht wenige Schritte, mit eigenem Sampler und eigener CFG-Skala."
+    ),
     "sampler": Words("Sampler"),
     "size": Words("Größe"),
     "model": Words("Modell"),
@@ -218,6 +221,7 @@ MESSAGES = {
     Code.OUT_OF_RANGE: "{field}: Möglich ist {low} bis {high}.",
     Code.NOT_WHOLE: "{field}: {value} ist keine ganze Zahl. Möglich ist {low} bis {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt. Möglich ist {choices}.",
+    Code.MISSING_RECIPE: "{field}: {value} braucht ein LoRA, das es hier nicht gibt.",
     Code.UNFIT_SCHEDULER: "{field}: {value} passt nicht zu diesem Modell: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} geht nicht. Schreib bis zu {limit} fallende Zahlen von {low} bis {high}, "
@@ -317,6 +321,14 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
     return f"Der VAE des Bildes war {was}. Hier ist es {here}."
+
+
+BEST = "Beste"  # the choice of quality without a recipe
+
+
+def quick(steps: int, title: str) -> str:
+    """Return the choice of a recipe that draws in few steps; `title` names its method."""
+    return f"Schnell, {steps} Schritt{'e' * (steps > 1)} ({title})"
 
 
 def automatic(own: str) -> str:

@@ -112,6 +112,9 @@ SETTINGS = {
     "timesteps": Words("Timesteps", "Replace the steps. Each is lower than the one before."),
     "eta": Words("Eta", "Share of new noise in DDIM and TCD."),
     "decoder": Words("Decoder", "“tiny” is faster but less detailed."),
+    "recipe": Words(
+        "Quality", "Quick needs few steps and sets its own sampler and guidance scale."
+    ),
     "sampler": Words("Sampler"),
     "size": Words("Size"),
     "model": Words("Model"),
@@ -171,6 +174,7 @@ MESSAGES = messages.ENGLISH | {
     Code.OUT_OF_RANGE: "{field} must be {low}–{high}.",
     Code.NOT_WHOLE: "{field}: {value} is not a whole number. It must be {low}–{high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} is unknown. Choose from {choices}.",
+    Code.MISSING_RECIPE: "{field}: {value} needs a LoRA that isn’t here.",
     Code.UNFIT_SCHEDULER: "{field}: {value} doesn’t work with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: can’t use {value}. Write up to {limit} falling numbers from {low} to {high}, "
@@ -266,6 +270,14 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = _short(name or OWN_VAE), _short(model.vae or OWN_VAE)
     return f"The picture’s VAE was {was}. Here it’s {here}."
+
+
+BEST = "Best"  # the choice of quality without a recipe
+
+
+def quick(steps: int, title: str) -> str:
+    """Return the choice of a recipe that draws in few steps; `title` names its method."""
+    return f"Quick, {steps} step{'s' * (steps > 1)} ({title})"
 
 
 def automatic(own: str) -> str:

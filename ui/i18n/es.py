@@ -115,6 +115,9 @@ SETTINGS = {
     "timesteps": Words("Instantes", "Sustituyen a los pasos. Cada uno es menor que el anterior."),
     "eta": Words("Eta", "Proporción de ruido nuevo en DDIM y TCD."),
     "decoder": Words("Decodificador", "«tiny» es más rápido, pero menos detallado."),
+    "recipe": Words(
+        "Calidad", "«Rápida» usa pocos pasos, con su propio muestreador y su propia escala CFG."
+    ),
     "sampler": Words("Muestreador"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),
@@ -217,6 +220,7 @@ MESSAGES = {
     Code.OUT_OF_RANGE: "{field}: elija de {low} a {high}.",
     Code.NOT_WHOLE: "{field}: {value} no es un número entero. Elija de {low} a {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce. Elija entre {choices}.",
+    Code.MISSING_RECIPE: "{field}: {value} necesita un LoRA que no está aquí.",
     Code.UNFIT_SCHEDULER: "{field}: {value} no funciona con este modelo: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} no sirve. Escriba hasta {limit} números decrecientes de {low} a {high}, "
@@ -318,6 +322,14 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
     return f"El VAE de la imagen era {was}. Aquí es {here}."
+
+
+BEST = "Máxima"  # the choice of quality without a recipe
+
+
+def quick(steps: int, title: str) -> str:
+    """Return the choice of a recipe that draws in few steps; `title` names its method."""
+    return f"Rápida, {steps} paso{'s' * (steps > 1)} ({title})"
 
 
 def automatic(own: str) -> str:

@@ -119,6 +119,10 @@ SETTINGS = {
     ),
     "eta": Words("Eta", "Part de bruit nouveau avec DDIM et TCD."),
     "decoder": Words("Décodeur", "« tiny » est plus rapide, mais moins détaillé."),
+    "recipe": Words(
+        "Qualité",
+        "« Rapide » demande peu d’étapes, avec son échantillonneur et son échelle CFG.",
+    ),
     "sampler": Words("Échantillonneur"),
     "size": Words("Taille"),
     "model": Words("Modèle"),
@@ -220,6 +224,7 @@ MESSAGES = {
     Code.OUT_OF_RANGE: "{field} : choisissez de {low} à {high}.",
     Code.NOT_WHOLE: "{field} : {value} n’est pas un nombre entier. Choisissez de {low} à {high}.",
     Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu. Choisissez parmi {choices}.",
+    Code.MISSING_RECIPE: "{field} : {value} demande un LoRA qui n’est pas ici.",
     Code.UNFIT_SCHEDULER: "{field} : {value} ne convient pas à ce modèle : {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} : {value} ne convient pas. Écrivez jusqu’à {limit} nombres décroissants "
@@ -321,6 +326,14 @@ def other_vae(name: str | None, model: Model) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
     was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
     return f"Le VAE de l’image était {was}. Ici, c’est {here}."
+
+
+BEST = "Meilleure"  # the choice of quality without a recipe
+
+
+def quick(steps: int, title: str) -> str:
+    """Return the choice of a recipe that draws in few steps; `title` names its method."""
+    return f"Rapide, {steps} étape{'s' * (steps > 1)} ({title})"
 
 
 def automatic(own: str) -> str:

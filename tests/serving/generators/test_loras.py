@@ -81,6 +81,39 @@ def test_a_lora_is_loaded_when_it_is_first_asked_for(folder: Path):
     run(folder, test)
 
 
+def test_a_recipe_loads_its_lora_and_sets_the_rest(folder: Path):
+    lora = "sdxl_lightning_4step_lora"
+    write(folder, lora)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        assert generator.model.recipe_names == ("lightning-4",)
+        asked = request(recipe="lightning-4", num_inference_steps=25, loras="a:0.5")
+        assert isinstance(ending(await draw(generator, asked)), Done)
+        drawn = pipe.calls[-1]
+        assert drawn["loras"] == f"a:0.5,{lora}:1"
+        assert (drawn["num_inference_steps"], drawn["guidance_scale"]) == (4, 1.0)
+        assert (drawn["scheduler"], drawn["timestep_spacing"]) == ("euler", "trailing")
+        assert drawn["recipe"] == ""
+
+    run(folder, test)
+
+
+def test_a_recipe_that_cannot_be_drawn_is_refused(folder: Path):
+    write(folder, "sdxl_lightning_4step_lora")
+    many = ",".join(f"{name}:1" for name in "abcdefgh")
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        for asked, code, field in (
+            (request(recipe="lcm"), Code.MISSING_RECIPE, "recipe"),
+            (request(recipe="lightning-4", loras=many), Code.TOO_MANY_LORAS, "loras"),
+        ):
+            with pytest.raises(RequestError) as refused:
+                await generator.submit(asked)
+            assert (refused.value.message.code, refused.value.field) == (code, field)
+
+    run(folder, test)
+
+
 def test_a_name_that_is_not_there_is_refused(folder: Path):
     (folder / "more").mkdir()
     write(folder / "more", "b")

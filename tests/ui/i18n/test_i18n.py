@@ -55,6 +55,7 @@ SAMPLES: dict[str, Any] = {
     "seed": 4711,
     "steps": 9999,
     "style": "Anime",
+    "title": "TITLE",
     "tokens": 7777,
     "total": 88,
     "used": 2.5,

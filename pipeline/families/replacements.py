@@ -1,0 +1,56 @@
+"""The configuration of a VAE or a UNet that replaces a checkpoint's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.checkpoints.checkpoint import Component
+from pipeline.errors import CheckpointError
+from pipeline.families.family import Network
+from pipeline.families.single_files import fit_network
+from pipeline.strict_json import StrictJson
+
+# For each network that can be replaced, the properties that must stay, and the part of the
+# checkpoint that depends on them.
+FIXED: Mapping[str, Mapping[str, str]] = {
+    "vae": dict.fromkeys(
+        ("latent_channels", "scale_factor", "scaling_factor", "latents_mean", "latents_std"),
+        "latents",
+    ),
+    "unet": {
+        "in_channels": "latents",
+        "cross_attention_dim": "text encoders",
+        "addition": "text encoders",
+    },
+}
+
+
+def read_replacement(part: Network, other: Component, own: Any, checkpoint: Path) -> Any:
+    """Return the configuration of a network, of which a single file holds only the shapes.
+
+    Args:
+        part: the network's place in the family; its name is a key of `FIXED`.
+        other: the network.
+        own: the configuration of the network that it replaces.
+        checkpoint: the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: if the network does not fit the checkpoint, or is not supported.
+    """
+    config = _read(part, other, own)
+    for key, owner in FIXED[part.name].items():
+        value, right = getattr(config, key), getattr(own, key)
+        if value != right:
+            raise CheckpointError(
+                f"{other.where}: {key} = {value!r} does not fit the {owner} of {checkpoint};"
+                f" expected {right!r}"
+            )
+    return config
+
+
+def _read(part: Network, other: Component, own: Any) -> Any:
+    if other.config is None:
+        with other.open() as tensors:
+            return fit_network(part, own, other.where, tensors)
+    StrictJson(other.config).one_of("_class_name", (part.class_name,))
+    return part.read(other.config)

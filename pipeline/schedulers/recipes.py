@@ -1,0 +1,276 @@
+"""Settings of models and LoRAs that were distilled to few steps, and how they are recognised.
+
+The settings are those that their publishers recommend. A recipe is recognised by the name of a
+model, of a UNet or of a LoRA: the last part of an id on the Hub, or the name of a folder or file.
+Merges of distilled models with others have settings of their own, and are not recognised.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+NO_GUIDANCE = 1.0
+STABLE_DIFFUSION, SDXL = "Stable Diffusion", "Stable Diffusion XL"  # names of families
+# Parts of names that do not tell recipes apart.
+_PRECISION = re.compile(r"-(fp16|fp32|bf16)$")
+_SEPARATORS = re.compile(r"[\s_.-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings of a distilled model or LoRA.
+
+    Attributes:
+        name: its name in requests.
+        title: the name of the distillation, for people.
+        family: the name of the family of its models.
+        pattern: pattern of the names that it is recognised by, as `_folded` writes them.
+        steps: the numbers of steps that it was made for; the first is the default.
+        scheduler: a key of `SCHEDULERS`.
+        guidance_scale: the guidance scale; 1 means no guidance.
+        timestep_spacing: how timesteps are spaced; None for schedulers that do not space them.
+        timesteps: the timesteps of a run with as many steps; empty for spaced ones.
+        eta: the share of noise; None for schedulers without one.
+        prediction_type: the type of the UNet's prediction, where it differs from the base model's.
+        size: height and width in pixels, where they differ from the base model's.
+    """
+
+    name: str
+    title: str
+    family: str
+    pattern: str
+    steps: tuple[int, ...]
+    scheduler: str
+    guidance_scale: float = NO_GUIDANCE
+    timestep_spacing: str | None = None
+    timesteps: tuple[int, ...] = ()
+    eta: float | None = None
+    prediction_type: str | None = None
+    size: tuple[int, int] | None = None
+
+    @property
+    def scheduler_settings(self) -> dict[str, str]:
+        """Keys of `scheduler_config.json` that differ from the base model's, with their values."""
+        keys = {
+            "timestep_spacing": self.timestep_spacing,
+            "prediction_type": self.prediction_type,
+        }
+        return {key: value for key, value in keys.items() if value is not None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a request that follow from it, except for its LoRA."""
+        return {
+            "num_inference_steps": self.steps[0],
+            "guidance_scale": self.guidance_scale,
+            "scheduler": self.scheduler,
+            "timestep_spacing": self.timestep_spacing or "",
+            "timesteps": ",".join(map(str, self.timesteps)),
+            "eta": self.eta,
+        }
+
+    def matches(self, name: str) -> bool:
+        """Return whether a model, UNet or LoRA of this name is recognised."""
+        return re.fullmatch(self.pattern, _folded(name)) is not None
+
+
+def _folded(name: str) -> str:
+    """Return the last part of a name in small letters, with hyphens, without its precision."""
+    last = PurePosixPath(name).name.lower().removesuffix(".safetensors")
+    return _PRECISION.sub("", _SEPARATORS.sub("-", last))
+
+
+def _lightning(steps: int, pattern: str, **other: Any) -> Recipe:
+    """Return a recipe of https://huggingface.co/ByteDance/SDXL-Lightning."""
+    return Recipe(
+        name=f"lightning-{steps}",
+        title="SDXL Lightning",
+        family=SDXL,
+        pattern=pattern,
+        steps=(steps,),
+        scheduler="euler",
+        timestep_spacing="trailing",
+        **other,
+    )
+
+
+def _hyper(steps: int, family: str, base: str) -> Recipe:
+    """Return the recipe of a LoRA for a number of steps of huggingface.co/ByteDance/Hyper-SD."""
+    return Recipe(
+        name=f"hyper-{steps}",
+        title="Hyper-SD",
+        family=family,
+        pattern=rf"hyper-{base}-{steps}steps?-lora",
+        steps=(steps,),
+        scheduler="ddim",
+        timestep_spacing="trailing",
+    )
+
+
+def _unified_hyper(family: str, base: str) -> Recipe:
+    """Return the recipe of the LoRA for one to eight steps of huggingface.co/ByteDance/Hyper-SD."""
+    return Recipe(
+        name="hyper-unified",
+        title="Hyper-SD unified",
+        family=family,
+        pattern=rf"hyper-{base}-1steps?-lora",
+        steps=(4, 1, 2, 3, 5, 6, 7, 8),
+        scheduler="tcd",
+        eta=1.0,
+    )
+
+
+def _consistency(family: str, pattern: str, guidance_scale: float) -> Recipe:
+    """Return a recipe of https://huggingface.co/latent-consistency."""
+    return Recipe(
+        name="lcm",
+        title="LCM",
+        family=family,
+        pattern=pattern,
+        steps=(4, 2, 3, 5, 6, 7, 8),
+        scheduler="lcm",
+        guidance_scale=guidance_scale,
+    )
+
+
+def _trajectory(family: str, base: str) -> Recipe:
+    """Return a recipe of https://github.com/jabir-zheng/TCD."""
+    return Recipe(
+        name="tcd",
+        title="TCD",
+        family=family,
+        pattern=rf"tcd-{base}-lora",
+        steps=(4, *range(5, 21)),
+        scheduler="tcd",
+        eta=0.3,
+    )
+
+
+def _dmd2(pattern: str, timesteps: tuple[int, ...]) -> Recipe:
+    """Return a recipe of https://huggingface.co/tianweiy/DMD2."""
+    return Recipe(
+        name=f"dmd2-{len(timesteps)}",
+        title="DMD2",
+        family=SDXL,
+        pattern=pattern,
+        steps=(len(timesteps),),
+        scheduler="lcm",
+        timesteps=timesteps,
+    )
+
+
+DMD2_TIMESTEPS = (999, 749, 499, 249)
+# UNets that take the guidance scale as an input: latent consistency models, whatever their names.
+LATENT_CONSISTENCY = {
+    SDXL: _consistency(SDXL, r"lcm-(sdxl|ssd-1b)", 8.0),
+    STABLE_DIFFUSION: _consistency(STABLE_DIFFUSION, r"lcm-dreamshaper-v7", 8.0),
+}
+# Models and UNets.
+MODELS = (
+    Recipe(
+        name="sdxl-turbo",
+        title="SDXL Turbo",
+        family=SDXL,
+        pattern=r"(sdxl|sd-xl)-turbo(-1-0)?",
+        steps=(4, 1, 2, 3),
+        scheduler="euler-ancestral",
+        timestep_spacing="trailing",
+        size=(512, 512),
+    ),
+    Recipe(
+        name="sd-turbo",
+        title="SD Turbo",
+        family=STABLE_DIFFUSION,
+        pattern=r"sd-turbo",
+        steps=(4, 1, 2, 3),
+        scheduler="euler",
+        timestep_spacing="trailing",
+        size=(512, 512),
+    ),
+    _lightning(1, r"sdxl-lightning-1step(-unet)?-x0", prediction_type="sample"),
+    *(_lightning(steps, rf"sdxl-lightning-{steps}step(-unet)?") for steps in (2, 4, 8)),
+    Recipe(
+        name="hyper-1",
+        title="Hyper-SD",
+        family=SDXL,
+        pattern=r"hyper-sdxl-1step-unet(-comfyui)?",
+        steps=(1,),
+        scheduler="lcm",
+        timesteps=(800,),
+    ),
+    *LATENT_CONSISTENCY.values(),
+    _dmd2(r"dmd2-sdxl-4step-unet", DMD2_TIMESTEPS),
+    _dmd2(r"dmd2-sdxl-1step-unet", (399,)),
+)
+LORAS = (
+    *(_lightning(steps, rf"sdxl-lightning-{steps}step-lora") for steps in (2, 4, 8)),
+    *(
+        recipe
+        for family, base in ((SDXL, "sdxl"), (STABLE_DIFFUSION, "sd15"))
+        for recipe in (
+            _unified_hyper(family, base),
+            *(_hyper(steps, family, base) for steps in (2, 4, 8)),
+        )
+    ),
+    _consistency(SDXL, r"lcm-lora-(sdxl|ssd-1b)", NO_GUIDANCE),
+    _consistency(STABLE_DIFFUSION, r"lcm-lora-sdv1-5", NO_GUIDANCE),
+    _trajectory(SDXL, "sdxl"),
+    _trajectory(STABLE_DIFFUSION, "(sd15|sd21-base)"),
+    _dmd2(r"dmd2-sdxl-4step-lora", DMD2_TIMESTEPS),
+    # The bundled miniature's, which `tools/miniature` makes.
+    Recipe(
+        name="quick",
+        title="Miniature",
+        family=SDXL,
+        pattern=r"miniature-quick",
+        steps=(4, 2, 3),
+        scheduler="euler",
+        timestep_spacing="trailing",
+    ),
+)
+
+
+def find_model_recipe(names: Iterable[str]) -> Recipe | None:
+    """Return the recipe of a model with one of these names, its own or its UNet's, if any."""
+    named = list(names)
+    return next((recipe for recipe in MODELS if any(map(recipe.matches, named))), None)
+
+
+@dataclass(frozen=True)
+class LoraRecipe:
+    """A recipe that requests can name, with the LoRA that it needs.
+
+    Attributes:
+        name: its name in requests.
+        title: the name of the distillation, for people.
+        lora: the name of the LoRA.
+        steps: see `Recipe`.
+        settings: the settings of a request that follow from it, except for its LoRA.
+    """
+
+    name: str
+    title: str
+    lora: str
+    steps: tuple[int, ...]
+    settings: Mapping[str, Any]
+
+
+NAMES = tuple(dict.fromkeys(recipe.name for recipe in LORAS))
+
+
+def find_lora_recipes(loras: Iterable[str], family: str) -> tuple[LoraRecipe, ...]:
+    """Return the recipes of LoRAs with these names for models of a family, in the table's order.
+
+    If several LoRAs have the same recipe, the first in alphabetical order is used.
+    """
+    names = sorted(loras)
+    found: dict[str, LoraRecipe] = {}
+    for recipe in LORAS:
+        lora = next(filter(recipe.matches, names), None)
+        if recipe.family == family and lora is not None and recipe.name not in found:
+            found[recipe.name] = LoraRecipe(
+                recipe.name, recipe.title, lora, recipe.steps, recipe.settings
+            )
+    return tuple(found.values())

@@ -1,0 +1,41 @@
+"""The choice of quality, which there is where a LoRA draws in few steps."""
+
+from dataclasses import replace
+
+import gradio as gr
+import pytest
+
+from serving.generator import Lora, Model
+from tests.ui.test_settings import MODEL
+from ui import form, i18n
+from ui.model_kind import kind_of
+from ui.styles import styles_for
+
+
+def qualities(model: Model) -> gr.Dropdown:
+    with gr.Blocks():
+        return form.create(model, styles_for(kind_of(model)), gr.Textbox()).parts["recipe"]
+
+
+def test_without_a_recipe_there_is_no_choice() -> None:
+    assert not qualities(MODEL).visible
+    distilled = replace(MODEL, loras=(Lora("lcm-lora-sdxl", "LCM"),), distilled=True)
+    assert not qualities(distilled).visible
+
+
+@pytest.mark.parametrize(
+    ("language", "best", "quick"),
+    [
+        ("en", "Best", "Quick, 4 steps (SDXL Lightning)"),
+        ("de", "Beste", "Schnell, 4 Schritte (SDXL Lightning)"),
+        ("fr", "Meilleure", "Rapide, 4 étapes (SDXL Lightning)"),
+        ("es", "Máxima", "Rápida, 4 pasos (SDXL Lightning)"),
+    ],
+)
+def test_the_choice_names_steps_and_method(language: str, best: str, quick: str) -> None:
+    loras = (Lora("pixel", "Pixel"), Lora("sdxl_lightning_4step_lora", "Lightning"))
+    with i18n.speaking(language):
+        choice = qualities(replace(MODEL, loras=loras))
+    assert choice.visible
+    assert choice.choices == [(best, ""), (quick, "lightning-4")]
+    assert choice.value == ""
