@@ -153,18 +153,18 @@ class Options(BaseSettings):
         "MODEL_ID.",
         default_text="the checkpoint's own",
     )
+    unet_id: str | None = _setting(
+        None,
+        "UNet that replaces the checkpoint's own, such as that of a distilled model: a folder, a "
+        "repository or a single file, as for MODEL_ID.",
+        default_text="the checkpoint's own",
+    )
     tiny_vae: str | None = _setting(
         None,
         "Tiny VAE (TAESD) made for the model, such as madebyollin/taesdxl: a folder, a repository "
         "or a single file. Previews are then small pictures in full colour, and requests can ask "
         "for it to decode their pictures, which is quicker and less exact.",
         default_text="none",
-    )
-    unet_id: str | None = _setting(
-        None,
-        "UNet that replaces the checkpoint's own, such as that of a distilled model: a folder, a "
-        "repository or a single file, as for MODEL_ID.",
-        default_text="the checkpoint's own",
     )
     scheduler: str | None = _setting(
         None,

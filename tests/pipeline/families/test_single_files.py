@@ -168,7 +168,7 @@ def test_sizes_of_distilled_unets_come_from_the_tensors(name: str, tmp_path: Pat
     assert unet_of(published, tensor_shapes(unet)) == config.networks["unet"]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in GOLDEN.glob("*/checkpoint")))
 def test_sizes_come_from_the_tensors(name: str) -> None:
     """Only heads, groups and settings that are no sizes come from the published network."""
     config = read_config(GOLDEN / name / "checkpoint", safety_checker=False)

@@ -122,6 +122,7 @@ def downloaded(page: Page, before: str = "") -> tuple[str, str, bytes]:
         return address, image.info[metadata.KEY], image.tobytes()
 
 
+@pytest.mark.slow
 def test_a_visitor_reveals_a_blurred_picture(page: Page):
     ask(page, "a star")
     wait_for_pictures(page)
