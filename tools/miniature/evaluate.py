@@ -99,6 +99,8 @@ def draw_pictures(
     prompts: Sequence[str],
     negative: str = "",
     loras: Mapping[str, float] | None = None,
+    steps: int = 25,
+    guidance_scale: float = 5.0,
 ) -> np.ndarray:
     """Draw one picture for each prompt; return uint8 [n, H, W, 3].
 
@@ -108,8 +110,9 @@ def draw_pictures(
     parts = []
     for start in range(0, len(prompts), batch):
         part = list(prompts[start : start + batch])
-        seed = SEED + start
-        result = pipe.generate(part, negative, seed=seed, num_inference_steps=25, loras=loras)
+        result = pipe.generate(
+            part, negative, guidance_scale, SEED + start, num_inference_steps=steps, loras=loras
+        )
         parts += [np.asarray(image) for image in result.images]
     return np.stack(parts)
 

@@ -1,4 +1,4 @@
-"""Judge the miniature's LoRAs: `python -m tools.miniature.evaluate_lora --out report.json`.
+"""Judge the LoRAs of styles: `python -m tools.miniature.evaluate_lora --out report.json`.
 
 Draws the same prompts with and without them, at 25 steps and guidance 5, and measures their styles,
 and whether backgrounds, colours and shapes are still what the prompts say.
@@ -26,8 +26,8 @@ SHOWN, SHOWN_SEED = "a large red heart on a blue background", 3
 
 
 def bundled() -> list[str]:
-    """Return the names of the LoRAs that come with the miniature."""
-    return sorted(file.stem for file in LORAS.glob("*.safetensors"))
+    """Return the styles whose LoRAs come with the miniature."""
+    return sorted(name for name in STYLES if (LORAS / f"{name}.safetensors").exists())
 
 
 def weights(names: Sequence[str]) -> dict[str, dict[str, float]]:

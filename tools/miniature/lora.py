@@ -5,7 +5,7 @@ A LoRA is a dict: for each changed tensor, under its name in the checkpoint, the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,19 +64,25 @@ STYLES = {
 }
 
 
-def new_lora(unet: UNet, seed: int) -> Lora:
-    """Return a LoRA that changes nothing yet: `down` is random, `up` is zero."""
+def new_lora(unet: UNet, seed: int, rank: int = RANK, left_out: Sequence[str] = LEFT_OUT) -> Lora:
+    """Return a LoRA that changes nothing yet: `down` is random, `up` is zero.
+
+    Kernels smaller than `rank` get as much as they can use. Kernels whose names have a part of
+    `left_out` get none.
+    """
     lora = {}
     keys = iter(jax.random.split(jax.random.key(seed), 1000))
     for path, param in nnx.to_flat_state(nnx.state(unet, nnx.Param)):
         names = checkpoint_names(path)
-        if path[-1] != "kernel" or any(part in names[0] for part in LEFT_OUT):
+        if path[-1] != "kernel" or any(part in names[0] for part in left_out):
             continue
         *inputs, outputs = param.shape
         bound = 1 / np.sqrt(np.prod(inputs))  # as sd-scripts draws them
+        width = outputs // len(names)
+        used = min(rank, int(np.prod(inputs)), width)
         for name in names:
-            down = jax.random.uniform(next(keys), (*inputs, RANK), minval=-bound, maxval=bound)
-            lora[name] = {"down": down, "up": jnp.zeros((RANK, outputs // len(names)))}
+            down = jax.random.uniform(next(keys), (*inputs, used), minval=-bound, maxval=bound)
+            lora[name] = {"down": down, "up": jnp.zeros((used, width))}
     return lora
 
 
@@ -94,7 +100,7 @@ def merge(params: Tree, lora: Lora, weight: float = 1.0) -> Tree:
 
 
 def save_lora(lora: Lora, file: Path, metadata: Mapping[str, str]) -> None:
-    """Write a LoRA in float16 under kohya's names, with alpha equal to the rank."""
+    """Write a LoRA in float16 under kohya's names, with each alpha equal to its rank."""
     tensors = {}
     for name, factors in sorted(lora.items()):
         key = kohya_name(name)
@@ -105,7 +111,7 @@ def save_lora(lora: Lora, file: Path, metadata: Mapping[str, str]) -> None:
             down, up = down.T, up.T
         tensors[f"{key}.lora_down.weight"] = np.ascontiguousarray(down)
         tensors[f"{key}.lora_up.weight"] = np.ascontiguousarray(up)
-        tensors[f"{key}.alpha"] = np.array(RANK, np.float16)
+        tensors[f"{key}.alpha"] = np.array(down.shape[0], np.float16)
     save_file(tensors, file, metadata=dict(metadata))
     file.chmod(0o644)  # safetensors writes files that only their owner can read
 
@@ -132,23 +138,29 @@ def kohya_name(name: str) -> str:
 
 
 def describe(style: Style, captions: int, steps: int) -> dict[str, str]:
-    """Return the metadata of a LoRA's file, as kohya's trainer and modelspec write them."""
+    """Return the metadata of a style's file."""
     name = style.trigger
+    return file_metadata(name, style.title, style.description, RANK, steps) | {
+        "modelspec.trigger_phrase": name,
+        "ss_tag_frequency": json.dumps({name: {name: captions}}),
+    }
+
+
+def file_metadata(name: str, title: str, description: str, rank: int, steps: int) -> dict[str, str]:
+    """Return the metadata of a LoRA's file, as kohya's trainer and modelspec write them."""
     return {
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": "stable-diffusion-xl-v1-base/lora",
-        "modelspec.title": style.title,
-        "modelspec.description": style.description,
-        "modelspec.trigger_phrase": style.trigger,
+        "modelspec.title": title,
+        "modelspec.description": description,
         "modelspec.license": "Apache-2.0",
         "modelspec.resolution": "256x256",
         "ss_base_model_version": "sdxl_base_v1-0",
         "ss_network_module": "networks.lora",
-        "ss_network_dim": str(RANK),
-        "ss_network_alpha": str(RANK),
-        "ss_network_args": json.dumps({"conv_dim": str(RANK), "conv_alpha": str(RANK)}),
+        "ss_network_dim": str(rank),
+        "ss_network_alpha": str(rank),
+        "ss_network_args": json.dumps({"conv_dim": str(rank), "conv_alpha": str(rank)}),
         "ss_output_name": name,
         "ss_sd_model_name": "miniature",
         "ss_steps": str(steps),
-        "ss_tag_frequency": json.dumps({name: {style.trigger: captions}}),
     }

@@ -1,0 +1,142 @@
+"""Distil the miniature to four steps without guidance: `python -m tools.miniature.distill`.
+
+A LoRA of every layer learns where the guided miniature goes from each of the four timesteps of
+Euler's method with trailing spacing. In the second round half of the starts are where the student
+itself goes, so that it learns to come back. All randomness is seeded. A training that was stopped
+resumes.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from pipeline.default_model import BUNDLED
+from tools.agreement import Networks, load_networks
+from tools.miniature.lora import Lora, file_metadata, merge, new_lora, save_lora
+from tools.miniature.training import minimise, parameters, with_parameters
+from tools.miniature.trajectories import (
+    AT_ONCE,
+    STEPS,
+    Trajectories,
+    condition,
+    follow_trajectories,
+    grid,
+    picture_side,
+    pred_x0,
+)
+from tools.miniature.work import Run
+
+RANK = 48
+BATCH = 32  # a multiple of STEPS
+PEAK = 0.01  # learning rate of the factors
+WARMUP = 20  # steps
+SAVE_EVERY = 50  # steps
+FACTORS = ("down", "up")
+INTERVAL = np.arange(BATCH) % STEPS  # of each item of a batch
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of the distillation: new trajectories, then optimiser steps on all so far."""
+
+    trajectories: int
+    steps: int
+
+
+def distil(networks: Networks, folder: Path, rounds: Sequence[Round], seed: int) -> Lora:
+    """Distil in rounds, or resume, and return the averaged LoRA."""
+    unet = networks.unet
+    lora, pool, student = new_lora(unet, seed, RANK, left_out=()), [], None
+    for i, part in enumerate(rounds):
+        here = folder / f"round-{i}"
+        pool.append(follow_trajectories(networks, here, part.trajectories, seed + 20 + i, student))
+        joined = Trajectories(*map(np.concatenate, zip(*pool, strict=True)))
+        lora = train(networks, lora, joined, Run(here, SAVE_EVERY), part.steps, (seed, i))
+        student = merge(parameters(unet), lora)
+    return lora
+
+
+def train(
+    networks: Networks, lora: Lora, pool: Trajectories, run: Run, steps: int, seed: tuple[int, int]
+) -> Lora:
+    """Train a LoRA on trajectories, or resume, and return its average."""
+
+    def batch(i: int) -> tuple[ArrayLike, ...]:
+        return choose(pool, np.random.default_rng((*seed, i)))
+
+    loss = make_loss(networks)
+    state = minimise(run, loss, lora, batch, steps, warmup=WARMUP, peak=PEAK, matrices=FACTORS)
+    run.plot({"loss": "squared error of x0"})
+    return state["average"]
+
+
+def choose(pool: Trajectories, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return `BATCH` intervals of the pool, as many of each timestep: the loss's data."""
+    chosen = rng.integers(len(pool.start), size=BATCH)
+    ends = (part[chosen, INTERVAL].astype(np.float32) for part in (pool.start, pool.end))
+    words = (part[chosen].astype(np.float32) for part in (pool.embeds, pool.pooled))
+    return *ends, *words
+
+
+def make_loss(networks: Networks) -> Callable[..., jax.Array]:
+    """Return the loss of a LoRA on what `choose` returns: the squared error of the predicted x0.
+
+    The right x0 is the one towards which a straight line leads from an interval's start to its end.
+    """
+    unet, config = networks.unet, networks.config
+    base, side = parameters(unet), picture_side(config)
+    timesteps, sigmas = map(jnp.asarray, grid(config.scheduler, 1))
+    before, after = sigmas[INTERVAL].T
+    scale, ratio = (v[:, None, None, None] for v in (jnp.sqrt(before**2 + 1), after / before))
+
+    def loss(
+        lora: Lora, start: jax.Array, end: jax.Array, embeds: jax.Array, pooled: jax.Array
+    ) -> jax.Array:
+        student = with_parameters(unet, merge(base, lora))
+        context = condition(student, embeds, pooled, side)
+        drawn = pred_x0(student, start * scale, before, timesteps[INTERVAL, 0], context)
+        right = (end - ratio * start) / (1 - ratio) * scale
+        return jnp.mean((drawn - right) ** 2)
+
+    return loss
+
+
+def describe(rounds: Sequence[Round]) -> dict[str, str]:
+    """Return the metadata of the LoRA's file."""
+    description = f"Draws in {STEPS} steps without guidance: Euler, trailing timesteps."
+    steps = sum(part.steps for part in rounds)
+    return file_metadata("quick", "Quick", description, RANK, steps)
+
+
+def main() -> None:
+    """Distil, and write the LoRA's file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.miniature.distill",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, default=BUNDLED)
+    parser.add_argument("--out", type=Path, default=BUNDLED / "loras/quick.safetensors")
+    parser.add_argument("--work", type=Path, default=Path("runs/distilled"), help="saved states")
+    parser.add_argument("--trajectories", type=int, nargs="+", default=[2048, 1024],
+                        help=f"new ones in each round, multiples of {AT_ONCE}")  # fmt: skip
+    parser.add_argument("--steps", type=int, nargs="+", default=[800, 400], help="in each round")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if len(options.trajectories) != len(options.steps):
+        parser.error("--trajectories and --steps need one number for each round")
+    if any(count % AT_ONCE for count in options.trajectories):
+        parser.error(f"--trajectories are {options.trajectories}; use multiples of {AT_ONCE}")
+    rounds = [Round(*pair) for pair in zip(options.trajectories, options.steps, strict=True)]
+    lora = distil(load_networks(options.model), options.work, rounds, options.seed)
+    save_lora(lora, options.out, describe(rounds))
+
+
+if __name__ == "__main__":
+    main()

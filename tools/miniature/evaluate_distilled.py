@@ -1,0 +1,103 @@
+"""Judge the distilled miniature: `python -m tools.miniature.evaluate_distilled`.
+
+Draws the prompts of `tools.miniature.evaluate` in few steps without guidance, with the LoRA and
+without it, by Euler's method with trailing timesteps. Then times requests for four pictures.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from PIL import Image
+
+from pipeline import BUNDLED, SDXLPipeline
+from tools.miniature.evaluate import draw_pictures, draw_scenes, score
+from tools.miniature.evaluate_lora import LORAS, SHOWN, SHOWN_SEED
+from tools.miniature.scenes import prompt
+from tools.miniature.training import sheet
+from tools.miniature.trajectories import GUIDANCE, STEPS
+
+NAME = "quick"
+LORA = {NAME: 1.0}
+UNGUIDED = 1.0
+SHOWN_ROWS, COLUMNS = 4, 8  # of the sheet of samples
+# What is judged: steps, and LoRAs with their weights.
+CASES = {
+    "4 steps": (STEPS, LORA),
+    "2 steps": (STEPS // 2, LORA),
+    "4 steps without the LoRA": (STEPS, {}),
+}
+
+
+def main() -> None:
+    """Measure, print, and write the report, a sheet of samples and the LoRA's picture."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.miniature.evaluate_distilled", description=__doc__
+    )
+    parser.add_argument("--file", type=Path, default=LORAS / f"{NAME}.safetensors")
+    parser.add_argument("--prompts", type=int, default=512, help="a multiple of 8")
+    parser.add_argument("--rounds", type=int, default=5, help="timed requests of each kind")
+    parser.add_argument("--out", type=Path, default=LORAS / "quick.json")
+    options = parser.parse_args()
+    scenes = draw_scenes(options.prompts)
+    prompts = [prompt(scene) for scene in scenes]
+    with trailing(BUNDLED) as folder:
+        pipe = SDXLPipeline.from_pretrained(folder, images_per_request=COLUMNS)
+        four = SDXLPipeline.from_pretrained(folder, images_per_request=4)
+    pipe.load_lora(options.file, name=NAME)
+    four.load_lora(options.file, name=NAME)
+    report: dict[str, object] = {"prompts": len(scenes)}
+    for label, (steps, loras) in CASES.items():
+        pictures = draw_pictures(pipe, prompts, "", loras, steps, UNGUIDED)
+        report[label] = score(scenes, pictures)
+        print(label, report[label], flush=True)
+        if steps == STEPS and loras:
+            shown = pictures[: SHOWN_ROWS * COLUMNS] / 255
+            rows = shown.reshape(SHOWN_ROWS, COLUMNS, *pictures.shape[1:])
+            sheet(rows, options.out.with_name("quick-samples.png"))
+    report["seconds"] = seconds(four, options.rounds)
+    print(report["seconds"])
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    drawn = pipe.generate(SHOWN, "", UNGUIDED, SHOWN_SEED, num_inference_steps=STEPS, loras=LORA)
+    small = drawn.images[0].resize((128, 128), Image.Resampling.LANCZOS)
+    small.save(options.file.with_suffix(".png"))
+
+
+def seconds(pipe: SDXLPipeline, rounds: int) -> dict[str, float]:
+    """Return the median seconds of requests for four pictures, which take turns."""
+    kinds = {
+        "25 steps, guided": (25, GUIDANCE, {}),
+        "4 steps, LoRA put on": (STEPS, UNGUIDED, LORA),
+        "4 steps": (STEPS, UNGUIDED, LORA),
+    }
+    taken: dict[str, list[float]] = {label: [] for label in kinds}
+    for seed in range(rounds):
+        for label, (steps, guidance, loras) in kinds.items():
+            start = time.perf_counter()
+            pipe.generate(SHOWN, "", guidance, seed, num_inference_steps=steps, loras=loras)
+            taken[label].append(time.perf_counter() - start)
+    return {label: round(median(values), 3) for label, values in taken.items()}
+
+
+@contextmanager
+def trailing(model: Path) -> Iterator[Path]:
+    """Yield a folder with the model and trailing timesteps, which is removed at the end."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in model.resolve().iterdir():
+            if part.name != "scheduler":
+                (folder / part.name).symlink_to(part)
+        config = json.loads((model / "scheduler/scheduler_config.json").read_text())
+        config["timestep_spacing"] = "trailing"
+        (folder / "scheduler").mkdir()
+        (folder / "scheduler/scheduler_config.json").write_text(json.dumps(config))
+        yield folder
+
+
+if __name__ == "__main__":
+    main()
