@@ -3,14 +3,16 @@
 import jax
 import numpy as np
 import pytest
-from diffusers import StableDiffusionXLPipeline
+from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
 
 from pipeline import BUNDLED, SDXLPipeline
 from tests.reference.test_reference import psnr
 from tools import torch_reference
+from tools.miniature.evaluate_distilled import trailing
 
 LORAS = BUNDLED / "loras"
-NAMES = ("glow",)
+NAMES = ("glow", "quick")
+PROMPTS = ("a large red star on a blue background", "a green circle above a yellow square")
 IMAGES = 2
 
 
@@ -32,18 +34,45 @@ def theirs() -> StableDiffusionXLPipeline:
     return pipe
 
 
+@pytest.fixture
+def noise(theirs: StableDiffusionXLPipeline, request: pytest.FixtureRequest) -> np.ndarray:
+    rng = np.random.default_rng(request.config.getoption("--seed"))
+    side, channels = theirs.unet.config.sample_size, theirs.unet.config.in_channels
+    return rng.standard_normal((IMAGES, side, side, channels), dtype=np.float32)
+
+
 @pytest.mark.parametrize("loras", [{"glow": 1.0}, {"glow": 0.5}])
 def test_the_same_pictures(
     ours: SDXLPipeline,
     theirs: StableDiffusionXLPipeline,
     loras: dict[str, float],
-    request: pytest.FixtureRequest,
+    noise: np.ndarray,
 ) -> None:
-    rng = np.random.default_rng(request.config.getoption("--seed"))
-    side, channels = theirs.unet.config.sample_size, theirs.unet.config.in_channels
-    noise = rng.standard_normal((IMAGES, side, side, channels), dtype=np.float32)
-    prompts = ["a large red star on a blue background", "a green circle above a yellow square"]
     theirs.set_adapters(list(loras), list(loras.values()))
-    expected = torch_reference.sample(theirs, prompts, None, noise, 5.0)
-    drawn = ours.generate(prompts, None, 5.0, latents=noise, output_type="np", loras=loras)
+    expected = torch_reference.sample(theirs, PROMPTS, None, noise, 5.0)
+    drawn = ours.generate(PROMPTS, None, 5.0, latents=noise, output_type="np", loras=loras)
+    assert min(map(psnr, drawn.images, expected.images)) >= 50
+
+
+def test_the_same_pictures_in_four_steps(
+    theirs: StableDiffusionXLPipeline, noise: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trailing(BUNDLED) as folder:
+        ours = SDXLPipeline.from_pretrained(
+            folder, images_per_request=IMAGES, devices=jax.devices()[:1]
+        )
+    ours.load_lora(LORAS / "quick.safetensors")
+    own = theirs.scheduler.config
+    spaced = EulerDiscreteScheduler.from_config(own, timestep_spacing="trailing")
+    monkeypatch.setattr(theirs, "scheduler", spaced)
+    theirs.set_adapters("quick")
+    expected = torch_reference.sample(theirs, PROMPTS, None, noise, 1.0, steps=4)
+    drawn = ours.generate(
+        PROMPTS,
+        guidance_scale=1.0,
+        num_inference_steps=4,
+        latents=noise,
+        output_type="np",
+        loras={"quick": 1.0},
+    )
     assert min(map(psnr, drawn.images, expected.images)) >= 50

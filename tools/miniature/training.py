@@ -1,6 +1,6 @@
 """The parts that the training of every network shares: optimiser, average, loop."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,6 @@ from pipeline.models.unet import Transformer2D
 from tools.miniature.work import Run, Tree
 
 LOG_EVERY = 50
-KERNELS = ("kernel",)  # of convolutions and linear layers
 M = TypeVar("M", bound=nnx.Module)
 
 
@@ -50,24 +49,23 @@ def start_as_identity(module: nnx.Module) -> None:
             part.proj_out.kernel[...] = jnp.zeros_like(part.proj_out.kernel[...])
 
 
-def optimiser(
-    steps: int, peak: float = 0.02, warmup: int = 100, matrices: Collection[str] = KERNELS
-) -> optax.GradientTransformation:
-    """Return Muon for the parameters named in `matrices`, and Adam for the rest.
+def optimiser(steps: int, peak: float = 0.02, warmup: int = 100) -> optax.GradientTransformation:
+    """Return Muon for the kernels of convolutions and linear layers, and Adam for the rest.
 
     The learning rate warms up, then follows a cosine down to a fiftieth. On these networks Muon
     (Jordan et al. 2024) reaches in one hour of two CPU cores what Adam reaches in several.
     """
-    fast = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, peak / 50)
-    slow = optax.warmup_cosine_decay_schedule(0.0, peak / 10, warmup, steps, peak / 500)
-    axes = partial(_matrix_axes, matrices)
-    muon = contrib.muon(fast, adam_learning_rate=slow, muon_weight_dimension_numbers=axes)
+    matrices = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, peak / 50)
+    others = optax.warmup_cosine_decay_schedule(0.0, peak / 10, warmup, steps, peak / 500)
+    muon = contrib.muon(
+        matrices, adam_learning_rate=others, muon_weight_dimension_numbers=_matrix_axes
+    )
     return optax.chain(optax.clip_by_global_norm(1.0), muon)
 
 
-def _matrix_axes(matrices: Collection[str], params: Tree) -> Tree:
+def _matrix_axes(params: Tree) -> Tree:
     def axes(path: tuple[Any, ...], value: jax.Array) -> contrib.MuonDimensionNumbers | None:
-        if path[-1].key not in matrices:
+        if path[-1].key != "kernel":
             return None
         inputs = tuple(range(value.ndim - 1))
         return contrib.MuonDimensionNumbers(reduction_axis=inputs, output_axis=value.ndim - 1)
@@ -90,7 +88,6 @@ def minimise(
     *,
     warmup: int = 100,
     peak: float = 0.02,
-    matrices: Collection[str] = KERNELS,
     check: Callable[[Tree], dict[str, float]] = lambda _: {},
 ) -> Tree:
     """Train, or resume training.
@@ -102,14 +99,13 @@ def minimise(
         batch: returns the data of step i, the same whether or not the training was interrupted.
         steps: the total number of steps.
         warmup: steps until the learning rate's peak, at most half of all.
-        peak: the highest learning rate of matrices; that of other parameters is a tenth.
-        matrices: names of the parameters that Muon trains.
+        peak: the highest learning rate of kernels; that of other parameters is a tenth.
         check: returns more values for the curve, from averaged parameters about to be saved.
 
     Returns:
         The state: `params`, their `average`, the optimiser's `opt`, and the number of steps `step`.
     """
-    optimise = optimiser(steps, peak, min(warmup, steps // 2), matrices)
+    optimise = optimiser(steps, peak, warmup=min(warmup, steps // 2))
 
     @partial(jax.jit, donate_argnums=0)
     def advance(state: Tree, *given: ArrayLike) -> tuple[Tree, jax.Array]:
