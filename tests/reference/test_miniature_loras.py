@@ -11,7 +11,7 @@ from tools import torch_reference
 from tools.miniature.evaluate_distilled import trailing
 
 LORAS = BUNDLED / "loras"
-NAMES = ("glow", "quick")
+NAMES = ("glow", "miniature-quick")
 PROMPTS = ("a large red star on a blue background", "a green circle above a yellow square")
 IMAGES = 2
 
@@ -61,11 +61,11 @@ def test_the_same_pictures_in_four_steps(
         ours = SDXLPipeline.from_pretrained(
             folder, images_per_request=IMAGES, devices=jax.devices()[:1]
         )
-    ours.load_lora(LORAS / "quick.safetensors")
+    ours.load_lora(LORAS / "miniature-quick.safetensors")
     own = theirs.scheduler.config
     spaced = EulerDiscreteScheduler.from_config(own, timestep_spacing="trailing")
     monkeypatch.setattr(theirs, "scheduler", spaced)
-    theirs.set_adapters("quick")
+    theirs.set_adapters("miniature-quick")
     expected = torch_reference.sample(theirs, PROMPTS, None, noise, 1.0, steps=4)
     drawn = ours.generate(
         PROMPTS,
@@ -73,6 +73,6 @@ def test_the_same_pictures_in_four_steps(
         num_inference_steps=4,
         latents=noise,
         output_type="np",
-        loras={"quick": 1.0},
+        loras={"miniature-quick": 1.0},
     )
     assert min(map(psnr, drawn.images, expected.images)) >= 50

@@ -13,7 +13,6 @@ from pipeline.families import read_config
 from tests.checkpoints import SMALLEST
 from tools.agreement import load_networks
 from tools.miniature import distill, trajectories
-from tools.miniature.distill import Round
 from tools.miniature.evaluate_distilled import trailing
 from tools.miniature.lora import new_lora
 from tools.miniature.trajectories import STEPS, Trajectories, grid
@@ -47,40 +46,38 @@ def test_a_student_with_the_right_ends_has_no_loss() -> None:
     timesteps, sigmas = map(jnp.asarray, grid(config.scheduler, 1))
     rng = np.random.default_rng(0)
     side, channels = config.networks["unet"].sample_size[0], config.networks["unet"].in_channels
-    start = rng.normal(size=(distill.BATCH, side, side, channels)).astype(np.float32)
+    start = jnp.asarray(rng.normal(size=(distill.BATCH, side, side, channels)), jnp.float32)
     ids, _ = networks.tokenizers.tokenize(["a red star"] * distill.BATCH)
     embeds, pooled = trajectories.encode_prompts(
         trajectories.TextEncoders(*networks.text_encoders), jnp.asarray(ids)
     )
     interval = jnp.asarray(distill.INTERVAL)
-    scale = jnp.sqrt(sigmas[interval, 0] ** 2 + 1)[:, None, None, None]
+    scale = jnp.asarray(trajectories.latent_scale(config.scheduler))[interval, None, None, None]
     context = trajectories.condition(unet, embeds, pooled, trajectories.picture_side(config))
-    end = trajectories.student_end(unet, start * scale, interval, sigmas, timesteps, context)
+    before, after = sigmas[interval].T
+    x0 = trajectories.pred_x0(unet, start * scale, before, timesteps[interval, 0], context)
+    ratio = (after / before)[:, None, None, None]
+    end = start * ratio + x0 / scale * (1 - ratio)
     loss, lora = distill.make_loss(networks), new_lora(unet, 0, 4, left_out=())
-    assert loss(lora, start, end / scale, embeds, pooled) < 1e-6
-    assert loss(lora, start, end / scale + 0.01, embeds, pooled) > 1e-4
+    assert loss(lora, start, end, embeds, pooled) < 1e-6
+    assert loss(lora, start, end + 0.01, embeds, pooled) > 1e-4
 
 
 @pytest.mark.slow
-def test_a_distillation_of_two_rounds_resumes(
+def test_a_distillation_of_two_steps_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trajectories, "AT_ONCE", 2)
     networks = load_networks(SMALLEST)
-    rounds = [Round(2, 2), Round(2, 1)]
     with jax.numpy_dtype_promotion("standard"):  # Optax mixes dtypes on purpose
-        first = distill.distil(networks, tmp_path, rounds, 0)
-        again = distill.distil(networks, tmp_path, rounds, 0)
+        first = distill.distil(networks, tmp_path, trajectories=2, steps=2, seed=0)
+        again = distill.distil(networks, tmp_path, trajectories=2, steps=2, seed=0)
     assert any(np.any(factors["up"]) for factors in first.values())
     jax.tree.map(np.testing.assert_array_equal, first, again)
-    with np.load(next((tmp_path / "round-1").glob("[0-9]*.npz"))) as saved:
+    with np.load(next((tmp_path / "teacher").iterdir())) as saved:
         followed = Trajectories(*(saved[f"arr_{i}"] for i in range(4)))
-    # The first trajectory of the second round is made of the student's steps, the other one not.
-    scale = np.sqrt(grid(networks.config.scheduler, 1)[1][:, 0] ** 2 + 1)
-    parted = [
-        np.abs(np.float32(start[1:]) * scale[1:, None, None, None]
-               - np.float32(end[:-1]) * scale[:-1, None, None, None]).max()
-        for start, end in zip(followed.start, followed.end, strict=True)
-    ]  # fmt: skip
-    assert parted[0] > 10 * parted[1]
-    assert len(followed.start[0]) == STEPS
+    assert followed.start.shape[:2] == (2, STEPS)
+    scale = trajectories.latent_scale(networks.config.scheduler)[:, None, None, None]
+    for start, end in zip(followed.start, followed.end, strict=True):
+        # Each interval starts where the one before ends, up to the rounding to float16.
+        np.testing.assert_allclose(start[1:] * scale[1:], end[:-1] * scale[:-1], rtol=0, atol=0.02)

@@ -1,14 +1,11 @@
 """Distil the miniature to four steps without guidance: `python -m tools.miniature.distill`.
 
 A LoRA of every layer learns where the guided miniature goes from each of the four timesteps of
-Euler's method with trailing spacing. In the second round half of the starts are where the student
-itself goes, so that it learns to come back. All randomness is seeded. A training that was stopped
-resumes.
+Euler's method with trailing spacing. All randomness is seeded. A training that was stopped resumes.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -28,47 +25,35 @@ from tools.miniature.trajectories import (
     condition,
     follow_trajectories,
     grid,
+    latent_scale,
     picture_side,
     pred_x0,
 )
 from tools.miniature.work import Run, Tree
 
+NAME = "miniature-quick"
 RANK = 48
-BATCH = 32  # a multiple of STEPS
+BATCH = 48  # a multiple of STEPS
 PEAK = 0.03  # ten times the learning rate of the factors
 WARMUP = 20  # steps
-SAVE_EVERY = 50  # steps
+SAVE_EVERY = 25  # steps
 INTERVAL = np.arange(BATCH) % STEPS  # of each item of a batch
 
 
-@dataclass(frozen=True)
-class Round:
-    """A round of the distillation: new trajectories, then optimiser steps on all so far."""
-
-    trajectories: int
-    steps: int
-
-
-def distil(networks: Networks, folder: Path, rounds: Sequence[Round], seed: int) -> Lora:
-    """Distil in rounds, or resume, and return the averaged LoRA."""
-    unet = networks.unet
-    lora, pool, student = new_lora(unet, seed, RANK, left_out=()), [], None
-    for i, part in enumerate(rounds):
-        here = folder / f"round-{i}"
-        pool.append(follow_trajectories(networks, here, part.trajectories, seed + 20 + i, student))
-        joined = Trajectories(*map(np.concatenate, zip(*pool, strict=True)))
-        lora = train(networks, lora, joined, Run(here, SAVE_EVERY), part.steps, (seed, i))
-        student = merge(parameters(unet), lora)
-    return lora
+def distil(networks: Networks, folder: Path, trajectories: int, steps: int, seed: int) -> Lora:
+    """Distil, or resume, and return the averaged LoRA."""
+    pool = follow_trajectories(networks, folder / "teacher", trajectories, seed + 20)
+    run = Run(folder / f"{steps}-{trajectories}-{seed}", SAVE_EVERY)
+    return train(networks, new_lora(networks.unet, seed, RANK, left_out=()), pool, run, steps, seed)
 
 
 def train(
-    networks: Networks, lora: Lora, pool: Trajectories, run: Run, steps: int, seed: tuple[int, int]
+    networks: Networks, lora: Lora, pool: Trajectories, run: Run, steps: int, seed: int
 ) -> Lora:
     """Train a LoRA on trajectories, or resume, and return its average."""
 
     def batch(i: int) -> tuple[ArrayLike, ...]:
-        return choose(pool, np.random.default_rng((*seed, i)))
+        return choose(pool, np.random.default_rng((seed, 2, i)))
 
     flat, restored = ravel_pytree(lora)  # one vector compiles much faster than 270 factors
     error = make_loss(networks)
@@ -98,7 +83,8 @@ def make_loss(networks: Networks) -> Callable[..., jax.Array]:
     base, side = parameters(unet), picture_side(config)
     timesteps, sigmas = map(jnp.asarray, grid(config.scheduler, 1))
     before, after = sigmas[INTERVAL].T
-    scale, ratio = (v[:, None, None, None] for v in (jnp.sqrt(before**2 + 1), after / before))
+    deviation = jnp.asarray(latent_scale(config.scheduler))[INTERVAL]
+    scale, ratio = (v[:, None, None, None] for v in (deviation, after / before))
 
     def loss(
         lora: Lora, start: jax.Array, end: jax.Array, embeds: jax.Array, pooled: jax.Array
@@ -112,11 +98,10 @@ def make_loss(networks: Networks) -> Callable[..., jax.Array]:
     return loss
 
 
-def describe(rounds: Sequence[Round]) -> dict[str, str]:
+def describe(steps: int) -> dict[str, str]:
     """Return the metadata of the LoRA's file."""
     description = f"Draws in {STEPS} steps without guidance: Euler, trailing timesteps."
-    steps = sum(part.steps for part in rounds)
-    return file_metadata("quick", "Quick", description, RANK, steps)
+    return file_metadata(NAME, "Quick", description, RANK, steps)
 
 
 def main() -> None:
@@ -127,20 +112,18 @@ def main() -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--model", type=Path, default=BUNDLED)
-    parser.add_argument("--out", type=Path, default=BUNDLED / "loras/quick.safetensors")
+    parser.add_argument("--out", type=Path, default=BUNDLED / f"loras/{NAME}.safetensors")
     parser.add_argument("--work", type=Path, default=Path("runs/distilled"), help="saved states")
-    parser.add_argument("--trajectories", type=int, nargs="+", default=[2048, 1024],
-                        help=f"new ones in each round, multiples of {AT_ONCE}")  # fmt: skip
-    parser.add_argument("--steps", type=int, nargs="+", default=[800, 400], help="in each round")
+    parser.add_argument("--trajectories", type=int, default=672, help=f"a multiple of {AT_ONCE}")
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if len(options.trajectories) != len(options.steps):
-        parser.error("--trajectories and --steps need one number for each round")
-    if any(count % AT_ONCE for count in options.trajectories):
-        parser.error(f"--trajectories are {options.trajectories}; use multiples of {AT_ONCE}")
-    rounds = [Round(*pair) for pair in zip(options.trajectories, options.steps, strict=True)]
-    lora = distil(load_networks(options.model), options.work, rounds, options.seed)
-    save_lora(lora, options.out, describe(rounds))
+    if options.trajectories % AT_ONCE:
+        right = f"it must be a multiple of {AT_ONCE}"
+        parser.error(f"--trajectories is {options.trajectories}; {right}")
+    networks = load_networks(options.model)
+    lora = distil(networks, options.work, options.trajectories, options.steps, options.seed)
+    save_lora(lora, options.out, describe(options.steps))
 
 
 if __name__ == "__main__":

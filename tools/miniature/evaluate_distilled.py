@@ -16,13 +16,13 @@ from statistics import median
 from PIL import Image
 
 from pipeline import BUNDLED, SDXLPipeline
+from tools.miniature.distill import NAME
 from tools.miniature.evaluate import draw_pictures, draw_scenes, score
 from tools.miniature.evaluate_lora import LORAS, SHOWN, SHOWN_SEED
 from tools.miniature.scenes import prompt
 from tools.miniature.training import sheet
 from tools.miniature.trajectories import GUIDANCE, STEPS
 
-NAME = "quick"
 LORA = {NAME: 1.0}
 UNGUIDED = 1.0
 SHOWN_ROWS, COLUMNS = 4, 8  # of the sheet of samples
@@ -41,23 +41,26 @@ def main() -> None:
     )
     parser.add_argument("--file", type=Path, default=LORAS / f"{NAME}.safetensors")
     parser.add_argument("--prompts", type=int, default=512, help="a multiple of 4")
+    parser.add_argument("--compared", type=int, default=128, help="prompts of the other cases")
     parser.add_argument("--rounds", type=int, default=5, help="timed requests of each kind")
-    parser.add_argument("--out", type=Path, default=LORAS / "quick.json")
+    parser.add_argument("--out", type=Path, default=LORAS / f"{NAME}.json")
     options = parser.parse_args()
     scenes = draw_scenes(options.prompts)
     prompts = [prompt(scene) for scene in scenes]
     with trailing(BUNDLED) as folder:
         pipe = SDXLPipeline.from_pretrained(folder, images_per_request=4)
     pipe.load_lora(options.file, name=NAME)
-    report: dict[str, object] = {"prompts": len(scenes)}
+    report: dict[str, object] = {}
     for label, (steps, loras) in CASES.items():
-        pictures = draw_pictures(pipe, prompts, "", loras, steps, UNGUIDED)
-        report[label] = score(scenes, pictures)
+        is_main = steps == STEPS and bool(loras)
+        count = options.prompts if is_main else min(options.compared, options.prompts)
+        pictures = draw_pictures(pipe, prompts[:count], "", loras, steps, UNGUIDED)
+        report[label] = {"prompts": count, **score(scenes[:count], pictures)}
         print(label, report[label], flush=True)
-        if steps == STEPS and loras:
+        if is_main:
             shown = pictures[: SHOWN_ROWS * COLUMNS] / 255
             rows = shown.reshape(SHOWN_ROWS, COLUMNS, *pictures.shape[1:])
-            sheet(rows, options.out.with_name("quick-samples.png"))
+            sheet(rows, options.out.with_name(f"{NAME}-samples.png"))
     report["seconds"] = seconds(pipe, options.rounds)
     print(report["seconds"])
     options.out.write_text(json.dumps(report, indent=2) + "\n")

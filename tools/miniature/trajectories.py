@@ -32,8 +32,6 @@ GUIDANCE = 5.0
 AT_ONCE = 32  # trajectories
 PLAIN = 0.5  # share of prompts in the plain wording
 
-Advance = Callable[..., tuple[jax.Array, jax.Array]]
-
 
 class Trajectories(NamedTuple):
     """Intervals of n trajectories, float16.
@@ -58,6 +56,12 @@ def grid(config: SchedulerConfig, substeps: int) -> tuple[np.ndarray, np.ndarray
     timesteps, sigmas = euler_sigmas(student_scheduler(config), STEPS * substeps)
     ends = [sigmas[i * substeps : (i + 1) * substeps + 1] for i in range(STEPS)]
     return timesteps.reshape(STEPS, substeps), np.stack(ends).astype(np.float32)
+
+
+def latent_scale(config: SchedulerConfig) -> np.ndarray:
+    """Return the standard deviation of latents at each interval's start, `[STEPS]` float32."""
+    _, sigmas = grid(config, 1)
+    return np.sqrt(sigmas[:, 0] ** 2 + 1)
 
 
 def pred_x0(
@@ -109,12 +113,11 @@ def guided_end(
     return x
 
 
-def make_follow(networks: Networks, student: Tree | None) -> Callable[..., tuple[jax.Array, ...]]:
+def make_follow(networks: Networks) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Return a compiled function that follows trajectories.
 
-    It takes noise `[B, h, w, C]`, the prompts' `embeds` and `pooled`, and `own` `[B]`: whether the
-    next interval starts where the student's step ends rather than the teacher's. It returns starts
-    and ends, `[B, STEPS, h, w, C]` each. `student` are the student's parameters.
+    It takes noise `[B, h, w, C]` and the prompts' `embeds` and `pooled`. It returns starts and
+    ends, `[B, STEPS, h, w, C]` each.
     """
     unet, config = networks.unet, networks.config
     side = picture_side(config)
@@ -122,55 +125,37 @@ def make_follow(networks: Networks, student: Tree | None) -> Callable[..., tuple
 
     @jax.jit
     def follow(
-        teacher: Tree, student: Tree | None, noise: jax.Array, embeds: jax.Array,
-        pooled: jax.Array, own: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-        model = with_parameters(unet, teacher)
-        none = jnp.zeros_like
-        both = (jnp.concatenate([none(part), part]) for part in (embeds, pooled))
-        context = condition(model, *both, side)
-        pupil = None if student is None else with_parameters(unet, student)
-        own_context = None if pupil is None else condition(pupil, embeds, pooled, side)
+        params: Tree, noise: jax.Array, embeds: jax.Array, pooled: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        teacher = with_parameters(unet, params)
+        context = condition(teacher, _after_none(embeds), _after_none(pooled), side)
 
         def interval(x: jax.Array, k: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            end = guided_end(model, x, sigmas[k], timesteps[k], context)
-            after = end
-            if pupil is not None:
-                assert own_context is not None
-                after = student_end(pupil, x, jnp.full(len(x), k), sigmas, timesteps, own_context)
-                after = jnp.where(own[:, None, None, None], after, end)
-            return after, (x, end)
+            end = guided_end(teacher, x, sigmas[k], timesteps[k], context)
+            return end, (x, end)
 
         _, (starts, ends) = jax.lax.scan(interval, noise * sigmas[0, 0], jnp.arange(STEPS))
         return jnp.swapaxes(starts, 0, 1), jnp.swapaxes(ends, 0, 1)
 
-    return partial(follow, parameters(unet), student)
+    return partial(follow, parameters(unet))
 
 
-def student_end(
-    student: UNet, x: jax.Array, k: jax.Array, sigmas: jax.Array, timesteps: jax.Array,
-    context: Context,
-) -> jax.Array:  # fmt: skip
-    """Return where one Euler step of the student from interval k `[B]` ends."""
-    drawn = pred_x0(student, x, sigmas[k, 0], timesteps[k, 0], context)
-    ratio = (sigmas[k, -1] / sigmas[k, 0])[:, None, None, None]
-    return ratio * x + (1 - ratio) * drawn
+def _after_none(embeds: jax.Array) -> jax.Array:
+    """Return embeddings `[2B, ...]`: zeros, which stand for no prompt, then the given ones."""
+    return jnp.concatenate([jnp.zeros_like(embeds), embeds])
 
 
-def follow_trajectories(
-    networks: Networks, folder: Path, count: int, seed: int, student: Tree | None = None
-) -> Trajectories:
+def follow_trajectories(networks: Networks, folder: Path, count: int, seed: int) -> Trajectories:
     """Follow `count` trajectories (a multiple of `AT_ONCE`) of scenes without held-out pairs.
 
-    It takes minutes, so batches are kept in `folder`. With a student, half of the trajectories are
-    made of its own steps, so that it learns to come back from where it goes.
+    It takes minutes, so batches are kept in `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     encode = jax.jit(partial(encode_prompts, TextEncoders(*networks.text_encoders)))
-    follow = make_follow(networks, student)
-    shape = (*networks.config.networks["unet"].sample_size,)
-    channels = networks.config.networks["unet"].in_channels
-    scale = np.sqrt(grid(networks.config.scheduler, 1)[1][:, 0] ** 2 + 1)[:, None, None, None]
+    follow = make_follow(networks)
+    unet = networks.config.networks["unet"]
+    shape = (AT_ONCE, *unet.sample_size, unet.in_channels)
+    scale = latent_scale(networks.config.scheduler)[:, None, None, None]
     parts = []
     for first in range(0, count, AT_ONCE):
         file = folder / f"{seed}-{first}.npz"
@@ -179,9 +164,8 @@ def follow_trajectories(
             words = [_words(random_scene(rng), rng) for _ in range(AT_ONCE)]
             ids, _ = networks.tokenizers.tokenize(words)
             embeds, pooled = encode(jnp.asarray(ids))
-            noise = rng.standard_normal((AT_ONCE, *shape, channels), dtype=np.float32)
-            own = np.arange(AT_ONCE) % 2 == 0
-            start, end = follow(noise, embeds, pooled, own)
+            noise = rng.standard_normal(shape, dtype=np.float32)
+            start, end = follow(noise, embeds, pooled)
             values = (start / scale, end / scale, embeds, pooled)
             half = [np.asarray(value).astype(np.float16) for value in values]
             with whole(file) as part:
