@@ -7,14 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from PIL import Image
+from safetensors import safe_open
 
 from pipeline import BUNDLED
+from pipeline.checkpoints.weights import checkpoint_names, checkpoint_shape, shape_rngs
 from pipeline.families import read_config
+from pipeline.models.unet import UNet
 from tests.checkpoints import SMALLEST
 from tools.agreement import load_networks
 from tools.miniature import distill, trajectories
 from tools.miniature.evaluate_distilled import trailing
-from tools.miniature.lora import new_lora
+from tools.miniature.evaluate_lora import LORAS
+from tools.miniature.lora import new_lora, peft_name
 from tools.miniature.trajectories import STEPS, Trajectories, grid
 
 
@@ -36,6 +42,33 @@ def test_the_scheduler_file_differs_in_nothing_but_the_spacing() -> None:
         )
     assert changed == kept | {"timestep_spacing": "trailing"}
     assert not folder.exists()
+
+
+def test_the_bundled_file_has_factors_for_every_layer() -> None:
+    file = LORAS / f"{distill.NAME}.safetensors"
+    assert file.stat().st_size < 10_000_000
+    config = read_config(BUNDLED).networks["unet"]
+    unet = nnx.eval_shape(lambda: UNet(config, dtype=jnp.float32, rngs=shape_rngs()))
+    right = {}
+    for path, param in nnx.to_flat_state(nnx.state(unet, nnx.Param)):
+        names = checkpoint_names(path)
+        if path[-1] == "kernel":
+            share = (*param.shape[:-1], param.shape[-1] // len(names))
+            right |= {peft_name(each): checkpoint_shape(path, share) for each in names}
+    with safe_open(file, "numpy") as tensors:
+        parts = {f"{name}.lora_{part}.weight" for name in right for part in "AB"}
+        assert set(tensors.keys()) == parts
+        changed = 0
+        for name, shape in right.items():
+            down, up = (tensors.get_tensor(f"{name}.lora_{part}.weight") for part in "AB")
+            assert (up.shape[0], *down.shape[1:]) == shape
+            assert down.shape[0] == up.shape[1] == distill.RANK
+            changed += up.any()
+            assert {down.dtype, up.dtype} == {np.dtype(np.float16)}
+    # Queries and keys of the mid block's cross-attention got no gradient in training.
+    assert changed >= len(right) - 2
+    with Image.open(LORAS / f"{distill.NAME}.png") as picture:
+        assert picture.size == (128, 128)
 
 
 @pytest.mark.slow
@@ -80,4 +113,6 @@ def test_a_distillation_of_two_steps_resumes(
     scale = trajectories.latent_scale(networks.config.scheduler)[:, None, None, None]
     for start, end in zip(followed.start, followed.end, strict=True):
         # Each interval starts where the one before ends, up to the rounding to float16.
-        np.testing.assert_allclose(start[1:] * scale[1:], end[:-1] * scale[:-1], rtol=0, atol=0.02)
+        np.testing.assert_allclose(
+            start[1:] * scale[1:], end[:-1] * scale[:-1], rtol=2e-3, atol=0.02
+        )

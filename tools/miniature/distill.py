@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from pipeline.default_model import BUNDLED
 from tools.agreement import Networks, load_networks
-from tools.miniature.lora import Lora, file_metadata, merge, new_lora, save_lora
+from tools.miniature.lora import PEFT, Lora, file_metadata, merge, new_lora, save_lora
 from tools.miniature.training import minimise, parameters, with_parameters
 from tools.miniature.trajectories import (
     AT_ONCE,
@@ -123,7 +123,7 @@ def main() -> None:
         parser.error(f"--trajectories is {options.trajectories}; {right}")
     networks = load_networks(options.model)
     lora = distil(networks, options.work, options.trajectories, options.steps, options.seed)
-    save_lora(lora, options.out, describe(options.steps))
+    save_lora(lora, options.out, describe(options.steps), PEFT)
 
 
 if __name__ == "__main__":

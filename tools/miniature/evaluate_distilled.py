@@ -26,7 +26,7 @@ from tools.miniature.trajectories import GUIDANCE, STEPS
 LORA = {NAME: 1.0}
 UNGUIDED = 1.0
 SHOWN_ROWS, COLUMNS = 4, 8  # of the sheet of samples
-# What is judged: steps, and LoRAs with their weights.
+# Judged cases: steps, and LoRAs with their weights.
 CASES = {
     "4 steps": (STEPS, LORA),
     "2 steps": (STEPS // 2, LORA),
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=512, help="a multiple of 4")
     parser.add_argument("--compared", type=int, default=128, help="prompts of the other cases")
     parser.add_argument("--rounds", type=int, default=5, help="timed requests of each kind")
-    parser.add_argument("--out", type=Path, default=LORAS / f"{NAME}.json")
+    parser.add_argument("--out", type=Path, default=Path("report.json"))
     options = parser.parse_args()
     scenes = draw_scenes(options.prompts)
     prompts = [prompt(scene) for scene in scenes]
@@ -60,7 +60,7 @@ def main() -> None:
         if is_main:
             shown = pictures[: SHOWN_ROWS * COLUMNS] / 255
             rows = shown.reshape(SHOWN_ROWS, COLUMNS, *pictures.shape[1:])
-            sheet(rows, options.out.with_name(f"{NAME}-samples.png"))
+            sheet(rows, options.out.with_name("samples.png"))
     report["seconds"] = seconds(pipe, options.rounds)
     print(report["seconds"])
     options.out.write_text(json.dumps(report, indent=2) + "\n")

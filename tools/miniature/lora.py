@@ -1,11 +1,11 @@
-"""Low-rank changes to the miniature's UNet, and their files in the layout of kohya's sd-scripts.
+"""Low-rank changes to the miniature's UNet, and their files under the names of kohya or PEFT.
 
 A LoRA is a dict: for each changed tensor, under its name in the checkpoint, the factors `down`
 `[..., in, rank]` and `up` `[rank, out]`, whose product has the layout of the module's kernel.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,7 @@ STYLES = {
 def new_lora(unet: UNet, seed: int, rank: int = RANK, left_out: Sequence[str] = LEFT_OUT) -> Lora:
     """Return a LoRA that changes nothing yet: `down` is random, `up` is zero.
 
-    Kernels smaller than `rank` get as much as they can use. Kernels whose names have a part of
-    `left_out` get none.
+    Kernels whose names have a part of `left_out` get no factors.
     """
     lora = {}
     keys = iter(jax.random.split(jax.random.key(seed), 1000))
@@ -78,11 +77,9 @@ def new_lora(unet: UNet, seed: int, rank: int = RANK, left_out: Sequence[str] = 
             continue
         *inputs, outputs = param.shape
         bound = 1 / np.sqrt(np.prod(inputs))  # as sd-scripts draws them
-        width = outputs // len(names)
-        used = min(rank, int(np.prod(inputs)), width)
         for name in names:
-            down = jax.random.uniform(next(keys), (*inputs, used), minval=-bound, maxval=bound)
-            lora[name] = {"down": down, "up": jnp.zeros((used, width))}
+            down = jax.random.uniform(next(keys), (*inputs, rank), minval=-bound, maxval=bound)
+            lora[name] = {"down": down, "up": jnp.zeros((rank, outputs // len(names)))}
     return lora
 
 
@@ -99,25 +96,54 @@ def merge(params: Tree, lora: Lora, weight: float = 1.0) -> Tree:
     return jax.tree_util.tree_map_with_path(changed, params)
 
 
-def save_lora(lora: Lora, file: Path, metadata: Mapping[str, str]) -> None:
-    """Write a LoRA in float16 under kohya's names, with each alpha equal to its rank."""
+def kohya_name(name: str) -> str:
+    """Return kohya's name of the module with a tensor of the UNet."""
+    return PREFIX + name.removesuffix(".weight").replace(".", "_")
+
+
+def peft_name(name: str) -> str:
+    """Return PEFT's name of the module with a tensor of the UNet, as diffusers writes it."""
+    return f"unet.{name.removesuffix('.weight')}"
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of a LoRA's tensors: of modules, and of their parts.
+
+    `has_alpha`: whether modules have a part `alpha`.
+    """
+
+    module: Callable[[str], str]
+    down: str
+    up: str
+    has_alpha: bool
+
+
+KOHYA = Names(kohya_name, "lora_down", "lora_up", has_alpha=True)
+# torch's diffusers does not know kohya's names of the embeddings of time and size.
+PEFT = Names(peft_name, "lora_A", "lora_B", has_alpha=False)
+
+
+def save_lora(lora: Lora, file: Path, metadata: Mapping[str, str], layout: Names = KOHYA) -> None:
+    """Write a LoRA in float16 under kohya's or other names, with each alpha equal to its rank."""
     tensors = {}
     for name, factors in sorted(lora.items()):
-        key = kohya_name(name)
+        key = layout.module(name)
         down, up = (np.asarray(factors[part], np.float16) for part in ("down", "up"))
         if down.ndim == 4:  # H W I R -> R I H W
             down, up = down.transpose(3, 2, 0, 1), up.T[:, :, None, None]
         else:
             down, up = down.T, up.T
-        tensors[f"{key}.lora_down.weight"] = np.ascontiguousarray(down)
-        tensors[f"{key}.lora_up.weight"] = np.ascontiguousarray(up)
-        tensors[f"{key}.alpha"] = np.array(down.shape[0], np.float16)
+        tensors[f"{key}.{layout.down}.weight"] = np.ascontiguousarray(down)
+        tensors[f"{key}.{layout.up}.weight"] = np.ascontiguousarray(up)
+        if layout.has_alpha:  # without one, it is the rank
+            tensors[f"{key}.alpha"] = np.array(down.shape[0], np.float16)
     save_file(tensors, file, metadata=dict(metadata))
     file.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def load_lora(file: Path, unet: UNet) -> Lora:
-    """Read what `save_lora` wrote."""
+    """Read what `save_lora` wrote under kohya's names."""
     lora = {}
     with safe_open(file, "numpy") as tensors:
         for path, _ in nnx.to_flat_state(nnx.state(unet, nnx.Param)):
@@ -130,11 +156,6 @@ def load_lora(file: Path, unet: UNet) -> Lora:
                 down = down.transpose(2, 3, 1, 0) if down.ndim == 4 else down.T
                 lora[name] = {"down": jnp.asarray(down), "up": jnp.asarray(up.squeeze().T)}
     return lora
-
-
-def kohya_name(name: str) -> str:
-    """Return kohya's name of the module with a tensor of the UNet."""
-    return PREFIX + name.removesuffix(".weight").replace(".", "_")
 
 
 def describe(style: Style, captions: int, steps: int) -> dict[str, str]:
