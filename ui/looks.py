@@ -109,13 +109,18 @@ def unknown(names: Iterable[str], model: Model) -> list[str]:
 
 
 def _catalogue(model: Model) -> list[dict[str, Any]]:
-    """Return the LoRAs as the browser needs them; it shows every text as text."""
+    """Return the LoRAs as the browser needs them; it shows every text as text.
+
+    The LoRAs of recipes are no looks: "Quality" chooses them.
+    """
+    quick = {recipe.lora for recipe in model.recipes}
     return [
         {
             "name": lora.name,
             "title": lora.title,
             "words": lora.words,
             "picture": f"{_PICTURES}/{quote(lora.name, safe='')}" if lora.pictured else "",
+            "quick": lora.name in quick,
         }
         for lora in model.usable_loras.values()
     ]

@@ -121,8 +121,8 @@ const build = (root, { title, info, limit: top, full, weights, details }) => {
     return found.slice(0, Math.max(MANY, picked.size));
   };
   const redraw = () => {
-    const loras = known();
     const picked = chosen();
+    const loras = known().filter(({ name, quick }) => details || !quick || picked.has(name));
     root.hidden = loras.length === 0;
     search.hidden = loras.length <= few;
     const shown = matching(loras, picked);
