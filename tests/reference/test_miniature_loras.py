@@ -8,7 +8,6 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
 from pipeline import BUNDLED, SDXLPipeline
 from tests.reference.test_reference import psnr
 from tools import torch_reference
-from tools.miniature.evaluate_distilled import trailing
 
 LORAS = BUNDLED / "loras"
 NAMES = ("glow", "miniature-quick")
@@ -55,13 +54,11 @@ def test_the_same_pictures(
 
 
 def test_the_same_pictures_in_four_steps(
-    theirs: StableDiffusionXLPipeline, noise: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    ours: SDXLPipeline,
+    theirs: StableDiffusionXLPipeline,
+    noise: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with trailing(BUNDLED) as folder:
-        ours = SDXLPipeline.from_pretrained(
-            folder, images_per_request=IMAGES, devices=jax.devices()[:1]
-        )
-    ours.load_lora(LORAS / "miniature-quick.safetensors")
     own = theirs.scheduler.config
     spaced = EulerDiscreteScheduler.from_config(own, timestep_spacing="trailing")
     monkeypatch.setattr(theirs, "scheduler", spaced)
@@ -74,5 +71,6 @@ def test_the_same_pictures_in_four_steps(
         latents=noise,
         output_type="np",
         loras={"miniature-quick": 1.0},
+        timestep_spacing="trailing",
     )
     assert min(map(psnr, drawn.images, expected.images)) >= 50

@@ -1,6 +1,5 @@
 """The distillation of the miniature to few steps."""
 
-import json
 from pathlib import Path
 
 import jax
@@ -18,7 +17,6 @@ from pipeline.models.unet import UNet
 from tests.checkpoints import SMALLEST
 from tools.agreement import load_networks
 from tools.miniature import distill, trajectories
-from tools.miniature.evaluate_distilled import trailing
 from tools.miniature.evaluate_lora import LORAS
 from tools.miniature.lora import new_lora, peft_name
 from tools.miniature.trajectories import STEPS, Trajectories, grid
@@ -31,17 +29,6 @@ def test_intervals_meet_at_the_timesteps_of_trailing_spacing() -> None:
     np.testing.assert_array_equal(sigmas[1:, 0], sigmas[:-1, -1])
     np.testing.assert_allclose(sigmas[:, 0], grid(config, 1)[1][:, 0])
     assert sigmas[-1, -1] == 0
-
-
-def test_the_scheduler_file_differs_in_nothing_but_the_spacing() -> None:
-    with trailing(BUNDLED) as folder:
-        assert read_config(folder).scheduler.timestep_spacing == "trailing"
-        changed, kept = (
-            json.loads((each / "scheduler/scheduler_config.json").read_text())
-            for each in (folder, BUNDLED)
-        )
-    assert changed == kept | {"timestep_spacing": "trailing"}
-    assert not folder.exists()
 
 
 def test_the_bundled_file_has_factors_for_every_layer() -> None:

@@ -101,6 +101,7 @@ def draw_pictures(
     loras: Mapping[str, float] | None = None,
     steps: int = 25,
     guidance_scale: float = 5.0,
+    timestep_spacing: str | None = None,
 ) -> np.ndarray:
     """Draw one picture for each prompt; return uint8 [n, H, W, 3].
 
@@ -111,7 +112,13 @@ def draw_pictures(
     for start in range(0, len(prompts), batch):
         part = list(prompts[start : start + batch])
         result = pipe.generate(
-            part, negative, guidance_scale, SEED + start, num_inference_steps=steps, loras=loras
+            part,
+            negative,
+            guidance_scale,
+            SEED + start,
+            num_inference_steps=steps,
+            loras=loras,
+            timestep_spacing=timestep_spacing,
         )
         parts += [np.asarray(image) for image in result.images]
     return np.stack(parts)
