@@ -233,8 +233,8 @@ class SDXLPipeline:
         screen: Screen | None = None,
         vae: str | Path | None = None,
         ema: bool = False,
-        tiny_vae: str | Path | None = None,
         unet: str | Path | None = None,
+        tiny_vae: str | Path | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -265,10 +265,10 @@ class SDXLPipeline:
                 checkpoint's own is then not downloaded.
             ema: whether to draw with the moving average of the UNet's weights, which some single
                 files hold beside the weights.
+            unet: the same as `vae` for a UNet, such as that of a distilled model.
             tiny_vae: a tiny VAE (AutoencoderTiny) such as "madebyollin/taesdxl", for previews, and
                 for the pictures of calls that ask for it: a folder, an id on the Hub, or a single
                 file.
-            unet: the same as `vae` for a UNet, such as that of a distilled model.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
