@@ -212,13 +212,8 @@ def drawn(model: Path, **options: Any) -> np.ndarray:
     return pipe.generate("a photo of a cat", "blurry", output_type="latent").images
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "sd_1",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sd_2", "sd_2_base", "sdxl")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sd_1", "sd_2", "sd_2_base", "sdxl"])
 def test_a_single_file_draws_what_its_folder_draws(kind: str, tmp_path: Path) -> None:
     folder = thin_folder(tmp_path / "folder", kind)
     marks = ["v_pred"] if kind == "sd_2" else []

@@ -94,7 +94,15 @@ def test_a_recipe_is_its_lora_with_its_settings(pipe: SDXLPipeline, files: dict[
 
 
 @pytest.mark.parametrize(
-    ("devices", "on_devices"), [(1, False), (2, False), (4, False), (4, True), (8, True)]
+    ("devices", "on_devices"),
+    [
+        (1, False),
+        (4, True),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [(2, False), (4, False), (8, True)]
+        ),
+    ],
 )
 def test_loras_come_and_go(files: dict[str, Path], devices: int, on_devices: bool) -> None:
     pipe = shared_pipeline(devices)
@@ -141,6 +149,7 @@ def implicit_promotion() -> Iterator[None]:
     jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("implicit_promotion")
 def test_bfloat16(files: dict[str, Path]) -> None:
     pipe = SDXLPipeline.from_pretrained(
@@ -291,6 +300,7 @@ def test_one_weight_can_be_zero(pipe: SDXLPipeline, files: dict[str, Path]) -> N
     assert bits(pipe)["text_encoder_2"] == pristine["text_encoder_2"]
 
 
+@pytest.mark.slow
 def test_sizes_share_the_merged_parameters(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
     pipe.add_size(16, 24)
     load(pipe, files)

@@ -149,6 +149,7 @@ def test_a_visitor_reveals_a_blurred_picture(page: Page):
     assert downloaded(page, before=itself[0])[1:] == blurred[1:]
 
 
+@pytest.mark.slow
 def test_an_unblurred_picture_has_no_reveal_button(page: Page):
     thumbnails = page.locator("#gallery .thumbnails button")
     thumbnails.nth(1).click()
@@ -158,6 +159,7 @@ def test_an_unblurred_picture_has_no_reveal_button(page: Page):
     expect(page.locator("#reveal")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_after_a_reload_it_can_still_be_revealed(page: Page):
     page.reload()
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
