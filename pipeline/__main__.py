@@ -15,15 +15,8 @@ from typing import Any
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
-from pipeline.request import (
-    SETTINGS,
-    TINY,
-    GenerateRequest,
-    Number,
-    Setting,
-    check_request,
-    in_order,
-)
+from pipeline.request import SETTINGS, TINY, GenerateRequest, check_request, in_order
+from pipeline.setting_kinds import Number, Setting
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2

@@ -41,7 +41,6 @@ from pipeline.request import (
     checked_latents,
     effective,
     misfits,
-    parse_timesteps,
     with_recipe,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
@@ -72,6 +71,7 @@ from pipeline.schedulers.config import (
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.recipes import LoraRecipe, Recipe, find_lora_recipes
 from pipeline.schedulers.table import Schedule, State
+from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embedding, Placement
 from pipeline.text.loras import LoraWeights
 from pipeline.text.tokenizer import Tokenizers, longest

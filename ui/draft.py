@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from pipeline.request import Choice, Number, OwnNumber, Whole
+from pipeline.setting_kinds import Choice, Number, OwnNumber, Whole
 from serving.generator import MAX_CHARACTERS, Model
 from ui import form, link
 from ui.events import AT_ONCE

@@ -15,8 +15,10 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import (
-    VALUES,
+from pipeline.request import VALUES, in_order, with_own_names
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
+from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
+from pipeline.setting_kinds import (
     Choice,
     Loras,
     Number,
@@ -26,11 +28,7 @@ from pipeline.request import (
     Timesteps,
     Variations,
     Whole,
-    in_order,
-    with_own_names,
 )
-from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
-from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
 from pipeline.text.loras import MAX_LORAS, format_loras, parse_loras, take_tags
 from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
 from serving.messages import Code, Message, Param

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import gradio as gr
 from gradio.data_classes import FileData
 
-from pipeline.request import add_variation, random_seed
+from pipeline.setting_kinds import add_variation, random_seed
 from serving.generator import (
     MAX_CHARACTERS,
     Done,

@@ -12,7 +12,8 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, Choice, Number, Setting, effective, with_own_names
+from pipeline.request import SETTINGS, effective, with_own_names
+from pipeline.setting_kinds import Choice, Number, Setting
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status

@@ -35,7 +35,8 @@ from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import image_text
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
-from pipeline.request import CHOICES, SETTINGS, VALUES, Loras, Setting, with_own_names
+from pipeline.request import CHOICES, SETTINGS, VALUES, with_own_names
+from pipeline.setting_kinds import Loras, Setting
 from pipeline.text.loras import add_tags, take_tags
 
 BLURRED = "blurred"  # the value of `safety_checker` for a flagged picture

@@ -24,7 +24,8 @@ from pydantic_core import PydanticCustomError, to_json
 
 from pipeline.errors import MetadataError
 from pipeline.images import metadata
-from pipeline.request import SETTINGS, Seed
+from pipeline.request import SETTINGS
+from pipeline.setting_kinds import Seed
 from serving.generator import (
     Error,
     ErrorKind,

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from pipeline.request import (
-    MAX_IMAGES,
-    SETTINGS,
+from pipeline.request import MAX_IMAGES, SETTINGS, with_own_names
+from pipeline.schedulers.config import MAX_INFERENCE_STEPS
+from pipeline.setting_kinds import (
     VARIATIONS,
     Choice,
     Loras,
@@ -20,9 +20,7 @@ from pipeline.request import (
     Timesteps,
     Variations,
     parse_timesteps,
-    with_own_names,
 )
-from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT
 from serving.generator import (
     MAX_CHARACTERS,

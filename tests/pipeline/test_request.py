@@ -12,19 +12,21 @@ from pipeline.images.metadata import Settings
 from pipeline.request import (
     SETTINGS,
     VALUES,
+    GenerateRequest,
+    check_request,
+    effective,
+    in_order,
+    misfits,
+)
+from pipeline.setting_kinds import (
     Choice,
     Fault,
-    GenerateRequest,
     Loras,
     Number,
     Seed,
     Timesteps,
     Whole,
     add_variation,
-    check_request,
-    effective,
-    in_order,
-    misfits,
     parse_variations,
 )
 

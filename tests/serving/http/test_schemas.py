@@ -8,7 +8,8 @@ import pydantic
 import pytest
 
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, Number
+from pipeline.request import SETTINGS
+from pipeline.setting_kinds import Number
 from serving.generator import Error, ErrorKind, Model, Step
 from serving.generators import client, compatibility
 from serving.http import schemas
