@@ -164,13 +164,21 @@ def parse_size(size: str | None) -> tuple[int, int] | None:
 
 
 def from_request(request: Request) -> dict[str, Any]:
-    """Return the JSON body that asks another instance for this request's pictures."""
+    """Return the JSON body that asks another instance for this request's pictures.
+
+    Settings that change nothing are left out, because older instances may not know them.
+    """
     fields = asdict(request)
     del fields["visitor"], fields["address"]
-    fields["loras"] = request.lora_weights or None
-    fields["timesteps"] = parse_timesteps(request.timesteps) or None
+    fields["loras"] = request.lora_weights
+    fields["timesteps"] = parse_timesteps(request.timesteps)
     fields["size"] = None if request.size is None else "{}x{}".format(*request.size)
-    return fields
+    without_effect = [
+        name
+        for name, setting in SETTINGS.items()
+        if setting.optional and getattr(request, name) == setting.default
+    ]
+    return {name: value for name, value in fields.items() if name not in without_effect}
 
 
 def from_event(event: Event) -> tuple[str, dict[str, Any]]:

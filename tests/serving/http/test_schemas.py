@@ -110,6 +110,18 @@ def test_the_settings_of_a_scheduler_are_passed_on():
     assert schemas.to_request(plain, MODEL, visitor="", address="").scheduler == ""
 
 
+def test_settings_without_effect_are_not_passed_on():
+    """Instances of an older version refuse a request with a field that they do not know."""
+    body = schemas.GenerateBody.model_validate({"prompt": "a star"})
+    request = schemas.to_request(body, MODEL, visitor="", address="")
+    passed_on = json.loads(json.dumps(schemas.from_request(request)))
+    left_out = {name for name, setting in SETTINGS.items() if setting.optional}
+    assert {"scheduler", "decoder", "recipe"} <= left_out
+    assert SETTINGS.keys() - passed_on.keys() == left_out
+    again = schemas.GenerateBody.model_validate(passed_on)
+    assert schemas.to_request(again, MODEL, visitor="", address="", id=request.id) == request
+
+
 @pytest.mark.parametrize(
     "loras",
     ["pixel:0.8", {"a": 5}, {"a": "1"}, {"a": [1]}, {"a:b": 1}, {f"{i}": 1 for i in range(9)}],
