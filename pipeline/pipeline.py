@@ -785,7 +785,8 @@ def _defaults(recipe: Recipe | None) -> dict[str, Any]:
 def _log_recipe(recipe: Recipe | None) -> None:
     if recipe is None:
         return
-    given = {name: value for name, value in recipe.settings.items() if value not in ("", None)}
+    silent = "", None, DEFAULT_SIGMAS
+    given = {name: value for name, value in recipe.settings.items() if value not in silent}
     used = ", ".join(f"{name} {value}" for name, value in given.items())
     log.info("recognised %s; its settings are the defaults: %s", recipe.title, used)
 

@@ -33,7 +33,6 @@ class FakePipeline:
     """
 
     model, revision, device_kind, num_devices = "stand-in", None, "cpu", 1
-    vae: str | None = None
     height = width = 8
     images_per_request = 2
     family, safety_checker, screened = "Stable Diffusion XL", False, False

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from pipeline.request import CHOICES, SETTINGS, VALUES, effective
+from pipeline.request import CHOICES, SETTINGS, VALUES, effective, with_recipe
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from serving.generator import MAX_CHARACTERS, Image, Model, Request
 from ui import i18n
@@ -20,6 +20,8 @@ def of_image(image: Image) -> Settings:
 
 def of_request(request: Request, index: int, model: Model) -> Settings:
     """Return the settings of a request's picture that is not finished."""
+    if request.recipe in model.recipe_names:  # its LoRA may be gone by now
+        request = with_recipe(request, model.recipes)
     values = request.of_picture(index) | _drawn_with(request, model)
     width, height = request.size or model.sizes[0]
     return Settings(
@@ -29,6 +31,8 @@ def of_request(request: Request, index: int, model: Model) -> Settings:
         width=width,
         height=height,
         model=model.name,
+        vae=model.vae,
+        unet=model.unet,
     )
 
 

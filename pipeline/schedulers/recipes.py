@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from pipeline.schedulers.config import DEFAULT_SIGMAS
+
 NO_GUIDANCE = 1.0
 STABLE_DIFFUSION, SDXL = "Stable Diffusion", "Stable Diffusion XL"  # names of families
 # Parts of names that do not tell recipes apart.
@@ -66,6 +68,7 @@ class Recipe:
             "num_inference_steps": self.steps[0],
             "guidance_scale": self.guidance_scale,
             "scheduler": self.scheduler,
+            "sigma_schedule": DEFAULT_SIGMAS,
             "timestep_spacing": self.timestep_spacing or "",
             "timesteps": ",".join(map(str, self.timesteps)),
             "eta": self.eta,

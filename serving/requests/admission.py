@@ -49,7 +49,8 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     for fault in faults(request, model):
         code = Code(fault.code)
         value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
-        if reason := dict(model.refused_schedulers).get(value):
+        refused = dict(model.refused_schedulers) if fault.setting.name == "scheduler" else {}
+        if reason := refused.get(value):
             raise _wrong(Code.UNFIT_SCHEDULER, fault.setting.name, value=value, reason=reason)
         raise _wrong(code, fault.setting.name, value=value, **fault.setting.limits)
     for misfit in misfits(request, model.scheduler):

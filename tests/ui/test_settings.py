@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import Model, Request, RequestError
+from serving.generator import Lora, Model, Request, RequestError
 from ui import form, i18n, settings
 from ui.form import Fields, Visitor
 from ui.model_kind import Kind
@@ -143,6 +143,20 @@ def test_an_unfinished_picture_names_the_sampler_that_was_used():
     ]
     chosen = [form.as_fields(each, karras)[0] for each in found]
     assert [(each.scheduler, each.sigma_schedule) for each in chosen] == [("", ""), ("ddim", "")]
+
+
+def test_an_unfinished_picture_has_the_settings_of_its_recipe():
+    model = replace(MODEL, loras=(Lora("lcm-lora-sdxl", "LCM"),))
+    found = settings.of_request(Request("a star", recipe="lcm", num_inference_steps=25), 0, model)
+    assert (found.recipe, found.scheduler, found.loras) == (None, "lcm", "lcm-lora-sdxl:1")
+    assert (found.num_inference_steps, found.guidance_scale) == (4, 1.0)
+
+
+def test_an_unfinished_picture_has_the_vae_that_was_used():
+    bright = replace(MODEL, vae="bright", unet="quick")
+    found = settings.of_request(Request("a star"), 0, bright)
+    assert (found.vae, found.unet) == ("bright", "quick")
+    assert form.as_fields(found, bright)[1] == []
 
 
 def test_an_eta_without_effect_is_left_out():

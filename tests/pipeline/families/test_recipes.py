@@ -192,8 +192,11 @@ def test_a_recipe_sets_the_lora_and_its_settings() -> None:
         num_inference_steps=4,
         loras="pixel:0.5,sdxl_lightning_4step_lora:1",
         scheduler="euler",
+        sigma_schedule="default",
         timestep_spacing="trailing",
     )
+    # It was made for these sigmas, whatever the model or the request would use otherwise.
+    assert with_lightning(recipe="lcm", sigma_schedule="karras").sigma_schedule == "default"
     assert with_lightning() == GenerateRequest(prompt="a star")
 
 
