@@ -33,10 +33,9 @@ class StandIn:
     schedulers, sigma_schedules = ("euler",), ("default",)
     refused_schedulers: ClassVar = {}
     num_train_timesteps = 1000
-    guidance_scale, recipe, vae, unet = 5.0, None, None, None
+    guidance_scale, recipe, vae, unet, tiny_vae = 5.0, None, None, None, None
     height = width = 64
     max_inference_steps = 50
-    decoders = ("full",)
     compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}
 
     def __init__(self, step_s: float, images_per_request: int, num_inference_steps: int) -> None:

@@ -135,7 +135,6 @@ class SDXLPipeline:
             the Hub.
         vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
-        decoders: the decoders that a request can name.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         screened: whether the operator's `screen` function checks the pictures.
@@ -172,7 +171,6 @@ class SDXLPipeline:
         others = {name: other.name for name, other in checkpoint.replacements.items()}
         self.vae, self.unet = others.get("vae"), others.get("unet")
         self.tiny_vae = others.get("tiny_vae")
-        self.decoders = (FULL,) if self.tiny_vae is None else (FULL, TINY)
         config = checkpoint.config
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from pipeline.request import FULL, GenerateRequest
+from pipeline.request import FULL, TINY, GenerateRequest
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SIGMA_KEYS
 from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
 from serving.messages import Message
@@ -70,12 +70,17 @@ class Model:
     # The names of the other schedulers, each with the reason why it does not fit the model.
     refused_schedulers: tuple[tuple[str, str], ...] = ()
     num_train_timesteps: int = 1000
-    decoders: tuple[str, ...] = (FULL,)  # that requests can name
+    tiny_vae: str | None = None  # name of the tiny VAE; None if there is none
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Width and height of the pictures that a request can ask for; the default comes first."""
         return (self.width, self.height), *self.more_sizes
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """The decoders that requests can name."""
+        return (FULL,) if self.tiny_vae is None else (FULL, TINY)
 
     @property
     def usable_loras(self) -> dict[str, Lora]:
@@ -104,6 +109,7 @@ _DRAWN_WITH = (
     "revision",
     "vae",
     "unet",
+    "tiny_vae",
     "scheduler",
     "sigma_schedule",
     "version",
@@ -115,7 +121,6 @@ _DRAWN_WITH = (
     "max_inference_steps",
     "safety_checker",
     "screened",
-    "decoders",
 )
 
 

@@ -40,9 +40,8 @@ class FakePipeline:
     schedulers, sigma_schedules = ("euler", "heun", "ddim"), ("default", "karras")
     refused_schedulers: ClassVar = {"lcm": "prediction_type = 'x' is not supported"}
     num_train_timesteps = 1000
-    guidance_scale, recipe, vae, unet = 5.0, None, None, None
+    guidance_scale, recipe, vae, unet, tiny_vae = 5.0, None, None, None, None
     num_inference_steps, max_inference_steps = 4, 50
-    decoders = ("full",)
     compile_seconds: ClassVar = {"hit": 0.5, "miss": 7.0}
 
     def __init__(self, *, held: bool = False) -> None:

@@ -344,5 +344,5 @@ def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         sigma_schedules=pipe.sigma_schedules,
         refused_schedulers=tuple(pipe.refused_schedulers.items()),
         num_train_timesteps=pipe.num_train_timesteps,
-        decoders=pipe.decoders,
+        tiny_vae=pipe.tiny_vae,
     )

@@ -279,14 +279,14 @@ def test_the_slider_of_a_share_is_in_per_cent():
     assert slider.label == "Stop guidance at (%)"
 
 
-@pytest.mark.parametrize("decoders", [("full",), ("full", "tiny")])
-def test_a_decoder_is_offered_only_where_there_are_two(decoders: tuple[str, ...]):
-    model = replace(MODEL, decoders=decoders)
+@pytest.mark.parametrize("tiny_vae", [None, "taesdxl"])
+def test_a_decoder_is_offered_only_where_there_are_two(tiny_vae: str | None):
+    model = replace(MODEL, tiny_vae=tiny_vae)
     with gr.Blocks():
         field = form.create(model, {}, gr.Textbox()).parts["decoder"]
-    assert field.visible == (len(decoders) == 2)
+    assert field.visible == (tiny_vae is not None)
     found, _ = form.as_fields(Settings("a star", decoder="tiny"), model)
-    assert found.decoder == ("tiny" if "tiny" in decoders else "")
+    assert found.decoder == ("tiny" if tiny_vae else "")
 
 
 def test_missing_settings_are_not_shown():

@@ -659,8 +659,10 @@ def test_no_picture_is_taken_that_another_model_drew(field: str):
     assert drawn_with(events) == ["stand-in"] * 2
 
 
-def test_another_vae_draws_differently():
-    assert differences(replace(MODEL, vae="bright"), MODEL) == "vae 'bright', not None"
+@pytest.mark.parametrize("network", ["vae", "unet", "tiny_vae"])
+def test_another_network_draws_differently(network: str):
+    other = replace(MODEL, **{network: "bright"})
+    assert differences(other, MODEL) == f"{network} 'bright', not None"
 
 
 def test_variations_share_their_seed():
