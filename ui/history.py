@@ -66,12 +66,13 @@ def asked(request_id: str, fields: Fields) -> dict[str, Any]:
 def _summary(fields: Fields) -> str:
     """Return a request's settings in one line."""
     guidance = float(f"{fields.guidance_scale:g}")
-    numbers = {
-        "seed": fields.seed,
-        "num_inference_steps": fields.steps,
-        "guidance_scale": int(guidance) if guidance.is_integer() else guidance,
-    }
-    parts = [f"{i18n.SETTINGS[name].label} {i18n.written(n)}" for name, n in numbers.items()]
+    values: dict[str, Any] = {"seed": fields.seed}
+    if fields.recipe:  # it sets the others
+        values["recipe"] = fields.recipe
+    else:
+        values["num_inference_steps"] = fields.steps
+        values["guidance_scale"] = int(guidance) if guidance.is_integer() else guidance
+    parts = [f"{i18n.SETTINGS[name].label} {i18n.written(each)}" for name, each in values.items()]
     style = [] if fields.style == NONE else [i18n.STYLES[fields.style]]
     return " · ".join([*style, *parts])
 

@@ -52,5 +52,10 @@ def test_a_malformed_choice_is_ignored(data: object):
     assert history._chosen(data) == ("", "")
 
 
+def test_the_line_of_a_recipe_names_no_settings_that_it_replaces():
+    told = history.asked("an id", Fields(prompt="a star", seed=7, recipe="lcm"))
+    assert told["said"] == "Seed 7 · Quality lcm"
+
+
 def test_a_choice_has_the_link_and_the_request_of_its_entry():
     assert history._chosen({"link": "?prompt=x", "id": "y"}) == ("prompt=x", "y")
