@@ -510,13 +510,18 @@ def as_fields(
 
 
 def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -> Any:
-    """Return a value that its component takes; add a note if a number was changed."""
+    """Return a value that its component takes; add a note if it is another one."""
     here, value = setting.for_model(model), getattr(found, setting.name)
     if isinstance(here, Loras):
         return _loras_here(here, value, model, notes)
-    if not isinstance(here, Number):
-        return here.default if here.fault(value) else here.checked(value)
     if value is None or value != value:  # NaN
+        return here.default
+    if not isinstance(here, Number):
+        if (fault := here.fault(value)) is None:
+            return here.checked(value)
+        code = Code.MISSING_RECIPE if setting.name == "recipe" else Code(fault.code)
+        params: dict[str, Param] = {"field": setting.name, "value": str(value), **here.limits}
+        notes.append(i18n.translate(Message(code, params)))
         return here.default
     used = min(max(value, here.low), here.most_on_page)
     if used != value:

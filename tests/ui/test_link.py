@@ -162,3 +162,10 @@ def test_a_size_in_a_link():
         [],
     )
     assert link.from_query({"size": "256x256"}, wide, STYLES) == (USUAL, [])
+
+
+def test_a_choice_that_is_not_here_is_reported() -> None:
+    fields, [decoder, recipe] = read("?prompt=a&decoder=tiny&recipe=lightning-4")
+    assert (fields.decoder, fields.recipe) == ("", "")
+    assert decoder == "Decoder: tiny is unknown. Choose from full."
+    assert recipe == "Quality: lightning-4 needs a LoRA that isn’t here."
