@@ -22,7 +22,10 @@ def expand(request: Request, model: Model) -> Request:
     Raises:
         RequestError: if the model has no such recipe, or the request has too many LoRAs.
     """
-    if request.recipe not in ("", *model.recipe_names):
+    known = list(model.recipe_names)
+    if request.recipe not in ("", *known):
+        if known:
+            raise _wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=known)
         raise _wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
     try:
         return with_recipe(request, model.recipes)

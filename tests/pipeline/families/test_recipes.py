@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE
 from pipeline.images import metadata
-from pipeline.request import GenerateRequest, faults, with_recipe
+from pipeline.request import GenerateRequest, faults, misfits, with_recipe
 from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.recipes import (
     LORAS,
@@ -185,7 +186,7 @@ def with_lightning(**given: Any) -> GenerateRequest:
 
 
 def test_a_recipe_sets_the_lora_and_its_settings() -> None:
-    request = with_lightning(recipe="lightning-4", loras="pixel:0.5")
+    request = with_lightning(recipe="lightning-4", loras="pixel:0.5", sigma_schedule="karras")
     assert request == GenerateRequest(
         prompt="a star",
         guidance_scale=1.0,
@@ -204,6 +205,12 @@ def test_steps_and_a_weight_that_the_recipe_allows_are_kept() -> None:
     request = with_lightning(recipe="lcm", num_inference_steps=6, loras="lcm-lora-sdxl:0.7")
     assert (request.num_inference_steps, request.loras) == (6, "lcm-lora-sdxl:0.7")
     assert with_lightning(recipe="lcm", num_inference_steps=30).num_inference_steps == 4
+
+
+@pytest.mark.parametrize("recipe", LORAS, ids=lambda recipe: recipe.title)
+def test_a_sigma_schedule_does_not_stand_in_a_recipes_way(recipe: Recipe) -> None:
+    request = GenerateRequest(prompt="a star", sigma_schedule="karras")
+    assert not list(misfits(replace(request, **recipe.settings), "euler"))
 
 
 def test_a_recipe_whose_lora_is_missing() -> None:

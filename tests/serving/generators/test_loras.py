@@ -87,13 +87,15 @@ def test_a_recipe_loads_its_lora_and_sets_the_rest(folder: Path):
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         assert generator.model.recipe_names == ("lightning-4",)
-        asked = request(recipe="lightning-4", num_inference_steps=25, loras="a:0.5")
+        asked = request(
+            recipe="lightning-4", num_inference_steps=25, loras="a:0.5", sigma_schedule="karras"
+        )
         assert isinstance(ending(await draw(generator, asked)), Done)
         drawn = pipe.calls[-1]
         assert drawn["loras"] == f"a:0.5,{lora}:1"
         assert (drawn["num_inference_steps"], drawn["guidance_scale"]) == (4, 1.0)
         assert (drawn["scheduler"], drawn["timestep_spacing"]) == ("euler", "trailing")
-        assert drawn["recipe"] == ""
+        assert (drawn["recipe"], drawn["sigma_schedule"]) == ("", "default")
 
     run(folder, test)
 
@@ -104,7 +106,7 @@ def test_a_recipe_that_cannot_be_drawn_is_refused(folder: Path):
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         for asked, code, field in (
-            (request(recipe="lcm"), Code.MISSING_RECIPE, "recipe"),
+            (request(recipe="lcm"), Code.UNKNOWN_CHOICE, "recipe"),
             (request(recipe="lightning-4", loras=many), Code.TOO_MANY_LORAS, "loras"),
         ):
             with pytest.raises(RequestError) as refused:
