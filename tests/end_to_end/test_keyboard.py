@@ -10,7 +10,10 @@ from tools.page_states import PROMPT, open_advanced
 from ui import i18n
 
 IS_SEEN = """() => {
-    const { outlineStyle, boxShadow } = getComputedStyle(document.activeElement);
+    const focused = document.activeElement;
+    // A list of choices has the frame around its field and its arrow.
+    const framed = focused.role === "combobox" ? focused.closest(".wrap-inner") : focused;
+    const { outlineStyle, boxShadow } = getComputedStyle(framed);
     return outlineStyle !== "none" || boxShadow !== "none";
 }"""
 IS_SEEN_OR_NOWHERE = f"() => document.activeElement === document.body || ({IS_SEEN})()"
