@@ -81,9 +81,15 @@ def test_a_recipe_is_its_lora_with_its_settings(pipe: SDXLPipeline, files: dict[
     with CompilationCount() as count:
         drawn = pipe.generate("a star", seed=3, recipe="lightning-2").images[0]
     assert count.value == 0
-    settings = {"scheduler": "euler", "timestep_spacing": "trailing", "guidance_scale": 1.0}
-    loras = {"sdxl_lightning_2step_lora": 1.0}
-    same = pipe.generate("a star", seed=3, num_inference_steps=2, loras=loras, **settings).images[0]
+    settings: dict[str, Any] = {
+        "num_inference_steps": 2,
+        "guidance_scale": 1.0,
+        "scheduler": "euler",
+        "sigma_schedule": "default",
+        "timestep_spacing": "trailing",
+        "loras": {"sdxl_lightning_2step_lora": 1.0},
+    }
+    same = pipe.generate("a star", seed=3, **settings).images[0]
     np.testing.assert_array_equal(np.asarray(drawn), np.asarray(same))
     assert drawn.info == same.info
     with pytest.raises(InputError, match=r"recipe is 'lcm'; expected one of 'lightning-2'"):
