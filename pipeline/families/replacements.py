@@ -37,20 +37,44 @@ def read_replacement(part: Network, other: Component, own: Any, checkpoint: Path
     Raises:
         CheckpointError: if the network does not fit the checkpoint, or is not supported.
     """
-    config = _read(part, other, own)
-    for key, owner in FIXED[part.name].items():
+    if other.config is None:
+        with other.open() as tensors:
+            config = fit_network(part, own, other.where, tensors)
+    else:
+        config = read_file(part, other.config)
+    check_fit(config, own, FIXED[part.name], other, checkpoint)
+    return config
+
+
+def read_file(part: Network, file: Path) -> Any:
+    """Return the configuration in `config.json` of a network that is not in a checkpoint's folder.
+
+    Raises:
+        CheckpointError: if it is of another class, or is not supported.
+    """
+    StrictJson(file).one_of("_class_name", (part.class_name,))
+    return part.read(file)
+
+
+def check_fit(
+    config: Any, own: Any, owners: Mapping[str, str], other: Component, checkpoint: Path
+) -> None:
+    """Check that a network fits a checkpoint.
+
+    Args:
+        config: the configuration of the network.
+        own: the configuration of the checkpoint's network.
+        owners: the properties that must agree, and the part of the checkpoint that needs each.
+        other: the network, for messages.
+        checkpoint: likewise.
+
+    Raises:
+        CheckpointError: if a property differs.
+    """
+    for key, owner in owners.items():
         value, right = getattr(config, key), getattr(own, key)
         if value != right:
             raise CheckpointError(
                 f"{other.where}: {key} = {value!r} does not fit the {owner} of {checkpoint};"
                 f" expected {right!r}"
             )
-    return config
-
-
-def _read(part: Network, other: Component, own: Any) -> Any:
-    if other.config is None:
-        with other.open() as tensors:
-            return fit_network(part, own, other.where, tensors)
-    StrictJson(other.config).one_of("_class_name", (part.class_name,))
-    return part.read(other.config)

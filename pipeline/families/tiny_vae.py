@@ -7,13 +7,13 @@ from pipeline.checkpoints.source import fetch_component
 from pipeline.checkpoints.weights import modern_name
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Network
+from pipeline.families.replacements import check_fit, read_file
 from pipeline.families.single_files import TINY_VAE_FILE
 from pipeline.models.tiny_vae_config import PUBLISHED, TinyVAEConfig
 from pipeline.models.vae_config import VAEConfig
-from pipeline.strict_json import StrictJson
 
 # Properties of the latents that it shares with the checkpoint's VAE; it has a scale of its own.
-LATENTS = ("latent_channels", "scale_factor")
+LATENTS = {"latent_channels": "latents", "scale_factor": "latents"}
 
 
 def fetch_tiny_vae(source: str | Path | None, prefer_fp16: bool = False) -> Component | None:
@@ -36,20 +36,9 @@ def read_beside(part: Network, tiny: Component, own: VAEConfig, checkpoint: Path
         CheckpointError: if it is for latents of another shape than the checkpoint's, or not
             supported.
     """
-    config = _fit(part, tiny) if tiny.config is None else _read(part, tiny.config)
-    for key in LATENTS:
-        value, right = getattr(config, key), getattr(own, key)
-        if value != right:
-            raise CheckpointError(
-                f"{tiny.where}: {key} = {value!r} does not fit the latents of {checkpoint};"
-                f" expected {right!r}"
-            )
+    config = _fit(part, tiny) if tiny.config is None else read_file(part, tiny.config)
+    check_fit(config, own, LATENTS, tiny, checkpoint)
     return config
-
-
-def _read(part: Network, file: Path) -> TinyVAEConfig:
-    StrictJson(file).one_of("_class_name", (part.class_name,))
-    return part.read(file)
 
 
 def _fit(part: Network, tiny: Component) -> TinyVAEConfig:
