@@ -295,7 +295,23 @@ class Choice(Setting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timesteps(Setting):
+class Written(Setting):
+    """Declaration of a text with a form of its own, which an example shows."""
+
+    example: ClassVar[str]
+
+    @property
+    def help(self) -> str:
+        shown = f"{self.description.removesuffix('.')}, such as {self.example}."
+        return f"{shown} {self.details}".strip()
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"example": self.example}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timesteps(Written):
     """Declaration of a run's timesteps.
 
     The value is a text such as "999,749,499,249"; in Python a sequence of whole numbers has the
@@ -313,16 +329,12 @@ class Timesteps(Setting):
     high: int = 999
     model_trained: str = "num_train_timesteps"
 
-    @property
-    def help(self) -> str:
-        return f"{self.description.removesuffix('.')}, such as {self.example}. {self.details}"
-
     def for_model(self, model: object) -> Self:
         return dataclasses.replace(self, high=getattr(model, self.model_trained) - 1)
 
     @property
     def limits(self) -> dict[str, Any]:
-        return {"low": 0, "high": self.high, "limit": MAX_INFERENCE_STEPS, "example": self.example}
+        return {"low": 0, "high": self.high, "limit": MAX_INFERENCE_STEPS, **super().limits}
 
     def expected(self, code: str) -> str:
         falling = f"up to {MAX_INFERENCE_STEPS} falling whole numbers from 0 to {self.high}"
@@ -343,19 +355,11 @@ class Timesteps(Setting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variations(Setting):
+class Variations(Written):
     """Declaration of a list of variations: seeds with strengths, such as "12:0.25,34:0.5"."""
 
     example: ClassVar[str] = "12:0.25,34:0.5"
     noun = "a list"
-
-    @property
-    def help(self) -> str:
-        return f"{self.description.removesuffix('.')}, such as {self.example}."
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        return {"example": self.example}
 
     def expected(self, code: str) -> str:
         return f"{self.noun} such as {self.example!r}"
@@ -369,7 +373,7 @@ class Variations(Setting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loras(Setting):
+class Loras(Written):
     """Declaration of LoRAs with their weights.
 
     The value is a text such as "pixel:0.8,other:0.5:0.3"; in Python a mapping such as
@@ -378,14 +382,6 @@ class Loras(Setting):
 
     example: ClassVar[str] = "pixel:0.8,other:0.5:0.3"
     noun = f"up to {MAX_LORAS} LoRAs with weights from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
-
-    @property
-    def help(self) -> str:
-        return f"{self.description.removesuffix('.')}, such as {self.example}. {self.details}"
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        return {"example": self.example}
 
     def expected(self, code: str) -> str:
         return f"{self.noun}, such as {self.example!r}"
