@@ -580,7 +580,8 @@ class SDXLPipeline:
         drawn = self._sample(
             run, request, schedule, conditioning, noise, on_step, cancelled, on_preview
         )
-        images, flagged, unblurred = self._finish(run, drawn, request, placement, output_type)
+        named = _as_drawn(request, used)
+        images, flagged, unblurred = self._finish(run, drawn, named, placement, output_type)
         return Result(
             images=images,
             seeds=request.seeds,
@@ -754,14 +755,8 @@ class SDXLPipeline:
     def _settings(
         self, request: Request, i: int, size: tuple[int, int], flagged: bool
     ) -> metadata.Settings:
-        used = self._scheduler_of(request)
-        given = request.of_picture(i) | {
-            "scheduler": used.name,
-            "sigma_schedule": "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule,
-            "decoder": "" if request.decoder == FULL else request.decoder,
-        }
         return metadata.Settings(
-            **effective(given),
+            **effective(request.of_picture(i)),
             width=size[0],
             height=size[1],
             model=self.model,
@@ -778,6 +773,13 @@ def _defaults(recipe: Recipe | None) -> dict[str, Any]:
     names = "num_inference_steps", "guidance_scale"
     own = {} if recipe is None else recipe.settings
     return {name: own.get(name, SETTINGS[name].default) for name in names}
+
+
+def _as_drawn(request: Request, used: SchedulerConfig) -> Request:
+    """Return a request as its pictures name it: with its scheduler, without names of defaults."""
+    sigma_schedule = "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule
+    decoder = "" if request.decoder == FULL else request.decoder
+    return replace(request, scheduler=used.name, sigma_schedule=sigma_schedule, decoder=decoder)
 
 
 def _log_recipe(recipe: Recipe | None) -> None:
