@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -253,36 +253,36 @@ def test_a_crowd_is_refused_and_health_is_still_answered():
         wait_until(lambda: httpx.get(f"{site.url}/v1/model").status_code == 200)
 
 
-def test_retry_after_is_when_a_place_is_free():
+@contextmanager
+def full_queue(**drawn_with: str) -> Iterator[tuple[Site, FakePipeline]]:
+    """Serve while a request is drawn with some settings and another fills the queue.
+
+    An evaluation takes 3.5 s. Both are drawn to their ends afterwards.
+    """
     pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
     observer = Observer()
     generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
     generator._pace.observe(evaluations=10, seconds=35.0)
     with serve(generator=generator, observer=observer) as site:
-        drawn = Background(site)
+        drawn = Background(site, **drawn_with)
         wait_until(lambda: pipe.calls)
         waiting = Background(site)
         wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+        yield site, pipe
+        pipe.let_all()
+        assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
+
+
+def test_retry_after_is_when_a_place_is_free():
+    with full_queue() as (site, pipe):
         assert post(site, BODY).headers["retry-after"] == "14"  # four steps of 3.5 s
         pipe.let_step(3)
         wait_until(lambda: post(site, BODY).headers.get("retry-after") == "4")  # one step
-        pipe.let_all()
-        assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
 
 
 def test_a_wait_counts_the_evaluations_of_each_request():
-    pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
-    observer = Observer()
-    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
-    generator._pace.observe(evaluations=10, seconds=35.0)
-    with serve(generator=generator, observer=observer) as site:
-        drawn = Background(site, scheduler="heun")
-        wait_until(lambda: pipe.calls)
-        waiting = Background(site)
-        wait_until(lambda: metric(site, "sdxl_queue_depth") == 1)
+    with full_queue(scheduler="heun") as (site, _):
         assert post(site, BODY).headers["retry-after"] == "25"  # seven evaluations of 3.5 s
-        pipe.let_all()
-        assert [each.finished()[-1][0] for each in (drawn, waiting)] == ["done"] * 2
 
 
 def test_stuck_devices_fail_the_health_check(monkeypatch: pytest.MonkeyPatch):
