@@ -1,6 +1,7 @@
 """Tiny checkpoints that tests may change, and pipelines on them that tests share."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +20,8 @@ M = TypeVar("M", bound=nnx.Module)
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = GOLDEN / "plain/checkpoint"
 SMALLEST = GOLDEN / "karras/checkpoint"
+# The cache of executables of all pipelines in tests, so that each is compiled once in a run.
+EXECUTABLES = Path(os.environ["TESTS_EXECUTABLES"])
 # Schedulers for tests that draw with each: with and without noise, with one evaluation a step and
 # with two. `tests/pipeline/schedulers/test_steps.py` has all of them.
 DRAWN_BY = ("euler-ancestral", "ddim", "pndm", "dpmsolver++", "heun", "dpmsolver++-sde")
@@ -38,7 +41,10 @@ def change_json(file: Path, **changes: Any) -> None:
 def shared_pipeline(devices: int) -> SDXLPipeline:
     """Return a pipeline of the smallest checkpoint for four pictures, on `devices` devices."""
     return SDXLPipeline.from_pretrained(
-        SMALLEST, num_inference_steps=3, devices=jax.devices()[:devices]
+        SMALLEST,
+        num_inference_steps=3,
+        devices=jax.devices()[:devices],
+        cache_dir=EXECUTABLES,
     )
 
 

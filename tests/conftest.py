@@ -1,7 +1,9 @@
 """Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,8 +66,14 @@ LONG = (
 )
 
 
-def pytest_configure() -> None:
-    """Create the devices, now that every conftest has set its options: XLA reads its flags here."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Create the devices, now that every conftest has set its options: XLA reads its flags here.
+
+    Create the folder in which the processes of this run share executables, too.
+    """
+    if "TESTS_EXECUTABLES" not in os.environ:
+        os.environ["TESTS_EXECUTABLES"] = folder = tempfile.mkdtemp()
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     # Programs that a shell runs in the background ignore Ctrl+C, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if jax.config.values["jax_disable_most_optimizations"]:

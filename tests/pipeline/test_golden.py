@@ -18,7 +18,7 @@ from pipeline.families import read_config
 from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
-from tests.checkpoints import CompilationCount
+from tests.checkpoints import EXECUTABLES, CompilationCount
 from tools import agreement
 from tools.agreement import Networks, relative_error
 
@@ -76,9 +76,8 @@ def networks(name: str) -> Networks:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
+def start() -> Callable[..., SDXLPipeline]:
     """Return a function that makes a pipeline on one device, for two pictures of default size."""
-    cache_dir = tmp_path_factory.mktemp("private") / "cache"
 
     @cache
     def make(name: str) -> SDXLPipeline:
@@ -86,7 +85,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipelin
             GOLDEN / name / "checkpoint",
             images_per_request=2,
             devices=jax.devices()[:1],
-            cache_dir=cache_dir,
+            cache_dir=EXECUTABLES,
         )
 
     return make

@@ -32,6 +32,7 @@ from pipeline import (
 from pipeline.runtime import memory, sampler
 from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import (
+    EXECUTABLES,
     SMALLEST,
     CompilationCount,
     change_json,
@@ -531,7 +532,9 @@ def test_the_network_gets_the_pictures_size(pipe: SDXLPipeline) -> None:
 def test_every_program_of_every_size_has_run_once_before_a_request(
     devices: int, runs: Counter[Any]
 ) -> None:
-    pipe = SDXLPipeline.from_pretrained(SMALLEST, devices=jax.devices()[:devices])
+    pipe = SDXLPipeline.from_pretrained(
+        SMALLEST, devices=jax.devices()[:devices], cache_dir=EXECUTABLES
+    )
     executables = pipe._compiled.executables
     assert by_name(runs, pipe._compiled) == dict.fromkeys(executables, 1)
     pipe.add_size(16, 24)

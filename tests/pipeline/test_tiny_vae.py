@@ -22,7 +22,7 @@ from pipeline.runtime.programs import (
     cache_key,
     program_names,
 )
-from tests.checkpoints import GOLDEN, SMALLEST, CompilationCount, shared_pipeline
+from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount, shared_pipeline
 
 TINY = GOLDEN / "tiny_vae"
 FLOAT32 = np.dtype(np.float32)
@@ -39,7 +39,11 @@ def target(*, tiny: bool) -> Target:
 def pipe() -> SDXLPipeline:
     """Return the shared pipeline on two devices with a tiny VAE beside it."""
     return SDXLPipeline.from_pretrained(
-        SMALLEST, num_inference_steps=3, devices=jax.devices()[:2], tiny_vae=TINY
+        SMALLEST,
+        num_inference_steps=3,
+        devices=jax.devices()[:2],
+        tiny_vae=TINY,
+        cache_dir=EXECUTABLES,
     )
 
 

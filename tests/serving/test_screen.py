@@ -25,7 +25,7 @@ from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests import screens
-from tests.checkpoints import SMALLEST, CompilationCount
+from tests.checkpoints import EXECUTABLES, SMALLEST, CompilationCount
 from tests.serving.http.test_app import Event, generate
 from tests.serving.http.test_mcp import call
 from tests.web import Site, serve
@@ -54,6 +54,7 @@ def shared() -> tuple[SDXLPipeline, Screening]:
         num_inference_steps=2,
         devices=jax.devices()[:1],
         screen=screening,
+        cache_dir=EXECUTABLES,
     )
     return pipe, screening
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline import Cancelled, InputError, SDXLPipeline, metadata
-from tests.checkpoints import DRAWN_BY, GOLDEN, SMALLEST, CompilationCount
+from tests.checkpoints import DRAWN_BY, EXECUTABLES, GOLDEN, SMALLEST, CompilationCount
 
 CLOSE = 1e-4  # tolerance for pictures in 0..1; the order of additions may differ
 SD_1 = GOLDEN / "flax_sd/checkpoint"
@@ -19,9 +19,8 @@ SAMPLER = {"pndm": "PLMS", "euler-ancestral": "Euler a", "dpmsolver++": "DPM++ 2
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipeline]:
-    """Return a function that makes pipelines, which share a cache of executables."""
-    folder = tmp_path_factory.mktemp("private") / "cache"
+def start() -> Callable[..., SDXLPipeline]:
+    """Return a function that makes a pipeline, once for each of its arguments."""
 
     @cache
     def make(
@@ -32,7 +31,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SDXLPipelin
             images_per_request=images,
             num_inference_steps=5,
             devices=jax.devices()[:devices],
-            cache_dir=folder,
+            cache_dir=EXECUTABLES,
             scheduler=scheduler,
         )
 

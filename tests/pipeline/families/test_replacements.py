@@ -17,7 +17,7 @@ from pipeline.families import FamilyReader
 from pipeline.families.family import Config
 from pipeline.families.single_files import CONFIGS, VAE_FILE
 from pipeline.images import metadata
-from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
+from tests.checkpoints import EXECUTABLES, GOLDEN, change_json, copy_checkpoint
 from tests.single_files import thin_file, thin_folder, write_weights
 
 SOURCE = GOLDEN / "sd_1/checkpoint"
@@ -162,7 +162,9 @@ def test_pictures_are_drawn_with_it_and_name_it(tmp_path: Path) -> None:
     save_file({name: 2 * tensor for name, tensor in load_file(file).items()}, file)
 
     def drawn(**options: Any) -> tuple[SDXLPipeline, Any]:
-        pipe = SDXLPipeline.from_pretrained(SOURCE, images_per_request=1, **options)
+        pipe = SDXLPipeline.from_pretrained(
+            SOURCE, images_per_request=1, cache_dir=EXECUTABLES, **options
+        )
         return pipe, pipe.generate("a red star", num_inference_steps=2).images[0]
 
     (plain, own), (pipe, other) = drawn(), drawn(vae=vae)

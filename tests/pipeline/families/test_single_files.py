@@ -21,7 +21,7 @@ from pipeline.families.single_files import (
 )
 from pipeline.models.shapes import text_encoder_of, unet_of, vae_of
 from pipeline.runtime.loading import trace_networks
-from tests.checkpoints import GOLDEN, change_json
+from tests.checkpoints import EXECUTABLES, GOLDEN, change_json
 from tests.single_files import tensor_shapes, thin_file, thin_folder
 from tools.published_configs import SD_1, SD_2, SDXL_BASE, Files, write
 
@@ -207,7 +207,13 @@ def test_marks_replace_the_schedulers_settings(tmp_path: Path) -> None:
 
 def drawn(model: Path, **options: Any) -> np.ndarray:
     pipe = SDXLPipeline.from_pretrained(
-        model, height=64, width=64, images_per_request=1, num_inference_steps=2, **options
+        model,
+        height=64,
+        width=64,
+        images_per_request=1,
+        num_inference_steps=2,
+        cache_dir=EXECUTABLES,
+        **options,
     )
     return pipe.generate("a photo of a cat", "blurry", output_type="latent").images
 

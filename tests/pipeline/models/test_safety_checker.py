@@ -19,7 +19,7 @@ from pipeline.compat import FlaxStableDiffusionPipeline
 from pipeline.families import read_config
 from pipeline.images.moderation import blur, prepare
 from pipeline.models.safety_checker import SafetyChecker
-from tests.checkpoints import GOLDEN, CompilationCount, change_json
+from tests.checkpoints import EXECUTABLES, GOLDEN, CompilationCount, change_json
 from tools import agreement
 from tools.agreement import relative_error
 
@@ -107,26 +107,21 @@ def test_a_blurred_picture_keeps_its_size_and_mean_colour(height: int, width: in
 # --- through the pipeline
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("private") / "cache"
-
-
-def start(model: Path, cache: Path, **options: Any) -> SDXLPipeline:
+def start(model: Path, **options: Any) -> SDXLPipeline:
     """Return a pipeline that draws one picture on each of two devices."""
     return SDXLPipeline.from_pretrained(
         model,
         images_per_request=2,
         num_inference_steps=2,
         devices=jax.devices()[:2],
-        cache_dir=cache,
+        cache_dir=EXECUTABLES,
         **options,
     )
 
 
 @pytest.fixture(scope="module")
-def unchecked(cache: Path) -> SDXLPipeline:
-    return start(FOLDER, cache, safety_checker=False)
+def unchecked() -> SDXLPipeline:
+    return start(FOLDER, safety_checker=False)
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +157,9 @@ def flag_the_second(images: np.ndarray, checker: SafetyChecker, scratch: Path) -
 
 
 def test_a_flagged_picture_is_blurred_and_marked(
-    unchecked: SDXLPipeline, one_flagged: Path, cache: Path
+    unchecked: SDXLPipeline, one_flagged: Path
 ) -> None:
-    pipe = start(one_flagged, cache)
+    pipe = start(one_flagged)
     assert (unchecked.safety_checker, pipe.safety_checker) == (False, True)
     with CompilationCount() as count:
         result, floats = (pipe.generate("a star", output_type=kind) for kind in ("pil", "np"))
@@ -186,10 +181,8 @@ def test_a_flagged_picture_is_blurred_and_marked(
     assert remarks == [None, metadata.BLURRED]
 
 
-def test_a_picture_that_the_checker_flags_is_never_returned_unblurred(
-    one_flagged: Path, cache: Path
-) -> None:
-    pipe = start(one_flagged, cache, screen=lambda images: [True] * len(images))
+def test_a_picture_that_the_checker_flags_is_never_returned_unblurred(one_flagged: Path) -> None:
+    pipe = start(one_flagged, screen=lambda images: [True] * len(images))
     result = pipe.generate("a star")
     assert result.flagged == [True, True]
     assert list(result.unblurred) == [0]  # only the screen flagged this one
@@ -220,12 +213,12 @@ def test_the_flax_calls_check_pictures_too(
     np.testing.assert_allclose(second * 255, blur(levels[1]), atol=1e-3)
 
 
-def test_a_checkpoint_without_one_has_nothing_checked(tmp_path: Path, cache: Path) -> None:
+def test_a_checkpoint_without_one_has_nothing_checked(tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDER, tmp_path / "checkpoint")
     for part in ("safety_checker", "feature_extractor"):
         shutil.rmtree(folder / part)
         change_json(folder / "model_index.json", **{part: [None, None]})
-    pipe = start(folder, cache)
+    pipe = start(folder)
     assert not pipe.safety_checker
     assert pipe.generate("a star").flagged == [False, False]
 
@@ -282,6 +275,6 @@ def test_a_damaged_checker_is_reported_unless_it_is_left_out(
     folder = shutil.copytree(FOLDER, tmp_path / "checkpoint")
     damage(folder)
     with CompilationCount() as count, pytest.raises(CheckpointError, match=named):
-        start(folder, tmp_path / "cache")
+        start(folder)
     assert count.value == 0
     assert read_config(folder, safety_checker=False).safety_checker is None

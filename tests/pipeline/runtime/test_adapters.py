@@ -18,6 +18,7 @@ from pipeline.checkpoints.weights import modern_name
 from pipeline.runtime import adapters
 from pipeline.runtime.adapters import Adapters
 from tests.checkpoints import (
+    EXECUTABLES,
     SMALLEST,
     CompilationCount,
     copy_checkpoint,
@@ -199,7 +200,7 @@ def test_merged_parameters_are_those_of_a_merged_checkpoint(
     folder = copy_checkpoint(tmp_path)
     for network in NETWORKS:
         add_changes(folder / network, network, found)
-    merged = SDXLPipeline.from_pretrained(folder, devices=jax.devices()[:1])
+    merged = SDXLPipeline.from_pretrained(folder, devices=jax.devices()[:1], cache_dir=EXECUTABLES)
     pipe._adapters.select(WEIGHTS)
     for network in NETWORKS:
         pairs = zip(leaves(pipe)[network], leaves(merged)[network], strict=True)
