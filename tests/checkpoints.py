@@ -1,7 +1,6 @@
 """Tiny checkpoints that tests may change, and pipelines on them that tests share."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -20,8 +19,8 @@ M = TypeVar("M", bound=nnx.Module)
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = GOLDEN / "plain/checkpoint"
 SMALLEST = GOLDEN / "karras/checkpoint"
-# The cache of executables of all pipelines in tests, so that each is compiled once in a run.
-EXECUTABLES = Path(os.environ["TESTS_EXECUTABLES"])
+# The cache of the executables of all pipelines in tests, so that each is compiled once.
+EXECUTABLES = Path(__file__).parents[1] / ".pytest_cache/executables"
 # Schedulers for tests that draw with each: with and without noise, with one evaluation a step and
 # with two. `tests/pipeline/schedulers/test_steps.py` has all of them.
 DRAWN_BY = ("euler-ancestral", "ddim", "pndm", "dpmsolver++", "heun", "dpmsolver++-sde")

@@ -1,9 +1,7 @@
 """Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
 
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,30 +48,25 @@ TOGETHER = {
         "end_to_end/test_chips",
         "end_to_end/test_keyboard",
     ),
+    "the tiny model's server": ("end_to_end/test_choices", "end_to_end/test_looks"),
     "pipelines": ("pipeline/test_pipeline", "pipeline/runtime/test_compiled"),
 }
 # These start first, in this order, so that no worker is left with a long file at the end.
 LONG = (
     *TOGETHER["servers"],
     *TOGETHER["the page's servers"],
+    *TOGETHER["the tiny model's server"],
     "tools/test_training",
     "pipeline/test_golden",
     *TOGETHER["pipelines"],
     "benchmarks/test_chaos",
     "pipeline/compat/test_flax_pipelines",
     "test_examples",
-    "end_to_end/test_choices",
 )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Create the devices, now that every conftest has set its options: XLA reads its flags here.
-
-    Create the folder in which the processes of this run share executables, too.
-    """
-    if "TESTS_EXECUTABLES" not in os.environ:
-        os.environ["TESTS_EXECUTABLES"] = folder = tempfile.mkdtemp()
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+def pytest_configure() -> None:
+    """Create the devices, now that every conftest has set its options: XLA reads its flags here."""
     # Programs that a shell runs in the background ignore Ctrl+C, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if jax.config.values["jax_disable_most_optimizations"]:

@@ -31,6 +31,7 @@ _FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}")  # files with other names are never 
 _SETTINGS = (
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
+    "jax_disable_most_optimizations",
     "jax_enable_x64",
     "jax_threefry_partitionable",
 )

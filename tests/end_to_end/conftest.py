@@ -1,12 +1,39 @@
-"""A browser for each file of tests, and the pages that its tests open."""
+"""A browser for each file of tests, the pages that its tests open, and a server of a tiny model."""
 
 from collections.abc import Iterator
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page
 
+from tests import compiling
 from tests.browsing import Visitor
+from tests.checkpoints import SMALLEST
+from tests.web import served
+from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
 from tools.page_states import launched
+
+# The LoRAs of the tiny model, with their titles.
+TITLES = {"pixel": "Pixel art", "ink": "Ink <b>wash</b>"}
+
+
+@pytest.fixture(scope="session")
+def tiny_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of the real program with a tiny model, two LoRAs and a second size.
+
+    The second size, 24x16, is compiled after the start.
+    """
+    folder, inventory = tmp_path_factory.mktemp("loras"), read_inventory(SMALLEST)
+    for seed, (name, title) in enumerate(TITLES.items()):
+        drawn = draw_adapter(inventory, "lora", seed, is_projection)
+        told = {"modelspec.title": title, "modelspec.trigger_phrase": f"{name} style"}
+        file = folder / f"{name}.safetensors"
+        write_adapter(file, drawn, "kohya sdxl", inventory, metadata=told)
+    Image.new("RGB", (300, 200), "teal").save(folder / "pixel.preview.png")
+    flags = ["--sizes", "16x16,24x16", "--lora-dir", str(folder)]
+    program = ["app.py", "--model", str(SMALLEST), *flags]
+    with compiling.quickly(), served(program, tmp_path_factory.mktemp("app") / "log") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

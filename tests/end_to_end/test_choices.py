@@ -6,29 +6,19 @@ from io import BytesIO
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests import compiling
 from tests.browsing import ask, opened, wait_for_pictures
-from tests.checkpoints import SMALLEST
-from tests.web import served
-from tools.page_states import launched, open_advanced, open_picture
+from tools.page_states import open_advanced, open_picture
 from ui import i18n
 
 WIDE = (24, 16)
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """Open the page before the second size is ready; the model compiles within seconds."""
-    program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,24x16"]
-    log = tmp_path_factory.mktemp("app") / "log"
-    with (
-        compiling.quickly(),
-        served(program, log) as address,
-        launched() as browser,
-        opened(browser, address) as found,
-    ):
+def page(browser: Browser, tiny_address: str) -> Iterator[Page]:
+    """Open the page before the second size is ready."""
+    with opened(browser, tiny_address) as found:
         yield found
 
 

@@ -1,43 +1,24 @@
-"""Looks, which are LoRAs, in a real browser with the real model."""
+"""Looks, which are LoRAs, in a real browser."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from pipeline import BUNDLED, metadata
+from pipeline import metadata
 from tests.browsing import ask, opened, wait_for_pictures
+from tests.end_to_end.conftest import TITLES
 from tests.end_to_end.test_accessibility import AXE, VIOLATIONS
-from tests.web import PROGRAM, served
-from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
 from tools.page_states import THREE_FRAMES, open_picture
 from ui import i18n
 
 PROMPT = "a red star"
-TITLES = {"pixel": "Pixel art", "ink": "Ink <b>wash</b>"}
 
 
 @pytest.fixture(scope="module")
-def loras(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with two LoRAs, one of them with a picture."""
-    folder, inventory = tmp_path_factory.mktemp("loras"), read_inventory(BUNDLED)
-    for seed, (name, title) in enumerate(TITLES.items()):
-        drawn = draw_adapter(inventory, "lora", seed, is_projection)
-        told = {"modelspec.title": title, "modelspec.trigger_phrase": f"{name} style"}
-        file = folder / f"{name}.safetensors"
-        write_adapter(file, drawn, "kohya sdxl", inventory, metadata=told)
-    Image.new("RGB", (300, 200), "teal").save(folder / "pixel.preview.png")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def address(loras: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("app") / "log"
-    with served([*PROGRAM, "--lora-dir", str(loras)], log) as url:
-        yield url
+def address(tiny_address: str) -> str:
+    return tiny_address
 
 
 def chosen(page: Page) -> list[str]:
