@@ -48,6 +48,9 @@ run: setup
 run-cluster: setup $(VENV)/.installed-cluster
 	$(VENV)/bin/serve run cluster:app $(ARGS)
 
+# Tests start many programs, which would all compile the same sources.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 test test-slow: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest -m "$(if $(filter test-slow,$@),,not )slow" \

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline import SDXLPipeline
+from tests.checkpoints import EXECUTABLES
 from tests.reference.samples import check_sample
 from tools import torch_reference
 from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
@@ -76,7 +77,10 @@ def models(
         folder = tmp_path_factory.mktemp("checkpoint")
         write(dataclasses.replace(TINY[name], seed=seed), folder)
         pipe = SDXLPipeline.from_pretrained(
-            folder, images_per_request=len(PROMPTS), devices=jax.devices()[:1]
+            folder,
+            images_per_request=len(PROMPTS),
+            devices=jax.devices()[:1],
+            cache_dir=EXECUTABLES,
         )
         found[name] = Model(folder, seed, pipe)
     yield found

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from pipeline import SDXLPipeline
-from tests.checkpoints import GOLDEN
+from tests.checkpoints import EXECUTABLES, GOLDEN
 from tools import torch_reference
 from tools.agreement import relative_error
 from tools.tiny_checkpoints import Pipeline, load
@@ -57,7 +57,9 @@ def test_pictures_agree(name: str, tmp_path: Path) -> None:
     folder = GOLDEN / name / "checkpoint"
     variant = "fp16" if list(folder.glob("unet/*.fp16*")) else None
     theirs = load(folder, variant)
-    ours = SDXLPipeline.from_pretrained(folder, images_per_request=2, devices=jax.devices()[:1])
+    ours = SDXLPipeline.from_pretrained(
+        folder, images_per_request=2, devices=jax.devices()[:1], cache_dir=EXECUTABLES
+    )
     for word, count in (("style", 3), ("spot", 1)):
         file = written(tmp_path, ours, word, count)
         give_to_torch(theirs, file, f"<{word}>")

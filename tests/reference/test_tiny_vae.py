@@ -12,7 +12,7 @@ from flax import nnx
 from pipeline import SDXLPipeline
 from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.tiny_vae_config import PUBLISHED, read_tiny_vae
-from tests.checkpoints import GOLDEN
+from tests.checkpoints import EXECUTABLES, GOLDEN
 from tools import agreement, torch_reference
 from tools.agreement import relative_error
 from tools.tiny_checkpoints import load, write_tiny_vae
@@ -81,7 +81,11 @@ def test_pictures_agree(name: str) -> None:
     own = theirs.vae
     theirs.vae = AutoencoderTiny.from_pretrained(tiny)
     ours = SDXLPipeline.from_pretrained(
-        folder, images_per_request=2, devices=jax.devices()[:1], tiny_vae=tiny
+        folder,
+        images_per_request=2,
+        devices=jax.devices()[:1],
+        tiny_vae=tiny,
+        cache_dir=EXECUTABLES,
     )
     unet = ours._config.networks["unet"]
     noise = np.random.default_rng(12).standard_normal(
