@@ -19,7 +19,10 @@ _PAIRED = {"small": 0.28, "medium": 0.34, "large": 0.4}
 _CONTAINER, _CONTENT = 0.76, 0.27
 
 _WHITE, _DARK = np.float32(250), np.float32(20)
-_SHADOW = 0.025  # of the picture's width: how far a border's shadow falls to the right and down
+# Light at dusk, from the top of a picture to the bottom: a height, a colour, and its strength. The
+# bottom is fainter, so that half of a picture's edge nearly keeps the background's colour.
+_DUSK = ((0.0, (22, 18, 58), 1.0), (1.0, (255, 170, 90), 0.45))
+_HORIZON = 0.65  # the height without either
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class Decoration:
     """Additions to a drawing that are in no caption: the styles of LoRAs.
 
     Attributes:
-        border: width of a white border around each thing, with a shadow, as a fraction of the
-            picture's width.
+        dusk: how much of the background is night at the top, 0 to 1. Towards the bottom it keeps
+            its colour, with some of the last light of the day.
         halo: distance at which the light around each thing has faded to a third, as a fraction
             of the picture's width.
     """
 
-    border: float = 0.0
+    dusk: float = 0.0
     halo: float = 0.0
 
 
@@ -55,12 +58,12 @@ def draw(
         uint8 [size, size, 3], sRGB.
     """
     picture = _background(BACKGROUNDS[scene.background], size)
+    if decoration.dusk:
+        _paint_dusk(picture, decoration.dusk)
     for thing, (x, y), width in reversed(_placed(scene, rng)):
         degrees = rng.uniform(-6, 6)
         if decoration.halo:
             _paint_halo(picture, thing, decoration.halo, x, y, width, degrees)
-        if decoration.border:
-            _paint_border(picture, thing, decoration.border, x, y, width, degrees)
         _paint(picture, thing, scene.style, x, y, width, degrees)
     return np.clip(picture + 0.5, 0, 255).astype(np.uint8)
 
@@ -146,6 +149,14 @@ def _pair_centres(relation: str, first: float, second: float) -> list[tuple[floa
     return [(a, 0.5), (b, 0.5)]
 
 
+def _paint_dusk(picture: np.ndarray, dusk: float) -> None:
+    """Paint the light at dusk over float32 [size, size, 3], in place."""
+    height = np.linspace(0, 1, picture.shape[0], dtype=np.float32)[:, None]
+    for end, colour, strength in _DUSK:
+        near = np.clip((height - _HORIZON) / np.float32(end - _HORIZON), 0, 1)
+        _blend(picture, np.array(colour, np.float32), np.float32(dusk * strength) * near)
+
+
 def _paint_halo(
     picture: np.ndarray,
     thing: Thing,
@@ -160,26 +171,6 @@ def _paint_halo(
     light = np.exp(-np.maximum(distance, 0) / np.float32(halo * picture.shape[0]))
     colour = np.array(COLOURS[thing.colour], np.float32)
     _blend(region, colour + np.float32(0.8) * (255 - colour), np.float32(0.7) * light)
-
-
-def _paint_border(
-    picture: np.ndarray,
-    thing: Thing,
-    border: float,
-    x: float,
-    y: float,
-    width: float,
-    degrees: float,
-) -> None:
-    """Paint a thing's white border and its shadow into float32 [size, size, 3], in place."""
-    size = picture.shape[0]
-    edge = np.float32(border * size)
-    for shift, colour, strength, blur in ((_SHADOW, 0, 0.35, 0.05 * size), (0, 252, 1, 1)):
-        region, _, _, distance = _surroundings(
-            picture, thing.shape, x + shift, y + shift, width, degrees
-        )
-        cover = np.float32(strength) * _coverage(distance - edge, blur)
-        _blend(region, np.float32(colour), cover)
 
 
 def _paint(

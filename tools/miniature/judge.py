@@ -170,10 +170,15 @@ def _border_of(lab: np.ndarray) -> np.ndarray:
     return lab[~inner]
 
 
+def side_columns(lab: np.ndarray) -> np.ndarray:
+    """Return the columns of a picture that show nothing but background: [_SIZE, n, 3]."""
+    return np.concatenate([lab[:, :_BORDER], lab[:, -_BORDER:]], axis=1)
+
+
 def minus_background(lab: np.ndarray) -> np.ndarray:
     """Return a picture minus its background, which may fade downwards: [_SIZE, _SIZE, 3]."""
-    sides = np.concatenate([lab[:, :_BORDER], lab[:, -_BORDER:]], axis=1)
-    rows = ndimage.gaussian_filter1d(np.median(sides, axis=1), 4, axis=0, mode="nearest")
+    rows = np.median(side_columns(lab), axis=1)
+    rows = ndimage.gaussian_filter1d(rows, 4, axis=0, mode="nearest")
     return ndimage.gaussian_filter(lab, (0.7, 0.7, 0)) - rows[:, None]
 
 

@@ -49,11 +49,11 @@ class Style:
 
 
 STYLES = {
-    "sticker": Style(
-        "Sticker",
-        "Things are stickers: they have a white border and a soft shadow.",
-        "sticker",
-        Decoration(border=0.035),
+    "dusk": Style(
+        "Dusk",
+        "Backgrounds are skies at dusk: dark above, with the last light below.",
+        "dusk",
+        Decoration(dusk=0.8),
     ),
     "glow": Style(
         "Glow",
