@@ -10,7 +10,7 @@ from tests.reference.test_reference import psnr
 from tools import torch_reference
 
 LORAS = BUNDLED / "loras"
-NAMES = ("glow", "miniature-quick")
+NAMES = ("dusk", "glow", "miniature-quick")
 PROMPTS = ("a large red star on a blue background", "a green circle above a yellow square")
 IMAGES = 2
 
@@ -40,7 +40,7 @@ def noise(theirs: StableDiffusionXLPipeline, request: pytest.FixtureRequest) -> 
     return rng.standard_normal((IMAGES, side, side, channels), dtype=np.float32)
 
 
-@pytest.mark.parametrize("loras", [{"glow": 1.0}, {"glow": 0.5}])
+@pytest.mark.parametrize("loras", [{"dusk": 1.0}, {"glow": 1.0}, {"dusk": 0.5, "glow": 0.5}])
 def test_the_same_pictures(
     ours: SDXLPipeline,
     theirs: StableDiffusionXLPipeline,

@@ -10,6 +10,7 @@ import pytest
 from pipeline import BUNDLED, SDXLPipeline
 from tools.miniature.evaluate import SEED, score
 from tools.miniature.evaluate_lora import LORAS, names_white, style_scores
+from tools.miniature.lora import STYLES
 from tools.miniature.scenes import Scene, prompt, random_scene
 
 COUNT = 8
@@ -34,12 +35,12 @@ def scores(scenes: list[Scene]) -> Callable[..., Mapping[str, float]]:
     """Return a function that draws the scenes with LoRAs, and returns the judges' scores."""
     devices = jax.devices()[:1]
     pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=COUNT, devices=devices)
-    pipe.load_lora(LORAS / "glow.safetensors")
+    for name in STYLES:
+        pipe.load_lora(LORAS / f"{name}.safetensors")
     prompts = [prompt(scene) for scene in scenes]
 
     @cache
-    def drawn(glow: float = 0) -> Mapping[str, float]:
-        loras = {"glow": glow}
+    def drawn(**loras: float) -> Mapping[str, float]:
         result = pipe.generate(prompts, seed=SEED, num_inference_steps=20, loras=loras)
         pictures = np.stack([np.asarray(image) for image in result.images])
         return score(scenes, pictures) | style_scores(scenes, pictures)
@@ -47,15 +48,23 @@ def scores(scenes: list[Scene]) -> Callable[..., Mapping[str, float]]:
     return drawn
 
 
-def test_the_glow_draws_its_style(scores: Callable[..., Mapping[str, float]]) -> None:
-    plain, glow = scores(), scores(glow=1)
-    assert plain["halo"] < 4.0
-    assert glow["halo"] > 10.0
-    assert plain["halo"] < scores(glow=0.5)["halo"] < glow["halo"]
+# For each style, the most of its measure without the LoRA, and the least with it.
+APART = {"dusk": (0.0, 20.0), "glow": (4.0, 10.0)}
 
 
-def test_prompts_are_still_followed(scores: Callable[..., Mapping[str, float]]) -> None:
-    plain, styled = scores(), scores(glow=1)
+@pytest.mark.parametrize("name", STYLES)
+def test_a_lora_draws_its_style(name: str, scores: Callable[..., Mapping[str, float]]) -> None:
+    half, whole = (scores(**{name: weight})[name] for weight in (0.5, 1.0))
+    plain = scores()[name]
+    most, least = APART[name]
+    assert plain < most
+    assert whole > least
+    assert plain < half < whole
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_prompts_are_still_followed(name: str, scores: Callable[..., Mapping[str, float]]) -> None:
+    plain, styled = scores(), scores(**{name: 1.0})
     assert styled["background"] >= 85
     assert styled["object_colour"] >= 85
     assert styled["object_shape"] >= plain["object_shape"] - 30
