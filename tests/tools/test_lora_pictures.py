@@ -49,7 +49,7 @@ def scores(scenes: list[Scene]) -> Callable[..., Mapping[str, float]]:
 
 
 # For each style, the least percentage of right backgrounds. Dusk makes some too dark for the judge.
-BACKGROUNDS = {"dusk": 60, "glow": 85}
+BACKGROUNDS = {"dusk": 75, "glow": 85}
 # For each style, the most of its measure without the LoRA, and the least with it.
 APART = {"dusk": (0.0, 20.0), "glow": (4.0, 10.0)}
 
