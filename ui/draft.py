@@ -1,12 +1,15 @@
 """Values that the page keeps for its tab: those of the fields, and the id of the newest request.
 
 Reloads, Back and Forward find them again, but no other tab does. A duplicated tab begins with them.
+
+Most visits need nothing of the server when the page is opened. The parts tell of those that do, by
+their event `select`: every call makes Gradio render all components that it could change.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gradio as gr
 
@@ -20,11 +23,16 @@ from ui.styles import Style
 SCRIPT = Path(__file__).parent / "static" / "draft.js"
 
 
-def kept_in_tab(name: str) -> gr.HTML:
+def kept_in_tab(name: str, tells: Literal["kept", "linked"]) -> gr.HTML:
     """Return a part of the page that is never seen, whose value the tab keeps under this name.
 
     Its value is None at first, and again when the page is opened by a link with settings. Do not
     lay it out in a part that may stay closed.
+
+    Args:
+        name: what the value is kept under.
+        tells: when the event `select` follows the opening of the page: if a value was `kept`, or
+            if none was and the page was opened by a link with settings.
     """
     return gr.HTML(
         html_template="",
@@ -33,12 +41,14 @@ def kept_in_tab(name: str) -> gr.HTML:
         elem_id=name,
         storage_key=f"sdxl-{name}",
         settings=link.NAMES,
+        tells=tells,
     )
 
 
 def connect(
     page: gr.Blocks,
     draft: gr.HTML,
+    request: gr.HTML,
     fields: Sequence[Any],
     message: gr.HTML,
     strip: gr.HTML,
@@ -48,8 +58,10 @@ def connect(
     """Put the kept values into the fields when the page is opened, and keep every change.
 
     Only the browser handles these events, so that nobody can type before the values are there.
+    Then `draft` and `request` may tell of what the server has to add.
     """
-    page.load(None, draft, fields, js=_restore(model, styles), **AT_ONCE)
+    opened = [*fields, draft, request]
+    page.load(None, draft, opened, js=_restore(model, styles), **AT_ONCE)
     # Fields out of sight do not report that the page has filled them; the messages tell of that.
     changes = [part.change for part in (*fields, message, strip)]
     gr.on(changes, None, fields, draft, js=_KEEP, **AT_ONCE)
@@ -70,9 +82,12 @@ def _restore(model: Model, styles: Mapping[str, Style]) -> str:
         ? among.includes(value)
         : typeof value === type && !(value < low || value > high)
           && !(value.length > {MAX_CHARACTERS}) && !(whole && !Number.isInteger(value));
-      return Object.entries({json.dumps(_possible(model, styles))}).map(([name, possible]) => (
-        fits(kept?.[name], possible) ? kept[name] : {{ __type__: "update" }}
+      const possible = {json.dumps(_possible(model, styles))};
+      const fields = Object.keys(possible).map((name) => (
+        fits(kept?.[name], possible[name]) ? kept[name] : {{ __type__: "update" }}
       ));
+      const opened = {{ __type__: "update", props: {{ opened: true }} }};
+      return [...fields, opened, opened];
     }}"""
 
 

@@ -237,21 +237,28 @@ def _qualities(model: Model) -> list[tuple[str, str]]:
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
     """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice.
 
-    The recipes are those whose LoRAs are there when the page is opened.
+    The recipes and the LoRAs are those that are there when the page is opened. Only choices that
+    are not those of the layout are sent.
     """
+    laid_out = generator.model
 
-    def look() -> tuple[gr.Radio, gr.Timer, gr.Button]:
+    def sizes() -> tuple[Any, ...]:
         model = generator.model
+        if (model.sizes, model.coming_sizes) == (laid_out.sizes, laid_out.coming_sizes):
+            return (gr.skip(),) * 3
         timer = gr.Timer(active=bool(model.coming_sizes))
         return gr.Radio(choices=_sizes(model)), timer, gr.Button(visible=len(model.sizes) > 1)
 
-    def qualities() -> gr.Dropdown:
+    def opened() -> tuple[Any, ...]:
         model = generator.model
-        return gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
+        if model.loras == laid_out.loras:
+            return *sizes(), gr.skip(), gr.skip()
+        recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
+        return *sizes(), recipe, looks.offered(model)
 
-    page.load(qualities, None, form.parts["recipe"], **AT_ONCE)
-    parts = [form.parts["size"], form.timer, chip]
-    gr.on([page.load, form.timer.tick], look, None, parts, **AT_ONCE)
+    shown = [form.parts["size"], form.timer, chip]
+    form.timer.tick(sizes, None, shown, **AT_ONCE)
+    page.load(opened, None, [*shown, form.parts["recipe"], form.parts["loras"]], **AT_ONCE)
 
 
 def _sizes(model: Model) -> list[tuple[str, str]]:

@@ -88,7 +88,7 @@ def connect(
     strip: gr.HTML,
     fields: Sequence[Component],
     again: Callable[..., Any],
-    files: gr.BrowserState,
+    files: gr.HTML,
     updated: Sequence[Component],
     generator: Generator,
     styles: Mapping[str, Style],

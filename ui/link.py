@@ -123,7 +123,6 @@ def layout() -> gr.HTML:
 
 
 def connect(
-    page: gr.Blocks,
     message: gr.HTML,
     fields: Sequence[Component],
     draft: gr.HTML,
@@ -132,14 +131,14 @@ def connect(
 ) -> None:
     """Fill the page's fields from the query of its address, unless the tab kept their values."""
 
-    def fill(kept: object, sender: gr.Request) -> tuple[Any, ...]:
-        found = None if kept else from_query(sender.query_params, generator.model, styles)
+    def fill(sender: gr.Request) -> tuple[Any, ...]:
+        found = from_query(sender.query_params, generator.model, styles)
         if found is None:
             return (gr.skip(),) * (len(fields) + 1)
         values, notes = found
         return *values.shown(), _message(notes)
 
-    page.load(fill, draft, [*fields, message], **AT_ONCE)
+    draft.select(fill, None, [*fields, message], **AT_ONCE)
 
 
 def _message(notes: list[str]) -> str:

@@ -15,7 +15,6 @@ from fastapi import FastAPI, HTTPException, Response
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, parse_loras
 from serving.generator import Generator, Model
 from ui import i18n
-from ui.events import AT_ONCE
 
 SCRIPT = Path(__file__).parent / "static" / "looks.js"
 MOST = 3  # chosen beside the styles; Advanced offers as many as a request can have
@@ -72,13 +71,9 @@ def texts() -> dict[str, Any]:
     }
 
 
-def connect(page: gr.Blocks, chosen: gr.HTML, generator: Generator) -> None:
-    """Offer the LoRAs that are there when the page is opened."""
-
-    def offer() -> gr.HTML:
-        return gr.HTML(loras=_catalogue(generator.model))
-
-    page.load(offer, None, chosen, **AT_ONCE)
+def offered(model: Model) -> gr.HTML:
+    """Return an update of the field with the model's present LoRAs."""
+    return gr.HTML(loras=_catalogue(model))
 
 
 def connect_pictures(app: FastAPI, generator: Generator) -> None:

@@ -7,7 +7,6 @@ from html import escape
 
 import gradio as gr
 from gradio.components import Component
-from gradio.events import api
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
 from ui import (
@@ -30,6 +29,7 @@ from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import hint_for
 from ui.form import Form
 from ui.generation import Drawing, Update
+from ui.gradio_compat.programs import offer
 from ui.model_kind import Kind, kind_of
 from ui.pictures import embedding, picture_panel
 from ui.pictures.embedding import Embedding
@@ -120,11 +120,8 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
         _events(page, parts, drawing, generator)
         if programs:
             names = ", ".join(styles_for(kind))
-            api(
-                drawing.for_programs,
-                api_name="generate",
-                api_description=f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}.",
-            )
+            description = f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}."
+            offer(page, drawing.for_programs, "generate", description)
     # With "auto" Gradio would tell every waiting call about every call that begins, and keep these
     # messages in memory for pages that do not listen.
     return page.queue(default_concurrency_limit=None, status_update_rate=60, api_open=programs)
@@ -199,8 +196,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
         restorer=restorer,
         history=requests,
         embedding=Embedding(embed, embedding.kept()),
-        draft=draft.kept_in_tab("draft"),
-        request=draft.kept_in_tab("request"),
+        draft=draft.kept_in_tab("draft", tells="linked"),
+        request=draft.kept_in_tab("request", tells="kept"),
         asked=gr.Textbox(visible=False),
     )
 
@@ -226,6 +223,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     draft.connect(
         page,
         parts.draft,
+        parts.request,
         parts.form.inputs,
         parts.linked,
         parts.strip,
@@ -314,7 +312,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js=picture_panel.WITH_KEY,
         **IN_THE_STRIP,
     )
-    link.connect(page, parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
+    link.connect(parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
     brought_back = history.connect(
         parts.history,
         parts.gallery,
@@ -326,11 +324,12 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         generator,
         styles_for(kind),
     )
-    looks.connect(page, parts.form.parts["loras"], generator)
     form.connect(page, parts.form, parts.chips.buttons["size"], generator)
     chips.connect(parts.chips, parts.form, generator)
     newest = [parts.request, parts.embedding.kept, parts.asked]
-    found = page.load(drawing.again, newest, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP)
+    found = parts.request.select(
+        drawing.again, newest, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP
+    )
     resumed = network.connect(
         parts.network, drawing.resume, newest, parts.updated, history.WITH_LINK
     )

@@ -1,6 +1,7 @@
 """The choice whether the pictures' files contain their settings, kept in the visitor's browser."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -11,7 +12,7 @@ from ui.events import AT_ONCE
 from ui.pictures import picture_panel, saved
 from ui.pictures.saved import Picture
 
-STORAGE_KEY = "sdxl-embed"
+SCRIPT = Path(__file__).parents[1] / "static" / "embedding.js"
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Embedding:
     """The components that show and that keep the choice."""
 
     checkbox: gr.Checkbox
-    kept: gr.BrowserState
+    kept: gr.HTML
 
 
 def layout() -> gr.Checkbox:
@@ -27,10 +28,17 @@ def layout() -> gr.Checkbox:
     return gr.Checkbox(True, label=i18n.EMBED, info=i18n.EMBED_INFO, elem_id="embed")
 
 
-def kept() -> gr.BrowserState:
-    """Return the state that keeps the choice; do not lay it out in a part that may stay closed."""
-    # The secret is a constant, so that the choice outlives this process.
-    return gr.BrowserState(saved.WITH_SETTINGS, storage_key=STORAGE_KEY, secret=STORAGE_KEY)
+def kept() -> gr.HTML:
+    """Return the part that keeps the choice; do not lay it out in a part that may stay closed."""
+    # `gr.BrowserState` would do, but encrypts, and fetches a library for that.
+    return gr.HTML(
+        saved.WITH_SETTINGS,
+        html_template="",
+        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        visible="hidden",
+        elem_id="embedding",
+        choices=[saved.WITH_SETTINGS, saved.BARE],
+    )
 
 
 def connect(

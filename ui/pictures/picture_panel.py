@@ -74,7 +74,7 @@ def connect(
     gallery: gr.Gallery,
     pictures: gr.State,
     fields: Sequence[Component],
-    files: gr.BrowserState,
+    files: gr.HTML,
     strip: gr.HTML,
     generator: Generator,
 ) -> Any:

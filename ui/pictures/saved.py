@@ -17,7 +17,7 @@ from ui.form import Fields
 from ui.pictures import files
 from ui.styles import Style, Typed, typed
 
-# The choice as the browser keeps it: text, because `gr.BrowserState` does not store False.
+# The choice as the browser keeps it.
 WITH_SETTINGS, BARE = "with settings", "bare"
 
 

@@ -1,9 +1,10 @@
 // Keeps this part's value in the storage of the tab, which no other tab shares. Each link that the
 // tab opened has a value of its own, so that Back leads to what was there before.
-// Gradio runs this once, with `element`, `props` and `watch` of the part of the page it belongs to.
+// Gradio runs this once, with `element`, `props`, `trigger` and `watch` of the part of the page it belongs to.
 const source = element.closest("gradio-app")?.getAttribute("src") ?? location.pathname;
 const given = [...new URLSearchParams(location.search)];
 const link = new URLSearchParams(given.filter(([name]) => props.settings.includes(name)));
+const { tells } = props;
 const key = `${props.storage_key} ${source}?${link}`;
 
 // A link that is opened comes before what was kept; at a reload, Back or Forward it does not.
@@ -16,6 +17,12 @@ try {
 } catch {
   // nothing was kept, or this browser keeps nothing
 }
+
+// The page sets `opened` as soon as all of its parts are there.
+watch("opened", () => {
+  const isDue = { kept: props.value, linked: !props.value && String(link) };
+  if (isDue[tells]) trigger("select");
+});
 
 watch("value", () => {
   try {
