@@ -29,10 +29,13 @@ def layout() -> gr.Checkbox:
 
 
 def kept() -> gr.HTML:
-    """Return the part that keeps the choice; do not lay it out in a part that may stay closed."""
+    """Return the part that keeps the choice; do not lay it out in a part that may stay closed.
+
+    Its value is None until the visitor chooses. Gradio would put another value in the place of the
+    kept one.
+    """
     # `gr.BrowserState` would do, but encrypts, and fetches a library for that.
     return gr.HTML(
-        saved.WITH_SETTINGS,
         html_template="",
         js_on_load=SCRIPT.read_text(encoding="utf-8"),
         visible="hidden",
