@@ -111,8 +111,8 @@ def _watched(context: BrowserContext, address: str, unless: str) -> Iterator[Pag
     page.on("websocket", sent)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if _is_error(said, unless) else None)
-    # The test must not act before the page's first requests are answered.
-    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+    # The test must not act before the page's first request is answered.
+    with opening(page):
         page.goto(address)
     expect(page.locator("#prompt textarea")).to_be_visible()
     yield page
@@ -120,6 +120,13 @@ def _watched(context: BrowserContext, address: str, unless: str) -> Iterator[Pag
     context.remove_listener("request", sent)
     assert strangers == []
     assert errors == [], errors
+
+
+@contextmanager
+def opening(page: Page) -> Iterator[None]:
+    """Wait until the server has answered the page that is opened in the block."""
+    with page.expect_response(lambda answer: "/run/predict" in answer.url):
+        yield
 
 
 def _is_far(url: str) -> bool:

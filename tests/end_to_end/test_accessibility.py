@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from tests.browsing import SHOWN_WITHIN_MS
+from tests.browsing import SHOWN_WITHIN_MS, opening
 from tools import page_states
 
 AXE = Path(__file__).parents[1] / "node" / "node_modules" / "axe-core" / "axe.min.js"
@@ -32,7 +32,7 @@ def page(slow_address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
     with page_states.launched() as browser:
         page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
         page.set_default_timeout(SHOWN_WITHIN_MS)
-        with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        with opening(page):
             page.goto(slow_address)
         yield page
 

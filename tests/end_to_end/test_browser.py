@@ -27,6 +27,7 @@ from tests.browsing import (
     ask_after_a_refusal,
     await_answer,
     opened,
+    opening,
     press_to_copy,
     wait_for_pictures,
 )
@@ -332,7 +333,7 @@ def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Br
 
 @pytest.mark.slow
 def test_opening_the_page_clears_nothing(page: Page):
-    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+    with opening(page):
         page.reload()
     await_answer(page)
     expect(page.locator("#generate")).to_have_text(i18n.GENERATE)
@@ -549,7 +550,7 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
     spoilt = [whole | each if isinstance(each, dict) and each else each for each in SPOILT]
     entries = [*spoilt, whole, *spoilt, whole | {"id": "y", "link": "?prompt=%"}]
     page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
-    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+    with opening(page):
         page.reload()
     page.locator("#history-open").click()
     expect(page.locator("#history li span")).to_have_text([PROMPT, "%"])

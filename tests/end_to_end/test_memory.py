@@ -16,6 +16,7 @@ from tests.browsing import (
     ask_after_a_refusal,
     await_answer,
     opened,
+    opening,
     press_to_copy,
     wait_for_pictures,
     width_needed,
@@ -100,7 +101,7 @@ def test_enter_begins_a_line_from_the_very_next_key_on(page: Page):
 
 def opens(page: Page, how: Callable[[], object]) -> None:
     """Open the page in some way, and wait until its first requests are answered."""
-    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+    with opening(page):
         how()
 
 
@@ -340,7 +341,7 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
 def test_a_browser_whose_storage_holds_nonsense(browser: Browser, address: str):
     with opened(browser, address) as page:
         page.evaluate("localStorage.setItem('sdxl-history', '[1, null, {\"link\": 2}, {')")
-        with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        with opening(page):
             page.reload()
         draw(page)
         expect(page.locator("#history li")).to_have_count(1)

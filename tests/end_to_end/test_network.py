@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from benchmarks.processes import Instance
 from benchmarks.proxy import Proxy
 from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, Visitor, ask, settle, wait_for_pictures
+from tests.browsing import DRAWN_WITHIN_MS, Visitor, ask, opening, settle, wait_for_pictures
 from tests.browsing import wait_until as wait_until_seen
 from tests.gated import Gate
 from tests.web import start, wait_until
@@ -292,7 +292,7 @@ window.fetch = async (...call) => {
 @pytest.mark.slow
 def test_a_request_sent_as_a_stream_ends_is_followed(page: Page):
     page.add_init_script(LATE_END)
-    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+    with opening(page):
         page.reload()
     ask(page, PROMPT)
     wait_for_pictures(page)
@@ -439,7 +439,7 @@ def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
     chromium = context.new_cdp_session(page)
     chromium.send("Network.enable")
     chromium.send("Network.emulateNetworkConditions", SLOW)
-    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+    with opening(page):
         page.goto(line.url)
     expect(page.locator("html[data-sdxl]")).to_be_attached(timeout=DRAWN_WITHIN_MS)
     yield page
