@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ from tools.published_configs import SDXL_BASE, write
 
 NAMES = ("one", "two")
 ONE, TWO, BOTH = {"one": (0.8, 0.8)}, {"two": (0.8, 0.8)}, dict.fromkeys(NAMES, (0.5, 0.5))
+
+Choose = Callable[[int], dict[str, tuple[float, float]]]  # the set of each turn
 
 
 def main() -> None:
@@ -67,12 +70,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         read = (time.perf_counter() - began) / len(NAMES)
         loras_mb = adapters.file_bytes() / 1e6
     first = _timed(lambda: adapters.select(ONE))
-    changes = {
-        "another": (TWO, ONE),
-        "two_at_once": (BOTH, ONE),
-        "none": ({}, ONE),
-        "one_after_none": (ONE, {}),
-        "the_same": (ONE, ONE),
+    changes: dict[str, tuple[Choose, Any]] = {
+        "another": (lambda _: TWO, ONE),
+        "two_at_once": (lambda _: BOTH, ONE),
+        "none": (lambda _: {}, ONE),
+        "one_after_none": (lambda _: ONE, {}),
+        "new_weight": (lambda turn: {"one": (0.1 + turn / 100,) * 2}, ONE),
+        "two_at_new_weights": (lambda turn: dict.fromkeys(NAMES, (0.1 + turn / 100,) * 2), {}),
+        "the_same": (lambda _: ONE, ONE),
     }
     found = {
         name: _repeated(adapters, new, old, options.repeats) for name, (new, old) in changes.items()
@@ -118,12 +123,12 @@ def _files(folder: Path, inventory: Inventory, options: argparse.Namespace) -> l
     return files
 
 
-def _repeated(adapters: Adapters, new: Any, old: Any, repeats: int) -> dict[str, float]:
+def _repeated(adapters: Adapters, new: Choose, old: Any, repeats: int) -> dict[str, float]:
     """Return the shortest and the median seconds of a change from one set to another."""
     timed = []
-    for _ in range(repeats):
+    for turn in range(repeats):
         adapters.select(old)
-        timed.append(_timed(lambda: adapters.select(new)))
+        timed.append(_timed(partial(adapters.select, new(turn))))
     return {
         "seconds": min(each["seconds"] for each in timed),
         "seconds_median": round(statistics.median(each["seconds"] for each in timed), 4),

@@ -7,16 +7,17 @@ adapters they are the pristine ones again, to the bit.
 
 The pristine copy has only parameters that a loaded adapter changes, and is made when they are
 first changed. It is in the host's memory, or, with several accelerators, spread over them: each
-parameter whole on one device.
+parameter whole on one device. The parameters of the sets merged last are kept too, in the host's
+memory and within limits, so that a set comes back without being computed again.
 """
 
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -25,17 +26,26 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from threadpoolctl import ThreadpoolController
 
-from pipeline.adapters.adapter import Adapter, Change, Inventory
-from pipeline.checkpoints.weights import checkpoint_layout, from_checkpoint
+from pipeline.adapters.adapter import Adapter, Inventory
 from pipeline.errors import DeviceError, InputError
 from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory
+from pipeline.runtime.merging import (
+    KEPT_BYTES,
+    KEPT_SETS,
+    Part,
+    RecentlyMerged,
+    empty_arrays,
+    groups,
+    merge,
+)
 from pipeline.runtime.parameters import Parameters, Slot, inventory_of
 from pipeline.runtime.plan import gigabytes
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
-THREADED_BYTES = 2**22  # below this, starting threads takes longer than they save
+SHARE_BYTES = 2**22  # merged by one thread; starting more takes longer than they save
 
 _HASH = re.compile(r"[0-9a-fA-F]{12}")
 
@@ -60,16 +70,6 @@ class LoraInfo:
     digest: str
     metadata: Mapping[str, str]
     short_hash: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """The change of one adapter to one share of a parameter."""
-
-    digest: str
-    share: int
-    strength: float
-    change: Change = field(compare=False)
 
 
 # The changes to parameters; a parameter without changes is not in it.
@@ -132,6 +132,9 @@ class Adapters:
         self._merged: dict[Slot, tuple[Part, ...] | None] = {}
         self._pristine: dict[Slot, Pristine] = {}
         self._held: Counter[jax.Device] = Counter()
+        self._recent = RecentlyMerged()
+        # The threads here share the work; threads inside each product would only wait for these.
+        self._libraries = ThreadpoolController()
 
     @property
     def inventory(self) -> Inventory:
@@ -158,6 +161,13 @@ class Adapters:
         """Return the bytes of the loaded adapters' changes, and of those of `more`."""
         adapters = [each.adapter for each in self._loaded.values()]
         return sum(_size(each) for each in [*adapters, *([] if more is None else [more])])
+
+    def host_bytes(self, more: Adapter | None = None) -> int:
+        """Return the most bytes of the host's memory beside the pristine copy, with `more` too.
+
+        They are those of the loaded adapters' changes and of the parameters merged last.
+        """
+        return self.file_bytes(more) + self._kept_bytes(more)
 
     def check_host(self, more: Adapter) -> None:
         """Raise DeviceError if the host's memory cannot hold the pristine copy with `more`.
@@ -246,6 +256,9 @@ class Adapters:
             for tensor in changes
         }
 
+    def _kept_bytes(self, more: Adapter | None = None) -> int:
+        return min(KEPT_BYTES, KEPT_SETS * self.bytes_of(more))
+
     def _touched(self, loaded: Iterable[_Loaded]) -> set[Slot]:
         return set().union(*(each.slots for each in loaded))
 
@@ -267,23 +280,23 @@ class Adapters:
         """Replace the parameters whose changes differ from the wanted ones."""
         old = self._merged
         changed = [slot for slot in {**old, **wanted} if old.get(slot, ()) != wanted.get(slot, ())]
-        with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads:
-            for chunk in _chunks(changed):
-                self._replace(chunk, wanted, threads)
+        self._recent.limit = self._kept_bytes()
+        keep = sum(slot.bytes for slot in wanted) <= self._recent.limit
+        with (
+            self._libraries.limit(limits=1, user_api="blas"),
+            ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
+        ):
+            for chunk in groups(changed, CHUNK_BYTES):
+                self._replace(chunk, wanted, threads, keep)
 
-    def _replace(self, chunk: list[Slot], wanted: Parts, threads: ThreadPoolExecutor) -> None:
+    def _replace(
+        self, chunk: list[Slot], wanted: Parts, threads: ThreadPoolExecutor, keep: bool
+    ) -> None:
         for slot in chunk:
             if slot not in self._pristine:
                 self._pristine[slot] = self._copy(slot)
-
-        def make(slot: Slot) -> Pristine:
-            pristine, parts = self._pristine[slot], wanted.get(slot)
-            return merge(slot, _on_host(pristine), parts) if parts else pristine
-
-        in_threads = sum(slot.bytes for slot in chunk) > THREADED_BYTES
-        run: Callable[..., Iterator[Pristine]] = threads.map if in_threads else map
-        made = list(run(make, chunk))
-        placed = jax.block_until_ready(jax.device_put(made, self._whole))
+        made = self._make({slot: wanted.get(slot, ()) for slot in chunk}, threads, keep)
+        placed = jax.block_until_ready(jax.device_put([made[slot] for slot in chunk], self._whole))
         # None means unknown: an interruption may come between any two statements.
         self._merged.update(dict.fromkeys(chunk))
         for slot, leaf in zip(chunk, placed, strict=True):
@@ -293,6 +306,27 @@ class Adapters:
                 self._merged[slot] = parts
             else:
                 del self._merged[slot]
+
+    def _make(self, chunk: Parts, threads: ThreadPoolExecutor, keep: bool) -> dict[Slot, Pristine]:
+        """Return parameters with their changes: the pristine ones, kept ones or newly merged."""
+        found = {
+            slot: self._recent.get(slot, parts) if parts else self._pristine[slot]
+            for slot, parts in chunk.items()
+        }
+        made = {slot: array for slot, array in found.items() if array is not None}
+        missing = [slot for slot in chunk if slot not in made]
+        merged = dict(zip(missing, empty_arrays(missing), strict=True))
+
+        def work(share: list[Slot]) -> None:
+            for slot in share:
+                merge(slot, _on_host(self._pristine[slot]), chunk[slot], merged[slot])
+
+        shares = [*groups(missing, SHARE_BYTES)]
+        run: Callable[..., Iterator[None]] = threads.map if len(shares) > 1 else map
+        deque(run(work, shares), maxlen=0)
+        for slot, array in merged.items() if keep else ():
+            self._recent.keep(slot, chunk[slot], array)
+        return made | merged
 
     def _copy(self, slot: Slot) -> Pristine:
         """Return a parameter on the host or on the device that holds the fewest of them.
@@ -309,28 +343,11 @@ class Adapters:
     def _release(self) -> None:
         """Forget the pristine copies of parameters that no loaded adapter changes any more."""
         needed = self._touched(self._loaded.values()) | self._merged.keys()
+        self._recent.forget_all_but({each.adapter.digest for each in self._loaded.values()})
         for slot in self._pristine.keys() - needed:
             kept = self._pristine.pop(slot)
             if isinstance(kept, Array):
                 self._held[kept.device] -= slot.bytes
-
-
-def merge(slot: Slot, pristine: np.ndarray, parts: Iterable[Part]) -> np.ndarray:
-    """Return a parameter with changes added, computed in float32."""
-    weight = pristine.astype(np.float32, copy=False)
-    result = np.empty_like(weight)
-    shares = len(slot.names)
-    pairs = zip(np.split(weight, shares, axis=-1), np.split(result, shares, axis=-1), strict=True)
-    for share, (before, after) in enumerate(pairs):
-        total = before
-        for part in parts:
-            if part.share == share:
-                tensor = checkpoint_layout(slot.path, before)
-                delta = part.change.delta(tensor, part.strength)
-                total = np.add(total, from_checkpoint(slot.path, delta), out=after)
-        if total is before:
-            after[...] = before
-    return result.astype(slot.dtype, copy=False)
 
 
 def _on_host(pristine: Pristine) -> np.ndarray:
@@ -341,20 +358,6 @@ def _on_host(pristine: Pristine) -> np.ndarray:
     return (
         pristine if isinstance(pristine, np.ndarray) else np.asarray(pristine.addressable_data(0))
     )
-
-
-def _chunks(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
-    """Yield parameters in groups of up to `CHUNK_BYTES`, or of a single larger one."""
-    chunk: list[Slot] = []
-    total = 0
-    for slot in slots:
-        if chunk and total + slot.bytes > CHUNK_BYTES:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(slot)
-        total += slot.bytes
-    if chunk:
-        yield chunk
 
 
 def _size(adapter: Adapter) -> int:

@@ -45,8 +45,8 @@ class Additions:
 
     def budget(self, more: Adapter | None = None) -> Budget:
         """Return the memory that is needed with the loaded LoRAs, and `more`."""
-        changed, files = self._adapters.bytes_of(more), self._adapters.file_bytes(more)
-        return dataclasses.replace(self._budget, pristine=changed, adapters=files)
+        changed, on_host = self._adapters.bytes_of(more), self._adapters.host_bytes(more)
+        return dataclasses.replace(self._budget, pristine=changed, adapters=on_host)
 
     def load_lora(self, source: str | Path, name: str | None) -> str:
         """Load a LoRA and return its name; see `SDXLPipeline.load_lora`."""

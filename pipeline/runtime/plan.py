@@ -116,7 +116,8 @@ class Plan:
         kind: the kind of the devices.
         devices: the number of devices in use.
         weights: the parameters.
-        pristine: the copy of the parameters that LoRAs change, and on a CPU the LoRAs themselves.
+        pristine: the copy of the parameters that LoRAs change, and on a CPU the LoRAs themselves
+            and the parameters merged last.
         arrays: the arguments and results of programs beside the parameters.
         programs: the programs, the slowest to compile first for each size.
         memory: the device's memory; None if it is not known.
@@ -203,7 +204,8 @@ class Budget:
         images: pictures per request.
         tokens: tokens of a prompt.
         pristine: bytes of the parameters that loaded LoRAs change; there is a copy without them.
-        adapters: bytes of the loaded LoRAs, which are in the host's memory.
+        adapters: bytes of the loaded LoRAs, and of the parameters merged last, which are in the
+            host's memory.
     """
 
     model: ModelSize

@@ -295,6 +295,23 @@ def test_the_same_set_again_does_nothing(
     draw(pipe, loras="two:-0.25:0.75,one:0.5")
 
 
+def test_a_set_comes_back_without_being_merged_again(
+    pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(pipe, files)
+    pipe._adapters.select(WEIGHTS)
+    right = bits(pipe)
+    pipe._adapters.select({"one": (0.5, 0.5)})
+    with monkeypatch.context() as patch:
+        patch.setattr(adapters, "merge", None)
+        pipe._adapters.select(WEIGHTS)
+    assert bits(pipe) == right
+    pipe._adapters._recent.forget_all_but(())
+    pipe._adapters.select({})
+    pipe._adapters.select(WEIGHTS)
+    assert bits(pipe) == right
+
+
 def test_one_weight_can_be_zero(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
     before, pristine = draw(pipe), bits(pipe)
     load(pipe, files)

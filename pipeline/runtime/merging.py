@@ -1,0 +1,111 @@
+"""Parameters with the changes of adapters added, and those merged last."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.adapters.adapter import Change
+from pipeline.checkpoints.weights import checkpoint_layout, from_checkpoint
+from pipeline.runtime.parameters import Slot
+
+KEPT_BYTES = 2**27  # the most that parameters merged earlier take of the host's memory
+KEPT_SETS = 4  # and that many times the parameters that adapters change
+# A CPU device uses the memory of arrays with this alignment, and copies others.
+ALIGNMENT = 64
+# The system provides blocks of this size much faster than as many bytes in small ones.
+BLOCK_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class Part:
+    """The change of one adapter to one share of a parameter."""
+
+    digest: str
+    share: int
+    strength: float
+    change: Change = field(compare=False)
+
+
+def merge(slot: Slot, pristine: np.ndarray, parts: Iterable[Part], result: np.ndarray) -> None:
+    """Write a parameter with changes added, computed in float32, to `result`."""
+    weight = pristine.astype(np.float32, copy=False)
+    total = result if result.dtype == np.float32 else np.empty_like(weight)
+    width = slot.shape[-1] // len(slot.names)
+    for share in range(len(slot.names)):
+        columns = np.s_[..., share * width : (share + 1) * width]
+        before, after = weight[columns], total[columns]
+        tensor = checkpoint_layout(slot.path, before)
+        sum_so_far = before
+        for part in parts:
+            if part.share == share:
+                delta = from_checkpoint(slot.path, part.change.delta(tensor, part.strength))
+                sum_so_far = np.add(sum_so_far, delta, out=after)
+        if sum_so_far is before:
+            after[...] = before
+    if total is not result:
+        result[...] = total
+
+
+def empty_arrays(slots: Iterable[Slot]) -> Iterator[np.ndarray]:
+    """Yield an array without values for each parameter.
+
+    The arrays of a group share a block of memory, which is freed with the last of them.
+    """
+    for group in groups(slots, BLOCK_BYTES):
+        sizes = [math.ceil(slot.bytes / ALIGNMENT) * ALIGNMENT for slot in group]
+        block = np.empty(sum(sizes) + ALIGNMENT, np.uint8)
+        start = -block.ctypes.data % ALIGNMENT
+        for slot, size in zip(group, sizes, strict=True):
+            yield block[start : start + slot.bytes].view(slot.dtype).reshape(slot.shape)
+            start += size
+
+
+def groups(slots: Iterable[Slot], most: int) -> Iterator[list[Slot]]:
+    """Yield parameters in groups of up to `most` bytes, or of a single larger one."""
+    group: list[Slot] = []
+    total = 0
+    for slot in slots:
+        if group and total + slot.bytes > most:
+            yield group
+            group, total = [], 0
+        group.append(slot)
+        total += slot.bytes
+    if group:
+        yield group
+
+
+class RecentlyMerged:
+    """The parameters that were merged last, within a limit of bytes; the oldest go first.
+
+    Attributes:
+        limit: the most bytes; nothing is kept until it is set.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[Slot, tuple[Part, ...]], np.ndarray] = OrderedDict()
+
+    def get(self, slot: Slot, parts: tuple[Part, ...]) -> np.ndarray | None:
+        """Return a parameter with these changes; None if it is not kept."""
+        found = self._kept.get((slot, parts))
+        if found is not None:
+            self._kept.move_to_end((slot, parts))
+        return found
+
+    def keep(self, slot: Slot, parts: tuple[Part, ...], array: np.ndarray) -> None:
+        """Keep a parameter, to which nothing may write any more, in place of the oldest ones."""
+        self._kept[slot, parts] = array
+        self._bytes += array.nbytes
+        while self._bytes > self.limit:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= oldest.nbytes
+
+    def forget_all_but(self, digests: Collection[str]) -> None:
+        """Forget the parameters with changes of other adapters than these."""
+        for slot, parts in [*self._kept]:
+            if any(part.digest not in digests for part in parts):
+                self._bytes -= self._kept.pop((slot, parts)).nbytes
