@@ -68,6 +68,7 @@ bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks
 	$(VENV)/bin/python -m benchmarks.delivery
 	$(VENV)/bin/python -m benchmarks.start
+	$(VENV)/bin/python -m benchmarks.steps
 	$(MAKE) --no-print-directory bench-cpu
 
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)

@@ -69,7 +69,7 @@ class Panel:
 
 def panels() -> list[Panel]:
     """Return all panels, with figures from the records."""
-    estimated_least, estimated = estimate()
+    estimated_least, estimated, _ = estimate()
     return [
         Panel(
             "The miniature's shapes: four 256x256 pictures, 25 steps",

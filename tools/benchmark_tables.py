@@ -39,6 +39,7 @@ LOAD, CHAOS, SOAK, ATTACK = (
 GUIDANCE, CLUSTER = "2026-11-21-guidance", "2026-11-22-cluster"
 DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
 DECODERS, TPU_DECODERS = "2026-11-24-decoders", "2026-11-24-tpu-v5e-2x2-decoders"
+ADAPTERS, STEPS = "2026-11-25-adapters", "2026-11-25-steps"
 LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
 JUDGED = "../../pipeline/miniature/report"
 PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
@@ -80,19 +81,32 @@ def figure(name: str, path: str, form: str = ".2f", divisor: float = 1) -> str:
         return ""
 
 
-def estimate() -> tuple[float, float]:
-    """Return the seconds between which a request on a v5e-4 is estimated to lie.
+def estimate(steps: int = 25, program: str = "denoise", decoder: str = "decode") -> list[float]:
+    """Return the seconds of a request on a v5e-4: at least, estimated, and by the compiler.
 
-    The least is every operation at its bound. The most has all operations but the attention
+    The least is every operation at its bound. The estimate has all operations but the attention
     kernels, which are scheduled to the cycle, as far above their bounds as the incumbent's are.
+
+    Args:
+        steps: the number of steps.
+        program: `denoise` for steps with guidance, `unguided` for steps without.
+        decoder: `decode` for SDXL's VAE, `tiny_decode` for the tiny VAE.
     """
     name = TPU["v5e-4"]
-    least = value(name, "request_seconds/least")
-    steps = 25 * value(name, "microseconds/denoise, a step/classes/attention kernel/compiler")
-    decode = value(name, "microseconds/decode/classes/attention kernel/compiler")
-    kernels = (steps + decode) / 1e6
+    of_decoder = value(TPU_DECODERS if decoder.startswith("tiny") else name, "microseconds")
+    parts = value(name, "microseconds") | of_decoder
+    times = {"encode": 1, "noise": 1, program: 1, f"{program}, a step": steps, decoder: 1}
+
+    def seconds(bound: str) -> float:
+        return round(sum(count * parts[part][bound] for part, count in times.items()) / 1e6, 3)
+
+    least, most = map(seconds, BOUNDS)
+    kernels = sum(
+        count * parts[part]["classes"].get("attention kernel", {BOUNDS[1]: 0.0})[BOUNDS[1]]
+        for part, count in times.items()
+    )
     above = PUBLISHED_SECONDS / value(name, "incumbent/request_seconds/least")
-    return least, kernels + (least - kernels) * above
+    return [least, kernels / 1e6 + (least - kernels / 1e6) * above, most]
 
 
 def memory_gb(name: str) -> float:
@@ -284,6 +298,56 @@ def _decoders() -> str:
         [
             row("SDXL's VAE", "decode", TPU["v5e-4"]),
             row("tiny VAE", "tiny_decode", TPU_DECODERS),
+        ],
+    )
+
+
+def _tpu_few_steps() -> str:
+    decoders = {"decode": "SDXL's VAE", "tiny_decode": "tiny VAE"}
+
+    def row(steps: int, program: str) -> Iterable[str]:
+        yield f"{steps}, {'with' if program == 'denoise' else 'without'} guidance"
+        for decoder in decoders:
+            for seconds in estimate(steps, program, decoder):
+                yield f"{seconds:.2f} s"
+
+    counts = "at least", "estimated", "compiler"
+    first = (f"{label}: {counts[0]}" for label in decoders.values())
+    head = ["steps", *(cell for each in first for cell in (each, *counts[1:]))]
+    rows = [*((steps, "unguided") for steps in (1, 2, 4, 8)), (25, "denoise")]
+    return table(head, (row(*each) for each in rows))
+
+
+def _steps() -> str:
+    runs = value(STEPS, "requests")
+
+    def row(full: dict[str, Any], tiny: dict[str, Any]) -> Iterable[str]:
+        guided = "recipe" not in full and full.get("guidance_scale") != 1
+        yield f"{full['num_inference_steps']}, {'with' if guided else 'without'} guidance"
+        for run in (full, tiny):
+            yield f"{run['request_seconds']:.2f} s"
+            yield f"{run['first_picture_seconds'] - run['first_event_seconds']:.2f} s"
+            yield f"{run['decode_share']:.0%}".replace("%", " %")
+
+    counts = "a request", "first event to first picture", "after the last step"
+    head = ["steps", *(f"{which}: {each}" for which in ("full", "tiny") for each in counts)]
+    return table(head, map(row, runs[::2], runs[1::2]))
+
+
+def _adapters() -> str:
+    changes = {
+        "none": "to none",
+        "another": "to another LoRA that was in use before",
+        "two_at_once": "to two that were in use before",
+        "new_weight": "to a weight that was not in use before",
+        "two_at_new_weights": "from none to two at such weights",
+    }
+    times = "seconds", "seconds_median"
+    return table(
+        ["milliseconds for a change", "shortest of nine", "median"],
+        [
+            [label, *(figure(ADAPTERS, f"change_to/{key}/{each}", ".0f", 1e-3) for each in times)]
+            for key, label in changes.items()
         ],
     )
 
@@ -575,7 +639,7 @@ def _summary() -> str:
             ],
             [
                 "SDXL base on a TPU v5e-4, four 1024x1024, 25 steps, **estimated**",
-                "{:.1f} to {:.1f} s".format(*estimate()),
+                "{:.1f} to {:.1f} s".format(*estimate()[:2]),
                 source(tpu),
             ],
             [
@@ -620,6 +684,7 @@ def _parity() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "adapters": _adapters,
     "attack": _attack,
     "cpu-full-size": _full_size_epyc,
     "cpu-full-size-xeon": _full_size_xeon,
@@ -636,8 +701,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "page": _page,
     "parity": _parity,
     "start": _start,
+    "steps": _steps,
     "summary": _summary,
     "tpu": _tpu,
+    "tpu-few-steps": _tpu_few_steps,
     "tpu-options": _options,
     "tpu-programs": _tpu_programs,
     "tpu-step": _tpu_step,

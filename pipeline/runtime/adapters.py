@@ -45,7 +45,8 @@ from pipeline.runtime.parameters import Parameters, Slot, inventory_of
 from pipeline.runtime.plan import gigabytes
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
-SHARE_BYTES = 2**22  # merged by one thread; starting more takes longer than they save
+# Below this, threads lose more time to the system, where they ask for memory, than they save.
+THREADED_BYTES = 2**26
 
 _HASH = re.compile(r"[0-9a-fA-F]{12}")
 
@@ -93,6 +94,8 @@ class _Loaded:
             adapter.name, adapter.file, adapter.digest, adapter.metadata, known[:12].lower()
         )
 
+
+Run = Callable[..., Iterator[None]]  # `map`, or that of threads
 
 _Selection = tuple[tuple[_Loaded, tuple[float, float]], ...]
 
@@ -286,16 +289,15 @@ class Adapters:
             self._libraries.limit(limits=1, user_api="blas"),
             ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
         ):
+            run = threads.map if sum(slot.bytes for slot in changed) > THREADED_BYTES else map
             for chunk in groups(changed, CHUNK_BYTES):
-                self._replace(chunk, wanted, threads, keep)
+                self._replace(chunk, wanted, run, keep)
 
-    def _replace(
-        self, chunk: list[Slot], wanted: Parts, threads: ThreadPoolExecutor, keep: bool
-    ) -> None:
+    def _replace(self, chunk: list[Slot], wanted: Parts, run: Run, keep: bool) -> None:
         for slot in chunk:
             if slot not in self._pristine:
                 self._pristine[slot] = self._copy(slot)
-        made = self._make({slot: wanted.get(slot, ()) for slot in chunk}, threads, keep)
+        made = self._make({slot: wanted.get(slot, ()) for slot in chunk}, run, keep)
         placed = jax.block_until_ready(jax.device_put([made[slot] for slot in chunk], self._whole))
         # None means unknown: an interruption may come between any two statements.
         self._merged.update(dict.fromkeys(chunk))
@@ -307,7 +309,7 @@ class Adapters:
             else:
                 del self._merged[slot]
 
-    def _make(self, chunk: Parts, threads: ThreadPoolExecutor, keep: bool) -> dict[Slot, Pristine]:
+    def _make(self, chunk: Parts, run: Run, keep: bool) -> dict[Slot, Pristine]:
         """Return parameters with their changes: the pristine ones, kept ones or newly merged."""
         found = {
             slot: self._recent.get(slot, parts) if parts else self._pristine[slot]
@@ -317,13 +319,10 @@ class Adapters:
         missing = [slot for slot in chunk if slot not in made]
         merged = dict(zip(missing, empty_arrays(missing), strict=True))
 
-        def work(share: list[Slot]) -> None:
-            for slot in share:
-                merge(slot, _on_host(self._pristine[slot]), chunk[slot], merged[slot])
+        def work(slot: Slot) -> None:
+            merge(slot, _on_host(self._pristine[slot]), chunk[slot], merged[slot])
 
-        shares = [*groups(missing, SHARE_BYTES)]
-        run: Callable[..., Iterator[None]] = threads.map if len(shares) > 1 else map
-        deque(run(work, shares), maxlen=0)
+        deque(run(work, missing), maxlen=0)
         for slot, array in merged.items() if keep else ():
             self._recent.keep(slot, chunk[slot], array)
         return made | merged
