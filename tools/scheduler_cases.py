@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.schedulers.config import (
-    DISTILLED,
     SCHEDULERS,
     SIGMA_KEYS,
     SPACINGS,
-    WHOLE_TIMESTEPS,
     SchedulerConfig,
 )
 
@@ -39,13 +37,13 @@ SDXL = SchedulerConfig(
 def cases() -> Iterator[Case]:
     """Yield every option of every scheduler, with the others at their defaults."""
     for name, scheduler in SCHEDULERS.items():
-        spacings = ("leading",) if name in DISTILLED else SPACINGS
+        spacings = SPACINGS if scheduler.spaced else ("leading",)
         for prediction in scheduler.predictions:
             for spacing in spacings:
                 case = {"name": name, "timestep_spacing": spacing, "prediction_type": prediction}
                 yield {**case, "steps": STEPS}
                 # A sample is all that a network can predict without signal, beside v.
-                blind = name in WHOLE_TIMESTEPS and prediction == "epsilon"
+                blind = scheduler.whole_timesteps and prediction == "epsilon"
                 if scheduler.zero_snr and not blind:
                     yield {**case, "rescale_betas_zero_snr": True, "steps": STEPS}
         for steps in (1, 2, 3):

@@ -73,6 +73,9 @@ class SchedulerClass:
             and always ends without noise.
         spaced: whether `timestep_spacing` decides about the timesteps; otherwise they are some of
             those of the model's distillation.
+        one_more: whether it spaces one timestep more than there are steps, and leaves out the last.
+        whole_timesteps: whether it steps between whole training timesteps, and converts predictions
+            there.
         own_timesteps: whether a run can be given its timesteps.
         eta: the default of the share of noise, if a run can be given it.
     """
@@ -89,6 +92,8 @@ class SchedulerClass:
     zero_snr: bool = False
     alpha_to_one: bool | None = None
     spaced: bool = True
+    one_more: bool = False
+    whole_timesteps: bool = False
     own_timesteps: bool = False
     eta: float | None = None
 
@@ -137,6 +142,7 @@ SCHEDULERS = {
         defaults={"timestep_spacing": "leading"},
         zero_snr=True,
         alpha_to_one=True,
+        whole_timesteps=True,
         eta=0.0,
     ),
     "ddpm": SchedulerClass(
@@ -145,6 +151,7 @@ SCHEDULERS = {
         own_defaults={"clip_sample": True},
         defaults={"timestep_spacing": "leading"},
         zero_snr=True,
+        whole_timesteps=True,
         own_timesteps=True,
     ),
     "pndm": SchedulerClass(
@@ -162,6 +169,7 @@ SCHEDULERS = {
         implied={"algorithm_type": "dpmsolver++"},
         sigma_schedules=True,
         zero_snr=True,
+        one_more=True,
         own_timesteps=True,
     ),
     "dpmsolver++-2m-sde": SchedulerClass(
@@ -170,6 +178,7 @@ SCHEDULERS = {
         implied={"algorithm_type": "sde-dpmsolver++"},
         sigma_schedules=True,
         zero_snr=True,
+        one_more=True,
         own_timesteps=True,
     ),
     "dpmsolver++-sde": SchedulerClass(
@@ -197,6 +206,7 @@ SCHEDULERS = {
         },
         sigma_schedules=True,
         zero_snr=True,
+        one_more=True,
     ),
     "lcm": SchedulerClass(
         "LCMScheduler",
@@ -205,6 +215,7 @@ SCHEDULERS = {
         zero_snr=True,
         alpha_to_one=True,
         spaced=False,
+        whole_timesteps=True,
         own_timesteps=True,
     ),
     "tcd": SchedulerClass(
@@ -214,17 +225,12 @@ SCHEDULERS = {
         zero_snr=True,
         alpha_to_one=True,
         spaced=False,
+        whole_timesteps=True,
         own_timesteps=True,
         eta=0.3,
     ),
 }
-# Schedulers that take their timesteps from those of the distillation.
-DISTILLED = tuple(name for name, scheduler in SCHEDULERS.items() if not scheduler.spaced)
-# Schedulers that space one timestep more than there are steps, and leave out the last one.
-ONE_MORE = ("dpmsolver++", "dpmsolver++-2m-sde", "unipc")
 CLASS_NAMES = tuple(dict.fromkeys(scheduler.name for scheduler in SCHEDULERS.values()))
-# Schedulers that step between whole training timesteps, and convert predictions there.
-WHOLE_TIMESTEPS = ("ddim", "ddpm", "lcm", "tcd")
 # Keys that published files carry for another class, or for options that are refused above.
 ELSEWHERE = (
     *("clip_sample_range", "sample_max_value", "dynamic_thresholding_ratio", "noise_sampler_seed"),
@@ -346,7 +352,7 @@ def _check(keys: StrictJson, config: SchedulerConfig, forced: Mapping[str, Any])
         raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
     _check_offset(keys, config, forced="steps_offset" in forced)
     without_signal = config.rescale_betas_zero_snr and config.prediction_type == "epsilon"
-    if without_signal and config.name in WHOLE_TIMESTEPS:
+    if without_signal and SCHEDULERS[config.name].whole_timesteps:
         right = "'v_prediction' with rescale_betas_zero_snr: without signal, this scheduler cannot"
         raise keys.error("prediction_type", "epsilon", f"{right} tell the picture from the noise")
     for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
@@ -381,14 +387,14 @@ def largest_offset(config: SchedulerConfig) -> int | None:
 
     None if the scheduler does not use the offset: diffusers adds it only with "leading" spacing.
     """
-    if config.timestep_spacing != "leading" or config.name in DISTILLED:
+    if config.timestep_spacing != "leading" or not SCHEDULERS[config.name].spaced:
         return None
     return config.num_train_timesteps - 1 - _largest_leading(config)
 
 
 def _largest_leading(config: SchedulerConfig) -> int:
     """Return the largest timestep of any run with "leading" spacing, before the offset."""
-    more = 1 if config.name in ONE_MORE else 0
+    more = 1 if SCHEDULERS[config.name].one_more else 0
     counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
     return max((count - 1) * (config.num_train_timesteps // count) for count in counts)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from diffusers import EulerDiscreteScheduler, PNDMScheduler
 
-from pipeline.schedulers.config import SCHEDULERS, SIGMA_KEYS, SPACINGS, WHOLE_TIMESTEPS
+from pipeline.schedulers.config import SCHEDULERS, SIGMA_KEYS, SPACINGS
 from tools.tiny_checkpoints import (
     END,
     SDXL_SCHEDULE,
@@ -247,6 +247,6 @@ def _scheduler(rng: np.random.Generator, name: str) -> dict[str, Any]:
         settings[_pick(rng, (*SIGMA_KEYS,))] = True
     if own.alpha_to_one is not None:
         settings["set_alpha_to_one"] = _flip(rng)
-    if own.zero_snr and not (name in WHOLE_TIMESTEPS and prediction_type == "epsilon"):
+    if own.zero_snr and not (own.whole_timesteps and prediction_type == "epsilon"):
         settings["rescale_betas_zero_snr"] = _flip(rng)
     return settings

@@ -24,7 +24,7 @@ from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images.moderation import prepare
 from pipeline.models.clip_config import read_safety_checker
 from pipeline.models.safety_checker import SafetyChecker
-from pipeline.schedulers.config import ONE_MORE, SCHEDULERS
+from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
@@ -172,7 +172,7 @@ def test_vae(drawn: Drawn) -> None:
 
 def test_schedule(drawn: Drawn) -> None:
     config = drawn.ours.config.scheduler
-    sigmas_of = solver_sigmas if config.name in ONE_MORE else euler_sigmas
+    sigmas_of = solver_sigmas if SCHEDULERS[config.name].one_more else euler_sigmas
     for steps in {1, 25, 50, *drawn.rng.integers(2, 50, 5).tolist()}:
         schedule = make_schedule(config, steps)
         ours = {

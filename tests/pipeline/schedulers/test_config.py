@@ -10,10 +10,8 @@ import pytest
 from pipeline.errors import CheckpointError
 from pipeline.families.stable_diffusion import SD_1
 from pipeline.schedulers.config import (
-    DISTILLED,
     SCHEDULERS,
     SIGMA_KEYS,
-    WHOLE_TIMESTEPS,
     SchedulerConfig,
     read_scheduler,
 )
@@ -108,7 +106,7 @@ def test_zero_terminal_snr(tmp_path: Path) -> None:
         assert not read(tmp_path, name).rescale_betas_zero_snr
     assert read(tmp_path, "euler", rescale_betas_zero_snr=True).prediction_type == "epsilon"
     said = r"prediction_type = 'epsilon' .* 'v_prediction' with rescale_betas_zero_snr"
-    for name in WHOLE_TIMESTEPS:
+    for name in (name for name, scheduler in SCHEDULERS.items() if scheduler.whole_timesteps):
         with pytest.raises(CheckpointError, match=said):
             read(tmp_path, name, rescale_betas_zero_snr=True)
 
@@ -169,7 +167,9 @@ def test_refused_with_file_key_and_value(tmp_path: Path, name: str, key: str, va
     assert f"{key} = {value!r}" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name not in DISTILLED])
+@pytest.mark.parametrize(
+    "name", [name for name, scheduler in SCHEDULERS.items() if scheduler.spaced]
+)
 def test_an_offset_stays_within_the_training_timesteps(tmp_path: Path, name: str) -> None:
     config = read(tmp_path, name, timestep_spacing="leading", steps_offset=19)
     runs = [make_schedule(config, steps).timesteps for steps in range(1, 51)]
