@@ -110,6 +110,7 @@ def local_generator(
         reveal=chosen.reveal,
         loras=LoraFolder(lora_dir) if lora_dir else None,
         embeddings=EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
+        live=chosen.live,
     )
 
 

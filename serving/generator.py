@@ -15,6 +15,7 @@ from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
 from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
+LIVE_STEPS = 4  # about as many as a live picture should take
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Model:
     refused_schedulers: tuple[tuple[str, str], ...] = ()
     num_train_timesteps: int = 1000
     tiny_vae: str | None = None  # name of the tiny VAE; None if there is none
+    live: bool = False  # whether it draws live pictures, see `Request`
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -96,6 +98,17 @@ class Model:
     def recipe_names(self) -> tuple[str, ...]:
         """The names of the recipes that requests can name."""
         return tuple(recipe.name for recipe in self.recipes)
+
+    @property
+    def live_recipe(self) -> str | None:
+        """The name of the recipe for live pictures; None if the model needs many steps.
+
+        It is "" for a distilled model, which needs no recipe.
+        """
+        if self.distilled:
+            return ""
+        nearest = sorted(self.recipes, key=lambda each: abs(each.steps[0] - LIVE_STEPS))
+        return nearest[0].name if nearest else None
 
 
 def new_id() -> str:
@@ -142,6 +155,8 @@ class Request(GenerateRequest):
         keep: whether the request goes on for a short time after its last follower has left.
         previews: whether to send `Preview` events.
         unblurred: whether to send the original with a blurred picture, if it may be shown.
+        live: whether to draw a single picture in few steps while the visitor types. It comes after
+            all other requests, and is dropped for the visitor's next one. It is sent as a `Preview`.
     """
 
     images: int | None = None
@@ -152,6 +167,7 @@ class Request(GenerateRequest):
     keep: bool = False
     previews: bool = False
     unblurred: bool = False
+    live: bool = False
 
 
 class ErrorKind(StrEnum):
@@ -206,7 +222,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Preview:
-    """Previews of the unfinished pictures, as small JPEG files; not sent after every step."""
+    """Previews of the unfinished pictures, as small JPEG files; not sent after every step.
+
+    The preview of a live request is its finished picture.
+    """
 
     jpegs: tuple[bytes, ...]
 

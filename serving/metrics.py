@@ -39,6 +39,7 @@ class Observer:
             "sdxl_request_duration_seconds", "Time from admission to the end.", ["outcome"]
         )
         self._requests = count("sdxl_requests", "Requests, including refused ones.", ["outcome"])
+        self._live = count("sdxl_live", "Live pictures, drawn while visitors type.", ["outcome"])
         self._images = count("sdxl_images", "Pictures drawn.")
         self._retries = count(
             "sdxl_retries", "Requests begun again on another instance.", ["reason"]
@@ -66,7 +67,10 @@ class Observer:
             self._compile.labels(cache).set(each)
 
     def refused(self, request: Request, error: RequestError) -> None:
-        """Count and log a request that was refused."""
+        """Count and log a request that was refused; a live one is only counted."""
+        if request.live:
+            self._live.labels(error.kind).inc()
+            return
         self._requests.labels(error.kind).inc()
         self._log(request, str(error.kind))
 
@@ -75,9 +79,12 @@ class Observer:
         self._retries.labels(reason).inc()
 
     def ended(self, record: "Record") -> None:
-        """Count and log a request that has ended."""
+        """Count and log a request that has ended; a live one is only counted."""
         assert record.ended_at is not None
         outcome = str(record.ending.kind) if isinstance(record.ending, Error) else "done"
+        if record.request.live:
+            self._live.labels(outcome).inc()
+            return
         total_s = record.ended_at - record.accepted_at
         waited_s = (record.started_at or record.ended_at) - record.accepted_at
         stages = {"wait": waited_s, "total": total_s}

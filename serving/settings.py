@@ -202,6 +202,12 @@ class Options(BaseSettings):
         ge=1,
         le=50,
     )
+    live: Literal["auto", "on", "off"] = _setting(
+        "auto",
+        "Pictures while visitors type: auto draws them if the model has a LoRA or weights for few "
+        "steps and draws a picture with them within half a second, on however long it takes, off "
+        "never. Set it where the pictures are drawn.",
+    )
     cache_dir: Path | None = _setting(
         None,
         "Private folder for compiled programs, which make the next start much quicker.",

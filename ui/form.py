@@ -293,6 +293,7 @@ def to_request(
     keep: bool = False,
     previews: bool = False,
     unblurred: bool = False,
+    live: bool = False,
     tags: bool = False,
     **values: object,
 ) -> Request:
@@ -332,6 +333,7 @@ def to_request(
         keep=keep,
         previews=previews,
         unblurred=unblurred,
+        live=live,
     )
 
 

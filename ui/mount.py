@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from serving.generator import Generator
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import i18n, looks, sample_pictures, theme
+from ui import i18n, live, looks, sample_pictures, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
@@ -24,7 +24,7 @@ from ui.pictures import downloads, files
 STATIC = Path(__file__).parent / "static"
 SHARED = STATIC / "shared.js"
 REPAIRS = Path(__file__).parent / "gradio_compat" / "repairs.js"
-SCRIPTS = REPAIRS, *(STATIC / f"{name}.js" for name in ("pictures", "page", "back", "drop"))
+SCRIPTS = REPAIRS, *(STATIC / f"{name}.js" for name in ("pictures", "page", "live", "back", "drop"))
 HEAD = STATIC / "head.html"
 ICON = STATIC / "icon.svg"
 
@@ -57,6 +57,7 @@ def mount(
     uploads.connect(app)
     component.connect(app)
     downloads.connect(app)
+    live.connect(app, generator)
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
         samples.connect(app, kind_of(generator.model))
     looks.connect_pictures(app, generator)

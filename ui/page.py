@@ -17,6 +17,7 @@ from ui import (
     history,
     i18n,
     link,
+    live,
     looks,
     network,
     restore,
@@ -349,7 +350,7 @@ def _header(model: Model, kind: Kind) -> str:
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
     shown = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
-    data = json.dumps(shown | {"looks": looks.texts()})
+    data = json.dumps(shown | {"looks": looks.texts(), "live": live.texts()})
     title, line, data = map(escape, (i18n.title(model), i18n.model_line(model, kind), data))
     return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}">{title}</h1><p>{line}</p>'
 

@@ -3,13 +3,14 @@
 import asyncio
 import io
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image as Pillow
@@ -33,10 +34,11 @@ from serving.generator import (
 from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.loaded_loras import LoadedLoras
 from serving.generators.lora_folder import LoraFolder
-from serving.generators.previews import Previews
+from serving.generators.previews import Previews, jpeg_of
 from serving.logs import log_fields
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
+from serving.requests.admission import expand
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
@@ -45,6 +47,13 @@ from serving.requests.registry import Limits
 log = logging.getLogger(__name__)
 
 Publish = Callable[[Event], object]
+
+# Whether to draw live pictures: if the model is quick enough, always if it has a way of few steps,
+# or never.
+LiveMode = Literal["auto", "on", "off"]
+# Seconds within which a live picture must be drawn, so that it appears as one types.
+LIVE_WITHIN_S = 0.5
+_LIVE_TRIES = 3  # the first one loads the LoRA; of the others the quickest counts
 
 # Share of the time limit of a request that no single step takes, unless the devices are stuck.
 _STUCK = 1 / 5
@@ -61,6 +70,7 @@ class LocalGenerator(RequestLifecycle):
     With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
     The LoRAs in the folder `loras` are loaded when they are first asked for.
     The embeddings in the folder `embeddings` are loaded as it changes.
+    `live` says whether visitors get pictures while they type; "auto" measures that once it is open.
     """
 
     def __init__(
@@ -75,6 +85,7 @@ class LocalGenerator(RequestLifecycle):
         reveal: bool = True,
         loras: LoraFolder | None = None,
         embeddings: EmbeddingFolder | None = None,
+        live: LiveMode = "off",
     ) -> None:
         model = replace(
             _describe(pipe, bundled),
@@ -89,6 +100,8 @@ class LocalGenerator(RequestLifecycle):
         self._loaded = LoadedLoras(pipe, loras) if loras else None
         self._in_use = ""  # the LoRAs of the newest request that was begun
         self._embeddings = embeddings
+        self._live_mode = live
+        self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
         # Not one of asyncio's own threads, which asyncio waits for when it ends.
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
@@ -111,9 +124,10 @@ class LocalGenerator(RequestLifecycle):
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
-        self._beside = [asyncio.create_task(self._add_sizes())]
-        if self._loras:
-            self._beside.append(asyncio.create_task(self._watch(self._loras)))
+        self._beside = [
+            asyncio.create_task(self._add_sizes()),
+            asyncio.create_task(self._watch()),
+        ]
 
     async def measure(self, prompt: str) -> Length | None:
         """See `serving.generator.Generator.measure`."""
@@ -147,18 +161,49 @@ class LocalGenerator(RequestLifecycle):
     def _suits(self, request: Request) -> bool:
         return request.loras == self._in_use
 
-    async def _watch(self, folder: LoraFolder) -> None:
-        """Describe the LoRAs anew whenever their folder has changed."""
+    async def _watch(self) -> None:
+        """Describe the LoRAs anew whenever their folder has changed, and offer live pictures."""
         described: Listing | None = None
-        while True:
+        while folder := self._loras:
             try:
                 listing = await asyncio.to_thread(folder.look)
                 if listing is not described:
                     loras = await asyncio.to_thread(folder.describe, listing)
                     self.model, described = replace(self.model, loras=loras), listing
+                    await self._offer_live()
             except Exception as error:  # the looks must go on
                 log.error("The LoRAs cannot be listed", exc_info=error)
             await asyncio.sleep(RESCAN_S)
+        await self._offer_live()
+
+    async def _offer_live(self) -> None:
+        """Draw live pictures from now on, if the model has a quick way and the operator allows it."""
+        recipe = self.model.live_recipe
+        quick = recipe is not None and self._live_mode != "off"
+        if recipe is not None and self._live_mode == "auto":
+            quick = await self._seconds_of_live(recipe) <= LIVE_WITHIN_S
+        self.model = replace(self.model, live=quick)
+
+    async def _seconds_of_live(self, recipe: str) -> float:
+        """Return how long a live picture takes; it is drawn between two requests to measure that."""
+        if recipe not in self._live_s:
+            wanted = Request("warm up", None, seed=0, live=True)
+            wanted = expand(wanted, replace(self.model, live=True))
+            self._in_use = wanted.loras
+            loop = asyncio.get_running_loop()
+            tries = [
+                await loop.run_in_executor(self._thread, self._time, wanted)
+                for _ in range(_LIVE_TRIES)
+            ]
+            self._live_s[recipe] = min(tries[1:])
+            log.info("A live picture takes %.2f s", self._live_s[recipe])
+        return self._live_s[recipe]
+
+    def _time(self, wanted: Request) -> float:
+        """Return the seconds that a request takes, infinity if it fails."""
+        began = time.monotonic()
+        drawn = self._generate(wanted, lambda _: self._hear(), threading.Event())
+        return time.monotonic() - began if isinstance(drawn, Result) else math.inf
 
     async def _add_sizes(self) -> None:
         for size in self.model.coming_sizes:
@@ -211,33 +256,43 @@ class LocalGenerator(RequestLifecycle):
         loop = asyncio.get_running_loop()
 
         def publish(event: Event) -> None:
-            self._heard_at = time.monotonic()
+            self._hear()
             loop.call_soon_threadsafe(self._registry.publish, record, event)
 
-        def generate() -> Result | Error:
-            with self._heard():
-                try:
-                    if self._loaded:
-                        self._loaded.prepare(request.lora_weights)
-                except RequestError as error:
-                    return Error(error.kind, error.message)
-                if self._embeddings:
-                    self._embeddings.refresh()
-                return _generate(self._pipe, request, publish, stop)
-
         began = time.monotonic()
-        drawn = await loop.run_in_executor(self._thread, generate)
+        drawn = await loop.run_in_executor(self._thread, self._generate, request, publish, stop)
         del self._stops[request.id]
         if isinstance(drawn, Result):
             self._observe_pace(record, time.monotonic() - began)
         self._free(record)
         self._registry.publish(record, await self._ending(record, drawn))
 
+    def _hear(self) -> None:
+        self._heard_at = time.monotonic()
+
+    def _generate(
+        self, request: Request, publish: Publish, stop: threading.Event
+    ) -> Result | Error:
+        """Draw a request on the devices' thread, with its LoRAs and the newest embeddings."""
+        with self._heard():
+            try:
+                if self._loaded:
+                    self._loaded.prepare(request.lora_weights)
+            except RequestError as error:
+                return Error(error.kind, error.message)
+            if self._embeddings:
+                self._embeddings.refresh()
+            return _generate(self._pipe, request, publish, stop)
+
     async def _ending(self, record: Record, drawn: Result | Error) -> Done | Error:
         """Publish the pictures, if there are any, and return the ending of the request."""
         if isinstance(drawn, Error):
             return drawn
         request = record.request
+        if request.live:  # no settings and no PNG file, which would take longer
+            jpeg = await asyncio.to_thread(jpeg_of, drawn.images[0])
+            self._registry.publish(record, Preview((jpeg,)))
+            return Done()
         for image in await _encoded(drawn, request.images, self._reveal and request.unblurred):
             self._registry.publish(record, image)
         cut = drawn.truncated + drawn.negative_truncated

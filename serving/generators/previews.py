@@ -29,13 +29,14 @@ class Previews:
         began = self._clock()
         if began < self._due:
             return ()
-        files = tuple(_jpeg(picture) for picture in decode())
+        files = tuple(jpeg_of(Pillow.fromarray(picture)) for picture in decode())
         ended = self._clock()
         self._due = ended + max(PAUSE_S, (ended - began) / SHARE)
         return files
 
 
-def _jpeg(picture: np.ndarray) -> bytes:
+def jpeg_of(picture: Pillow.Image) -> bytes:
+    """Return a picture as a small JPEG file, without its settings."""
     buffer = io.BytesIO()
-    Pillow.fromarray(picture).save(buffer, format="JPEG", quality=QUALITY)
+    picture.save(buffer, format="JPEG", quality=QUALITY)
     return buffer.getvalue()

@@ -444,11 +444,12 @@ class RemoteGenerator(RequestLifecycle):
             "more_sizes": tuple(more),
             "coming_sizes": tuple(size for size in coming if size not in more),
             "loras": _all_loras(models),
+            "live": all(model.live for model in models),
         }
 
 
 def _without_offers(model: Model) -> Model:
-    return replace(model, more_sizes=(), coming_sizes=(), loras=())
+    return replace(model, more_sizes=(), coming_sizes=(), loras=(), live=False)
 
 
 def _all_loras(models: Sequence[Model]) -> tuple[Lora, ...]:

@@ -120,6 +120,11 @@ class GenerateBody(Body):
     unblurred: bool = Field(
         False, description="Send a blurred picture's original with it, if it may be shown."
     )
+    live: bool = Field(
+        False,
+        description="Draw one picture in few steps, after all other requests, and send it as a "
+        "`preview`. The next one of the same client replaces it.",
+    )
 
 
 class LengthBody(BaseModel):
@@ -152,6 +157,7 @@ def generate_fields(body: GenerateBody) -> dict[str, Any]:
         "keep": body.keep,
         "previews": body.previews,
         "unblurred": body.unblurred,
+        "live": body.live,
     }
 
 
@@ -178,6 +184,8 @@ def from_request(request: Request) -> dict[str, Any]:
         for name, setting in SETTINGS.items()
         if setting.optional and getattr(request, name) == setting.default
     ]
+    if not request.live:
+        without_effect.append("live")
     return {name: value for name, value in fields.items() if name not in without_effect}
 
 

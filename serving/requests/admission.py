@@ -1,9 +1,10 @@
 """Check of a request before it is queued, the same for the page and every API."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.errors import InputError
-from pipeline.request import Misfit, faults, misfits, with_recipe
+from pipeline.request import TINY, Misfit, faults, misfits, with_recipe
 from pipeline.text.loras import MAX_LORAS, parse_loras
 from serving.generator import (
     MAX_CHARACTERS,
@@ -20,8 +21,11 @@ def expand(request: Request, model: Model) -> Request:
     """Return a request with the settings of its recipe, which name the LoRA that it needs.
 
     Raises:
-        RequestError: if the model has no such recipe, or the request has too many LoRAs.
+        RequestError: if the model has no such recipe or draws no live pictures, or the request has
+            too many LoRAs.
     """
+    if request.live:
+        request = _as_live(request, model)
     known = list(model.recipe_names)
     if request.recipe not in ("", *known):
         if known:
@@ -35,6 +39,14 @@ def expand(request: Request, model: Model) -> Request:
             "limit": MAX_LORAS,
         }
         raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="loras") from error
+
+
+def _as_live(request: Request, model: Model) -> Request:
+    """Return a live request for a single picture by the quickest way that the model has."""
+    if not model.live or model.live_recipe is None:
+        raise RequestError(Message(Code.NOT_LIVE), field="live")
+    decoder = request.decoder if model.tiny_vae is None else TINY
+    return replace(request, images=1, recipe=model.live_recipe, decoder=decoder)
 
 
 def check(request: Request, model: Model, blocked: BlockedWords) -> None:

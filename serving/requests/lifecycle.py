@@ -40,6 +40,8 @@ _KEPT_FREE = 4
 # use. It is about the time of one request for SDXL's pictures on one chip. So a change of LoRAs is
 # shared by requests that come close together, and nobody waits much longer than in the fair order.
 PASSED_OVER_S = 10.0
+# Live pictures of one address that may wait; each of its visitors can have one.
+MOST_LIVE_EACH = 8
 
 
 class RequestLifecycle(ABC):
@@ -56,6 +58,7 @@ class RequestLifecycle(ABC):
         self._observer = observer
         self._registry = Registry(limits, self._ended)
         self._queue: FairQueue[Record] = FairQueue()
+        self._live: FairQueue[Record] = FairQueue()  # of live requests, which come after all others
         self._pace = Pace()
         self._drawing: set[str] = set()  # ids of requests that occupy devices
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -99,7 +102,7 @@ class RequestLifecycle(ABC):
     @property
     def load(self) -> Load:
         """See `serving.generator.Generator.load`."""
-        running = len(self._registry.under_way()) - len(self._queue)
+        running = len(self._registry.under_way()) - len(self._queue) - len(self._live)
         stuck = self.stuck
         accepting = not self._closing and self._parallel > 0 and not stuck
         return Load(len(self._queue), running, self._max_waiting, accepting, stuck)
@@ -127,8 +130,9 @@ class RequestLifecycle(ABC):
         except RequestError as error:
             self._observer.refused(request, error)
             raise
-        self._queue.push(request.address, request.visitor, record)
-        self._begin_next()
+        self._queue_of(request).push(request.address, request.visitor, record)
+        if not (request.live and self._queue):  # nothing could begin
+            self._begin_next()
 
     async def take_up(self, request_id: str) -> None:
         """See `serving.generator.Generator.take_up`."""
@@ -152,7 +156,7 @@ class RequestLifecycle(ABC):
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
-        for record in list(self._queue):  # once closing, no positions are published
+        for record in [*self._queue, *self._live]:  # once closing, no positions are published
             self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
@@ -167,6 +171,9 @@ class RequestLifecycle(ABC):
 
     # --- queue and tasks ---
 
+    def _queue_of(self, request: Request) -> FairQueue[Record]:
+        return self._live if request.live else self._queue
+
     def _admit(self, request: Request) -> None:
         if request.id in self._tasks:  # a request with this id is still drawn
             raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
@@ -175,12 +182,33 @@ class RequestLifecycle(ABC):
         if self._parallel == 0 or self.stuck:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
         check(request, self.model, self._blocked)
+        if request.live:  # it takes neither a place nor a share of its visitor's requests
+            self._drop_older(request)
+            return
         places = self._places_for(request)
         if len(self._queue) >= places:
             wait_s = self._until_free_s()
             message = Message(Code.FULL, {"places": places, "wait_s": wait_s})
             raise RequestError(message, ErrorKind.FULL, retry_after_s=wait_s)
         self._rates.admit(request)
+
+    def _drop_older(self, newest: Request) -> None:
+        """End the live pictures that a new one replaces.
+
+        These are the one of its visitor, and the oldest that wait for an address with too many.
+        """
+        older = [each for each in self._live_under_way() if each.request.address == newest.address]
+        dropped = [each for each in older if each.request.visitor == newest.visitor]
+        others = [each for each in older if each not in dropped and each.started_at is None]
+        for record in [*dropped, *others[: max(0, len(others) + 1 - MOST_LIVE_EACH)]]:
+            self._drop(record)
+
+    def _live_under_way(self) -> list[Record]:
+        """Return the records of live requests that have not ended, the oldest first."""
+        return [record for record in self._registry.under_way() if record.request.live]
+
+    def _drop(self, record: Record) -> None:
+        self._registry.end(record, ErrorKind.CANCELLED, Message(Code.CANCELLED))
 
     def _places_for(self, request: Request) -> int:
         """Return the queue length at which this request is refused."""
@@ -192,14 +220,23 @@ class RequestLifecycle(ABC):
         return self._max_waiting - kept_free * sum(count > 0 for count in counts)
 
     def _begin_next(self) -> None:
-        while self._has_room() and (record := self._queue.pop(self._place, self._arranged)):
+        while self._has_room() and (record := self._next()):
             request_id = record.request.id
             self._drawing.add(request_id)
             self._registry.publish(record, Started(1))
             task = self._tasks[request_id] = asyncio.create_task(self._run(record))
             # A callback, not the end of `_run`: a task cancelled before it begins never runs.
             task.add_done_callback(lambda _, record=record: self._over(record))
+        # Requests that wait take the devices from live pictures.
+        drawn = [record for record in self._live_under_way() if record.is_being_drawn]
+        for record in drawn[: len(self._queue)]:
+            self._drop(record)
         self._announce_positions()
+
+    def _next(self) -> Record | None:
+        """Take the next request that can begin from the queues; live ones are the last."""
+        found = self._queue.pop(self._place, self._arranged)
+        return self._live.pop(self._place) if found is None and not self._queue else found
 
     def _arranged(self, waiting: Sequence[Record]) -> Sequence[Record]:
         """Put requests that need no change of LoRAs first; they pass over none that waited long."""
@@ -234,9 +271,9 @@ class RequestLifecycle(ABC):
 
     def _ended(self, record: Record) -> None:
         request = record.request
-        self._queue.remove(request.address, request.visitor, record)
+        self._queue_of(request).remove(request.address, request.visitor, record)
         self._stop(record)
-        if not self._closing:
+        if not (self._closing or request.live):
             self._announce_positions()
         self._observer.ended(record)
 
@@ -261,5 +298,10 @@ class RequestLifecycle(ABC):
         return record.request.evaluations(self.model.scheduler)
 
     def _observe_pace(self, record: Record, seconds: float) -> None:
-        """Learn from a request that was drawn to the end in this time."""
+        """Learn from a request that was drawn to the end in this time.
+
+        Live ones are left out: few steps make each step look slow.
+        """
+        if record.request.live:
+            return
         self._pace.observe(self._work(record), seconds)

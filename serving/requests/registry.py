@@ -12,6 +12,8 @@ from serving.requests.shares import first_to_go
 
 # Seconds in which a new request needs its first follower.
 _FIRST_FOLLOWER_S = 10.0
+# Seconds that a live picture may wait. Later, its visitor has typed on or looks elsewhere.
+LIVE_WAITING_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Registry:
                 raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
             self._forget(known)
         record = self._records[request.id] = Record(request)
-        self._limit(record, self._limits.waiting_s)
+        self._limit(record, LIVE_WAITING_S if request.live else self._limits.waiting_s)
         self._left(record)  # it has no follower yet
         return record
 
@@ -121,6 +123,9 @@ class Registry:
     def _keep(self, record: Record) -> None:
         for timer in self._timers.pop(record.request.id).values():
             timer.cancel()
+        if record.request.live:  # nobody asks for it again, and it would push out others
+            del self._records[record.request.id]
+            return
         self._results.append(record)
         while len(self._results) > self._limits.kept:
             self._forget(first_to_go((each, each.request.address, 1) for each in self._results))

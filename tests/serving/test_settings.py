@@ -25,6 +25,7 @@ OTHERS = {
     "sizes": ("64x32", ((64, 32),)),
     "images_per_request": ("2", 2),
     "steps": ("30", 30),
+    "live": ("on", "on"),
     "cache_dir": ("cache", Path("cache")),
     "host": ("::1", "::1"),
     "port": ("8000", 8000),

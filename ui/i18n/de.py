@@ -23,6 +23,9 @@ OWN_LICENCE = "Die Lizenz steht auf der Seite des Modells."
 PROMPT_LABEL = "Was möchtest du sehen? (auf Englisch)"
 GENERATE = "Generieren"
 STOP = "Stoppen"
+LIVE = "Live"
+LIVE_INFO = "Zeichnet beim Tippen in jeder Pause ein grobes Bild."
+LIVE_PICTURE = "Livebild"
 EXAMPLES = "Beispiele"
 SURPRISE = "Überrasch mich"
 EMBED = "Einstellungen in Bilddateien speichern"
@@ -241,6 +244,7 @@ MESSAGES = {
     Code.UNUSABLE_LORA: "Das LoRA {value} passt nicht zu diesem Modell.",
     Code.TOO_MANY_LORAS: "{count} LoRAs sind zu viele. Möglich sind {limit}.",
     Code.TOO_LONG_FOR_FORMAT: "{field}: {value} hat keinen Platz für so lange Prompts.",
+    Code.NOT_LIVE: "Livebilder sind hier zu langsam oder abgeschaltet.",
     Code.TOO_LARGE_FOR_URLS: ("{field}: Für „url“ sind diese Bilder zu groß. Nimm „b64_json“."),
 }
 

@@ -24,6 +24,9 @@ LANGUAGE = "en"
 PROMPT_LABEL = "What would you like to see?"
 GENERATE = "Generate"
 STOP = "Stop"
+LIVE = "Live"
+LIVE_INFO = "Draws a rough picture at every pause in typing."
+LIVE_PICTURE = "Live picture"
 EXAMPLES = "Examples"
 SURPRISE = "Surprise me"
 EMBED = "Save settings in picture files"
@@ -191,6 +194,7 @@ MESSAGES = messages.ENGLISH | {
     Code.DOUBLED_LORA: "Several files in LORA_DIR are named {value}: {files}",
     Code.UNUSABLE_LORA: "The LoRA {value} doesn’t fit this model.",
     Code.TOO_MANY_LORAS: "{count} LoRAs are too many. The limit is {limit}.",
+    Code.NOT_LIVE: "Live pictures are too slow here or switched off.",
 }
 
 

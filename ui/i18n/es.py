@@ -23,6 +23,9 @@ OWN_LICENCE = "La licencia figura en la página del modelo."
 PROMPT_LABEL = "¿Qué quiere ver? (en inglés)"
 GENERATE = "Generar"
 STOP = "Detener"
+LIVE = "En directo"
+LIVE_INFO = "Dibuja un boceto en cada pausa al escribir."
+LIVE_PICTURE = "Imagen en directo"
 EXAMPLES = "Ejemplos"
 SURPRISE = "Sorpréndame"
 EMBED = "Guardar los ajustes en las imágenes"
@@ -240,6 +243,7 @@ MESSAGES = {
     Code.UNUSABLE_LORA: "El LoRA {value} no sirve para este modelo.",
     Code.TOO_MANY_LORAS: "{count} LoRA son demasiados. El máximo es {limit}.",
     Code.TOO_LONG_FOR_FORMAT: "{field}: en {value} no cabe un prompt tan largo.",
+    Code.NOT_LIVE: "Las imágenes en directo son demasiado lentas aquí o están desactivadas.",
     Code.TOO_LARGE_FOR_URLS: (
         "{field}: estas imágenes son demasiado grandes para «url». Use «b64_json»."
     ),

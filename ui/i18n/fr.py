@@ -23,6 +23,9 @@ OWN_LICENCE = "La licence figure sur la page du modèle."
 PROMPT_LABEL = "Que voulez-vous voir ? (en anglais)"
 GENERATE = "Générer"
 STOP = "Arrêter"
+LIVE = "En direct"
+LIVE_INFO = "Dessine une ébauche à chaque pause de la frappe."
+LIVE_PICTURE = "Image en direct"
 EXAMPLES = "Exemples"
 SURPRISE = "Surprenez-moi"
 EMBED = "Enregistrer les réglages dans les images"
@@ -244,6 +247,7 @@ MESSAGES = {
     Code.UNUSABLE_LORA: "Le LoRA {value} ne convient pas à ce modèle.",
     Code.TOO_MANY_LORAS: "{count} LoRA, c’est trop. Le maximum est de {limit}.",
     Code.TOO_LONG_FOR_FORMAT: "{field} : {value} n’a pas de place pour un prompt aussi long.",
+    Code.NOT_LIVE: "Les images en direct sont trop lentes ici, ou désactivées.",
     Code.TOO_LARGE_FOR_URLS: (
         "{field} : ces images sont trop grandes pour « url ». Utilisez « b64_json »."
     ),

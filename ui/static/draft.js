@@ -25,6 +25,9 @@ watch("opened", () => {
 });
 
 watch("value", () => {
+  // `live.js` draws with these values.
+  const detail = { name: props.storage_key, value: props.value };
+  element.dispatchEvent(new CustomEvent("sdxl-kept", { bubbles: true, detail }));
   try {
     sessionStorage.setItem(key, JSON.stringify(props.value));
   } catch {

@@ -5,12 +5,6 @@
   const compact = alone && new URLSearchParams(location.search).get("embed") === "1";
   root.classList.toggle("sdxl-compact", Boolean(compact));
 
-  // The address of the server that a part of the page is from; an embedding page has another one.
-  const home = (part) => {
-    const source = part.closest("gradio-app")?.getAttribute("src");
-    return new URL(source ? source.replace(/\/?$/, "/") : location.pathname, location.href);
-  };
-
   const isSeen = (part) => Boolean(part?.offsetParent);
   const press = (button) => {
     if (!isSeen(button)) return false;

@@ -9,6 +9,12 @@ root.dataset.sdxl = "ready";
 const alone = document.querySelector("gradio-app:not([src], [space])");
 const around = (part) => part.closest?.("gradio-app") ?? alone;
 
+// The address of the server that a part of the page is from; an embedding page has another one.
+const home = (part) => {
+  const source = part.closest("gradio-app")?.getAttribute("src");
+  return new URL(source ? source.replace(/\/?$/, "/") : location.pathname, location.href);
+};
+
 const swallow = (event) => {
   event.preventDefault();
   event.stopPropagation();

@@ -1,0 +1,112 @@
+"""Live pictures: one that is drawn at every pause in typing, and shown in place of the others.
+
+They have a route of their own, because they are worth nothing late: no session, no queue of Gradio
+and no file stands between a key and its picture. The browser's part is in `static/live.js`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from serving.generator import Generator, Preview, Request, RequestError
+from serving.http.addresses import address_of
+from ui import form, i18n
+from ui.form import Fields, Visitor
+from ui.model_kind import kind_of
+from ui.styles import Style, styles_for
+
+PATH = "/live"
+# The fields that a live picture depends on; steps, scheduler and guidance are those of its recipe.
+FIELDS = ("style", "size", "seed", "loras")
+_MAX_SESSION = 64
+_NOTHING = 204  # the status of an answer without a picture
+
+
+class Body(BaseModel):
+    """A prompt as it is typed, and the values of the page's fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    session: Annotated[str, Field(max_length=_MAX_SESSION)]
+    prompt: str
+    fields: dict[str, Any]
+
+
+def texts() -> dict[str, str]:
+    """Return the texts of the browser's part, by its names for them."""
+    return {"name": i18n.LIVE, "info": i18n.LIVE_INFO, "shown": i18n.LIVE_PICTURE}
+
+
+def connect(app: FastAPI, generator: Generator) -> None:
+    """Add the routes that say whether there are live pictures, and that draw one."""
+    styles = styles_for(kind_of(generator.model))
+
+    @app.get(PATH, include_in_schema=False)
+    async def offered() -> dict[str, bool]:
+        return {"live": generator.model.live}
+
+    @app.post(PATH, include_in_schema=False)
+    async def draw(body: Body, sender: HttpRequest) -> Response:
+        drawing = asyncio.create_task(_drawn(generator, styles, body, address_of(sender)))
+        leaving = asyncio.create_task(_left(sender))
+        await asyncio.wait([drawing, leaving], return_when=asyncio.FIRST_COMPLETED)
+        for task in (drawing, leaving):
+            task.cancel()
+        await asyncio.wait([drawing, leaving])
+        jpeg = None if drawing.cancelled() else drawing.result()
+        headers = {"Cache-Control": "no-store"}
+        # A refusal is no error here: the visitor types on, and hears of it with Generate.
+        return (
+            Response(status_code=_NOTHING, headers=headers)
+            if jpeg is None
+            else Response(jpeg, headers=headers, media_type="image/jpeg")
+        )
+
+
+async def _drawn(
+    generator: Generator, styles: Mapping[str, Style], body: Body, address: str
+) -> bytes | None:
+    """Return a live picture as a JPEG file; None if it is refused, dropped or fails."""
+    try:
+        request = _request(generator, styles, body, address)
+        await generator.submit(request)
+        async with aclosing(generator.events(request.id)) as events:
+            async for event in events:
+                if isinstance(event, Preview):
+                    return event.jpegs[0]
+    except RequestError:
+        pass
+    return None
+
+
+def _request(
+    generator: Generator, styles: Mapping[str, Style], body: Body, address: str
+) -> Request:
+    defaults = Fields()._asdict()
+    values = {name: body.fields.get(name, defaults[name]) for name in FIELDS}
+    # A random seed would make each picture another one.
+    seed = values.pop("seed") or 0
+    return form.to_request(
+        generator.model,
+        styles,
+        visitor=Visitor(body.session, address),
+        prompt=body.prompt,
+        negative_prompt="",  # nothing reads it without guidance
+        images=1,
+        live=True,
+        tags=True,
+        seed=seed,
+        **values,
+    )
+
+
+async def _left(sender: HttpRequest) -> None:
+    """Wait until a client closes its connection."""
+    while (await sender.receive())["type"] != "http.disconnect":
+        pass
