@@ -155,8 +155,8 @@ class Request(GenerateRequest):
         keep: whether the request goes on for a short time after its last follower has left.
         previews: whether to send `Preview` events.
         unblurred: whether to send the original with a blurred picture, if it may be shown.
-        live: whether to draw a single picture in few steps while the visitor types. It comes after
-            all other requests, and is dropped for the visitor's next one. It is sent as a `Preview`.
+        live: whether to draw one picture in few steps while the visitor types. It comes after all
+            other requests, is dropped for the visitor's next one, and is sent as a `Preview`.
     """
 
     images: int | None = None

@@ -243,7 +243,7 @@ ENGLISH: dict[Code, str] = {
     Code.UNUSABLE_LORA: "loras names {value}, whose file cannot be used with this model",
     Code.TOO_MANY_LORAS: "loras has {count} names; at most {limit} are possible",
     Code.TOO_LONG_FOR_FORMAT: "{field} is {value}, a format without room for prompts this long",
-    Code.NOT_LIVE: "live is true, but live pictures are too slow here or switched off; leave it out",
+    Code.NOT_LIVE: "live is true, but live pictures are too slow here or off; leave it out",
     Code.TOO_LARGE_FOR_URLS: (
         "{field} is 'url', for which these pictures are too large; use 'b64_json'"
     ),

@@ -14,6 +14,8 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Programs that tests start share one cache, so the miniature is compiled only once.
+# Only the programs that draw live pictures measure how long one takes.
+os.environ.setdefault("LIVE", "off")
 os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
 
 import jax
@@ -39,6 +41,7 @@ TOGETHER = {
         "end_to_end/test_visitors",
         "end_to_end/test_accessibility",
         "end_to_end/test_clients",
+        "end_to_end/test_live",
     ),
     "the page's servers": (
         "end_to_end/test_second_look",
@@ -115,6 +118,7 @@ def address(elsewhere: tuple[str, Path], tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("app")
     (folder / "blocked").write_text("gun\n")
     flags = ["--cors-origins", elsewhere[0], "--blocked-words", str(folder / "blocked")]
+    flags += ["--live", "on"]
     with served([*PROGRAM, *flags], folder / "log") as url:
         yield url
 

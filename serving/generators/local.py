@@ -177,7 +177,7 @@ class LocalGenerator(RequestLifecycle):
         await self._offer_live()
 
     async def _offer_live(self) -> None:
-        """Draw live pictures from now on, if the model has a quick way and the operator allows it."""
+        """Draw live pictures from now on, if the model is quick and the operator allows it."""
         recipe = self.model.live_recipe
         quick = recipe is not None and self._live_mode != "off"
         if recipe is not None and self._live_mode == "auto":
@@ -185,7 +185,7 @@ class LocalGenerator(RequestLifecycle):
         self.model = replace(self.model, live=quick)
 
     async def _seconds_of_live(self, recipe: str) -> float:
-        """Return how long a live picture takes; it is drawn between two requests to measure that."""
+        """Return how long a live picture takes, measured between two requests."""
         if recipe not in self._live_s:
             wanted = Request("warm up", None, seed=0, live=True)
             wanted = expand(wanted, replace(self.model, live=True))

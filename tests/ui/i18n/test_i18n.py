@@ -26,7 +26,7 @@ MODEL = Model(
 RANGES = (Code.OUT_OF_RANGE, Code.NOT_WHOLE)
 OTHERS = [language for language in i18n.LANGUAGES if language != "en"]
 # Texts that may be the same in another language, or are no text.
-ALIKE = {"RESTORE_HINT", "prompt", "sampler", "scheduler", "style", "vae"}
+ALIKE = {"LIVE", "RESTORE_HINT", "prompt", "sampler", "scheduler", "style", "vae"}
 SAMPLES: dict[str, Any] = {
     "attempt": 12,
     "blurred": True,

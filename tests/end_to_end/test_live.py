@@ -1,0 +1,76 @@
+"""Pictures that are drawn while a visitor types."""
+
+from playwright.sync_api import Page, expect
+
+from tests.browsing import SHOWN_WITHIN_MS, ask, wait_for_pictures
+from ui import i18n
+
+ENTRIES = "() => JSON.parse(localStorage.getItem('sdxl-history') ?? '[]').length"
+# Counts the moments without a live picture after the first one.
+WATCH_GAPS = """() => {
+  window.gaps = 0;
+  new MutationObserver(() => {
+    if (!document.querySelector('#live-picture img')) window.gaps += 1;
+  }).observe(document.querySelector('#stage'), { subtree: true, childList: true });
+}"""
+
+
+def test_a_picture_at_every_pause_and_all_of_them_with_enter(page: Page):
+    switch, picture = page.locator("#live"), page.locator("#live-picture img")
+    bodies: list[dict[str, dict[str, object]]] = []
+    page.on(
+        "request", lambda sent: sent.url.endswith("/live") and bodies.append(sent.post_data_json)
+    )
+    expect(switch).to_have_attribute("aria-pressed", "false")
+    page.locator("#prompt textarea").press_sequentially("a red")
+    switch.focus()
+    page.keyboard.press("Space")
+    expect(switch).to_have_attribute("aria-pressed", "true")
+    expect(picture).to_have_attribute("alt", f"{i18n.LIVE_PICTURE}: a red")
+
+    page.evaluate(WATCH_GAPS)
+    for text in ("a red star", "a red star on blue"):
+        page.locator("#prompt textarea").fill(text)
+        expect(picture).to_have_attribute("alt", f"{i18n.LIVE_PICTURE}: {text}")
+    expect(picture).to_have_count(1)
+    assert page.evaluate("gaps") == 0
+    assert picture.evaluate("image => image.naturalWidth") == 256
+    expect(page.locator("#live-picture [role=status]")).to_have_text(
+        f"{i18n.LIVE_PICTURE}: a red star on blue"
+    )
+    assert len({sent["fields"].get("seed") for sent in bodies if sent}) == 1
+    expect(page.locator("#cards")).to_be_hidden()
+    assert page.evaluate(ENTRIES) == 0
+    assert page.locator("#gallery img").count() == 0
+
+    ask(page, "a red star on green")
+    wait_for_pictures(page)
+    expect(picture).to_have_count(0)
+    expect(page.locator("#gallery .thumbnail-lg").first).to_be_visible()
+    page.wait_for_function(f"({ENTRIES})() === 1", timeout=SHOWN_WITHIN_MS)
+
+    page.locator("#prompt textarea").fill("a blue ring")
+    expect(picture).to_be_visible()
+    page.locator("#prompt textarea").press("Escape")
+    expect(picture).to_have_count(0)
+    page.reload()
+    expect(switch).to_have_attribute("aria-pressed", "true")
+    expect(picture).to_have_count(0)
+    switch.click()
+    page.locator("#prompt textarea").fill("a green ring")
+    page.locator("#prompt textarea").press("End")
+    expect(switch).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_blocked_prompt_and_an_empty_one_draw_nothing(page: Page):
+    picture = page.locator("#live-picture img")
+    page.locator("#live").click()
+    page.locator("#prompt textarea").fill("a red star")
+    expect(picture).to_be_visible()
+    with page.expect_response(lambda answer: answer.url.endswith("/live")) as answered:
+        page.locator("#prompt textarea").fill("a red gun")
+    assert answered.value.status == 204
+    expect(picture).to_have_attribute("alt", f"{i18n.LIVE_PICTURE}: a red star")
+    page.locator("#prompt textarea").fill("")
+    expect(picture).to_have_count(0)
+    expect(page.locator("#cards")).to_be_visible()

@@ -1,0 +1,185 @@
+"""Live pictures in the local generator, with a pipeline whose steps the tests control."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from serving.generator import Done, Error, ErrorKind, Preview, Request, RequestError, Started, Step
+from serving.generators import local
+from serving.generators.local import LiveMode, LocalGenerator
+from serving.messages import Code, Message
+from serving.metrics import Observer
+from serving.requests.lifecycle import MOST_LIVE_EACH
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import LIVE_WAITING_S, Limits
+from tests.fake_pipeline import FakePipeline
+from tests.serving.generators.test_local import PATIENCE_S, draw, ending, follow, request, until
+from tests.web import skip
+
+Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
+DROPPED = Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
+
+
+def run(
+    test: Test,
+    *,
+    live: LiveMode = "on",
+    held: bool = False,
+    distilled: bool = True,
+    rates: RateLimits | None = None,
+    observer: Observer | None = None,
+) -> None:
+    """Run a test with a generator of its own, whose model draws in few steps if `distilled`."""
+    pipe = FakePipeline()
+    pipe.recipe = "quick" if distilled else None  # type: ignore[assignment]
+
+    async def whole() -> None:
+        generator = LocalGenerator(
+            pipe.as_pipeline(),
+            Limits(),
+            rates or RateLimits(None, None),
+            observer or Observer(),
+            live=live,
+        )
+        await generator.open()
+        await asyncio.gather(*generator._beside)
+        pipe.held = held
+        try:
+            await asyncio.wait_for(test(generator, pipe), PATIENCE_S)
+        finally:
+            pipe.let_all()
+            await generator.close(PATIENCE_S)
+
+    asyncio.run(whole())
+
+
+def typed(prompt: str = "a star", visitor: str = "", address: str = "") -> Request:
+    return request(prompt, visitor=visitor, address=address, live=True)
+
+
+async def submitted(generator: LocalGenerator, *wanted: Request) -> None:
+    for each in wanted:
+        await generator.submit(each)
+
+
+def test_one_picture_that_leaves_nothing_behind():
+    observer = Observer()
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        for _ in range(3):  # the rate limits do not count them
+            wanted = typed(visitor="me", address="here")
+            started, *steps, picture, end = await draw(generator, wanted)
+            assert (started, end) == (Started(1), Done())
+            assert steps[-1] == Step(4, 4)
+            assert isinstance(picture, Preview)
+            assert [jpeg[:3] for jpeg in picture.jpegs] == [b"\xff\xd8\xff"]
+            with pytest.raises(RequestError) as unknown:
+                generator.events(wanted.id)
+            assert unknown.value.kind is ErrorKind.UNKNOWN
+        await draw(generator, request(visitor="me", address="here"))
+
+    run(test, rates=RateLimits(1, 1), observer=observer)
+    counted = observer.registry.get_sample_value
+    assert counted("sdxl_live_total", {"outcome": "done"}) == 3
+    assert counted("sdxl_requests_total", {"outcome": "done"}) == 1
+
+
+def test_twenty_visitors_who_type_delay_no_request():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn = [typed(f"live {i}", address=f"visitor {i}") for i in range(20)]
+        followed = [asyncio.create_task(draw(generator, each)) for each in drawn]
+        await until(lambda: pipe.at_rest)
+        assert [call["prompt"] for call in pipe.calls] == ["live 0"]
+        first, second = request("first", keep=True), request("second", keep=True)
+        await submitted(generator, first, second)
+        assert ending(await followed[0]) == DROPPED
+        await until(lambda: len(pipe.calls) == 2)
+        assert pipe.steps == 0  # not one step of a live picture was waited for
+        pipe.let_all()
+        assert {type(ending(await each)) for each in followed[1:]} == {Done}
+        prompts = [call["prompt"] for call in pipe.calls]
+        assert prompts[:3] == ["live 0", "first", "second"]
+        assert sorted(prompts[3:]) == sorted(f"live {i}" for i in range(1, 20))
+
+    run(test, held=True)
+
+
+def test_a_visitors_next_picture_replaces_the_one_before():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        texts = "a", "a r", "a red", "a red star"
+        mine = [typed(text, visitor="me", address="here") for text in texts]
+        other = typed("a ring", visitor="you", address="here")
+        followed = [asyncio.create_task(draw(generator, mine[0]))]
+        await until(lambda: pipe.at_rest)
+        followed += [asyncio.create_task(draw(generator, each)) for each in (*mine[1:], other)]
+        for each in followed[:3]:
+            assert ending(await each) == DROPPED
+        pipe.let_all()
+        for each in followed[3:]:
+            assert ending(await each) == Done()
+        assert [call["prompt"] for call in pipe.calls] == ["a", "a red star", "a ring"]
+
+    run(test, held=True)
+
+
+def test_an_address_holds_few_places():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await submitted(generator, request("drawn", keep=True))
+        made_up = [typed(f"{i}", visitor=f"made up {i}", address="greedy") for i in range(20)]
+        followed = [asyncio.create_task(draw(generator, each)) for each in made_up]
+        for each in followed[:-MOST_LIVE_EACH]:
+            assert ending(await each) == DROPPED
+        pipe.let_all()
+        for each in followed[-MOST_LIVE_EACH:]:
+            assert ending(await each) == Done()
+
+    run(test, held=True)
+
+
+def test_a_picture_that_waited_too_long_is_not_drawn():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        drawn, late = request("drawn", keep=True), typed("late")
+        await submitted(generator, drawn, late)
+        followed = asyncio.create_task(follow(generator, late.id))
+        await until(lambda: pipe.at_rest)
+        await skip(LIVE_WAITING_S)
+        said = ending(await followed)
+        assert isinstance(said, Error)
+        assert said.kind is ErrorKind.DEADLINE
+        pipe.let_all()
+        await follow(generator, drawn.id)
+        assert [call["prompt"] for call in pipe.calls] == ["drawn"]
+
+    run(test, held=True)
+
+
+@pytest.mark.parametrize(
+    ("live", "distilled", "within_s", "offered", "measured"),
+    [
+        ("on", True, 0.0, True, False),
+        ("auto", True, 60.0, True, True),
+        ("auto", True, 0.0, False, True),
+        ("off", True, 60.0, False, False),
+        ("on", False, 60.0, False, False),
+    ],
+)
+def test_live_pictures_are_drawn_where_they_are_quick(
+    live: LiveMode,
+    distilled: bool,
+    within_s: float,
+    offered: bool,
+    measured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(local, "LIVE_WITHIN_S", within_s)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        assert generator.model.live is offered
+        assert bool(pipe.calls) is measured
+        if not offered:
+            with pytest.raises(RequestError) as refused:
+                await generator.submit(typed())
+            assert refused.value.message.code is Code.NOT_LIVE
+
+    run(test, live=live, distilled=distilled)

@@ -1,0 +1,121 @@
+"""The route of live pictures, and the recipe that draws them."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from serving.generator import Lora
+from serving.generators.local import LocalGenerator
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
+from tests.serving.generators.test_local import PATIENCE_S, until
+from tests.ui.test_settings import MODEL
+from ui import live
+
+Test = Callable[[FastAPI, FakePipeline], Awaitable[None]]
+
+
+def run(test: Test, *, held: bool = False) -> None:
+    pipe = FakePipeline(held=held)
+    pipe.recipe = "quick"  # type: ignore[assignment]
+
+    async def whole() -> None:
+        rates = RateLimits(None, None)
+        made = LocalGenerator(pipe.as_pipeline(), Limits(), rates, Observer(), live="on")
+        await made.open()
+        await until(lambda: made.model.live)
+        app = FastAPI()
+        live.connect(app, made)
+        try:
+            await asyncio.wait_for(test(app, pipe), PATIENCE_S)
+        finally:
+            pipe.let_all()
+            await made.close(PATIENCE_S)
+
+    asyncio.run(whole())
+
+
+def body(prompt: str, **fields: Any) -> dict[str, Any]:
+    return {"session": "mine", "prompt": prompt, "fields": fields}
+
+
+async def answer_to(app: FastAPI, **sent: Any) -> httpx.Response:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.post(live.PATH, json=body(**sent))
+
+
+def test_a_picture_of_what_is_typed():
+    async def test(app: FastAPI, pipe: FakePipeline) -> None:
+        answer = await answer_to(app, prompt="a star", style="Photograph", seed=7, steps=50)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
+        assert answer.content.startswith(b"\xff\xd8\xff")
+        [call] = pipe.calls
+        assert "a star" in call["prompt"]
+        assert call["prompt"] != "a star"  # the style's words are around it
+        assert (call["seed"], call["num_inference_steps"]) == (7, pipe.num_inference_steps)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [{"prompt": " "}, {"prompt": "a star", "style": "none such"}, {"prompt": "refuse"}],
+)
+def test_nothing_for_what_cannot_be_drawn(sent: dict[str, Any]):
+    async def test(app: FastAPI, pipe: FakePipeline) -> None:
+        answer = await answer_to(app, **sent)
+        assert (answer.status_code, answer.content) == (204, b"")
+
+    run(test)
+
+
+def test_a_page_that_turns_to_the_next_picture_stops_the_drawing():
+    async def test(app: FastAPI, pipe: FakePipeline) -> None:
+        content = json.dumps(body("a star")).encode()
+        left = asyncio.Event()
+        messages = [{"type": "http.request", "body": content, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: object) -> None:
+            pass
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": live.PATH, "headers": headers}
+        scope |= {"query_string": b"", "client": ("here", 1), "http_version": "1.1"}
+        answering = asyncio.create_task(app(scope, receive, send))  # type: ignore[arg-type]
+        await until(lambda: pipe.at_rest)
+        left.set()
+        await answering
+        await until(lambda: not pipe.at_rest)  # its step ends without a permit
+        assert pipe.steps == 0
+
+    run(test, held=True)
+
+
+@pytest.mark.parametrize(
+    ("files", "recipe"),
+    [
+        ([], None),
+        (["pixel"], None),
+        (["sdxl_lightning_8step_lora", "sdxl_lightning_2step_lora"], "lightning-2"),
+        (["sdxl_lightning_2step_lora", "sdxl_lightning_4step_lora"], "lightning-4"),
+    ],
+)
+def test_the_recipe_of_about_four_steps_draws_them(files: list[str], recipe: str | None):
+    loras = tuple(Lora(name, name) for name in files)
+    assert replace(MODEL, loras=loras).live_recipe == recipe
+    assert replace(MODEL, loras=loras, distilled=True).live_recipe == ""
