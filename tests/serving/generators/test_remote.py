@@ -598,6 +598,23 @@ def test_a_request_goes_to_an_instance_that_has_its_loras(tmp_path: Path):
         wait_until(lambda: offered(front) == [])
 
 
+def test_a_live_picture_of_an_instance(tmp_path: Path):
+    file = tmp_path / "sdxl_lightning_4step_lora.safetensors"
+    save_file({"x": np.zeros(4, np.float32)}, file)
+    os.utime(file, (0, 0))  # it is not written to any more
+    pipe, rates = FakePipeline(), RateLimits(None, None)
+    drawing = LocalGenerator(
+        pipe.as_pipeline(), Limits(), rates, Observer(), loras=LoraFolder(tmp_path), live="on"
+    )
+    with serve(generator=drawing) as site, front_of(site.url) as front:
+        wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["live"])
+        events = generate(front, live=True)
+        assert [name for name, _ in events if name != "step"] == ["started", "preview", "done"]
+        [jpeg] = dict(events)["preview"]["jpegs"]
+        assert base64.b64decode(jpeg).startswith(b"\xff\xd8\xff")
+        assert pipe.calls[-1]["loras"] == f"{file.stem}:1"
+
+
 def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator:
     pipe = pipe or FakePipeline()
     vars(pipe).update(different)
