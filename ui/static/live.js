@@ -136,6 +136,7 @@
     button.ariaPressed = String(isOn);
     button.addEventListener("click", () => press(app));
     place.prepend(button);
+    place.style.setProperty("--live-width", `${button.offsetWidth + 8}px`);
   };
 
   // What the page itself fills in sends no such events, so that it draws nothing.
