@@ -25,10 +25,11 @@ TPU = {
     "v5e-8": "2026-11-23-tpu-v5e-2x4",
     "v6e-4": "2026-11-23-tpu-v6e-2x2",
 }
-DELIVERY, LIGHTHOUSE, PREVIEWS = (
+DELIVERY, LIGHTHOUSE, PREVIEWS, LIVE = (
     "2026-11-23-delivery",
     "2026-11-22-lighthouse",
     "2026-11-22-previews",
+    "2026-11-25-live",
 )
 LOAD, CHAOS, SOAK, ATTACK = (
     "2026-11-22-load",
@@ -403,6 +404,21 @@ def _delivery() -> str:
     )
 
 
+def _live() -> str:
+    header = ["drawn at once", "asked for", "answered", "in view", "in view, p95"]
+    keys = "median_ms/asked_for", "median_ms/answered", "median_ms/shown", "shown_ms/p95"
+    return table(
+        header,
+        [
+            [
+                f"{images} picture{'s' * (images > 1)}",
+                *(figure(LIVE, f"images_per_request/{images}/{key}", ".0f") for key in keys),
+            ]
+            for images in (1, 2, 4)
+        ],
+    )
+
+
 def _page() -> str:
     scores = "accessibility", "best-practices", "performance"
     return table(
@@ -692,6 +708,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu-miniature": _cpu_miniature,
     "decoders": _decoders,
     "delivery": _delivery,
+    "live": _live,
     "dropin": _dropin,
     "failures": _failures,
     "growth": _growth,
