@@ -219,6 +219,8 @@ class GenerateRequest:
             model_choices="recipe_names",
             description="Draw in few steps with a LoRA that the server has for it.",
             details="Sets the LoRA, scheduler, steps and guidance scale together.",
+            least=1,
+            unknown="missing_recipe",
             optional=True,
             after="prompt",
         )

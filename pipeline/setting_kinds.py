@@ -254,6 +254,8 @@ class Choice(Setting):
         model_choices: name of the model's attribute with the names that it can draw with; "" if
             these are all of them.
         texts: the names as a picture's text has them, where they differ.
+        least: the number of names from which on there is something to choose.
+        unknown: the code of the fault of a name that is not among them.
     """
 
     noun = "a name"
@@ -262,6 +264,8 @@ class Choice(Setting):
     choices: Sequence[str]
     model_choices: str = ""
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    least: int = 2
+    unknown: Literal["unknown_choice", "missing_recipe"] = "unknown_choice"
 
     @property
     def help(self) -> str:
@@ -285,7 +289,7 @@ class Choice(Setting):
 
     def fault(self, value: Any) -> "Fault | None":
         known = value is None or (isinstance(value, str) and value in ("", *self.choices))
-        return None if known else Fault("unknown_choice", self, value)
+        return None if known else Fault(self.unknown, self, value)
 
     def checked(self, value: str | None) -> str:
         return value or ""
@@ -439,7 +443,7 @@ class Fault:
 
     Attributes:
         code: "out_of_range" for a number of the right type; "unreadable" for a text;
-            "unknown_choice" for a name; "not_timesteps" for a list of timesteps; otherwise the type
+            `Choice.unknown` for a name; "not_timesteps" for a list of timesteps; otherwise the type
             that the value does not have.
     """
 
@@ -449,6 +453,7 @@ class Fault:
         "out_of_range",
         "unreadable",
         "unknown_choice",
+        "missing_recipe",
         "not_timesteps",
     ]
     setting: Setting

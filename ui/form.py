@@ -18,6 +18,7 @@ from pipeline.images.metadata import Settings
 from pipeline.request import VALUES, in_order, with_own_names
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
+from pipeline.schedulers.recipes import RECIPE_SETS
 from pipeline.setting_kinds import (
     Choice,
     Loras,
@@ -47,6 +48,10 @@ ALL = 0  # the count's value for as many pictures as the model draws at once
 POLL_SECONDS = 5.0
 
 ON_PAGE = [setting for setting in VALUES if setting.on_page]
+# Fields whose values are not used beside a recipe, by their names.
+_SET_BY_RECIPE = [
+    setting.link for setting in ON_PAGE if setting.name in RECIPE_SETS and not setting.if_set
+]
 _OWN_NUMBERS = [setting.link for setting in ON_PAGE if isinstance(setting, OwnNumber)]
 _IN_PER_CENT = [setting.link for setting in ON_PAGE if setting.in_per_cent]
 # Ids of the elements of fields that have another name there, by the name in a `RequestError`.
@@ -190,10 +195,8 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Choice) and here.if_set:  # the style sheet finds empty fields
         return gr.Textbox(here.default, placeholder=", ".join(here.choices), **named)
     if isinstance(here, Choice):
-        # Without a recipe, or a choice of decoders, there is nothing to choose.
-        least = 1 if setting.name == "recipe" else 2
         # Without a filter, touching it opens no keyboard.
-        named |= {"filterable": False, "visible": len(here.choices) >= least}
+        named |= {"filterable": False, "visible": len(here.choices) >= here.least}
         return gr.Dropdown(_choices(here, model), value=here.default, **named)
     if isinstance(here, Loras):
         return looks.field(model)
@@ -253,12 +256,19 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
         model = generator.model
         if model.loras == laid_out.loras:
             return *sizes(), gr.skip(), gr.skip()
-        recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
-        return *sizes(), recipe, looks.offered(model)
+        qualities = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
+        return *sizes(), qualities, looks.offered(model)
 
-    shown = [form.parts["size"], form.timer, chip]
+    shown, recipe = [form.parts["size"], form.timer, chip], form.parts["recipe"]
     form.timer.tick(sizes, None, shown, **AT_ONCE)
-    page.load(opened, None, [*shown, form.parts["recipe"], form.parts["loras"]], **AT_ONCE)
+    page.load(opened, None, [*shown, recipe, form.parts["loras"]], **AT_ONCE)
+    hidden = [form.parts[name] for name in _SET_BY_RECIPE]
+    recipe.change(None, recipe, hidden, js=_hide_if_set(len(hidden)), **AT_ONCE)
+
+
+def _hide_if_set(count: int) -> str:
+    """Return the function of the browser that hides this many fields if a value is set."""
+    return f"""(value) => Array({count}).fill({{ __type__: "update", visible: !value }})"""
 
 
 def _sizes(model: Model) -> list[tuple[str, str]]:
@@ -528,9 +538,8 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
     if not isinstance(here, Number):
         if (fault := here.fault(value)) is None:
             return here.checked(value)
-        code = Code.MISSING_RECIPE if setting.name == "recipe" else Code(fault.code)
         params: dict[str, Param] = {"field": setting.name, "value": str(value), **here.limits}
-        notes.append(i18n.translate(Message(code, params)))
+        notes.append(i18n.translate(Message(Code(fault.code), params)))
         return here.default
     used = min(max(value, here.low), here.most_on_page)
     if used != value:
@@ -553,6 +562,9 @@ def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Set
         return replace(found, scheduler=None, sigma_schedule=None, eta=None, timesteps=None)
     if not name:
         return found
+    if found.schedule_type and SCHEDULERS[name].sigma_schedules:
+        wanted = f"{SAMPLERS[name]} {found.schedule_type}"
+        notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))
     if sigmas not in (None, "", DEFAULT_SIGMAS) and not SCHEDULERS[name].sigma_schedules:
         wanted = f"{SAMPLERS[name]} {SCHEDULE_TYPES[sigmas]}"
         notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))

@@ -83,6 +83,7 @@ class Settings(_Values):
         vae, unet: the same for networks that replaced the model's own.
         sampler: the name of a scheduler that this program does not have, from another program's
             text; None otherwise.
+        schedule_type: the same for a sigma schedule.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
         lora_hashes: the start of the hash of each LoRA's file, such as "pixel: 1a2b3c4d5e6f".
         ti_hashes: the start of the hash of each embedding's file, such as "scribble: 1a2b3c4d5e6f".
@@ -98,6 +99,7 @@ class Settings(_Values):
     vae: str | None = None
     unet: str | None = None
     sampler: str | None = None
+    schedule_type: str | None = None
     safety_checker: str | None = None
     lora_hashes: str | None = None
     ti_hashes: str | None = None
@@ -109,6 +111,8 @@ def to_text(settings: Settings) -> str:
     values = {each.key: _value(each, s) for each in VALUES if not isinstance(each, Loras)}
     if s.sampler is not None:
         values["Sampler"] = s.sampler
+    if s.schedule_type is not None:
+        values["Schedule type"] = s.schedule_type
     others = {
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
@@ -171,6 +175,7 @@ def from_text(text: str) -> Settings:
         vae=fields.get("VAE"),
         unet=fields.get("UNet"),
         sampler=unknown.get("scheduler"),
+        schedule_type=unknown.get("sigma_schedule"),
         safety_checker=fields.get("Safety checker"),
         lora_hashes=fields.get("Lora hashes"),
         ti_hashes=fields.get("TI hashes"),

@@ -261,6 +261,8 @@ class LoraRecipe:
 
 
 NAMES = tuple(dict.fromkeys(recipe.name for recipe in LORAS))
+# Settings of a request that a recipe sets or, as it has no guidance, does not use.
+RECIPE_SETS = frozenset({*LORAS[0].settings, "guidance_until", "guidance_rescale"})
 
 
 def find_lora_recipes(loras: Iterable[str], family: str) -> tuple[LoraRecipe, ...]:

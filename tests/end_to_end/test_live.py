@@ -1,9 +1,12 @@
 """Pictures that are drawn while a visitor types."""
 
-from playwright.sync_api import Page, expect
+import json
+
+from playwright.sync_api import Page, Request, expect
 
 from tests.browsing import SHOWN_WITHIN_MS, ask, wait_for_pictures
 from tests.end_to_end.test_accessibility import AXE, VIOLATIONS
+from tools.page_states import open_advanced
 from ui import i18n
 
 ENTRIES = "() => JSON.parse(localStorage.getItem('sdxl-history') ?? '[]').length"
@@ -18,10 +21,13 @@ WATCH_GAPS = """() => {
 
 def test_a_picture_at_every_pause_and_all_of_them_with_enter(page: Page):
     switch, picture = page.locator("#live"), page.locator("#live-picture img")
-    bodies: list[dict[str, dict[str, object]]] = []
-    page.on(
-        "request", lambda sent: sent.url.endswith("/live") and bodies.append(sent.post_data_json)
-    )
+    seeds: set[object] = set()
+
+    def note(sent: Request) -> None:
+        if sent.method == "POST" and sent.url.endswith("/live"):
+            seeds.add(json.loads(sent.post_data or "")["fields"].get("seed"))
+
+    page.on("request", note)
     expect(switch).to_have_attribute("aria-pressed", "false")
     page.locator("#prompt textarea").press_sequentially("a red")
     switch.focus()
@@ -39,7 +45,7 @@ def test_a_picture_at_every_pause_and_all_of_them_with_enter(page: Page):
     expect(page.locator("#live-picture [role=status]")).to_have_text(
         f"{i18n.LIVE_PICTURE}: a red star on blue"
     )
-    assert len({sent["fields"].get("seed") for sent in bodies if sent}) == 1
+    assert len(seeds) == 1
     expect(page.locator("#cards")).to_be_hidden()
     assert page.evaluate(ENTRIES) == 0
     assert page.locator("#gallery img").count() == 0
@@ -74,3 +80,16 @@ def test_a_blocked_prompt_and_an_empty_one_draw_nothing(page: Page):
     page.locator("#prompt textarea").fill("")
     expect(picture).to_have_count(0)
     expect(page.locator("#cards")).to_be_visible()
+
+
+def test_what_a_quick_picture_does_not_use_is_hidden(page: Page):
+    ignored = [page.locator(f"#{each}") for each in ("steps", "scheduler", "guidance")]
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("7")
+    quality = page.locator("#recipe input")
+    for choice, is_used in ((i18n.quick(4, "Miniature"), False), (i18n.BEST, True)):
+        quality.click()
+        page.get_by_role("option", name=choice, exact=True).click()
+        for each in ignored:
+            expect(each).to_be_visible(visible=is_used)
+    expect(page.locator("#steps input[type=number]")).to_have_value("7")

@@ -123,6 +123,12 @@ def test_unusable_settings_of_a_scheduler_are_refused(sent: dict, said: str):
             ("", ""),
             "The sampler DPM2 a Karras isn’t available here, using Euler.",
         ),
+        (
+            {"scheduler": "heun", "schedule_type": "SGM Uniform"},
+            ("heun", ""),
+            "The sampler Heun SGM Uniform isn’t available here, using Heun.",
+        ),
+        ({"scheduler": "ddim", "schedule_type": "SGM Uniform"}, ("ddim", ""), ""),
         ({"scheduler": "lcm"}, ("", ""), "The sampler LCM isn’t available here, using Euler."),
     ],
 )

@@ -120,6 +120,7 @@ SETTINGS = {
         "Qualität", "„Schnell“ braucht wenige Schritte, mit eigenem Sampler und eigener CFG-Skala."
     ),
     "sampler": Words("Sampler"),
+    "schedule_type": Words("Rauschplan"),
     "size": Words("Größe"),
     "model": Words("Modell"),
     "vae": Words("VAE"),

@@ -119,6 +119,7 @@ SETTINGS = {
         "Quality", "Quick needs few steps and sets its own sampler and guidance scale."
     ),
     "sampler": Words("Sampler"),
+    "schedule_type": Words("Noise schedule"),
     "size": Words("Size"),
     "model": Words("Model"),
     "vae": Words("VAE"),

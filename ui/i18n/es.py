@@ -122,6 +122,7 @@ SETTINGS = {
         "Calidad", "«Rápida» usa pocos pasos, con su propio muestreador y su propia escala CFG."
     ),
     "sampler": Words("Muestreador"),
+    "schedule_type": Words("Plan de ruido"),
     "size": Words("Tamaño"),
     "model": Words("Modelo"),
     "vae": Words("VAE"),

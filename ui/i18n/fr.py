@@ -127,6 +127,7 @@ SETTINGS = {
         "« Rapide » demande peu d’étapes, avec son échantillonneur et son échelle CFG.",
     ),
     "sampler": Words("Échantillonneur"),
+    "schedule_type": Words("Plan de bruit"),
     "size": Words("Taille"),
     "model": Words("Modèle"),
     "vae": Words("VAE"),

@@ -52,7 +52,7 @@ NOT_SAID = dict.fromkeys(
     [
         *("seed", "num_inference_steps", "guidance_scale", "width", "height", "model", "revision"),
         *("sampler", "safety_checker", "guidance_until", "variation_seed", "variation_strength"),
-        *("loras", "lora_hashes"),
+        *("loras", "lora_hashes", "schedule_type"),
     ]
 )
 HOSTILE = [
@@ -238,31 +238,41 @@ def test_text_of_automatic1111() -> None:
 @pytest.mark.parametrize(
     ("said", "read_as", "written"),
     [
-        ("Sampler: Euler a", ("euler-ancestral", None, None), "Sampler: Euler a"),
+        ("Sampler: Euler a", ("euler-ancestral", None, None, None), "Sampler: Euler a"),
         (
             "Sampler: DPM++ 2M, Schedule type: Karras",
-            ("dpmsolver++", "karras", None),
+            ("dpmsolver++", "karras", None, None),
             "Sampler: DPM++ 2M, Schedule type: Karras",
         ),
         (
             "Sampler: DPM++ SDE Karras",
-            ("dpmsolver++-sde", "karras", None),
+            ("dpmsolver++-sde", "karras", None, None),
             "Sampler: DPM++ SDE, Schedule type: Karras",
         ),
         (
             "Sampler: DDIM, Schedule type: Automatic",
-            ("ddim", "default", None),
+            ("ddim", "default", None, None),
             "Sampler: DDIM, Schedule type: Uniform",
         ),
-        ("Sampler: DPM2 a Karras", (None, None, "DPM2 a Karras"), "Sampler: DPM2 a Karras"),
-        ("Sampler: Heun, Schedule type: KL Optimal", ("heun", None, None), "Sampler: Heun"),
+        ("Sampler: DPM2 a Karras", (None, None, "DPM2 a Karras", None), "Sampler: DPM2 a Karras"),
+        (
+            "Sampler: Heun, Schedule type: KL Optimal",
+            ("heun", None, None, "KL Optimal"),
+            "Sampler: Heun, Schedule type: KL Optimal",
+        ),
     ],
 )
 def test_samplers_of_automatic1111(
-    said: str, read_as: tuple[str | None, str | None, str | None], written: str
+    said: str, read_as: tuple[str | None, ...], written: str
 ) -> None:
     settings = from_text(f"a star\nSteps: 20, {said}, CFG scale: 7, Seed: 1")
-    assert (settings.scheduler, settings.sigma_schedule, settings.sampler) == read_as
+    found = (
+        settings.scheduler,
+        settings.sigma_schedule,
+        settings.sampler,
+        settings.schedule_type,
+    )
+    assert found == read_as
     assert f"Steps: 20, {written}, CFG scale: 7.0" in to_text(settings)
     assert from_text(to_text(settings)) == settings
 
