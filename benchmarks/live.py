@@ -4,9 +4,8 @@
 
 A visitor types prompts to the bundled miniature, a key every `KEY_MS`, and waits at the end of each
 word until its picture is in view. The measured time begins with the word's last key, so it contains
-the pause that the page waits for. Servers draw 1, 2 and 4 pictures at once, of which the page shows
-one. Needs the packages that `make test` installs. Writes
-`benchmarks/results/<date>-live.json`.
+the pause that the page waits for. Needs the packages that `make test` installs. Writes
+`benchmarks/results/<date>-live-<images>.json`.
 """
 
 import argparse
@@ -17,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import record
 from benchmarks.processes import Instance
-from benchmarks.visitors import percentiles
 from pipeline import BUNDLED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 KEY_MS = 60
-IMAGES = ("1", "2", "4")
 WARM_UP = 2  # words that are not counted
 PROMPTS = (
     "a large red star on a blue background",
@@ -65,19 +62,17 @@ MARKS = """() => {
 
 def main() -> None:
     """Measure, and record the results."""
-    argparse.ArgumentParser(prog="python -m benchmarks.live").parse_args()
-    record.write("live", {"images_per_request": {images: _measured(images) for images in IMAGES}})
-
-
-def _measured(images: str) -> dict[str, Any]:
-    """Return the `report` on a server that draws this many pictures at once."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.live")
+    parser.add_argument("--images-per-request", default="4", help="pictures drawn at once")
+    images = parser.parse_args().images_per_request
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--model", str(BUNDLED), "--live", "on", "--images-per-request", images]
         instance = Instance(["app.py", *flags], Path(folder, "log"))
         instance.start()
         try:
             instance.wait_until_ready()
-            return report(instance.url)
+            measured = {"images_per_request": int(images)} | report(instance.url)
+            record.write(f"live-{images}", measured)
         finally:
             instance.stop()
 
@@ -93,7 +88,7 @@ def report(url: str) -> dict[str, Any]:
         page.evaluate(WATCH)
         seen = [_typed(page, word) for prompt in PROMPTS for word in _words(page, prompt)][WARM_UP:]
     middle = {name: round(statistics.median(each[name] for each in seen)) for name in seen[0]}
-    shown = percentiles([each["shown"] / 1000 for each in seen])
+    shown = sorted(round(each["shown"]) for each in seen)
     return {"words": len(seen), "median_ms": middle, "shown_ms": shown}
 
 

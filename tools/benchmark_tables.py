@@ -25,12 +25,12 @@ TPU = {
     "v5e-8": "2026-11-23-tpu-v5e-2x4",
     "v6e-4": "2026-11-23-tpu-v6e-2x2",
 }
-DELIVERY, LIGHTHOUSE, PREVIEWS, LIVE = (
+DELIVERY, LIGHTHOUSE, PREVIEWS = (
     "2026-11-23-delivery",
     "2026-11-22-lighthouse",
     "2026-11-22-previews",
-    "2026-11-25-live",
 )
+LIVE = {images: f"2026-11-25-live-{images}" for images in (1, 2, 4)}
 LOAD, CHAOS, SOAK, ATTACK = (
     "2026-11-22-load",
     "2026-11-22-chaos",
@@ -405,16 +405,17 @@ def _delivery() -> str:
 
 
 def _live() -> str:
-    header = ["drawn at once", "asked for", "answered", "in view", "in view, p95"]
-    keys = "median_ms/asked_for", "median_ms/answered", "median_ms/shown", "shown_ms/p95"
+    header = ["drawn at once", "asked for", "answered", "in view", ""]
+    keys = "asked_for", "answered", "shown"
     return table(
         header,
         [
             [
                 f"{images} picture{'s' * (images > 1)}",
-                *(figure(LIVE, f"images_per_request/{images}/{key}", ".0f") for key in keys),
+                *(figure(name, f"median_ms/{key}", ".0f") for key in keys),
+                source(name),
             ]
-            for images in (1, 2, 4)
+            for images, name in LIVE.items()
         ],
     )
 
