@@ -22,7 +22,6 @@ from pipeline.images.metadata import Settings
 from serving.messages import Code, Message
 from tests.browsing import (
     DRAWN_WITHIN_MS,
-    SHOWN_WITHIN_MS,
     ask,
     ask_after_a_refusal,
     await_answer,
@@ -238,25 +237,6 @@ def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
             expect(page.locator("#restored")).to_have_text(said)
         expect(page.get_by_test_id("toast-body")).to_have_count(0)
         assert sent == []
-
-
-@pytest.mark.slow
-def test_a_lost_connection_is_not_reported_without_a_request(browser: Browser, address: str):
-    page = browser.new_page()
-    page.set_default_timeout(SHOWN_WITHIN_MS)
-    page.route("**/app_id", lambda route: route.fulfill(status=502))  # offline at first
-    page.route(
-        "**/queue/data*",
-        lambda route: route.fulfill(status=200, content_type="text/event-stream", body=""),
-        times=1,
-    )
-    page.goto(address)
-    expect(page.locator("#network")).to_have_text(i18n.AWAY)
-    page.unroute("**/app_id")
-    expect(page.locator("#network")).to_have_text("")
-    await_answer(page)
-    expect(page.locator("#status")).to_have_text("")
-    page.close()
 
 
 ROOM_UNDER_THE_PROMPT = """() => {
