@@ -258,8 +258,17 @@ def _fit(part: Network, config: Config, tensors: TensorFiles, section: Section) 
     return fit_network(part, config.networks[part.name], tensors.where, found)
 
 
-def fit_network(part: Network, published: Any, where: Path, tensors: Tensors) -> Any:
+def fit_network(
+    part: Network, published: Any, where: Path, tensors: Tensors, fault: str = ""
+) -> Any:
     """Return a network's configuration with the sizes of its tensors in diffusers' layout.
+
+    Args:
+        part: the network's place in the family.
+        published: a configuration of the same structure.
+        where: the file, for messages.
+        tensors: the network's tensors.
+        fault: the message if they do not fit; the default names supported models.
 
     Raises:
         CheckpointError: if a tensor that gives a size is missing or has other axes.
@@ -269,7 +278,5 @@ def fit_network(part: Network, published: Any, where: Path, tensors: Tensors) ->
     try:
         return part.fit(published, shapes)
     except (LookupError, ValueError) as error:
-        raise CheckpointError(
-            f"{where}: the {part.name} is not built as in {COMPLETE.removeprefix('expected ')}"
-            f" ({error})"
-        ) from error
+        default = f"the {part.name} is not built as in {COMPLETE.removeprefix('expected ')}"
+        raise CheckpointError(f"{where}: {fault or default} ({error})") from error

@@ -4,16 +4,18 @@ from pathlib import Path
 
 from pipeline.checkpoints.checkpoint import Component
 from pipeline.checkpoints.source import fetch_component
-from pipeline.checkpoints.weights import modern_name
-from pipeline.errors import CheckpointError
 from pipeline.families.family import Network
 from pipeline.families.replacements import check_fit, read_file
-from pipeline.families.single_files import TINY_VAE_FILE
+from pipeline.families.single_files import TINY_VAE_FILE, fit_network
 from pipeline.models.tiny_vae_config import PUBLISHED, TinyVAEConfig
 from pipeline.models.vae_config import VAEConfig
 
 # Properties of the latents that it shares with the checkpoint's VAE; it has a scale of its own.
 LATENTS = {"latent_channels": "latents", "scale_factor": "latents"}
+NO_DECODER = (
+    "the decoder of a tiny VAE is missing; expected tensors named decoder.layers.0.weight and so"
+    " on, or 1.weight and so on in a file of a decoder alone"
+)
 
 
 def fetch_tiny_vae(source: str | Path | None, prefer_fp16: bool = False) -> Component | None:
@@ -42,13 +44,5 @@ def read_beside(part: Network, tiny: Component, own: VAEConfig, checkpoint: Path
 
 
 def _fit(part: Network, tiny: Component) -> TinyVAEConfig:
-    assert part.fit is not None
     with tiny.open() as tensors:
-        shapes = {modern_name(name): tensor.shape for name, tensor in tensors.items()}
-    try:
-        return part.fit(PUBLISHED, shapes)
-    except (LookupError, ValueError) as error:
-        raise CheckpointError(
-            f"{tiny.where}: the decoder of a tiny VAE is missing ({error}); expected tensors named"
-            " decoder.layers.0.weight and so on, or 1.weight and so on in a file of a decoder alone"
-        ) from error
+        return fit_network(part, PUBLISHED, tiny.where, tensors, NO_DECODER)

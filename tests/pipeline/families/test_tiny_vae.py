@@ -95,7 +95,7 @@ def test_a_file_that_is_no_tiny_decoder_is_refused(tmp_path: Path) -> None:
         if name.startswith("encoder.")
     }
     save_file(encoder, tmp_path / "encoder.safetensors")
-    message = r"encoder\.safetensors: the decoder of a tiny VAE is missing .*decoder\.layers\.0"
+    message = r"encoder\.safetensors: the decoder of a tiny VAE is missing; .*decoder\.layers\.0"
     with pytest.raises(CheckpointError, match=message):
         read_tiny(tmp_path / "encoder.safetensors")
 
