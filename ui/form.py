@@ -237,6 +237,13 @@ def _qualities(model: Model) -> list[tuple[str, str]]:
     return [(i18n.BEST, ""), *quick]
 
 
+def hide_unused(form: Form) -> None:
+    """Hide the fields that a recipe sets while one is chosen; they keep their values."""
+    recipe, hidden = form.parts["recipe"], [form.parts[name] for name in _SET_BY_RECIPE]
+    js = f"""(recipe) => Array({len(hidden)}).fill({{ __type__: "update", visible: !recipe }})"""
+    recipe.change(None, recipe, hidden, js=js, **AT_ONCE)
+
+
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
     """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice.
 
@@ -256,19 +263,12 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
         model = generator.model
         if model.loras == laid_out.loras:
             return *sizes(), gr.skip(), gr.skip()
-        qualities = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
-        return *sizes(), qualities, looks.offered(model)
+        recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
+        return *sizes(), recipe, looks.offered(model)
 
-    shown, recipe = [form.parts["size"], form.timer, chip], form.parts["recipe"]
+    shown = [form.parts["size"], form.timer, chip]
     form.timer.tick(sizes, None, shown, **AT_ONCE)
-    page.load(opened, None, [*shown, recipe, form.parts["loras"]], **AT_ONCE)
-    hidden = [form.parts[name] for name in _SET_BY_RECIPE]
-    recipe.change(None, recipe, hidden, js=_hide_if_set(len(hidden)), **AT_ONCE)
-
-
-def _hide_if_set(count: int) -> str:
-    """Return the function of the browser that hides this many fields if a value is set."""
-    return f"""(value) => Array({count}).fill({{ __type__: "update", visible: !value }})"""
+    page.load(opened, None, [*shown, form.parts["recipe"], form.parts["loras"]], **AT_ONCE)
 
 
 def _sizes(model: Model) -> list[tuple[str, str]]:

@@ -278,6 +278,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         trigger_mode="always_last",
         **AT_ONCE,
     )
+    form.hide_unused(parts.form)
     beginning.connect(parts.surprise, parts.prompt, kind)
     styles = styles_for(kind)
     restore.connect_offer(
