@@ -40,8 +40,8 @@ _KEPT_FREE = 4
 # use. It is about the time of one request for SDXL's pictures on one chip. So a change of LoRAs is
 # shared by requests that come close together, and nobody waits much longer than in the fair order.
 PASSED_OVER_S = 10.0
-# Live pictures of one address that may wait; each of its visitors can have one.
-MOST_LIVE_EACH = 8
+# Live pictures that may wait: of one address, whose visitors can have one each, and in all.
+MOST_LIVE_EACH, MOST_LIVE = 8, 64
 
 
 class RequestLifecycle(ABC):
@@ -195,13 +195,21 @@ class RequestLifecycle(ABC):
     def _drop_older(self, newest: Request) -> None:
         """End the live pictures that a new one replaces.
 
-        These are the one of its visitor, and the oldest that wait for an address with too many.
+        These are the one of its visitor, and the oldest where too many wait: of its address, or
+        in all.
         """
-        older = [each for each in self._live_under_way() if each.request.address == newest.address]
-        dropped = [each for each in older if each.request.visitor == newest.visitor]
-        others = [each for each in older if each not in dropped and each.started_at is None]
-        for record in [*dropped, *others[: max(0, len(others) + 1 - MOST_LIVE_EACH)]]:
-            self._drop(record)
+
+        def is_neighbour(record: Record) -> bool:
+            return record.request.address == newest.address
+
+        for record in filter(is_neighbour, self._live_under_way()):
+            if record.request.visitor == newest.visitor:
+                self._drop(record)
+        for most, counts in ((MOST_LIVE_EACH, is_neighbour), (MOST_LIVE, lambda _: True)):
+            waiting = [each for each in self._live_under_way() if each.started_at is None]
+            too_many = list(filter(counts, waiting))[: 1 - most]
+            for record in too_many:
+                self._drop(record)
 
     def _live_under_way(self) -> list[Record]:
         """Return the records of live requests that have not ended, the oldest first."""

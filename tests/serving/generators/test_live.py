@@ -10,7 +10,7 @@ from serving.generators import local
 from serving.generators.local import LiveMode, LocalGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.lifecycle import MOST_LIVE_EACH
+from serving.requests.lifecycle import MOST_LIVE, MOST_LIVE_EACH
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import LIVE_WAITING_S, Limits
 from tests.fake_pipeline import FakePipeline
@@ -123,15 +123,19 @@ def test_a_visitors_next_picture_replaces_the_one_before():
     run(test, held=True)
 
 
-def test_an_address_holds_few_places():
+@pytest.mark.parametrize(("address", "most"), [("greedy", MOST_LIVE_EACH), ("{}", MOST_LIVE)])
+def test_few_pictures_wait_for_an_address_and_in_all(address: str, most: int):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         await submitted(generator, request("drawn", keep=True))
-        made_up = [typed(f"{i}", visitor=f"made up {i}", address="greedy") for i in range(20)]
+        made_up = [
+            typed(f"{i}", visitor=f"made up {i}", address=address.format(i))
+            for i in range(most + 5)
+        ]
         followed = [asyncio.create_task(draw(generator, each)) for each in made_up]
-        for each in followed[:-MOST_LIVE_EACH]:
+        for each in followed[:-most]:
             assert ending(await each) == DROPPED
         pipe.let_all()
-        for each in followed[-MOST_LIVE_EACH:]:
+        for each in followed[-most:]:
             assert ending(await each) == Done()
 
     run(test, held=True)
