@@ -291,10 +291,13 @@ window.fetch = async (...call) => {
 
 @pytest.mark.slow
 def test_a_request_sent_as_a_stream_ends_is_followed(page: Page):
-    page.add_init_script(LATE_END)
-    with opening(page):
-        page.reload()
     ask(page, PROMPT)
+    wait_for_pictures(page)
+    page.add_init_script(LATE_END)
+    with page.expect_response(lambda answer: "/queue/data" in answer.url):
+        page.reload()  # the page asks for the pictures that it had
+    ask(page, PROMPT)
+    expect(page.locator("#history li")).to_have_count(2, timeout=DRAWN_WITHIN_MS)
     wait_for_pictures(page)
 
 
