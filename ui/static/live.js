@@ -139,7 +139,7 @@
     place.style.setProperty("--live-width", `${button.offsetWidth + 8}px`);
   };
 
-  // What the page itself fills in sends no such events, so that it draws nothing.
+  // Fields that the page fills in send no such events, so they draw nothing.
   document.addEventListener("input", ({ target }) => {
     const app = target.closest?.("#ask") && around(target);
     if (!app) return;
