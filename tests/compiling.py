@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import jax
 import pytest
 
 QUICKLY = {
@@ -19,3 +20,13 @@ def quickly() -> Iterator[None]:
         for name, value in QUICKLY.items():
             patch.setenv(name, value)
         yield
+
+
+@contextmanager
+def optimised() -> Iterator[None]:
+    """Compile with all of XLA's optimisations inside this context, as users do."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.values[name]
+    jax.config.update(name, False)
+    yield
+    jax.config.update(name, before)

@@ -29,8 +29,8 @@ from tests.web import PROGRAM, folder_served, served
 jax.config.update("jax_num_cpu_devices", 8)
 # An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-# The comparison with torch in tests/reference and programs started by a test compile with the
-# usual optimisations.
+# Programs started by a test compile with the usual optimisations, and so do those pipelines of
+# tests/reference that `compiling.optimised` makes.
 jax.config.update("jax_disable_most_optimizations", True)
 
 # Files that one worker runs, because they share what takes long to make: servers, and pipelines.

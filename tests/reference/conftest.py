@@ -12,12 +12,9 @@ import jax
 import pytest
 
 # Matches the number or the kind of a drawn checkpoint in the name of a test.
-DRAWN = re.compile(r"^.*test_(?:reference|single_file)\.py::\w+\[(\w+).*$")
+DRAWN = re.compile(r"^.*test_(?:reference|single_file|incumbent)\.py::\w+\[(\w+)")
 
-collect_ignore_glob = ["*"]
-if importlib.util.find_spec("torch"):
-    collect_ignore_glob = []
-    jax.config.update("jax_disable_most_optimizations", False)
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose one seed for all processes; the report's header shows it."""
+    """Choose one seed for all processes; the report's header shows it.
+
+    The devices are created before `tests/conftest.py` sets XLA's flags for all compilations of a
+    process: here some are compiled as users' are, with `compiling.optimised`.
+    """
+    jax.devices()
     given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
     config.option.seed = secrets.randbelow(2**32) if given is None else given
 
@@ -43,12 +45,16 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run all tests of one checkpoint in one process; xdist 3.8 loses groups with pytest 9.2."""
+    """Run all tests of one checkpoint in one process; xdist 3.8 loses groups with pytest 9.2.
+
+    Other tests share the pipelines of their file.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByCheckpoint(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return DRAWN.sub(r"\1", nodeid)
+            drawn = DRAWN.match(nodeid)
+            return drawn[1] if drawn else nodeid.partition("::")[0]
 
     return ByCheckpoint(config, log)
 

@@ -1,6 +1,7 @@
 """Comparison of whole drawings with torch's pipelines."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from tools.tiny_checkpoints import Pipeline
 
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
+STEPS = 25
 NUDGES_BOUND = 10  # times torch's own change when the last bits of its input change
 
 
@@ -26,13 +28,16 @@ def reference_sample(
     latents: np.ndarray,
     scale: float,
     rescale: float = 0.0,
+    steps: int = STEPS,
 ) -> torch_reference.Sample:
     """Sample with torch, with each picture's own negative prompt or none.
 
     diffusers takes a negative prompt for all pictures or for none, so two runs are combined.
     """
     without, given = (
-        torch_reference.sample(theirs, prompts, texts, latents, scale, guidance_rescale=rescale)
+        torch_reference.sample(
+            theirs, prompts, texts, latents, scale, steps, guidance_rescale=rescale
+        )
         for texts in (None, negative)
     )
     blank = np.array([not text.strip() for text in negative])[:, None, None, None]
@@ -57,29 +62,35 @@ def check_sample(
     scale: float,
     rescale: float = 0.0,
     scheduler: str | None = None,
+    steps: int = STEPS,
 ) -> None:
     """Assert that both pipelines draw the same from `noise` `[B, h, w, C]`.
 
     `scheduler` is the name of torch's scheduler, if it is not the checkpoint's own.
     """
-    right = reference_sample(theirs, prompts, negative, noise, scale, rescale)
+
+    def drawn(latents: np.ndarray) -> torch_reference.Sample:
+        return reference_sample(theirs, prompts, negative, latents, scale, rescale, steps)
+
+    last: list[Any] = []
+
+    def keep(_step: int, _total: int, latents: Any) -> None:
+        last[:] = [latents]
+
+    right = drawn(noise)
     request = {
         "latents": noise,
         "guidance_rescale": rescale,
-        "num_inference_steps": 25,
+        "num_inference_steps": steps,
         "scheduler": scheduler,
     }
-    latents, images = (
-        pipe.generate(prompts, negative, scale, output_type=kind, **request).images
-        for kind in ("latent", "np")
-    )
-    errors = apart(torch_reference.Sample(latents, images), right)
+    images = pipe.generate(
+        prompts, negative, scale, output_type="np", on_step=keep, **request
+    ).images
+    errors = apart(torch_reference.Sample(np.asarray(last[0]), images), right)
     bounds = np.array([[LATENTS_BOUND], [PICTURE_BOUND]])
     if (errors > bounds).any():
-        # Networks magnify rounding, in torch as well, over 25 steps up to a millionfold.
-        moved = [
-            apart(reference_sample(theirs, prompts, negative, each, scale, rescale), right)
-            for each in nudged(noise)
-        ]
+        # Networks magnify rounding, in torch as well, over all steps up to a millionfold.
+        moved = [apart(drawn(each), right) for each in nudged(noise)]
         bounds = np.maximum(bounds, NUDGES_BOUND * np.max(moved, axis=0))
     assert (errors <= bounds).all(), (errors, bounds, prompts, negative, scale)

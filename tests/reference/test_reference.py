@@ -28,6 +28,8 @@ from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
+from tests import compiling
+from tests.checkpoints import EXECUTABLES
 from tests.reference.drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
 from tests.reference.samples import NUDGES_BOUND, check_sample, nudged
 from tools import agreement, torch_reference
@@ -95,9 +97,10 @@ def drawn(
 
 @pytest.fixture(scope="module")
 def pipe(drawn: Drawn) -> SDXLPipeline:
-    return SDXLPipeline.from_pretrained(
-        drawn.folder, images_per_request=IMAGES, devices=jax.devices()[:1]
-    )
+    with compiling.optimised():
+        return SDXLPipeline.from_pretrained(
+            drawn.folder, images_per_request=IMAGES, devices=jax.devices()[:1]
+        )
 
 
 def test_text(drawn: Drawn) -> None:
@@ -279,7 +282,10 @@ def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def test_the_miniature_is_the_same_in_diffusers(request: pytest.FixtureRequest) -> None:
-    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=4, devices=jax.devices()[:1])
+    with compiling.optimised():
+        pipe = SDXLPipeline.from_pretrained(
+            BUNDLED, images_per_request=4, devices=jax.devices()[:1], cache_dir=EXECUTABLES
+        )
     theirs = StableDiffusionXLPipeline.from_pretrained(BUNDLED, local_files_only=True)
     theirs.set_progress_bar_config(disable=True)
     rng = np.random.default_rng(request.config.getoption("--seed"))
