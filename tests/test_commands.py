@@ -88,6 +88,7 @@ def python_blocks(name: str) -> list[str]:
     return [block for language, block in fences(read(ROOT / name)) if language == "python"]
 
 
+@pytest.mark.slow
 def test_the_readmes_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a tiny checkpoint in place of the miniature, which takes longer to compile."""
     [program] = python_blocks("README.md")

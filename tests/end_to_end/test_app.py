@@ -56,8 +56,16 @@ def test_blocked_words_that_cannot_be_used(tmp_path: Path):
     ("function", "said"),
     [
         ("nowhere.at_all:look", "ModuleNotFoundError: No module named 'nowhere'"),
-        ("tests.screens:look", "AttributeError: module 'tests.screens' has no attribute 'look'"),
-        ("tests.screens:NOT_A_FUNCTION", "'a text' is not a function"),
+        *(
+            pytest.param(function, said, marks=pytest.mark.slow)
+            for function, said in (
+                (
+                    "tests.screens:look",
+                    "AttributeError: module 'tests.screens' has no attribute 'look'",
+                ),
+                ("tests.screens:NOT_A_FUNCTION", "'a text' is not a function"),
+            )
+        ),
     ],
 )
 def test_a_screen_that_cannot_be_used(function: str, said: str):
@@ -147,7 +155,7 @@ def test_address_in_use():
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("model", ["no/such/folder", "tests"])
+@pytest.mark.parametrize("model", ["no/such/folder", pytest.param("tests", marks=pytest.mark.slow)])
 def test_no_checkpoint(model: str):
     ended = run_app("--model", model, PORT=str(free_port()))
     assert ended.returncode == 2

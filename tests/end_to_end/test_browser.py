@@ -220,7 +220,8 @@ def test_a_picture_can_be_dropped_anywhere(page: Page):
     expect(page.get_by_test_id("toast-body")).to_have_count(0)
 
 
-@pytest.mark.parametrize("language", ["en", pytest.param("fr", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "fr"])
 def test_a_file_that_cannot_be_read_is_refused_in_the_pages_words(
     browser: Browser, address: str, language: str, tmp_path: Path
 ):
@@ -245,6 +246,7 @@ ROOM_UNDER_THE_PROMPT = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_prompt_too_long_is_reported_while_typing(page: Page):
     prompt, length = page.locator("#prompt textarea"), page.locator("#length p")
     gap = page.evaluate(ROOM_UNDER_THE_PROMPT)
@@ -263,6 +265,7 @@ def test_a_prompt_too_long_is_reported_while_typing(page: Page):
     expect(length).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_picture_for_each_line(page: Page):
     open_advanced(page)
     page.get_by_label(i18n.SETTINGS["several"].label).check()
@@ -543,6 +546,7 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
     expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
 
 
+@pytest.mark.slow
 def test_fixed_seed_gives_the_same_picture(page: Page):
     open_advanced(page)
     page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()
@@ -602,6 +606,7 @@ def test_a_later_visitor_waits_and_a_reload_keeps_the_place(browser: Browser, tm
         expect(third.locator("#gallery .caption-label").first).to_contain_text("a yellow moon")
 
 
+@pytest.mark.slow
 def test_as_a_part_of_another_sites_page(
     browser: Browser, address: str, elsewhere: tuple[str, Path]
 ):

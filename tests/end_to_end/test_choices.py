@@ -35,6 +35,7 @@ def pixels_of_the_open_picture(page: Page) -> np.ndarray:
         return np.asarray(picture, int)
 
 
+@pytest.mark.slow
 def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
     chip = page.locator("#chip-size")
     expect(chip).to_be_visible(timeout=600_000)
@@ -48,6 +49,7 @@ def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
     expect(page.locator("#picked-settings")).to_contain_text(i18n.size(WIDE))
 
 
+@pytest.mark.slow
 def test_variations_of_the_open_picture(page: Page):
     seed = shown(page, i18n.SETTINGS["seed"].label)
     page.locator("#strength input[type=number]").fill("0.5")
@@ -82,6 +84,7 @@ def test_variations_of_the_open_picture(page: Page):
     assert np.abs(pixels_of_the_open_picture(page) - drawn).max() <= 1
 
 
+@pytest.mark.slow
 def test_a_sampler_from_a_link_and_another_from_the_page(page: Page):
     page.goto(f"{page.url.partition('?')[0]}?prompt=a%20ring&steps=3&scheduler=heun")
     open_advanced(page)

@@ -31,6 +31,7 @@ def go(page: Page, selector: str, key: str = "Tab") -> None:
     pytest.fail(f"{key} does not lead to {selector}")
 
 
+@pytest.mark.slow
 def test_from_a_prompt_to_an_earlier_request(page: Page):
     press = page.keyboard.press
     expect(page.locator("#prompt textarea")).to_be_focused()

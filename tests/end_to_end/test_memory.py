@@ -105,6 +105,7 @@ def opens(page: Page, how: Callable[[], object]) -> None:
         how()
 
 
+@pytest.mark.slow
 def test_what_is_typed_and_chosen_survives_in_its_tab(page: Page, address: str):
     prompt, steps = page.locator("#prompt textarea"), page.locator("#steps input[type=number]")
     prompt.fill("a moon\na star")

@@ -156,6 +156,7 @@ def expect_ready(page: Page, strip: str) -> None:
     expect(page.get_by_test_id("toast-body")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line, gate: Gate):
     page = slow_page
     draw(page)
@@ -318,6 +319,7 @@ def cut_once(page: Page, address: str | re.Pattern[str]) -> None:
     page.route(address, handle)
 
 
+@pytest.mark.slow
 def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     cut_once(page, "**/gradio_api/file=**")
     ask(page, PROMPT)

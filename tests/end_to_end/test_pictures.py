@@ -53,9 +53,8 @@ def selected(page: Page) -> Locator:
     return page.locator("#gallery .thumbnail-small.selected")
 
 
-@pytest.mark.parametrize(
-    "index", [0, *(pytest.param(index, marks=pytest.mark.slow) for index in (1, 2, 3))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(4))
 def test_a_double_click_opens_the_picture_that_it_hits(gallery: Page, index: int):
     thumbnail = gallery.locator("#gallery .thumbnail-lg").nth(index)
     picture = thumbnail.locator("img").get_attribute("src") or ""

@@ -32,6 +32,7 @@ def draw_for_long(page: Page, prompt: str = PROMPT) -> None:
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
 
 
+@pytest.mark.slow
 def test_a_prompt_entered_while_drawing_is_drawn_next(slow_page: Page, gate: Gate):
     page = slow_page
     prompts = page.locator("#history li span")
@@ -87,6 +88,7 @@ NOTE_CLICKS = """() => document.addEventListener(
     "click", ({ timeStamp }) => { window.clicked = timeStamp; }, true)"""
 
 
+@pytest.mark.slow
 def test_a_refusal_is_shown_at_its_field_until_one_types(page: Page):
     prompt, refusal = page.locator("#prompt textarea"), page.locator("#status [role=alert]")
     page.evaluate(NOTE_CLICKS)
@@ -269,15 +271,9 @@ IN_VIEW = """(part) => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("width", "height"),
-    [
-        (360, 740),
-        *(
-            pytest.param(*size, marks=pytest.mark.slow)
-            for size in ((390, 844), (820, 1180), (1280, 800), (1920, 1080))
-        ),
-    ],
+    ("width", "height"), [(360, 740), (390, 844), (820, 1180), (1280, 800), (1920, 1080)]
 )
 def test_progress_and_stop_are_in_view(
     browser: Browser, slow_address: str, gate: Gate, width: int, height: int

@@ -30,6 +30,7 @@ DARKNESS = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_two_at_once_each_get_their_own_pictures(browser: Browser, address: str):
     with opened(browser, address) as one, opened(browser, address) as other:
         ask(one, PROMPT)

@@ -46,7 +46,7 @@ def tokens_of(pipe: SDXLPipeline, text: str) -> dict[str, np.ndarray]:
     return rows
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_an_embedding_stands_for_its_vectors(
     with_embeddings: Callable[[int], SDXLPipeline], tmp_path: Path, devices: int
 ) -> None:

@@ -244,6 +244,7 @@ def test_sample_without_guidance(start: Callable[..., SDXLPipeline], name: str) 
     check_sample(start(name), name, "unguided", negative_prompt="a star", guidance_scale=1.0)
 
 
+@pytest.mark.slow
 def test_an_embedded_guidance_scale_is_data(start: Callable[..., SDXLPipeline]) -> None:
     """It takes no second prediction, and the negative prompt has no effect."""
     pipe = start(CONSISTENCY)

@@ -132,6 +132,7 @@ def test_variations_of_a_picture(tmp_path: Path, run: Callable[..., tuple]) -> N
     }
 
 
+@pytest.mark.slow
 def test_loras(tmp_path: Path, run: Callable[..., tuple]) -> None:
     inventory = shared_pipeline(1)._adapters.inventory
     drawn = draw_adapter(inventory, "lora", 0)

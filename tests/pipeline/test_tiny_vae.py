@@ -90,6 +90,7 @@ def test_the_pictures_name_the_decoder(pipe: SDXLPipeline) -> None:
     assert "Decoder" not in full.info[metadata.KEY]
 
 
+@pytest.mark.slow
 def test_the_full_decoder_draws_as_without_a_tiny_vae(pipe: SDXLPipeline) -> None:
     without = shared_pipeline(2)
     with_it, own = (each.generate(PROMPT, output_type="np").images for each in (pipe, without))

@@ -95,6 +95,7 @@ def test_it_judges_other_sizes_too():
         assert judge_scene(draw(STAR, np.random.default_rng(1), size), STAR).shape
 
 
+@pytest.mark.slow
 def test_it_is_hardly_ever_wrong_about_true_renders():
     assert min(measure(renders=60, seed=1, spoil=untouched).values()) >= 0.98
     assert min(measure(renders=30, seed=2, spoil=blurred_and_noisy).values()) >= 0.96

@@ -69,6 +69,7 @@ def test_the_judge_knows_decorated_things(name: str) -> None:
     assert shape >= 0.8
 
 
+@pytest.mark.slow
 def test_a_new_lora_changes_nothing_and_a_trained_one_its_product(tmp_path: Path) -> None:
     unet = load_networks(SMALLEST).unet
     base, lora = parameters(unet), new_lora(unet, seed=1)

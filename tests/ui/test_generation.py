@@ -892,6 +892,7 @@ def test_page_needs_no_jax():
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_gradio_reads_no_sources_to_write_stubs():
     program = """
 import inspect, sys

@@ -89,6 +89,7 @@ def inputs(prompts: int = 1) -> tuple[jax.Array, jax.Array]:
     return pipeline.prepare_inputs(["a red star"] * prompts), jax.random.PRNGKey(0)
 
 
+@pytest.mark.slow
 def test_latents_in_and_out_have_channels_first() -> None:
     pipeline, params = loaded()
     ids, key = inputs(2)

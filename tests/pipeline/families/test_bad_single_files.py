@@ -152,6 +152,7 @@ FUZZING = settings(
 ANY_KIND, ANY_CHANGES = st.sampled_from(KINDS), st.lists(_CHANGES, min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @FUZZING
 @given(kind=ANY_KIND, changes=ANY_CHANGES)
 def test_fuzzed_tensors(

@@ -156,6 +156,7 @@ def test_a_folder_without_a_vae(tmp_path: Path) -> None:
         fetch_component("vae.safetensors", "vae", VAE_FILE)
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_with_it_and_name_it(tmp_path: Path) -> None:
     vae = shutil.copytree(SOURCE / "vae", tmp_path / "mine")
     file = vae / "diffusion_pytorch_model.safetensors"

@@ -138,6 +138,7 @@ def test_loras_come_and_go(files: dict[str, Path], devices: int, on_devices: boo
         assert np.abs(first[one] - first[other]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_every_number_of_devices_draws_the_same(files: dict[str, Path]) -> None:
     drawn = []
     for devices in (1, 2, 4):
@@ -184,7 +185,9 @@ def test_bfloat16(files: dict[str, Path]) -> None:
 # --- the merged parameters
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora", "full"])
+@pytest.mark.parametrize(
+    "kind", ["lora", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dora", "full"))]
+)
 def test_merged_parameters_are_those_of_a_merged_checkpoint(
     pipe: SDXLPipeline, tmp_path: Path, kind: str
 ) -> None:

@@ -25,6 +25,7 @@ from ui.mount import mount
 
 FILE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
 SECRET = "nobody may read this"
+ALL = 36  # as many files as the fixture `hostile` has
 
 
 class Page:
@@ -102,7 +103,7 @@ def hostile(tmp_path: Path, page: Page) -> list[dict[str, Any]]:
     paths += ["/etc", "", "secret.png", f"{uploaded}/", f"{uploaded.parent}//{uploaded.name}"]
     urls = ["http://127.0.0.1:9/a.png", "https://example.org/a.png", "file:///etc/passwd"]
     own = f"/gradio_api/file={uploaded}"
-    return [
+    files = [
         *(FILE | {"path": str(path)} for path in paths),
         *({"path": str(path)} for path in paths),
         *(FILE | {"path": url} for url in urls),
@@ -112,10 +113,17 @@ def hostile(tmp_path: Path, page: Page) -> list[dict[str, Any]]:
         FILE | {"path": None, "url": urls[0]},
         FILE | {"path": [str(secret)]},
     ]
+    assert len(files) == ALL
+    return files
 
 
+# How many files are tried at each input: in turn, or all of them.
+SOME_OR_ALL = pytest.mark.parametrize("count", [1, pytest.param(ALL, marks=pytest.mark.slow)])
+
+
+@SOME_OR_ALL
 def test_no_function_of_the_page_takes_a_file_that_was_not_uploaded(
-    page: Page, hostile: list[dict[str, Any]]
+    page: Page, hostile: list[dict[str, Any]], count: int
 ):
     """No input of any function takes such a file; inputs that are added later are covered, too."""
     before = page.copies()
@@ -128,12 +136,12 @@ def test_no_function_of_the_page_takes_a_file_that_was_not_uploaded(
         ]
     )
     paths = itertools.cycle(["queue/join", "run/predict", "api/predict"])
-    walked = set()
+    walked, files = set(), itertools.cycle(hostile)
     for index, function in page.blocks.fns.items():
-        count = len(function.inputs)
-        for place, bad in itertools.product(range(count), hostile):
-            value = next(forms)(bad)
-            data = [value if i == place else None for i in range(count)]
+        inputs = range(len(function.inputs))
+        for place, _ in itertools.product(inputs, range(count)):
+            value = next(forms)(next(files))
+            data = [value if i == place else None for i in inputs]
             body = {"data": data, "session_hash": "s", "fn_index": index}
             answer = page.client.post(f"/gradio_api/{next(paths)}", json=body)
             assert answer.status_code == 403, (index, place, value, answer.text)
@@ -143,15 +151,18 @@ def test_no_function_of_the_page_takes_a_file_that_was_not_uploaded(
     assert page.copies() == before
 
 
-def test_no_function_for_programs_takes_a_file(page: Page, hostile: list[dict[str, Any]]):
-    before = page.copies()
+@SOME_OR_ALL
+def test_no_function_for_programs_takes_a_file(
+    page: Page, hostile: list[dict[str, Any]], count: int
+):
+    before, files = page.copies(), itertools.cycle(hostile)
     names = [each for each in page.blocks.fns.values() if each.api_visibility == "public"]
     assert names
     for function in names:
-        count = len(function.inputs)
-        for place in range(count):
-            for bad in hostile:
-                data = [bad if i == place else None for i in range(count)]
+        inputs = range(len(function.inputs))
+        for place in inputs:
+            for bad in itertools.islice(files, count):
+                data = [bad if i == place else None for i in inputs]
                 for kind in ("call", "api", "run"):
                     path = f"/gradio_api/{kind}/{function.api_name}"
                     assert page.client.post(path, json={"data": data}).status_code == 403
@@ -161,6 +172,7 @@ def test_no_function_for_programs_takes_a_file(page: Page, hostile: list[dict[st
     assert page.copies() == before
 
 
+@pytest.mark.slow
 def test_gradio_itself_refuses_such_files(
     page: Page, hostile: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
