@@ -12,7 +12,7 @@ import jax
 import pytest
 
 # Matches the number or the kind of a drawn checkpoint in the name of a test.
-DRAWN = re.compile(r"^.*test_(?:reference|single_file|incumbent)\.py::\w+\[(\w+)")
+DRAWN = re.compile(r"^.*test_(?:reference|single_file)\.py::\w+\[(\w+)")
 
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*"]
 
