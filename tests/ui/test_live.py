@@ -16,7 +16,7 @@ from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
-from tests.serving.generators.test_local import PATIENCE_S, until
+from tests.serving.generators.test_local import closing, until
 from tests.ui.test_settings import MODEL
 from ui import live
 
@@ -34,11 +34,8 @@ def run(test: Test, *, held: bool = False) -> None:
         await until(lambda: made.model.live)
         app = FastAPI()
         live.connect(app, made)
-        try:
-            await asyncio.wait_for(test(app, pipe), PATIENCE_S)
-        finally:
-            pipe.let_all()
-            await made.close(PATIENCE_S)
+        async with closing(made, pipe):
+            await test(app, pipe)
 
     asyncio.run(whole())
 

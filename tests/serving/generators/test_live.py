@@ -14,7 +14,7 @@ from serving.requests.lifecycle import MOST_LIVE, MOST_LIVE_EACH
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import LIVE_WAITING_S, Limits
 from tests.fake_pipeline import FakePipeline
-from tests.serving.generators.test_local import PATIENCE_S, draw, ending, follow, request, until
+from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
 from tests.web import skip
 
 Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
@@ -45,11 +45,8 @@ def run(
         await generator.open()
         await asyncio.gather(*generator._beside)
         pipe.held = held
-        try:
-            await asyncio.wait_for(test(generator, pipe), PATIENCE_S)
-        finally:
-            pipe.let_all()
-            await generator.close(PATIENCE_S)
+        async with closing(generator, pipe):
+            await test(generator, pipe)
 
     asyncio.run(whole())
 

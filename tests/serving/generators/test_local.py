@@ -4,8 +4,8 @@ import asyncio
 import io
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import jax
@@ -60,13 +60,21 @@ def run(
         generator = LocalGenerator(
             pipe.as_pipeline(), Limits(**limits), RateLimits(None, None), Observer()
         )
-        try:
-            return await asyncio.wait_for(test(generator, pipe), PATIENCE_S)
-        finally:
-            pipe.let_all()
-            await generator.close(PATIENCE_S)
+        async with closing(generator, pipe):
+            return await test(generator, pipe)
 
     return asyncio.run(whole())
+
+
+@asynccontextmanager
+async def closing(generator: LocalGenerator, pipe: FakePipeline) -> AsyncIterator[None]:
+    """Close a generator at the end of this context, which may take `PATIENCE_S`."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield
+    finally:
+        pipe.let_all()
+        await generator.close(PATIENCE_S)
 
 
 async def follow(generator: LocalGenerator, request_id: str) -> list[Event]:
@@ -568,7 +576,7 @@ def test_closing_tells_what_waits_and_lets_finish_what_runs():
         await generator.submit(drawn)
         await until(lambda: generator.load.running == 1)
         await generator.submit(waiting)
-        closing = asyncio.create_task(generator.close(PATIENCE_S))
+        closed = asyncio.create_task(generator.close(PATIENCE_S))
         said = ending(await follow(generator, waiting.id))
         assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
         with pytest.raises(RequestError) as refused:
@@ -576,7 +584,7 @@ def test_closing_tells_what_waits_and_lets_finish_what_runs():
         assert refused.value.kind is ErrorKind.STOPPING
         assert not generator.load.accepting
         pipe.let_all()
-        await closing
+        await closed
         assert ending(await follow(generator, drawn.id)) == Done("the end")
 
     run(test, held=True)

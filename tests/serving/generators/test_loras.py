@@ -18,7 +18,7 @@ from serving.requests import lifecycle
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
-from tests.serving.generators.test_local import PATIENCE_S, draw, ending, request, until
+from tests.serving.generators.test_local import closing, draw, ending, request, until
 
 Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
 
@@ -54,11 +54,8 @@ def run(folder: Path, test: Test, *, held: bool = False) -> None:
             loras=LoraFolder(folder),
         )
         await generator.open()
-        try:
-            await asyncio.wait_for(test(generator, pipe), PATIENCE_S)
-        finally:
-            pipe.let_all()
-            await generator.close(PATIENCE_S)
+        async with closing(generator, pipe):
+            await test(generator, pipe)
 
     asyncio.run(whole())
 
