@@ -79,6 +79,7 @@ def pixels(png: bytes | str) -> np.ndarray:
 # --- the pipeline
 
 
+@pytest.mark.slow
 def test_a_flagged_picture_is_blurred_and_sent_unblurred_beside(
     pipe: SDXLPipeline, screening: Screening
 ) -> None:

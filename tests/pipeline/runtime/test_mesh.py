@@ -45,7 +45,11 @@ for case in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "devices"), [({}, "2213"), ({"JAX_NUM_CPU_DEVICES": "5"}, "5555")]
+    ("asked", "devices"),
+    [
+        ({}, "2213"),
+        pytest.param({"JAX_NUM_CPU_DEVICES": "5"}, "5555", marks=pytest.mark.slow),
+    ],
 )
 def test_cores_share_pictures_equally(asked: dict[str, str], devices: str) -> None:
     cases = "4,2", "4,3", "1,8", "3,64"
