@@ -12,7 +12,6 @@ from tools.tiny_checkpoints import Pipeline
 
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
-STEPS = 25
 NUDGES_BOUND = 10  # times torch's own change when the last bits of its input change
 
 
@@ -28,16 +27,13 @@ def reference_sample(
     latents: np.ndarray,
     scale: float,
     rescale: float = 0.0,
-    steps: int = STEPS,
 ) -> torch_reference.Sample:
     """Sample with torch, with each picture's own negative prompt or none.
 
     diffusers takes a negative prompt for all pictures or for none, so two runs are combined.
     """
     without, given = (
-        torch_reference.sample(
-            theirs, prompts, texts, latents, scale, steps, guidance_rescale=rescale
-        )
+        torch_reference.sample(theirs, prompts, texts, latents, scale, guidance_rescale=rescale)
         for texts in (None, negative)
     )
     blank = np.array([not text.strip() for text in negative])[:, None, None, None]
@@ -62,7 +58,6 @@ def check_sample(
     scale: float,
     rescale: float = 0.0,
     scheduler: str | None = None,
-    steps: int = STEPS,
 ) -> None:
     """Assert that both pipelines draw the same from `noise` `[B, h, w, C]`.
 
@@ -70,7 +65,7 @@ def check_sample(
     """
 
     def drawn(latents: np.ndarray) -> torch_reference.Sample:
-        return reference_sample(theirs, prompts, negative, latents, scale, rescale, steps)
+        return reference_sample(theirs, prompts, negative, latents, scale, rescale)
 
     last: list[Any] = []
 
@@ -81,7 +76,7 @@ def check_sample(
     request = {
         "latents": noise,
         "guidance_rescale": rescale,
-        "num_inference_steps": steps,
+        "num_inference_steps": 25,
         "scheduler": scheduler,
     }
     images = pipe.generate(
@@ -90,7 +85,7 @@ def check_sample(
     errors = apart(torch_reference.Sample(np.asarray(last[0]), images), right)
     bounds = np.array([[LATENTS_BOUND], [PICTURE_BOUND]])
     if (errors > bounds).any():
-        # Networks magnify rounding, in torch as well, over all steps up to a millionfold.
+        # Networks magnify rounding, in torch as well, over 25 steps up to a millionfold.
         moved = [apart(drawn(each), right) for each in nudged(noise)]
         bounds = np.maximum(bounds, NUDGES_BOUND * np.max(moved, axis=0))
     assert (errors <= bounds).all(), (errors, bounds, prompts, negative, scale)

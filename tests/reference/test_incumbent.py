@@ -22,12 +22,10 @@ PYTHON = ROOT / ".venv-incumbent/bin/python"
 PICTURE_BOUND = 2 / 255
 
 
-def test_pictures(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """The seed also draws the family; golden files compare both of them in `make test-slow`."""
+@pytest.mark.parametrize(("xl", "devices"), [(True, 8), (False, 4)])
+def test_pictures(xl: bool, devices: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     torch_reference.prepare_for_tiny()
     rng = np.random.default_rng([request.config.getoption("--seed"), 39])
-    xl = bool(rng.integers(2))
-    devices = 2 if xl else 4
     tiny = draw_flax_checkpoint(rng, xl=xl)
     print(tiny)
     folder, file = tmp_path / "checkpoint", tmp_path / "theirs.npz"
