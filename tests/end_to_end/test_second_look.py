@@ -272,7 +272,9 @@ IN_VIEW = """(part) => {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (820, 1180), (1280, 800)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(360, 740), (390, 844), (820, 1180), (1280, 800), (1920, 1080)]
+)
 def test_progress_and_stop_are_in_view(
     browser: Browser, slow_address: str, gate: Gate, width: int, height: int
 ):
