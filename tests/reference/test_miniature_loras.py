@@ -6,7 +6,6 @@ import pytest
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
 
 from pipeline import BUNDLED, SDXLPipeline
-from tests.checkpoints import EXECUTABLES
 from tests.reference.test_reference import psnr
 from tools import torch_reference
 
@@ -19,9 +18,7 @@ IMAGES = 2
 @pytest.fixture(scope="module")
 def ours() -> SDXLPipeline:
     devices = jax.devices()[:1]
-    pipe = SDXLPipeline.from_pretrained(
-        BUNDLED, images_per_request=IMAGES, devices=devices, cache_dir=EXECUTABLES
-    )
+    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=IMAGES, devices=devices)
     for name in NAMES:
         pipe.load_lora(LORAS / f"{name}.safetensors")
     return pipe

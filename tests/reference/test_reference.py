@@ -29,7 +29,6 @@ from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
 from tests import compiling
-from tests.checkpoints import EXECUTABLES
 from tests.reference.drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
 from tests.reference.samples import NUDGES_BOUND, check_sample, nudged
 from tools import agreement, torch_reference
@@ -284,7 +283,7 @@ def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
 def test_the_miniature_is_the_same_in_diffusers(request: pytest.FixtureRequest) -> None:
     with compiling.optimised():
         pipe = SDXLPipeline.from_pretrained(
-            BUNDLED, images_per_request=4, devices=jax.devices()[:1], cache_dir=EXECUTABLES
+            BUNDLED, images_per_request=4, devices=jax.devices()[:1]
         )
     theirs = StableDiffusionXLPipeline.from_pretrained(BUNDLED, local_files_only=True)
     theirs.set_progress_bar_config(disable=True)
