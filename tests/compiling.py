@@ -28,5 +28,7 @@ def optimised() -> Iterator[None]:
     name = "jax_disable_most_optimizations"
     before = jax.config.values[name]
     jax.config.update(name, False)
-    yield
-    jax.config.update(name, before)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
