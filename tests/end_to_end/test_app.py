@@ -56,15 +56,13 @@ def test_blocked_words_that_cannot_be_used(tmp_path: Path):
     ("function", "said"),
     [
         ("nowhere.at_all:look", "ModuleNotFoundError: No module named 'nowhere'"),
-        *(
-            pytest.param(function, said, marks=pytest.mark.slow)
-            for function, said in (
-                (
-                    "tests.screens:look",
-                    "AttributeError: module 'tests.screens' has no attribute 'look'",
-                ),
-                ("tests.screens:NOT_A_FUNCTION", "'a text' is not a function"),
-            )
+        pytest.param(
+            "tests.screens:look",
+            "AttributeError: module 'tests.screens' has no attribute 'look'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "tests.screens:NOT_A_FUNCTION", "'a text' is not a function", marks=pytest.mark.slow
         ),
     ],
 )
