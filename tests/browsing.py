@@ -146,13 +146,15 @@ def ask(page: Page, prompt: str) -> None:
 def ask_after_a_refusal(page: Page, prompt: str) -> None:
     """Enter a prompt and press Enter until Gradio accepts it.
 
-    Gradio ignores a press until it has received the end of the previous request.
+    Gradio ignores a press until it has received the end of the previous request. Each press goes
+    to the prompt, because a refusal moves the focus to the field that it names.
     """
-    page.locator("#prompt textarea").fill(prompt)
-    for _ in range(60):
+    field = page.locator("#prompt textarea")
+    field.fill(prompt)
+    for _ in range(20):
         try:
-            with page.expect_request(lambda request: "/queue/join" in request.url, timeout=1000):
-                page.keyboard.press("Enter")
+            with page.expect_request(lambda request: "/queue/join" in request.url, timeout=3000):
+                field.press("Enter")
         except NotInTime:
             continue
         return
