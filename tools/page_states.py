@@ -63,6 +63,8 @@ def walk(page: Page, steps: int) -> Iterator[str]:
         if name == "style":
             yield from _looks(page)
         page.locator(f"#chip-{name}").click()
+    if page.locator("#live").count():  # offered only where the model draws quickly
+        yield from _live(page)
     for name, button in (("advanced", i18n.ADVANCED), ("expert", i18n.EXPERT)):
         page.get_by_role("button", name=button).click()
         expect(page.locator(f"#{name} .form").first).to_be_visible()
@@ -107,6 +109,18 @@ def _looks(page: Page) -> Iterator[str]:
     look.click()
     expect(weight).to_have_count(0)
     page.locator("#prompt").scroll_into_view_if_needed()
+
+
+def _live(page: Page) -> Iterator[str]:
+    """Draw a picture while the prompt is typed, then switch that off and empty the prompt."""
+    prompt, switch, picture = map(page.locator, ("#prompt textarea", "#live", "#live-picture img"))
+    switch.click()
+    prompt.fill(PROMPT)
+    expect(picture).to_be_visible(timeout=_MINUTE_MS)
+    yield "live"
+    switch.click()
+    prompt.fill("")
+    expect(picture).to_have_count(0)
 
 
 def _wait_for_pictures(page: Page) -> None:

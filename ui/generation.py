@@ -56,6 +56,7 @@ class Update(NamedTuple):
     previews: Any = _LEAVE
     gallery: Any = _LEAVE
     pictures: Any = _LEAVE  # the `ui.pictures.saved.Picture`s in the gallery
+    panel: Any = _LEAVE
     texts: Any = _LEAVE  # of these pictures, for the panel
     seed: Any = _LEAVE
     request_id: Any = _LEAVE
@@ -388,6 +389,7 @@ class Drawing:
         return {
             "gallery": saved_pictures.for_gallery(pictures),
             "pictures": pictures,
+            "panel": gr.Column(visible=True),
             "texts": picture_panel.texts(pictures, self._generator.model),
         }
 

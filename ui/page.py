@@ -98,6 +98,7 @@ class Parts:
             previews=self.previews,
             gallery=self.gallery,
             pictures=self.pictures,
+            panel=self.panel.column,
             texts=self.panel.texts,
             seed=self.form.parts["seed"],
             request_id=self.request,

@@ -32,6 +32,7 @@ _PLACE = '<div data-place role="group"></div>'
 class Panel:
     """The components of the panel under the opened picture."""
 
+    column: gr.Column  # mounted with the first pictures, so that the page opens sooner
     texts: gr.HTML  # of all pictures in the gallery, never in view
     key: gr.Textbox  # never in view; `WITH_KEY` fills it when an action is sent
     use: gr.Button
@@ -44,9 +45,9 @@ class Panel:
 
 
 def layout() -> Panel:
-    """Return the panel, which is hidden until a picture is opened."""
+    """Return the panel, which is mounted with the first pictures and seen while one is open."""
     texts = gr.HTML(status.EMPTY, elem_id="picture-texts", padding=False)
-    with gr.Column(elem_id="picked"):
+    with gr.Column(elem_id="picked", visible=False) as column:
         with gr.Row(elem_id="actions"):
             finish = gr.Button(i18n.FINISH, variant="primary", size="md", elem_id="finish")
             reveal_button = gr.Button(i18n.SHOW_ANYWAY, size="md", elem_id="reveal")
@@ -58,7 +59,9 @@ def layout() -> Panel:
         label = i18n.SETTINGS["variation_strength"].label
         strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
     key = gr.Textbox(visible=False)
-    return Panel(texts, key, use, new_seed, variations, strength, finish, reveal_button, blur)
+    return Panel(
+        column, texts, key, use, new_seed, variations, strength, finish, reveal_button, blur
+    )
 
 
 def arrows() -> str:

@@ -2,19 +2,26 @@
   // Pictures that are dropped or pasted anywhere, and settings that are pasted as a long text: the
   // panel of pictures opens and shows the settings found.
 
-  const placeIn = async (panel) => {
-    around(panel).querySelector("#chip-picture[aria-expanded='false']")?.click();
+  // The app around a part of the page, if it is this program's.
+  const taking = (part) => {
+    const app = around(part);
+    return app?.querySelector("#chip-picture") ? app : null;
+  };
+  // Opens the panel, which Gradio mounts when it is first needed, and returns what it contains.
+  const opened = async (app) => {
+    app.querySelector("#chip-picture[aria-expanded='false']")?.click();
     for (let tries = 0; tries < 100; tries++) {
-      const place = panel.querySelector("#restore-picture input[type=file]");
-      if (place) return place;
-      await new Promise((wake) => setTimeout(wake, 50)); // created only when it is to be visible
+      const panel = app.querySelector("#panel-picture");
+      const place = panel?.querySelector("#restore-picture input[type=file]");
+      if (place) return { panel, place, field: panel.querySelector("#restore-text textarea") };
+      await new Promise((wake) => setTimeout(wake, 50));
     }
     return null;
   };
-  const read = async (file, panel) => {
+  const read = async (file, app) => {
     const first = new DataTransfer();
     first.items.add(file);
-    const place = await placeIn(panel);
+    const { panel, place } = await opened(app) ?? {};
     if (!place) return;
     // Tell the drop zone that nothing is dragged over it any more.
     place.parentElement.dispatchEvent(new DragEvent("drop", { dataTransfer: new DataTransfer() }));
@@ -28,16 +35,16 @@
   const given = ({ target, dataTransfer }) => {
     const types = dataTransfer?.types ?? [];
     const isFile = types.includes("Files") && !types.includes("text/html");
-    return isFile ? around(target)?.querySelector("#panel-picture") : null;
+    return isFile ? taking(target) : null;
   };
   document.addEventListener("dragover", (event) => {
     if (given(event)) event.preventDefault();
   }, true);
   document.addEventListener("drop", (event) => {
-    const panel = given(event);
-    if (!panel) return;
+    const app = given(event);
+    if (!app) return;
     swallow(event);
-    read(event.dataTransfer.files[0], panel);
+    read(event.dataTransfer.files[0], app);
   }, true);
 
   // Some programs put a picture of a text beside the text: a text field takes the text.
@@ -54,18 +61,18 @@
     return isLong && /\nSteps: *\d/.test(text) ? text : null;
   };
   document.addEventListener("paste", async (event) => {
-    const panel = around(event.target)?.querySelector("#panel-picture");
-    if (!panel || !event.clipboardData) return;
+    const app = taking(event.target);
+    if (!app || !event.clipboardData) return;
     const picture = pastedPicture(event);
     const text = pastedSettings(event);
     if (!picture && !text) return;
     swallow(event);
     if (picture) {
-      read(picture, panel);
+      read(picture, app);
       return;
     }
-    await placeIn(panel);
-    const field = panel.querySelector("#restore-text textarea");
+    const { panel, field } = await opened(app) ?? {};
+    if (!field) return;
     field.value = text;
     field.dispatchEvent(new Event("input", { bubbles: true }));
     panel.scrollIntoView({ block: "start" });
