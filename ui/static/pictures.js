@@ -7,25 +7,21 @@
     const place = app.querySelector("#picked [data-place]");
     if (!place) return;
     const address = decodeURI(app.querySelector("#gallery .preview .media-button img")?.src ?? "");
+    const before = place.querySelector("details");
     const texts = [...app.querySelectorAll("#picture-texts article")].find(
       ({ dataset }) => address.endsWith(`/${dataset.key}`));
+    if (before) app.dataset.details = before.open ? "open" : "";
     if (!texts) {
       delete place.dataset.key;
       place.replaceChildren();
     } else if (place.dataset.key !== texts.dataset.key) {
-      const open = around(place).dataset.details === "open";
       place.replaceChildren(...texts.cloneNode(true).childNodes);
-      place.querySelector("details").open = open;
+      // They stay unfolded or folded from one picture to the next.
+      place.querySelector("details").open = app.dataset.details === "open";
       Object.assign(place.dataset, texts.dataset);
       app.querySelector("#stage").style.setProperty("--ratio", texts.dataset.ratio);
     }
   };
-
-  // The settings stay unfolded or folded from one picture to the next.
-  document.addEventListener("toggle", ({ target }) => {
-    const app = target.matches?.("#picked details") && around(target);
-    if (app) app.dataset.details = target.open ? "open" : "";
-  }, true);
 
   const small = (app) => [...app.querySelectorAll("#gallery .thumbnail-small")];
   let walked = null; // the arrow that was pressed last, until the next press of anything
