@@ -134,8 +134,8 @@ const follow = async (root, ...call) => {
       await back(root);
       const events = waitedForIn(session);
       endings(events).forEach(on);
-      const visitors = events.some(([, event]) => event.visitors);
-      trigger("select", { visitors });
+      // Otherwise no request broke off, and an ended one must not be shown over a new one.
+      if (events.length) trigger("select", { visitors: events.some(([, event]) => event.visitors) });
     }
     stream.close();
   };
