@@ -28,7 +28,8 @@ from pipeline.runtime.device_kinds import CPU
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.model_size import model_size
 from pipeline.runtime.plan import Budget
-from pipeline.runtime.programs import Programs, Shapes, Target, program_names
+from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.programs import Programs, program_names
 from tools.published_configs import SD_1, write
 
 MINIATURE = "pipeline/miniature"

@@ -25,7 +25,8 @@ from benchmarks.full_size import read_with_tiny_vae
 from pipeline.families.family import Config
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.programs import Programs, Shapes, Target
+from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.programs import Programs
 
 DECODERS = ("decode", "tiny_decode")
 REPEATS = 2

@@ -31,7 +31,7 @@ from pipeline.runtime.executables import compile_missing
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
-from pipeline.runtime.programs import Shapes, Target
+from pipeline.runtime.program import Shapes, Target
 from pipeline.schedulers.methods import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")

@@ -49,7 +49,7 @@ def start(pixels: int, cache_dir: Path) -> dict[str, Any]:
     from pipeline.runtime.executable_cache import ExecutableCache
     from pipeline.runtime.executables import compile_missing, load_cached
     from pipeline.runtime.loading import trace_networks, without_collecting_garbage
-    from pipeline.runtime.programs import Shapes, Target
+    from pipeline.runtime.program import Shapes, Target
 
     devices = jax.devices()
     dtype = network_dtype(None, devices)

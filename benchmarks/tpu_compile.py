@@ -19,7 +19,7 @@ from benchmarks.full_size import read_published
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.executables import compile_missing
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.programs import Shapes, Target
+from pipeline.runtime.program import Shapes, Target
 
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 

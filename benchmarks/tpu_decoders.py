@@ -27,7 +27,8 @@ from benchmarks.tpu import attention_kernels
 from benchmarks.tpu_compile import SHAPES
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.programs import Programs, Target
+from pipeline.runtime.program import Target
+from pipeline.runtime.programs import Programs
 
 
 def main() -> None:

@@ -14,8 +14,9 @@ from pipeline.errors import (
 
 if TYPE_CHECKING:
     from pipeline.default_model import BUNDLED
+    from pipeline.drawing.drawing import Result
     from pipeline.images import metadata
-    from pipeline.pipeline import Result, SDXLPipeline
+    from pipeline.pipeline import SDXLPipeline
 
 __all__ = [
     "BUNDLED",
@@ -33,7 +34,7 @@ __all__ = [
 # Imported on first use: a program that only reads the settings in a picture needs no JAX.
 _LATER = {
     "BUNDLED": "pipeline.default_model",
-    "Result": "pipeline.pipeline",
+    "Result": "pipeline.drawing.drawing",
     "SDXLPipeline": "pipeline.pipeline",
 }
 

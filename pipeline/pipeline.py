@@ -6,7 +6,7 @@ It is named after the model it was made for, and draws with Stable Diffusion 1 a
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
@@ -14,31 +14,30 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
 from jax.typing import DTypeLike
-from PIL import Image
 
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
-from pipeline.errors import Cancelled, InputError, NotFiniteError
+from pipeline.drawing.drawing import Drawing, Progress, Result
+from pipeline.drawing.engine import Engine
+from pipeline.drawing.finishing import Finisher
+from pipeline.drawing.preparing import check_output, make_drawing
+from pipeline.errors import InputError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.families.tiny_vae import fetch_tiny_vae
-from pipeline.images import metadata, moderation, preview
-from pipeline.images.screen import Screen, verdicts
+from pipeline.images import metadata, preview
+from pipeline.images.screen import Screen
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
-    FULL,
     MAX_IMAGES,
     SETTINGS,
-    TINY,
     GenerateRequest,
     Request,
     check_count,
     check_request,
-    checked_latents,
     effective,
     misfits,
     with_recipe,
@@ -60,17 +59,14 @@ from pipeline.runtime.memory import budget_of
 from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.plan import Budget
-from pipeline.runtime.programs import Shapes, Target
-from pipeline.runtime.sampler import Context
+from pipeline.runtime.program import Shapes, Target
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
     SCHEDULERS,
     SchedulerConfig,
 )
-from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.recipes import LoraRecipe, Recipe, find_lora_recipes
-from pipeline.schedulers.table import Schedule, State
 from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embedding, Placement
 from pipeline.text.loras import LoraWeights
@@ -78,36 +74,8 @@ from pipeline.text.tokenizer import Tokenizers, longest
 
 log = logging.getLogger(__name__)
 
-OUTPUT_TYPES = ("pil", "np", "latent")
-
-OnStep = Callable[[int, int, Array], object]
+OnStep = Callable[[int, int, np.ndarray], object]
 OnPreview = Callable[[Callable[[], np.ndarray]], object]
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of one request.
-
-    Attributes:
-        images: PIL pictures with their settings in `info`; or `[images, H, W, 3]` float32 in 0..1;
-            or latents `[images, h, w, C]` float32.
-        seeds: the seed of each picture; variations share one seed.
-        flagged: for each picture whether the safety checker or `screen` flagged it, in which case
-            it is blurred; always False for latents.
-        truncated: for each picture the end of its prompt that did not fit, or "".
-        negative_truncated: for each picture the end of its negative prompt that did not fit, or "".
-        variation_seeds: the variation seed of each picture; None without variations.
-        unblurred: the unblurred PIL pictures that `screen` flagged and the safety checker did not,
-            by index, for users who ask to see them.
-    """
-
-    images: Any
-    seeds: list[int]
-    flagged: list[bool]
-    truncated: list[str]
-    negative_truncated: list[str]
-    variation_seeds: list[int] | None = None
-    unblurred: dict[int, Image.Image] = field(default_factory=dict)
 
 
 class Length(NamedTuple):
@@ -125,10 +93,12 @@ class Length(NamedTuple):
 
 
 class SDXLPipeline:
-    """A checkpoint that is compiled for a fixed number of pictures per request.
+    """A checkpoint that is compiled for a fixed number of slots, in each of which a picture is drawn.
 
-    `from_pretrained` makes a pipeline for one size of pictures, and `add_size` adds others. Each
-    pipeline runs one request at a time; callers with several threads need a lock of their own.
+    `from_pretrained` makes a pipeline for one size of pictures, and `add_size` adds others.
+    `generate` draws one request. A server calls `prepare` and `begin` for each request, and
+    `advance` for a step of all their pictures. Callers with several threads need a lock around all
+    of these but `prepare`.
 
     Attributes:
         model, revision: the checkpoint: the name of a folder or file or a Hub id, and the commit on
@@ -145,7 +115,7 @@ class SDXLPipeline:
         num_train_timesteps: the number of timesteps that the model was trained with.
         version: JAX's version and the networks' dtype. If either changes, so do the pictures.
         height, width: the default size of the pictures, in pixels.
-        images_per_request: pictures per call.
+        images_per_request: the number of slots, and the most pictures of a call.
         num_inference_steps, guidance_scale: the defaults of `generate`.
         recipe: the recipe of a distilled model, which gives these defaults; None for other models.
         device_kind, num_devices: the devices in use, such as "NVIDIA H200" and 1.
@@ -210,8 +180,8 @@ class SDXLPipeline:
         )
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         self._additions = Additions(self._adapters, budget, lambda: self._by_size, widths)
-        self._colours = colours
-        self._screen = screen
+        finisher = Finisher(config.safety_checker, screen, colours, self._describe)
+        self._engine = Engine(self._adapters, finisher)
 
     @classmethod
     @failures_explained()
@@ -242,7 +212,8 @@ class SDXLPipeline:
             revision: a branch, tag or commit on the Hub.
             height: in pixels; the checkpoint's own where None.
             width: in pixels; the checkpoint's own where None.
-            images_per_request: the number of pictures that every call draws.
+            images_per_request: the number of pictures that are drawn at once, and that a call draws
+                unless it asks for fewer.
             num_inference_steps: the default of `generate`, 1 to 50. None means 25, or as many as a
                 distilled model was made for; see `pipeline.schedulers.recipes`.
             dtype: dtype of the networks. None means bfloat16 on accelerators, and for a large
@@ -461,8 +432,9 @@ class SDXLPipeline:
         eta: float | None = None,
         decoder: str | None = None,
         recipe: str | None = None,
+        images: int | None = None,
     ) -> Result:
-        """Draw `images_per_request` pictures, without compiling anything.
+        """Draw pictures, without compiling anything.
 
         Args:
             prompt: one prompt for all pictures, or one for each. A blank prompt leaves the
@@ -519,6 +491,8 @@ class SDXLPipeline:
             recipe: the name of one of `recipes`, such as "lightning-4", which sets the LoRA with
                 the scheduler, steps and guidance scale that it was made for. A number of steps that
                 the recipe allows, and a weight of its LoRA, may be given beside it.
+            images: the number of pictures, 1 to `images_per_request`; as many as that where None.
+                Fewer take less time.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -529,7 +503,6 @@ class SDXLPipeline:
         """
         steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
         scale = self.guidance_scale if guidance_scale is None else guidance_scale
-        count = self.images_per_request
         asked = GenerateRequest(
             prompt=prompt,
             negative_prompt=negative_prompt,
@@ -550,47 +523,105 @@ class SDXLPipeline:
             decoder=decoder or "",
             recipe=recipe or "",
         )
-        request = self._with_recipes(check_request(asked, count))
-        used = self._scheduler_of(request)
-        if request.decoder == TINY and self.tiny_vae is None:
-            raise InputError(
-                "decoder is 'tiny', but the pipeline has no tiny VAE; pass tiny_vae to"
-                " from_pretrained, or leave decoder out"
-            )
-        if latents is not None and request.variation_strength > 0:
-            raise InputError("pass either latents or variation_strength, not both")
-        if output_type not in OUTPUT_TYPES:
-            raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
+        drawing = self.prepare(asked, images, height, width, latents, output_type, cancelled)
+        self.begin(drawing)
+        try:
+            self._draw(drawing, on_step, on_preview)
+        finally:
+            self._engine.drop(drawing)
+        return drawing.result()
+
+    def _draw(self, drawing: Drawing, on_step: OnStep | None, on_preview: OnPreview | None) -> None:
+        """Advance all drawings until this one is over; raise its error if there is one."""
+        reported = 0
+        while not drawing.is_over:
+            self.advance()
+            if drawing.error is None and drawing.done > reported:
+                reported = drawing.done
+                if on_step is not None:
+                    on_step(reported, drawing.total, drawing.latents())
+                if on_preview is not None and reported < drawing.total:
+                    on_preview(partial(self._looks, drawing))
+        if drawing.error is not None:
+            raise drawing.error
+
+    def _looks(self, drawing: Drawing) -> np.ndarray:
+        return np.stack([look for _, look in sorted(self.look(drawing).items())])
+
+    # --- drawings
+
+    def prepare(
+        self,
+        request: GenerateRequest,
+        images: int | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        latents: np.ndarray | None = None,
+        output_type: str = "pil",
+        cancelled: Event | None = None,
+    ) -> Drawing:
+        """Return the drawing of a request, which `begin` begins; no device is used.
+
+        Any thread may call this. The arguments beside `request` are those of `generate`.
+
+        Raises:
+            InputError: if a value cannot be used; the message names it.
+        """
+        count = self.images_per_request if images is None else images
+        check_count("images", count, 1, self.images_per_request)
+        checked = self._with_recipes(check_request(request, count))
+        scheduler = self._scheduler_of(checked)
+        check_output(checked, output_type, self.tiny_vae is not None)
         run = self._sampler(height, width)
-        noise = None if latents is None else checked_latents(latents, (count, *run.latents_shape))
-        self._adapters.select(request.lora_weights)
-        placement = Placement(self._additions.embeddings)
-        (ids, truncated), (negative_ids, negative_truncated) = (
-            self._tokenizers.tokenize([placement.place(text) for text in texts])
-            for texts in (request.prompts, request.negative_prompts)
+        self._adapters.check(checked.lora_weights)
+        return make_drawing(
+            checked,
+            self._config,
+            scheduler,
+            run,
+            self._tokenizers,
+            Placement(self._additions.embeddings),
+            latents,
+            output_type,
+            cancelled,
         )
-        schedule = make_schedule(used, request.num_inference_steps)
-        blank = np.array([not text.strip() for text in request.negative_prompts])
-        conditioning = run.encode(
-            np.stack([negative_ids, ids]),
-            blank & self._config.force_zeros_for_empty_prompt,
-            placement.vectors(),
-            request.guidance_scale,
-        )
-        drawn = self._sample(
-            run, request, schedule, conditioning, noise, on_step, cancelled, on_preview
-        )
-        named = _as_drawn(request, used)
-        images, flagged, unblurred = self._finish(run, drawn, named, placement, output_type)
-        return Result(
-            images=images,
-            seeds=request.seeds,
-            flagged=flagged,
-            truncated=truncated,
-            negative_truncated=negative_truncated,
-            variation_seeds=request.variation_seeds if request.variation_strength > 0 else None,
-            unblurred=unblurred,
-        )
+
+    def begin(self, drawing: Drawing) -> None:
+        """Let the pictures of a drawing wait for slots, in which `advance` draws them."""
+        self._engine.begin(drawing)
+
+    @failures_explained()
+    def advance(self) -> list[Progress]:
+        """Advance the pictures in all slots by one evaluation, without compiling anything.
+
+        Pictures of drawings that have begun enter free slots first. The devices work ahead: what
+        this returns was queued up to two calls earlier. See `Engine.advance`.
+
+        Returns:
+            The drawings that moved.
+
+        Raises:
+            DeviceError: if a device fails or has too little memory; no drawing goes on then.
+        """
+        return self._engine.advance()
+
+    def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
+        """Return previews `[h, w, 3]` uint8 of a drawing's pictures in slots, by index."""
+        return self._engine.look(drawing)
+
+    def reset(self) -> None:
+        """Forget all drawings and the state on the devices."""
+        self._engine.reset()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a drawing is under way or waits for slots."""
+        return self._engine.is_busy
+
+    @property
+    def in_slots(self) -> int:
+        """Number of slots with a picture, of `images_per_request`."""
+        return self._engine.in_slots
 
     def measure(self, prompt: str) -> Length:
         """Return the length of a prompt in tokens. Any thread may call this."""
@@ -631,130 +662,8 @@ class SDXLPipeline:
             raise InputError(f"the size is {wanted[1]}x{wanted[0]}; expected one of {there_are}")
         return by_size[wanted]
 
-    def _sample(
-        self,
-        run: CompiledSampler,
-        request: Request,
-        schedule: Schedule,
-        conditioning: Context,
-        noise: np.ndarray | None,
-        on_step: OnStep | None,
-        cancelled: Event | None,
-        on_preview: OnPreview | None,
-    ) -> Array:
-        """Run all steps and return the final latents `[B, h, w, C]`."""
-        seeds = run.put_seeds(np.array(request.seeds, np.uint32))
-        if noise is None:
-            latents = run.initial_latents(seeds, schedule.init_noise_sigma)
-            for others, strength in request.variations:
-                placed = run.put_seeds(np.array(others, np.uint32))
-                other = run.initial_latents(placed, schedule.init_noise_sigma)
-                latents = run.vary(latents, other, strength)
-        else:
-            latents = run.put_latents(noise * np.float32(schedule.init_noise_sigma))
-        state = run.start(latents)
-        # A network that takes the guidance scale as an input has its guidance inside.
-        guided = 0 if self._config.embeds_guidance else request.guided_steps
-        advance = partial(
-            run.denoise,
-            conditioning=conditioning,
-            seeds=seeds,
-            table=run.put_schedule(schedule),
-            guidance_scale=request.guidance_scale,
-            guidance_rescale=request.guidance_rescale,
-            guided=schedule.stops[guided - 1] if guided else 0,
-        )
-        if on_step is None and cancelled is None and on_preview is None:
-            return advance(state, start=0, stop=schedule.stops[-1]).latents
-        start, total = 0, len(schedule.stops)
-        for step, stop in enumerate(schedule.stops):
-            if cancelled is not None and cancelled.is_set():
-                raise Cancelled(f"stopped after {step} of {total} steps")
-            # A preview needs the latents before the step's last evaluation.
-            if on_preview is not None and stop > start + 1:
-                state, start = advance(state, start=start, stop=stop - 1), stop - 1
-            # Wait for the step: queueing the rest at once would leave nothing to cancel.
-            before, state = state, jax.block_until_ready(advance(state, start=start, stop=stop))
-            if on_step is not None:
-                on_step(step + 1, total, state.latents)
-            if on_preview is not None and step + 1 < total:
-                row = schedule.pred_x0[start]
-                look = run.preview if run.has_tiny_vae else self._look
-                on_preview(partial(look, before.latents, state, row))
-            start = stop
-        return state.latents
-
-    def _look(self, before: Array, after: State, pred_x0: np.ndarray) -> np.ndarray:
-        """Return what `CompiledSampler.preview` returns, by a linear map from latents to colours.
-
-        It is computed on the host, where nothing compiles.
-        """
-        of_latents, of_value = pred_x0
-        value = np.asarray(after.history)[0]
-        return self._colours.of(of_latents * np.asarray(before) + of_value * value)
-
-    def _finish(
-        self,
-        run: CompiledSampler,
-        latents: Array,
-        request: Request,
-        placement: Placement,
-        output_type: str,
-    ) -> tuple[Any, list[bool], dict[int, Image.Image]]:
-        """Return the `images`, `flagged` and `unblurred` of a `Result`."""
-        final = np.asarray(latents)
-        if not np.isfinite(final).all():
-            raise NotFiniteError(
-                "the latents are no finite numbers, and pictures of them would be black; lower the"
-                " weights of the LoRAs, or the guidance scale"
-            )
-        if output_type == "latent":
-            return final, [False] * len(final), {}
-        decode = run.tiny_decode if request.decoder == TINY else run.decode
-        as_float, as_bytes = decode(latents)
-        pixels = np.asarray(as_bytes)
-        by_checker, by_screen = self._flagged(run, pixels), self._screened(pixels)
-        flagged = [any(both) for both in zip(by_checker, by_screen, strict=True)]
-        pairs = zip(pixels, flagged, strict=True)
-        visible = [moderation.blur(picture) if blurred else picture for picture, blurred in pairs]
-        if output_type == "np":
-            pictures = np.array(as_float)
-            for i in np.flatnonzero(flagged):
-                pictures[i] = visible[i] / np.float32(255)
-            return pictures, flagged, {}
-        picture_of = partial(self._picture, request, placement)
-        images = [picture_of(i, picture, flagged[i]) for i, picture in enumerate(visible)]
-        unblurred = {
-            i: picture_of(i, pixels[i], flagged=False)
-            for i in np.flatnonzero(by_screen).tolist()
-            if not by_checker[i]
-        }
-        return images, flagged, unblurred
-
-    def _flagged(self, run: CompiledSampler, images: np.ndarray) -> list[bool]:
-        config = self._config.safety_checker
-        if config is None:
-            return [False] * len(images)
-        return run.check(moderation.prepare(images, config)).tolist()
-
-    def _screened(self, images: np.ndarray) -> list[bool]:
-        if self._screen is None:
-            return [False] * len(images)
-        return verdicts(self._screen, images)
-
-    def _picture(
-        self, request: Request, placement: Placement, i: int, pixels: np.ndarray, flagged: bool
-    ) -> Image.Image:
-        """Return a picture `[H, W, 3]` uint8 as a PIL picture with its settings attached."""
-        image = Image.fromarray(pixels)
-        prompts = request.prompts[i], request.negative_prompts[i]
-        settings = self._settings(request, i, image.size, flagged)
-        metadata.attach(image, replace(settings, ti_hashes=placement.hashes(*prompts)))
-        return image
-
-    def _settings(
-        self, request: Request, i: int, size: tuple[int, int], flagged: bool
-    ) -> metadata.Settings:
+    def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
+        """Return the settings of picture i of a request, whose size is (width, height)."""
         return metadata.Settings(
             **effective(request.of_picture(i)),
             width=size[0],
@@ -763,7 +672,6 @@ class SDXLPipeline:
             revision=self.revision,
             vae=self.vae,
             unet=self.unet,
-            safety_checker=metadata.BLURRED if flagged else None,
             lora_hashes=self._adapters.hashes,
         )
 
@@ -773,13 +681,6 @@ def _defaults(recipe: Recipe | None) -> dict[str, Any]:
     names = "num_inference_steps", "guidance_scale"
     own = {} if recipe is None else recipe.settings
     return {name: own.get(name, SETTINGS[name].default) for name in names}
-
-
-def _as_drawn(request: Request, used: SchedulerConfig) -> Request:
-    """Return a request as its pictures name it: with its scheduler, without names of defaults."""
-    sigma_schedule = "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule
-    decoder = "" if request.decoder == FULL else request.decoder
-    return replace(request, scheduler=used.name, sigma_schedule=sigma_schedule, decoder=decoder)
 
 
 def _log_recipe(recipe: Recipe | None) -> None:

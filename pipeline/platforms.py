@@ -36,7 +36,7 @@ class Platform:
         dtype: the networks' default dtype.
         is_accelerator: whether the platform is fast enough for SDXL to be the default model, and
             gives each device a memory of its own.
-        one_by_one: whether the UNet runs on one half of one picture at a time.
+        forward: the form of the UNet's forward passes, a key of `pipeline.runtime.sampler.FORMS`.
         attention: the form of attention, a key of the forms in `pipeline.kernels.attention`.
         product: the form of bfloat16 products, a key of those in `pipeline.kernels.matmul_conv`.
         convolution: the form of bfloat16 convolutions, likewise.
@@ -45,7 +45,7 @@ class Platform:
 
     dtype: str = "bfloat16"
     is_accelerator: bool = True
-    one_by_one: bool = False
+    forward: str = "slots"
     attention: str = PLAIN
     product: str = PLAIN
     convolution: str = PLAIN
@@ -57,6 +57,7 @@ PLATFORMS = {
     "cpu": Platform(
         dtype="float32",
         is_accelerator=False,
+        forward="picture",
         attention="cached",
         product="accumulated in float32",
         convolution="products",
@@ -66,7 +67,7 @@ PLATFORMS = {
         float32_options=(("xla_disable_hlo_passes", "dot-library-rewriter"),),
     ),
     # A TPU's VMEM has room for the activations of one half of one picture.
-    "tpu": Platform(one_by_one=True, attention="flash"),
+    "tpu": Platform(forward="half", attention="flash"),
     "cuda": Platform(attention="cudnn"),
 }
 _OTHER = Platform()

@@ -1,6 +1,6 @@
 """The parts that families with CLIP text encoders, a UNet and a VAE have in common."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from pipeline.models.vae_config import VAEConfig, read_vae
 
 # Networks by name.
 Networks = Mapping[str, Any]
-Shard = Callable[[Array], Array]
 
 
 def check_unet_size(file: Path, key: str, value: int, right: int, why: str) -> None:
@@ -41,41 +40,33 @@ def check(file: Path, config: Config) -> None:
 
 
 def encode_prompts(
-    text_encoders: Sequence[CLIPTextEncoder],
-    input_ids: Array,
-    zero_negative: Array,
-    shard: Shard = lambda x: x,
+    text_encoders: Sequence[CLIPTextEncoder], input_ids: Array, zeroed: Array
 ) -> tuple[Array, Array | None]:
     """Return `prompt_embeds` and `pooled_prompt_embeds`; the arguments are those of `encode`.
 
     Returns:
-        The hidden states `[2, B, L, D]` of all text encoders side by side, and the pooled
-        embeddings `[2, B, P]` of the last one, which are None if it has no projection.
+        The hidden states `[H, B, L, D]` of all text encoders side by side, and the pooled
+        embeddings `[H, B, P]` of the last one, which are None if it has no projection.
     """
-    ids = shard(joined(input_ids))
+    halves, ids = len(input_ids), joined(input_ids)
     outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
-    embeds = split(jnp.concatenate([states for states, _ in outputs], axis=-1))
-    dropped = jnp.stack([zero_negative, jnp.zeros_like(zero_negative)])  # [2, B]
-    embeds = jnp.where(dropped[:, :, None, None], 0, embeds)
+    embeds = split(jnp.concatenate([states for states, _ in outputs], axis=-1), halves)
+    embeds = jnp.where(zeroed[:, :, None, None], 0, embeds)
     _, pooled = outputs[-1]
     if pooled is None:
         return embeds, None
-    return embeds, jnp.where(dropped[:, :, None], 0, split(pooled))
+    return embeds, jnp.where(zeroed[:, :, None], 0, split(pooled, halves))
 
 
 def encode(
-    networks: Networks,
-    input_ids: Array,
-    zero_negative: Array,
-    size: Array,
-    guidance_scale: Array,
-    shard: Shard = lambda x: x,
+    networks: Networks, input_ids: Array, zeroed: Array, size: Array, guidance_scale: Array
 ) -> Context:
-    """Return the UNet's context for the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
-    embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zero_negative, shard)
-    both = shard(joined(embeds))
-    guidance = jnp.broadcast_to(guidance_scale, len(both))
-    return jax.tree.map(split, networks["unet"].condition(both, guidance_scale=guidance))
+    """Return the UNet's context for the prompts, with leaves `[H, B, ...]`; see `Family.encode`."""
+    embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zeroed)
+    halves = len(embeds)
+    guidance = jnp.repeat(guidance_scale, halves)
+    found = networks["unet"].condition(joined(embeds), guidance_scale=guidance)
+    return jax.tree.map(lambda batch: split(batch, halves), found)
 
 
 def predict(networks: Networks, latents: Array, timesteps: Array, context: Context) -> Array:

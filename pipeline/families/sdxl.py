@@ -13,7 +13,7 @@ from jax import Array
 from pipeline.families import latent_unet
 from pipeline.families.family import Config, Family, Network, Stage
 from pipeline.families.halves import joined, split
-from pipeline.families.latent_unet import Networks, Shard
+from pipeline.families.latent_unet import Networks
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_text_encoder
 from pipeline.models.shapes import text_encoder_of, unet_of
@@ -46,21 +46,16 @@ def time_ids(size: Array) -> Array:
 
 
 def encode(
-    networks: Networks,
-    input_ids: Array,
-    zero_negative: Array,
-    size: Array,
-    guidance_scale: Array,
-    shard: Shard = lambda x: x,
+    networks: Networks, input_ids: Array, zeroed: Array, size: Array, guidance_scale: Array
 ) -> Context:
-    """Return the UNet's context for the prompts, with leaves `[2, B, ...]`; see `Family.encode`."""
+    """Return the UNet's context for the prompts, with leaves `[H, B, ...]`; see `Family.encode`."""
     encoders = [networks[name] for name in TEXT_ENCODERS]
-    embeds, pooled = latent_unet.encode_prompts(encoders, input_ids, zero_negative, shard)
+    embeds, pooled = latent_unet.encode_prompts(encoders, input_ids, zeroed)
     assert pooled is not None  # the second text encoder has a projection
-    both = shard(joined(embeds)), shard(joined(pooled))
+    halves, both = len(embeds), (joined(embeds), joined(pooled))
     sizes = jnp.broadcast_to(time_ids(size), (len(both[0]), 6))
-    guidance = jnp.broadcast_to(guidance_scale, len(sizes))
-    return jax.tree.map(split, networks["unet"].condition(*both, sizes, guidance))
+    found = networks["unet"].condition(*both, sizes, jnp.repeat(guidance_scale, halves))
+    return jax.tree.map(lambda batch: split(batch, halves), found)
 
 
 SDXL = Family(

@@ -217,6 +217,17 @@ class Adapters:
             self._loaded = {key: each for key, each in self._loaded.items() if key != name}
             self._release()
 
+    def check(self, names: Iterable[str]) -> None:
+        """Raise InputError if an adapter is not loaded; the message lists those that are."""
+        for name in names:
+            self._known(name)
+
+    def is_selected(self, weights: Mapping[str, tuple[float, float]]) -> bool:
+        """Return whether this set of adapters is merged, as `select` would merge it now."""
+        loaded = self._loaded
+        chosen = tuple((loaded.get(name), weights[name]) for name in sorted(weights))
+        return chosen == self._selected
+
     def select(self, weights: Mapping[str, tuple[float, float]]) -> None:
         """Merge a set of adapters into the pristine parameters; do nothing if it is merged already.
 

@@ -1,4 +1,4 @@
-"""The sampler on devices: mesh, sharding, and the runs of compiled programs.
+"""The sampler on devices: mesh, sharding, and the runs of compiled programs over slots.
 
 Everything is compiled once, for fixed shapes. The values that a request may change are arguments,
 so that nothing compiles after startup.
@@ -20,10 +20,11 @@ from pipeline.runtime import programs
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import Executables, compile_missing, load_cached
 from pipeline.runtime.parameters import Parameters
-from pipeline.runtime.programs import MAX_EVALUATIONS, Target
+from pipeline.runtime.program import Target
 from pipeline.runtime.sampler import Context
+from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
-from pipeline.schedulers.table import Schedule, State, Table
+from pipeline.schedulers.table import State
 from pipeline.text.embeddings import MAX_VECTORS
 
 log = logging.getLogger(__name__)
@@ -131,52 +132,67 @@ class CompiledSampler:
             The decoded pictures `[B, H, W, 3]` float32 in 0..1.
         """
         images, tokens = self.shapes.images, self.shapes.tokens
+        every = np.ones(images, bool)
         ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
-        seeds = self.put_seeds(np.zeros(images, np.uint32))
-        noise = self.initial_latents(seeds, 1.0)
-        state = self.start(self.vary(noise, noise, 0.5))
-        advance = partial(
-            self.denoise,
-            conditioning=self.encode(ids, np.zeros(images, bool)),
-            seeds=seeds,
-            table=self.put_schedule(make_schedule(self._config.scheduler, 1)),
-            guidance_scale=2.0,
-            guidance_rescale=0.0,
-            start=0,
-            stop=1,
-        )
-        if "denoise" in self.executables:
-            state = advance(state, guided=1)
-        if "unguided" in self.executables:
-            state = advance(state, guided=0)
-        jax.block_until_ready(state)
+        zeroed, scales = np.zeros((2, images), bool), np.ones(images, np.float32)
+        context = self.encode(self.blank_context(), every, ids, zeroed, scales)
+        noise = self.initial_latents(np.zeros(images, np.uint32), 1.0)
+        state = self.enter(self.blank_state, self.vary(noise, noise, 0.5), every)
+        first = pack(make_schedule(self._config.scheduler, 1), 2.0, 0.0, guided=1, seed=0)
+        work = Work(*(part[:1].repeat(images, axis=0) for part in first))
+        jax.block_until_ready(self.step(state, context, work))
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
-            self.check(np.zeros((images, side, side, 3), np.uint8))
+            self.check(np.zeros((images, side, side, 3), np.uint8), every)
         placed = self.put_latents(latents)
         if self.has_tiny_vae:
-            jax.block_until_ready(self.tiny_decode(placed))
-        pictures, _ = self.decode(placed)
+            jax.block_until_ready(self.tiny_decode(placed, every))
+        pictures, _ = self.decode(placed, every)
         return np.asarray(pictures)
+
+    def blank_context(self) -> Context:
+        """Return the context of empty slots, zeros of its own."""
+        executable = self.executables["encode"]
+        context, shardings = executable.args_info[0][1], executable.input_shardings[0][1]
+        return jax.tree.map(
+            lambda info, sharding: jax.device_put(np.zeros(info.shape, info.dtype), sharding),
+            context,
+            shardings,
+        )
+
+    @cached_property
+    def blank_state(self) -> State:
+        """The state of empty slots."""
+        return jax.tree.map(
+            lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding),
+            self._target.state_spec,
+        )
 
     def encode(
         self,
+        context: Context,
+        new: np.ndarray,
         input_ids: np.ndarray,
-        zero_negative: np.ndarray,
+        zeroed: np.ndarray,
+        guidance_scales: np.ndarray,
         vectors: Sequence[np.ndarray] | None = None,
-        guidance_scale: float = 1.0,
     ) -> Context:
-        """Return the context of the prompts, the same in all steps.
+        """Return the context with that of new pictures' prompts, which stays the same in all steps.
 
-        `input_ids` are `[2, B, E, L]` int32, `zero_negative` is `[B]` bool; see `Family.encode`.
-        `vectors` are each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
-        `CLIPTextEncoder`. `guidance_scale` matters to networks alone that take it as an input.
+        Args:
+            context: the context of all slots, which is gone afterwards: its memory is used again.
+            new: `[B]` bool, the slots of the new pictures. The other arguments matter only there.
+            input_ids: `[2, B, E, L]` int32, the negative prompts first; see `Family.encode`.
+            zeroed: `[2, B]` bool; see `Family.encode`.
+            guidance_scales: `[B]` float32, for networks that take the scale as an input.
+            vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
+                `CLIPTextEncoder`. None means zeros.
         """
-        ids = jax.device_put(input_ids, self._by_half)
-        zero = jax.device_put(zero_negative, self._by_image)
+        ids, zeros = jax.device_put((input_ids, zeroed), self._by_half)
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
-        guidance = jax.device_put(np.float32(guidance_scale), self._whole)
-        return self._run("encode", ids, zero, self._size, guidance, rows)
+        scales = self._put_columns(guidance_scales)
+        size, wanted = self._size, self._put_columns(new)
+        return self._run("encode", context, wanted, ids, zeros, size, scales, rows)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:
@@ -191,17 +207,17 @@ class CompiledSampler:
         size = np.array([self.shapes.height, self.shapes.width], np.float32)
         return jax.device_put(size, self._whole)
 
-    def put_seeds(self, seeds: np.ndarray) -> Array:
-        """Copy seeds `[B]` uint32, one per picture, to the devices."""
-        return jax.device_put(seeds, self._by_image)
+    def _put_columns(self, arrays: Any) -> Any:
+        """Copy arrays `[B, ...]` to the devices, each device its slots' part."""
+        return jax.device_put(arrays, self._by_image)
 
-    def initial_latents(self, seeds: Array, init_noise_sigma: float) -> Array:
+    def initial_latents(self, seeds: np.ndarray, init_noise_sigma: float) -> Array:
         """Return noise `[B, h, w, C]` float32 of deviation `init_noise_sigma`.
 
         `seeds` are `[B]` uint32.
         """
         sigma = jax.device_put(np.float32(init_noise_sigma), self._whole)
-        return self._run("noise", seeds, sigma)
+        return self._run("noise", self._put_columns(seeds), sigma)
 
     def vary(self, own: Array, other: Array, strength: float) -> Array:
         """Return initial latents `own`, turned towards `other` by `strength`, 0..1."""
@@ -209,87 +225,58 @@ class CompiledSampler:
 
     def put_latents(self, latents: np.ndarray) -> Array:
         """Copy latents `[B, h, w, C]` float32 to the devices."""
-        return jax.device_put(latents, self._by_image)
+        return self._put_columns(latents)
 
-    def put_schedule(self, schedule: Schedule) -> Table[Array]:
-        """Copy the schedule's table to the devices, padded to the compiled maximum."""
-        return Table(*(self._put_column(column) for column in schedule.table))
+    def enter(self, state: State, latents: Array, new: np.ndarray) -> State:
+        """Return the state in which new pictures, `[B]` bool, start from `latents`."""
+        return self._run("enter", state, latents, self._put_columns(new))
 
-    def _put_column(self, column: np.ndarray) -> Array:
-        padded = np.zeros((MAX_EVALUATIONS, *column.shape[1:]), np.float32)
-        padded[: len(column)] = column
-        return jax.device_put(padded, self._whole)
+    def step(self, state: State, context: Context, work: Work[np.ndarray]) -> State:
+        """Return the state after one evaluation of the network for each slot with work."""
+        return self._run("step", state, context, self._put_columns(work))
 
-    def start(self, latents: Array) -> State:
-        """Return the state before the first evaluation, with latents `[B, h, w, C]` float32."""
-        return State(latents, self._no_history)
+    def decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
+        """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8.
 
-    @cached_property
-    def _no_history(self) -> Array:
-        spec = self._target.history_spec
-        return jax.device_put(np.zeros(spec.shape, np.float32), spec.sharding)
-
-    def denoise(
-        self,
-        state: State,
-        conditioning: Context,
-        seeds: Array,
-        table: Table[Array],
-        guidance_scale: float,
-        guidance_rescale: float,
-        guided: int,
-        start: int,
-        stop: int,
-    ) -> State:
-        """Run evaluations `start` to `stop` of the network and return the state after them.
-
-        The first `guided` evaluations of a run have guidance.
+        Only those that are wanted, `[B]` bool, are decoded; the others are 0.
         """
-        middle = min(max(start, guided), stop)
-        unguided = "unguided" if "unguided" in self.executables else "denoise"
-        for program, scale, first, last in (
-            ("denoise", guidance_scale, start, middle),
-            (unguided, 1.0, middle, stop),
-        ):
-            if first < last:
-                guidance = np.float32(scale), np.float32(guidance_rescale)
-                placed = jax.device_put((*guidance, np.int32(first), np.int32(last)), self._whole)
-                state = self._run(program, state, conditioning, seeds, table, *placed)
-        return state
-
-    def decode(self, latents: Array) -> tuple[Array, Array]:
-        """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8."""
-        return self._run("decode", latents)
+        return self._run("decode", latents, self._put_columns(wanted))
 
     @property
     def has_tiny_vae(self) -> bool:
         """Whether `tiny_decode` and `preview` can be called."""
         return "tiny_decode" in self.executables
 
-    def tiny_decode(self, latents: Array) -> tuple[Array, Array]:
+    def tiny_decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
         """Do what `decode` does, with the tiny VAE."""
-        images, pixels, _ = self._tiny_decode(self.start(latents), 1.0, 0.0)
+        finished = np.tile(np.float32([1, 0]), (len(wanted), 1))
+        state = State(latents, self.blank_state.history)
+        images, pixels, _ = self._tiny_decode(state, finished, wanted)
         return images, pixels
 
-    def preview(self, before: Array, after: State, pred_x0: np.ndarray) -> np.ndarray:
+    def preview(
+        self, before: Array, after: State, pred_x0: np.ndarray, wanted: np.ndarray
+    ) -> np.ndarray:
         """Return previews of unfinished pictures, `[B, h, w, 3]` uint8, by the tiny VAE.
 
         Args:
             before: the latents `[B, h, w, C]` before an evaluation.
             after: the state after it.
-            pred_x0: the evaluation's row of `Schedule.pred_x0`.
+            pred_x0: `[B, 2]`, the row of each picture's `Schedule.pred_x0`.
+            wanted: `[B]` bool; the others are 0.
         """
-        *_, previews = self._tiny_decode(State(before, after.history), *pred_x0)
+        *_, previews = self._tiny_decode(State(before, after.history), pred_x0, wanted)
         return np.asarray(previews)
 
-    def _tiny_decode(self, state: State, *coefficients: float) -> tuple[Array, Array, Array]:
-        scalars = jax.device_put(tuple(map(np.float32, coefficients)), self._whole)
-        return self._run("tiny_decode", state, *scalars)
+    def _tiny_decode(
+        self, state: State, coefficients: np.ndarray, wanted: np.ndarray
+    ) -> tuple[Array, Array, Array]:
+        columns = self._put_columns((coefficients.astype(np.float32), wanted))
+        return self._run("tiny_decode", state, *columns)
 
-    def check(self, images: np.ndarray) -> np.ndarray:
-        """Return which pictures the safety checker flags, `[B]` bool.
+    def check(self, images: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Return which of the wanted pictures the safety checker flags, `[B]` bool.
 
         `images` are `[B, S, S, 3]` uint8, from `moderation.prepare`.
         """
-        placed = jax.device_put(images, self._by_image)
-        return np.asarray(self._run("check", placed))
+        return np.asarray(self._run("check", *self._put_columns((images, wanted))))

@@ -12,7 +12,8 @@ import jax
 from flax import nnx
 
 from pipeline.runtime.executable_cache import ExecutableCache
-from pipeline.runtime.programs import Programs, Target, cache_key, program_names
+from pipeline.runtime.program import Target
+from pipeline.runtime.programs import Programs, cache_key, program_names
 
 log = logging.getLogger(__name__)
 

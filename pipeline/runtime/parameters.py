@@ -11,7 +11,7 @@ from flax import nnx
 
 from pipeline.adapters.adapter import Inventory
 from pipeline.checkpoints.weights import checkpoint_names, checkpoint_shape
-from pipeline.runtime.programs import weights
+from pipeline.runtime.program import weights
 
 
 @dataclass(frozen=True, eq=False)

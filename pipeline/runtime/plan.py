@@ -82,16 +82,14 @@ def _one(_: Share) -> int:
 
 
 LOADS = {
-    "denoise": Load(UNET, True, _both, lambda share: share.pixels),
-    "unguided": Load(UNET, True, _one, lambda share: share.pixels),
-    "decode": Load(VAE, True, _one, lambda share: share.pictures * share.pixels),
-    "tiny_decode": Load(TINY_VAE, True, _one, lambda share: share.pictures * share.pixels),
-    "encode": Load(
-        TEXT_ENCODERS, False, _both, lambda share: share.halves * share.pictures * share.tokens
-    ),
+    "step": Load(UNET, True, _both, lambda share: share.pixels),
+    "decode": Load(VAE, True, _one, lambda share: share.pixels),
+    "tiny_decode": Load(TINY_VAE, True, _one, lambda share: share.pixels),
+    "encode": Load(TEXT_ENCODERS, False, _both, lambda share: share.halves * share.tokens),
+    "enter": Load(None, True, _one, lambda share: share.pictures * share.pixels),
     "noise": Load(None, True, _one, lambda share: share.pictures * share.pixels),
     "vary": Load(None, True, _one, lambda share: share.pictures * share.pixels),
-    "check": Load(SAFETY_CHECKER, False, _one, lambda share: share.pictures),
+    "check": Load(SAFETY_CHECKER, False, _one, lambda _: 1),
 }
 
 
@@ -228,7 +226,7 @@ class Budget:
         split, guidance = self.layout(self.images)
         copies = 1 if self.kind.platform.is_accelerator else split * guidance
         pictures, halves = self.images // split, HALVES // guidance
-        names = [name for name in LOADS if self._exists(name, guidance)]
+        names = [name for name in LOADS if self._exists(name)]
         programs = []
         for size in (*sizes, None):
             pixels = 0 if size is None else math.prod(size)
@@ -335,12 +333,9 @@ class Budget:
                 text = f"draw 1 picture per request, of {sizes_text([size])}"
                 yield text, replace(self, images=1), [size]
 
-    def _exists(self, name: str, guidance: int) -> bool:
+    def _exists(self, name: str) -> bool:
         network = LOADS[name].network
-        # If the guidance halves are on different devices, there is no program for one half. If the
-        # UNet has its guidance inside, there is only that one.
-        left_out = "unguided" if guidance == 2 else "denoise" if self.model.embeds_guidance else ""
-        return name != left_out and (network is None or network in self.model.networks)
+        return network is None or network in self.model.networks
 
     def _program(self, name: str, size: Size | None, share: Share, copies: int) -> PlannedProgram:
         load, rates = LOADS[name], self.kind.rates
@@ -383,9 +378,13 @@ class Budget:
         network = self.model.networks[load.network]
         units = load.units(share)
         if load.network == UNET:
-            batch = 1 if self.kind.platform.one_by_one else load.halves(share) * share.pictures
-            units = batch * units / self.model.scale_factor**2
+            units = self._batch(share) * units / self.model.scale_factor**2
         return network.activations * units * network.itemsize
+
+    def _batch(self, share: Share) -> int:
+        """Return the number of halves of pictures for which the UNet predicts at once."""
+        batches = {"half": 1, "picture": share.halves, "slots": share.halves * share.pictures}
+        return batches[self.kind.platform.forward]
 
     def _latents(self, share: Share) -> float:
         """Return the number of elements in a picture's latents."""

@@ -10,94 +10,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pipeline.families.family import Config, Family
+from pipeline.families.family import Family
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
 from pipeline.runtime import sampler
+from pipeline.runtime.program import Program, Target, Weights, shardings, spec
 from pipeline.runtime.sampler import Context
-from pipeline.schedulers.config import MAX_INFERENCE_STEPS
-from pipeline.schedulers.table import REMEMBERED, State, Table
+from pipeline.runtime.work import Work, no_work, unpack
+from pipeline.schedulers.table import State
 from pipeline.text.embeddings import MAX_VECTORS
-
-# The most evaluations of the network in a run: Heun's steps take two, except the last.
-MAX_EVALUATIONS = 2 * MAX_INFERENCE_STEPS - 1
 
 # Pixels of the tiny VAE's previews per latent pixel, along each side.
 PREVIEW_PIXELS = 2
-
-# A program's first argument: the parameters of its networks, by the network's name.
-Weights = Mapping[str, list[Array]]
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """The sizes fixed at compilation: pictures per request, their sides in pixels, and tokens."""
-
-    images: int
-    height: int
-    width: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Target:
-    """The model, the devices and the sizes that programs are compiled for.
-
-    `dtype` is that of the networks.
-    """
-
-    config: Config
-    dtype: np.dtype[Any]
-    mesh: Mesh
-    shapes: Shapes
-
-    @property
-    def latents_shape(self) -> tuple[int, int, int]:
-        """The shape `(h, w, C)` of a picture's latents."""
-        size = self.shapes.height, self.shapes.width
-        return self.config.family.latents_shape(self.config, *size)
-
-    @property
-    def history_spec(self) -> Any:
-        """The shape and sharding of the `history` in a run's `State`."""
-        shape = (REMEMBERED, self.shapes.images, *self.latents_shape)
-        return _spec(shape, jnp.float32, NamedSharding(self.mesh, P(None, "images")))
-
-
-@dataclass(frozen=True)
-class Program:
-    """A function, and the shapes and shardings that it is compiled for.
-
-    Attributes:
-        function: the function to compile.
-        args: shapes, dtypes and shardings in place of its arguments.
-        outputs: the sharding of its results, or a structure of shardings like theirs.
-        options: compiler options.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    outputs: Any
-    options: CompilerOptions | None = None
-
-    @cached_property
-    def jitted(self) -> Any:
-        """The function under `jax.jit`, which is traced once."""
-        return jax.jit(self.function, out_shardings=self.outputs)
-
-    def compile(self) -> jax.stages.Compiled:
-        """Compile ahead of time, which takes minutes for a large network."""
-        return self.jitted.lower(*self.args).compile(self.options)
-
-
-def weights(networks: Mapping[str, nnx.Module]) -> dict[str, list[Array]]:
-    """Return each network's parameters as the programs take them, by its name."""
-    return {name: jax.tree.leaves(nnx.state(network)) for name, network in networks.items()}
 
 
 class Programs:
@@ -116,7 +44,7 @@ class Programs:
         parts = {name: nnx.split(network) for name, network in networks.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
         self._leaves = {
-            name: [_spec(leaf.shape, leaf.dtype, self._whole) for leaf in jax.tree.leaves(state)]
+            name: [spec(leaf.shape, leaf.dtype, self._whole) for leaf in jax.tree.leaves(state)]
             for name, (_, state) in parts.items()
         }
 
@@ -130,7 +58,8 @@ class Programs:
         def draw(_: Weights, seeds: Array, sigma: Array) -> Array:
             return sampler.noise(seeds, self._target.latents_shape) * sigma
 
-        args = (self._weights_spec("noise"), self._seeds_spec(), self._scalar_spec(jnp.float32))
+        seeds = self._column_spec(jnp.uint32)
+        args = (self._weights_spec("noise"), seeds, self._scalar_spec(jnp.float32))
         return Program(draw, args, self._by_image)
 
     def vary(self) -> Program:
@@ -139,92 +68,109 @@ class Programs:
         def vary(_: Weights, own: Array, other: Array, strength: Array) -> Array:
             return sampler.vary(own, other, strength)
 
-        latents = self._latents_spec()
+        latents = self._target.state_spec.latents
         args = (self._weights_spec("vary"), latents, latents, self._scalar_spec(jnp.float32))
         return Program(vary, args, self._by_image)
 
     def encode(self) -> Program:
-        """Return the program that turns token ids into the context of a request."""
-        return self._encode
-
-    @cached_property
-    def _encode(self) -> Program:
-        shapes = self._target.shapes
-        ids_shape = (2, shapes.images, len(self._family.text_encoders), shapes.tokens)
-        ids = _spec(ids_shape, jnp.int32, self._by_half)
-        zero = _spec((shapes.images,), jnp.bool_, self._by_image)
-        size = _spec((2,), jnp.float32, self._whole)
+        """Return the program that writes the prompts' context of new pictures into their slots."""
+        shape = (2, self._target.shapes.images)
         encoders = self._target.config.text_encoders
+        ids = spec((*shape, len(encoders), self._target.shapes.tokens), jnp.int32, self._by_half)
+        zeroed = spec(shape, jnp.bool_, self._by_half)
+        size = spec((2,), jnp.float32, self._whole)
+        guidance, new = self._column_spec(jnp.float32), self._column_spec(jnp.bool_)
         vectors = tuple(
-            _spec((MAX_VECTORS, encoder.hidden_size), jnp.float32, self._whole)
+            spec((MAX_VECTORS, encoder.hidden_size), jnp.float32, self._whole)
             for encoder in encoders.values()
         )
-        run = self._family.encode.run
+        weights = self._weights_spec("encode")
+        given = ids, zeroed, size, guidance, vectors
+        shapes = jax.eval_shape(self._encode, weights, *given)
+        context = jax.tree.map(lambda leaf: spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
         def encode(
             weights: Weights,
+            context: Context,
+            new: Array,
             ids: Array,
-            zero: Array,
+            zeroed: Array,
             size: Array,
             guidance: Array,
             vectors: tuple[Array, ...],
         ) -> Context:
-            networks = self._networks(weights)
-            for name, rows in zip(encoders, vectors, strict=True):
-                networks[name] = partial(networks[name], vectors=rows)
-            return run(networks, ids, zero, size, guidance, self._shard)
+            def write(slot: Array, context: Context) -> Context:
+                prompts = (sampler.take_one(each, slot, 1) for each in (ids, zeroed))
+                own = sampler.take_one(guidance, slot)
+                found = self._encode(weights, *prompts, size, own, vectors)
+                return jax.tree.map(
+                    lambda all_, one: sampler.put(all_, one[:, 0], slot, 1), context, found
+                )
 
-        guidance = self._scalar_spec(jnp.float32)
-        args = (self._weights_spec("encode"), ids, zero, size, guidance, vectors)
-        return Program(encode, args, self._by_half, self._options())
+            return sampler.for_each(new, write, context)
 
-    def denoise(self) -> Program:
-        """Return the program that runs steps with guidance."""
+        args = (weights, context, new, *given)
+        return self._apart(encode, args, shardings(context), self._options(), donated=(1,))
+
+    def _encode(
+        self,
+        weights: Weights,
+        ids: Array,
+        zeroed: Array,
+        size: Array,
+        guidance: Array,
+        vectors: tuple[Array, ...],
+    ) -> Context:
+        """Return the context of prompts, of the halves that `ids` has."""
+        networks = self._networks(weights)
+        for name, rows in zip(self._target.config.text_encoders, vectors, strict=True):
+            networks[name] = partial(networks[name], vectors=rows)
+        return self._family.encode.run(networks, ids, zeroed, size, guidance)
+
+    def enter(self) -> Program:
+        """Return the program that writes the noise of new pictures into their slots."""
+
+        def enter(_: Weights, state: State, noise: Array, new: Array) -> State:
+            return sampler.enter(state, noise, new)
+
+        state = self._target.state_spec
+        args = (self._weights_spec("enter"), state, state.latents, self._column_spec(jnp.bool_))
+        return Program(enter, args, shardings(state))
+
+    def step(self) -> Program:
+        """Return the program that advances the pictures in all slots by one evaluation."""
+        form = sampler.FORMS[platform_of(self._target.mesh.devices.flat[0]).forward]
+        by_half = self._target.mesh.shape["guidance"] == 2
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
-        steps = self._steps()
+        given = {"gather": gather} if by_half else {}
+        only_prompts = self._target.config.embeds_guidance and not by_half
 
-        def denoise(weights: Weights, *rest: Any) -> State:
-            return steps(self._predict(weights), *rest, gather=gather)
+        def step(weights: Weights, state: State, context: Context, work: Work[Array]) -> State:
+            predict = partial(self._family.predict.run, self._networks(weights))
+            if only_prompts:
+                context = jax.tree.map(lambda leaf: leaf[1:], context)
+            return sampler.step(form, predict, state, context, unpack(work), **given)
 
-        return self._evaluations("denoise", denoise)
-
-    def unguided(self) -> Program:
-        """Return the program that runs steps without guidance."""
-        steps = self._steps()
-
-        def denoise(weights: Weights, state: State, context: Context, *rest: Any) -> State:
-            prompts = jax.tree.map(lambda halves: halves[1:], context)
-            return steps(self._predict(weights), state, prompts, *rest)
-
-        return self._evaluations("unguided", denoise)
-
-    def _predict(self, weights: Weights) -> sampler.Predict:
-        return partial(self._family.predict.run, self._networks(weights))
-
-    def _steps(self) -> Callable[..., State]:
-        """Return `sampler.denoise` as the devices' platform runs it."""
-        platform = platform_of(self._target.mesh.devices.flat[0])
-        return partial(sampler.denoise, one_by_one=platform.one_by_one)
-
-    def _evaluations(self, name: str, denoise: Callable[..., State]) -> Program:
-        state = State(self._latents_spec(), self._target.history_spec)
-        column = _spec((MAX_EVALUATIONS,), jnp.float32, self._whole)
-        values = _spec((MAX_EVALUATIONS, 1 + REMEMBERED), jnp.float32, self._whole)
-        table = Table(*[column] * len(Table._fields))._replace(values=values)
-        scalars = map(self._scalar_spec, (jnp.float32, jnp.float32, jnp.int32, jnp.int32))
-        weights, seeds = self._weights_spec(name), self._seeds_spec()
-        args = (weights, state, self._context_spec, seeds, table, *scalars)
-        return self._apart(denoise, args, _shardings(state), self._options())
+        images, state = self._target.shapes.images, self._target.state_spec
+        work = jax.tree.map(
+            lambda part: spec(part.shape, part.dtype, self._by_image), no_work(images)
+        )
+        args = (self._weights_spec("step"), state, self._context_spec, work)
+        return self._apart(step, args, shardings(state), self._options())
 
     def decode(self) -> Program:
         """Return the program that turns latents into pictures."""
         run = self._family.decode.run
 
-        def decode(weights: Weights, latents: Array) -> tuple[Array, Array]:
-            return sampler.decode(partial(run, self._networks(weights)), latents)
+        def decode(weights: Weights, latents: Array, wanted: Array) -> tuple[Array, Array]:
+            decoder = partial(run, self._networks(weights))
+            return sampler.map_wanted(
+                wanted, lambda i: sampler.decode(decoder, sampler.take(latents, i))
+            )
 
-        args = (self._weights_spec("decode"), self._latents_spec())
-        return self._apart(decode, args, (self._by_image, self._by_image))
+        latents = self._target.state_spec.latents
+        args = (self._weights_spec("decode"), latents, self._column_spec(jnp.bool_))
+        return self._apart(decode, args, (self._by_image,) * 2)
 
     def tiny_decode(self) -> Program:
         """Return the program that decodes with the tiny VAE, at any evaluation of a run."""
@@ -232,27 +178,37 @@ class Programs:
         factor = self._target.shapes.height // self._target.latents_shape[0]
         shrink = max(1, factor // PREVIEW_PIXELS)
 
-        def decode(weights: Weights, state: State, a: Array, b: Array) -> tuple[Array, ...]:
+        def decode(
+            weights: Weights, state: State, coefficients: Array, wanted: Array
+        ) -> tuple[Array, ...]:
             decoder = partial(run, self._networks(weights))
-            latents, history = state
-            return sampler.decode_early(decoder, latents, history[0], (a, b), shrink)
 
-        state = State(self._latents_spec(), self._target.history_spec)
-        scalars = self._scalar_spec(jnp.float32), self._scalar_spec(jnp.float32)
-        args = (self._weights_spec("tiny_decode"), state, *scalars)
+            def one(i: Array) -> tuple[Array, ...]:
+                latents, value = sampler.take(state.latents, i), sampler.take(state.history[0], i)
+                own = sampler.take(coefficients, i)
+                return sampler.decode_early(decoder, latents, value, (own[0], own[1]), shrink)
+
+            return sampler.map_wanted(wanted, one)
+
+        images, state = self._target.shapes.images, self._target.state_spec
+        coefficients = spec((images, 2), jnp.float32, self._by_image)
+        weights = self._weights_spec("tiny_decode")
+        args = (weights, state, coefficients, self._column_spec(jnp.bool_))
         return self._apart(decode, args, (self._by_image,) * 3)
 
     def check(self) -> Program:
         """Return the program of the safety checker."""
-
-        def check(weights: Weights, images: Array) -> Array:
-            return self._networks(weights)["safety_checker"](images)
-
         checker = self._target.config.safety_checker
         assert checker is not None
         side = checker.vision.image_size
-        images = _spec((self._target.shapes.images, side, side, 3), jnp.uint8, self._by_image)
-        return Program(check, (self._weights_spec("check"), images), self._by_image)
+
+        def check(weights: Weights, images: Array, wanted: Array) -> Array:
+            network = self._networks(weights)["safety_checker"]
+            return sampler.map_wanted(wanted, lambda i: network(sampler.take_one(images, i))[0])
+
+        images = spec((self._target.shapes.images, side, side, 3), jnp.uint8, self._by_image)
+        args = (self._weights_spec("check"), images, self._column_spec(jnp.bool_))
+        return self._apart(check, args, self._by_image)
 
     def _networks(self, weights: Weights) -> dict[str, Any]:
         """Return networks with the given parameters, by name."""
@@ -264,10 +220,12 @@ class Programs:
         args: tuple[Any, ...],
         outputs: Any,
         options: CompilerOptions | None = None,
+        donated: tuple[int, ...] = (),
     ) -> Program:
         """Return a program in which every device runs `function` on its share of the arguments.
 
-        Functions with kernels need this, because XLA cannot divide a kernel among devices.
+        Functions with kernels need this, because XLA cannot divide a kernel among devices. So do
+        loops over a device's own pictures.
         """
         inputs = jax.tree.map(lambda array: array.sharding.spec, args)
         results = jax.tree.map(lambda sharding: sharding.spec, outputs)
@@ -275,30 +233,22 @@ class Programs:
         mapped = jax.shard_map(
             function, mesh=self._target.mesh, in_specs=inputs, out_specs=results, check_vma=False
         )
-        return Program(mapped, args, outputs, options)
-
-    def _shard(self, joined: Array) -> Array:
-        """Spread a batch of both halves, `[2B, ...]`, over the devices."""
-        sharding = NamedSharding(self._target.mesh, P(("images", "guidance")))
-        return jax.lax.with_sharding_constraint(joined, sharding)
+        return Program(mapped, args, outputs, options, donated)
 
     def _weights_spec(self, name: str) -> dict[str, list[Any]]:
         return {network: self._leaves[network] for network in network_names(name, self._family)}
 
     def _scalar_spec(self, dtype: Any) -> Any:
-        return _spec((), dtype, self._whole)
+        return spec((), dtype, self._whole)
 
-    def _seeds_spec(self) -> Any:
-        return _spec((self._target.shapes.images,), jnp.uint32, self._by_image)
-
-    def _latents_spec(self) -> Any:
-        shape = (self._target.shapes.images, *self._target.latents_shape)
-        return _spec(shape, jnp.float32, self._by_image)
+    def _column_spec(self, dtype: Any) -> Any:
+        """Return the spec of one number for each slot."""
+        return spec((self._target.shapes.images,), dtype, self._by_image)
 
     @cached_property
     def _context_spec(self) -> Context:
-        shapes = self._encode.jitted.eval_shape(*self._encode.args)
-        return jax.tree.map(lambda leaf: _spec(leaf.shape, leaf.dtype, self._by_half), shapes)
+        _, context, *_ = self.encode().args
+        return context
 
     def _options(self) -> CompilerOptions:
         """Return the compiler options of the text encoders' and the UNet's programs."""
@@ -322,22 +272,8 @@ class Entry:
     exists: Callable[[Target], bool] = lambda _: True
 
 
-def _halves_together(target: Target) -> bool:
-    """Return whether the halves of guidance share devices.
-
-    On different devices they run at the same time, so a program without guidance would save
-    nothing there.
-    """
-    return target.mesh.shape["guidance"] == 1
-
-
 def _has_tiny_vae(target: Target) -> bool:
     return target.config.tiny_vae is not None
-
-
-def _is_guided(target: Target) -> bool:
-    """Return whether both halves are predicted for, or have devices of their own anyway."""
-    return not (target.config.embeds_guidance and _halves_together(target))
 
 
 def _is_checked(target: Target) -> bool:
@@ -346,15 +282,13 @@ def _is_checked(target: Target) -> bool:
 
 # The programs by name, the slowest to compile first.
 PROGRAMS: dict[str, Entry] = {
-    "denoise": Entry(Programs.denoise, lambda family: family.predict.networks, exists=_is_guided),
-    "unguided": Entry(
-        Programs.unguided, lambda family: family.predict.networks, exists=_halves_together
-    ),
+    "step": Entry(Programs.step, lambda family: family.predict.networks),
     "decode": Entry(Programs.decode, lambda family: family.decode.networks),
     "tiny_decode": Entry(
         Programs.tiny_decode, lambda family: family.tiny_decode.networks, exists=_has_tiny_vae
     ),
     "encode": Entry(Programs.encode, lambda family: family.encode.networks, sized=False),
+    "enter": Entry(Programs.enter, lambda _: ()),
     "noise": Entry(Programs.noise, lambda _: ()),
     "vary": Entry(Programs.vary, lambda _: ()),
     "check": Entry(Programs.check, lambda _: ("safety_checker",), sized=False, exists=_is_checked),
@@ -384,16 +318,6 @@ def cache_key(name: str, target: Target) -> object:
     sides = (shapes.height, shapes.width) if entry.sized else None
     model = family.class_name, family.name, networks, target.dtype.name
     return name, *model, dict(target.mesh.shape), shapes.images, shapes.tokens, sides
-
-
-def _spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) -> Any:
-    """Return a `ShapeDtypeStruct`, which can replace an array in any structure of arrays."""
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-
-def _shardings(specs: Any) -> Any:
-    """Return the shardings of a structure of specs, in the same structure."""
-    return jax.tree.map(lambda spec: spec.sharding, specs)
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:

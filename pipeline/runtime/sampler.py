@@ -1,25 +1,29 @@
-"""The sampler's pure functions, traced under `jit`: noise, denoising, pictures.
+"""The sampler's pure functions, traced under `jit`: noise, steps over slots, pictures.
 
 They do not depend on a network: a model's family supplies the functions that predict and decode.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pipeline.families.halves import joined, split
+from pipeline.runtime.work import Task
 from pipeline.schedulers import table as tables
-from pipeline.schedulers.table import State, Table
+from pipeline.schedulers.table import State
 
 Collective = Callable[[Array], Array]
+Carry = TypeVar("Carry")
 # A structure of arrays with the axes `[halves, B, ...]`, or `[B, ...]` for a network.
 Context = Any
 Predict = Callable[[Array, Array, Context], Array]
 Decode = Callable[[Array], Array]
+Form = Callable[[Predict, State, Context, Task[Array], Collective], State]
+# The axes of the slots in a state.
+_AXES = State(0, 1)  # type: ignore[arg-type]
 
 
 def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
@@ -47,16 +51,21 @@ def vary(own: Array, other: Array, strength: Array) -> Array:
     return jnp.where(angle > 0, between / jnp.sin(angle), own)
 
 
-def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
-    """Return the noise that evaluation `i` adds, each picture's from its seed and `i` alone.
+def step_noise(seed: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
+    """Return the noise that evaluation `i` adds to a picture, from its seed and `i` alone.
 
-    Its shape and dtype are those of `noise`.
+    `seed` is a uint32 scalar; `shape` is `(h, w, C)`, and the result is float32.
     """
+    return jax.random.normal(jax.random.fold_in(_key(seed), i), shape, jnp.float32)
 
-    def draw(seed: Array) -> Array:
-        return jax.random.normal(jax.random.fold_in(_key(seed), i), shape, jnp.float32)
 
-    return jax.vmap(draw)(seeds)
+def enter(state: State, noise: Array, new: Array) -> State:
+    """Return the state in which new pictures have their noise in their slots, and no history.
+
+    `noise` is `[B, h, w, C]`; `new` is `[B]` bool.
+    """
+    at = new[:, None, None, None]
+    return State(jnp.where(at, noise, state.latents), jnp.where(at, 0, state.history))
 
 
 def _key(seed: Array) -> Array:
@@ -67,111 +76,239 @@ def _key(seed: Array) -> Array:
     return jax.random.key(seed, impl="threefry2x32")
 
 
-def denoise(
+def _alone(predictions: Array) -> Array:
+    return predictions
+
+
+def step(
+    form: Form,
     predict: Predict,
     state: State,
     context: Context,
-    seeds: Array,
-    table: Table[Array],
-    guidance_scale: Array,
-    guidance_rescale: Array,
-    start: Array,
-    stop: Array,
-    gather: Collective = lambda x: x,
-    one_by_one: bool = False,
+    tasks: Task[Array],
+    gather: Collective = _alone,
 ) -> State:
-    """Run evaluations `start` to `stop` with classifier-free guidance (Ho and Salimans 2022).
+    """Advance the pictures in B slots by one evaluation each; empty slots stay as they are.
 
     Args:
-        predict: a family's `predict` with its networks, of the prediction type that the table was
+        form: the form of the forward passes, one of `FORMS`.
+        predict: a family's `predict` with its networks, of the prediction type that the tables were
             made for.
-        state: the state before evaluation `start`.
-        context: the prompts' context, of both halves or of one; leaves `[2 or 1, B, ...]`.
-        seeds: `[B]` uint32, for the noise that some schedulers add.
-        table: the coefficients, `N` rows; N may exceed the run's number of evaluations.
-        guidance_scale: float32 scalar. There is no guidance if it is 1 or less, or if only the
-            prompts' half is predicted.
-        guidance_rescale: float32 scalar from 0 to 1; see `_guided`.
-        start: int32 scalar, the first evaluation.
-        stop: int32 scalar, one more than the last evaluation.
-        gather: where another device has the other half, turns the predictions `[1, B, ...]` into
-            those of both halves, `[2, B, ...]`; otherwise the identity.
-        one_by_one: whether to predict for one half of one picture at a time, instead of for all at
-            once.
-
-    Returns:
-        The state after evaluation `stop - 1`.
+        state: the state before the evaluation.
+        context: the prompts' context; leaves `[2, B, ...]`, or `[1, B, ...]` where only one half is
+            predicted here.
+        tasks: the pictures' evaluations, arrays `[B]`.
+        gather: turns the predictions `[1, ...]` of this device's half into those of both halves
+            `[2, ...]`, where another device has the other half.
     """
-    shape = state.latents.shape
-    halves = len(jax.tree.leaves(context)[0])
-    batch = jax.tree.map(joined, context)
-    run = partial(_one_by_one, predict) if one_by_one else predict
+    return form(predict, state, context, tasks, gather)
 
-    def evaluate(i: Array, state: State) -> State:
-        row = jax.tree.map(lambda column: column[i], table)
-        scaled = tables.scale_model_input(state.latents, row)
-        both = joined(jnp.broadcast_to(scaled, (halves, *shape)))
-        times = jnp.broadcast_to(row.timesteps, (len(both),))
-        *uncond, cond = gather(split(run(both, times, batch), halves))
-        guided = _guided(uncond[0], cond, guidance_scale, guidance_rescale) if uncond else cond
-        drawn = jax.lax.cond(
-            row.noise > 0,
-            lambda: step_noise(seeds, i, shape[1:]),
-            lambda: jnp.zeros_like(state.latents),
+
+def by_picture(
+    predict: Predict, state: State, context: Context, tasks: Task[Array], gather: Collective
+) -> State:
+    """Predict for one picture at a time: for both halves in one batch, or for the prompt alone."""
+
+    def pair(latents: Array, own: Context, task: Task[Array]) -> Array:
+        if _halves(own) == 1:
+            return gather(_forward(predict, latents, own, task))
+        prompt = jax.tree.map(lambda leaf: leaf[1:], own)
+        return jax.lax.cond(
+            task.halves > 1,
+            lambda: _forward(predict, latents, own, task),
+            lambda: jnp.repeat(_forward(predict, latents, prompt, task), 2, axis=0),
         )
-        return tables.step(guided, state, row, drawn)
 
-    return jax.lax.fori_loop(start, stop, evaluate, state)
+    return _in_turn(pair, state, context, tasks)
 
 
-def _one_by_one(predict: Predict, *batch: Any) -> Array:
-    """Return the predictions for a batch, computed in batches of one."""
-    singles = jax.tree.map(lambda leaf: leaf[:, None], batch)
-    return jax.lax.map(lambda single: predict(*single), singles)[:, 0]
+def by_half(
+    predict: Predict, state: State, context: Context, tasks: Task[Array], gather: Collective
+) -> State:
+    """Predict for one half of one picture at a time."""
+
+    def pair(latents: Array, own: Context, task: Task[Array]) -> Array:
+        if _halves(own) == 1:
+            return gather(_forward(predict, latents, own, task))
+
+        def add(half: Array, found: Array) -> Array:
+            one = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, half, 1), own)
+            return found.at[half].set(_forward(predict, latents, one, task)[0])
+
+        # The prompt's half is the last one.
+        return jax.lax.fori_loop(2 - task.halves, 2, add, jnp.zeros((2, *latents.shape)))
+
+    return _in_turn(pair, state, context, tasks)
+
+
+def by_slots(
+    predict: Predict, state: State, context: Context, tasks: Task[Array], gather: Collective
+) -> State:
+    """Predict for all slots in one batch, with the negative prompts' halves if any is needed."""
+    scaled = jax.vmap(tables.scale_model_input)(state.latents, tasks.row)
+
+    def forward(context: Context) -> Array:
+        halves = _halves(context)
+        batch = jnp.broadcast_to(scaled, (halves, *scaled.shape))
+        times = jnp.broadcast_to(tasks.row.timesteps, batch.shape[:2])
+        found = predict(joined(batch), joined(times), jax.tree.map(joined, context))
+        return split(found, halves)
+
+    if _halves(context) == 1:
+        pairs = gather(forward(context))
+    else:
+        prompts = jax.tree.map(lambda leaf: leaf[1:], context)
+        pairs = jax.lax.cond(
+            jnp.any(tasks.halves > 1),
+            lambda: forward(context),
+            lambda: jnp.repeat(forward(prompts), 2, axis=0),
+        )
+    advance = jax.vmap(_advance, in_axes=(1, _AXES, 0), out_axes=_AXES)
+    occupied = tasks.halves > 0
+
+    def keep_empty(axis: int, new: Array, old: Array) -> Array:
+        shape = [1] * new.ndim
+        shape[axis] = -1
+        return jnp.where(occupied.reshape(shape), new, old)
+
+    return jax.tree.map(keep_empty, _AXES, advance(pairs, state, tasks), state)
+
+
+# The forms of the forward passes, by the names that `Platform.forward` has. In the first two forms
+# the code that runs depends on the picture alone, so it has the same bits beside any others.
+FORMS: dict[str, Form] = {"picture": by_picture, "half": by_half, "slots": by_slots}
+
+
+def for_each(wanted: Array, work: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
+    """Return what `work(i, carry)` makes of `carry`, for each i with `wanted[i]` in order.
+
+    `wanted` is `[B]` bool. The others cost nothing.
+    """
+    order = jnp.argsort(~wanted, stable=True)
+    return jax.lax.fori_loop(0, wanted.sum(), lambda i, carry: work(order[i], carry), carry)
+
+
+def map_wanted(wanted: Array, function: Callable[[Array], Any]) -> Any:
+    """Return the arrays that `function(i)` returns, stacked: zeros for each i that is not wanted.
+
+    `wanted` is `[B]` bool. The others cost nothing.
+    """
+    shapes = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
+    blank = jax.tree.map(lambda leaf: jnp.zeros((len(wanted), *leaf.shape), leaf.dtype), shapes)
+
+    def work(i: Array, found: Any) -> Any:
+        return jax.tree.map(lambda array, item: put(array, item, i), found, function(i))
+
+    return for_each(wanted, work, blank)
+
+
+def take(array: Array, i: Array, axis: int = 0) -> Array:
+    """Return item i of an axis, without the axis."""
+    return jax.lax.dynamic_index_in_dim(array, i, axis, keepdims=False)
+
+
+def take_one(array: Array, i: Array, axis: int = 0) -> Array:
+    """Return item i of an axis, with the axis, which has length 1."""
+    return jax.lax.dynamic_slice_in_dim(array, i, 1, axis)
+
+
+def put(array: Array, item: Array, i: Array, axis: int = 0) -> Array:
+    """Return the array with another item i along an axis."""
+    return jax.lax.dynamic_update_index_in_dim(array, item, i, axis)
+
+
+def _in_turn(
+    pair: Callable[[Array, Context, Task[Array]], Array],
+    state: State,
+    context: Context,
+    tasks: Task[Array],
+) -> State:
+    """Advance the pictures in turn.
+
+    `pair` returns the predictions of a picture's halves, `[2, h, w, C]` or `[1, h, w, C]`, from its
+    scaled latents, its context `[halves, ...]` and its task.
+    """
+
+    def work(slot: Array, state: State) -> State:
+        task = jax.tree.map(lambda column: take(column, slot), tasks)
+        own = jax.tree.map(lambda leaf: take(leaf, slot, 1), context)
+        before = jax.tree.map(lambda array, axis: take(array, slot, axis), state, _AXES)
+        scaled = tables.scale_model_input(before.latents, task.row)
+        after = _advance(pair(scaled, own, task), before, task)
+        return jax.tree.map(lambda all_, one, axis: put(all_, one, slot, axis), state, after, _AXES)
+
+    return for_each(tasks.halves > 0, work, state)
+
+
+def _halves(context: Context) -> int:
+    """Return how many halves of guidance a context has."""
+    return len(jax.tree.leaves(context)[0])
+
+
+def _forward(predict: Predict, latents: Array, context: Context, task: Task[Array]) -> Array:
+    """Return the predictions `[halves, h, w, C]` for the halves that a picture's context has."""
+    halves = _halves(context)
+    batch = jnp.broadcast_to(latents, (halves, *latents.shape))
+    return predict(batch, jnp.broadcast_to(task.row.timesteps, halves), context)
+
+
+def _advance(predictions: Array, state: State, task: Task[Array]) -> State:
+    """Return a picture's state after an evaluation, with classifier-free guidance if it has two.
+
+    `predictions` are those of its halves, `[2, h, w, C]` or `[1, h, w, C]`. Ho and Salimans 2022,
+    "Classifier-free diffusion guidance".
+    """
+    *uncond, cond = predictions
+    guided = cond
+    if uncond:
+        guided = _guided(uncond[0], cond, task.guidance_scale, task.guidance_rescale)
+        guided = jnp.where(task.halves > 1, guided, cond)
+    noise = jax.lax.cond(
+        task.row.noise > 0,
+        lambda: step_noise(task.seed, task.evaluation, cond.shape),
+        lambda: jnp.zeros_like(cond),
+    )
+    return tables.step(guided, state, task.row, noise)
 
 
 def _guided(uncond: Array, cond: Array, scale: Array, rescale: Array) -> Array:
-    """Return the guided prediction, `[B, h, w, C]`.
+    """Return the guided prediction of a picture, `[h, w, C]`.
 
     `rescale` is the share in which it gets the standard deviation of `cond`, so that a high scale
     does not overexpose pictures: section 3.4 of Lin et al. 2023, "Common diffusion noise schedules
     and sample steps are flawed".
     """
     guided = uncond + scale * (cond - uncond)
-    rescaled = jax.lax.cond(
-        rescale > 0, _rescaled, lambda guided, *_: guided, guided, cond, rescale
-    )
-    return jnp.where(scale > 1, rescaled, cond)
+    return jax.lax.cond(rescale > 0, _rescaled, lambda guided, *_: guided, guided, cond, rescale)
 
 
 def _rescaled(guided: Array, cond: Array, rescale: Array) -> Array:
-    own, other = (jnp.std(x, axis=(1, 2, 3), keepdims=True) for x in (guided, cond))
-    return rescale * (guided * (other / own)) + (1 - rescale) * guided
+    return rescale * (guided * (cond.std() / guided.std())) + (1 - rescale) * guided
 
 
 def decode_early(
     decoder: Decode, latents: Array, value: Array, coefficients: tuple[Array, Array], shrink: int
 ) -> tuple[Array, Array, Array]:
-    """Decode the pictures as an evaluation predicts them; they are finished after the last one.
+    """Decode a picture as an evaluation predicts it; it is finished after the last one.
 
     Args:
-        decoder: returns pictures `[B, H, W, 3]` float32 in 0..1.
-        latents: the latents `[B, h, w, C]` before the evaluation.
+        decoder: returns pictures `[1, H, W, 3]` float32 in 0..1.
+        latents: the latents `[h, w, C]` before the evaluation.
         value: its newest value, likewise; see `State`.
         coefficients: float32 scalars, those of the latents and the value in the prediction.
-        shrink: the factor by which previews are smaller than pictures.
+        shrink: the factor by which the preview is smaller than the picture.
 
     Returns:
-        The pictures as `decode` returns them, and previews `[B, H/shrink, W/shrink, 3]` uint8.
+        The picture as `decode` returns it, and its preview `[H/shrink, W/shrink, 3]` uint8.
     """
     of_latents, of_value = coefficients
-    images, pixels = decode(decoder, of_latents * latents + of_value * value)
-    count, height, width, channels = images.shape
-    parts = images.reshape(count, height // shrink, shrink, width // shrink, shrink, channels)
-    return images, pixels, jnp.round(parts.mean((2, 4)) * 255).astype(jnp.uint8)
+    image, pixels = decode(decoder, of_latents * latents + of_value * value)
+    height, width, channels = image.shape
+    parts = image.reshape(height // shrink, shrink, width // shrink, shrink, channels)
+    return image, pixels, jnp.round(parts.mean((1, 3)) * 255).astype(jnp.uint8)
 
 
 def decode(decoder: Decode, latents: Array) -> tuple[Array, Array]:
-    """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]`, float32 in 0..1 and uint8."""
-    images = decoder(latents)
-    return images, jnp.round(images * 255).astype(jnp.uint8)
+    """Decode latents `[h, w, C]` to a picture `[H, W, 3]`, float32 in 0..1 and uint8."""
+    image = decoder(latents[None])[0]
+    return image, jnp.round(image * 255).astype(jnp.uint8)

@@ -43,10 +43,11 @@ class Table(NamedTuple, Generic[A]):
 
 
 class State(NamedTuple):
-    """Arrays that one evaluation hands to the next, float32.
+    """Arrays that one evaluation hands to the next, float32, of B pictures or of one.
 
-    `latents`: `[B, h, w, C]`.
-    `history`: the values of earlier evaluations, `[REMEMBERED, B, h, w, C]`, latest first.
+    `latents`: `[B, h, w, C]`, or `[h, w, C]`.
+    `history`: the values of earlier evaluations, `[REMEMBERED, ...]` of the latents' shape, latest
+    first.
     """
 
     latents: Array
@@ -93,7 +94,7 @@ def step(prediction: Array, state: State, row: Table[Array], noise: Array) -> St
     value = row.value_latents * latents + row.value_prediction * prediction
     values = jnp.concatenate([value[None], history])
     # This is not a matrix product, because some devices would round it to bfloat16.
-    combined = (row.values.reshape(-1, 1, 1, 1, 1) * values).sum(axis=0)
+    combined = (row.values.reshape(-1, *[1] * latents.ndim) * values).sum(axis=0)
     return State(
         latents=row.latents * latents + combined + row.noise * noise,
         history=values[:REMEMBERED],

@@ -14,14 +14,8 @@ from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import model_size
-from pipeline.runtime.programs import (
-    PROGRAMS,
-    Programs,
-    Shapes,
-    Target,
-    cache_key,
-    program_names,
-)
+from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.programs import PROGRAMS, Programs, cache_key, program_names
 from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount, shared_pipeline
 
 TINY = GOLDEN / "tiny_vae"

@@ -22,7 +22,8 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import TEXT_ENCODERS, UNET, ModelSize, model_size
 from pipeline.runtime.plan import Budget, Size
-from pipeline.runtime.programs import PROGRAMS, Programs, Shapes, Target, program_names, weights
+from pipeline.runtime.program import Shapes, Target, weights
+from pipeline.runtime.programs import PROGRAMS, Programs, program_names
 from tests.checkpoints import GOLDEN, SMALLEST
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"

@@ -12,7 +12,8 @@ from pipeline.families import read_config
 from pipeline.runtime import programs
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.programs import Program, Programs, Shapes, Target
+from pipeline.runtime.program import Program, Shapes, Target
+from pipeline.runtime.programs import Programs
 from tests.checkpoints import GOLDEN, PLAIN, SMALLEST
 
 SAFETY = GOLDEN / "safety/checkpoint"

@@ -1,0 +1,1 @@
+"""Drawing requests: from checked settings to finished pictures, through the slots."""

@@ -1,0 +1,230 @@
+"""The engine: it advances all pictures in the slots, and lets others enter and leave.
+
+The host is ahead of the devices: it queues the next evaluations while they compute one, so that
+they never wait for it.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from pipeline.drawing.drawing import Drawing, Evaluated, Picture, Progress
+from pipeline.drawing.finishing import Final, Finisher
+from pipeline.errors import NotFiniteError, ScreenError
+from pipeline.runtime.adapters import Adapters
+from pipeline.runtime.slots import Slots
+from pipeline.schedulers.table import State
+
+AHEAD = 2  # the most evaluations that are queued behind the one that the devices compute
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A drawing's part of an evaluation: its pictures' slots and evaluations, by index."""
+
+    drawing: Drawing
+    slots: dict[int, int]
+    evaluations: dict[int, int]
+    final: Final | None
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """An evaluation that is queued or running, and the states before and after it."""
+
+    before: State
+    after: State
+    parts: list[_Part]
+
+
+@dataclass
+class _Seat:
+    """A picture in a slot, and the evaluation of it that comes next."""
+
+    drawing: Drawing
+    index: int
+    evaluation: int = 0
+
+
+class Engine:
+    """Draws the pictures of all drawings that have begun, as many at once as there are slots.
+
+    Drawings enter in the order in which they begin, picture by picture. Those of another size, or
+    with other LoRAs, wait until the slots are empty; so do those that begin after them. Only one
+    thread at a time may use an engine.
+
+    Args:
+        adapters: the LoRAs at run time.
+        finisher: makes results from latents.
+    """
+
+    def __init__(self, adapters: Adapters, finisher: Finisher):
+        self._adapters = adapters
+        self._finisher = finisher
+        self._slots: Slots | None = None
+        self._seats: dict[int, _Seat] = {}
+        self._flights: deque[_Flight] = deque()
+        # Drawings with pictures that wait, and how many of these have entered.
+        self._waiting: dict[Drawing, int] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any drawing is under way or waits."""
+        return bool(self._waiting or self._seats or self._flights)
+
+    @property
+    def in_slots(self) -> int:
+        """Number of slots with a picture."""
+        return len(self._seats)
+
+    def begin(self, drawing: Drawing) -> None:
+        """Let the pictures of a drawing wait for slots."""
+        self._waiting[drawing] = 0
+
+    def advance(self) -> list[Progress]:
+        """Queue an evaluation of all pictures in slots, and wait for the oldest one if need be.
+
+        After an exception the slots are empty, and no drawing goes on.
+
+        Returns:
+            The drawings that moved: with pictures or steps that are complete, or an error. The list
+            may be empty while the first evaluations are under way.
+        """
+        try:
+            return self._advance()
+        except BaseException:
+            self.reset()
+            raise
+
+    def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
+        """Return previews `[h, w, 3]` uint8 of a drawing's unfinished pictures, by index."""
+        newest = drawing.newest
+        return {} if newest is None else self._finisher.look(drawing, newest)
+
+    def drop(self, drawing: Drawing) -> None:
+        """Forget a drawing; nothing comes of the evaluations of its pictures that are queued."""
+        self._waiting.pop(drawing, None)
+        for flight in self._flights:
+            flight.parts[:] = [part for part in flight.parts if part.drawing is not drawing]
+        for slot in [slot for slot, seat in self._seats.items() if seat.drawing is drawing]:
+            self._leave(slot)
+
+    def reset(self) -> None:
+        """Forget all drawings and the state on the devices, as after a failure."""
+        self._waiting.clear()
+        self._seats.clear()
+        self._flights.clear()
+        self._slots = None
+
+    def _advance(self) -> list[Progress]:
+        moved = self._drop_cancelled()
+        moved += self._let_in()
+        queued = bool(self._seats)
+        if queued:
+            self._flights.append(self._dispatch())
+        if self._flights and (len(self._flights) > AHEAD or not queued):
+            moved += self._collect(self._flights.popleft())
+        return moved
+
+    # --- entering and leaving
+
+    def _drop_cancelled(self) -> list[Progress]:
+        drawings = dict.fromkeys([*(seat.drawing for seat in self._seats.values()), *self._waiting])
+        stopped = [each for each in drawings if each.cancelled.is_set()]
+        for drawing in stopped:
+            drawing.stop()
+            self.drop(drawing)
+        return [Progress(drawing) for drawing in stopped]
+
+    def _let_in(self) -> list[Progress]:
+        """Let waiting pictures enter free slots; return the drawings that cannot be drawn."""
+        failed: list[Progress] = []
+        while self._waiting:
+            drawing, entered = next(iter(self._waiting.items()))
+            if not self._fits(drawing):
+                if self._seats or self._flights:
+                    break
+                try:
+                    self._adapters.select(drawing.request.lora_weights)
+                except Exception as error:  # the next drawing must not suffer from this one
+                    drawing.error = error
+                    del self._waiting[drawing]
+                    failed.append(Progress(drawing))
+                    continue
+            slots = self._slots_of(drawing)
+            free = slots.free(drawing.request.images - entered)
+            if not free:
+                break
+            pictures = {slot: entered + i for i, slot in enumerate(free)}
+            slots.enter(drawing.start, pictures)
+            self._seats |= {slot: _Seat(drawing, index) for slot, index in pictures.items()}
+            self._waiting[drawing] += len(free)
+            if self._waiting[drawing] == drawing.request.images:
+                del self._waiting[drawing]
+        return failed
+
+    def _fits(self, drawing: Drawing) -> bool:
+        """Return whether a drawing can enter beside the pictures in the slots."""
+        same_size = self._slots is not None and self._slots.run is drawing.run
+        return same_size and self._adapters.is_selected(drawing.request.lora_weights)
+
+    def _slots_of(self, drawing: Drawing) -> Slots:
+        """Return the slots of a drawing's size; others must be empty."""
+        slots = self._slots
+        if slots is None or slots.run is not drawing.run:
+            slots = self._slots = Slots(drawing.run, None if slots is None else slots.context)
+        return slots
+
+    def _leave(self, slot: int) -> None:
+        assert self._slots is not None
+        del self._seats[slot]
+        self._slots.leave(slot)
+
+    # --- evaluations
+
+    def _dispatch(self) -> _Flight:
+        """Queue an evaluation of all pictures in slots, and the decoding of those it finishes."""
+        assert self._slots is not None
+        rows = {
+            slot: seat.drawing.work(seat.index, seat.evaluation)
+            for slot, seat in self._seats.items()
+        }
+        before, after = self._slots.advance(rows)
+        by_drawing: dict[Drawing, dict[int, int]] = {}
+        for slot, seat in self._seats.items():
+            by_drawing.setdefault(seat.drawing, {})[seat.index] = slot
+        parts = [self._part(drawing, slots, after) for drawing, slots in by_drawing.items()]
+        for slot, seat in [*self._seats.items()]:
+            seat.evaluation += 1
+            if seat.evaluation == seat.drawing.evaluations:
+                self._leave(slot)
+        return _Flight(before, after, parts)
+
+    def _part(self, drawing: Drawing, slots: dict[int, int], after: State) -> _Part:
+        evaluations = {index: self._seats[slot].evaluation for index, slot in slots.items()}
+        last = drawing.evaluations - 1
+        ending = {index: slots[index] for index, each in evaluations.items() if each == last}
+        final = self._finisher.decode(drawing, ending, after.latents) if ending else None
+        return _Part(drawing, slots, evaluations, final)
+
+    def _collect(self, flight: _Flight) -> list[Progress]:
+        """Wait for an evaluation, and return the progress that it made."""
+        jax.block_until_ready(flight.after)
+        return [self._completed(flight, part) for part in flight.parts]
+
+    def _completed(self, flight: _Flight, part: _Part) -> Progress:
+        drawing = part.drawing
+        drawing.newest = Evaluated(flight.before, flight.after, part.slots, part.evaluations)
+        for index, evaluation in part.evaluations.items():
+            drawing.steps[index] += evaluation + 1 in drawing.schedule.stops
+        finished: list[Picture] = []
+        if part.final is not None:
+            try:
+                finished = self._finisher.finish(drawing, part.final)
+            except (NotFiniteError, ScreenError) as error:  # of this drawing alone
+                drawing.error = error
+                self.drop(drawing)
+        drawing.pictures |= {picture.index: picture for picture in finished}
+        return Progress(drawing, finished)

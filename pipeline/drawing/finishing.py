@@ -1,0 +1,166 @@
+"""From final latents to pictures: decoding, moderation, the settings inside; and previews."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jax import Array
+from PIL import Image
+
+from pipeline.drawing.drawing import Drawing, Evaluated, Picture
+from pipeline.errors import NotFiniteError
+from pipeline.images import metadata, moderation
+from pipeline.images.preview import Colours
+from pipeline.images.screen import Screen, verdicts
+from pipeline.models.clip_config import SafetyCheckerConfig
+from pipeline.request import TINY, Request
+from pipeline.runtime.compiled import CompiledSampler
+
+
+@dataclass(frozen=True)
+class Final:
+    """Final latents of some pictures of a drawing, and these pictures once they are decoded.
+
+    Attributes:
+        slots: the slot of each picture, by index.
+        latents: the latents of all slots, `[B, h, w, C]`.
+        decoded: the pictures of all slots as `CompiledSampler.decode` returns them; None for
+            results that are latents.
+    """
+
+    slots: Mapping[int, int]
+    latents: Array
+    decoded: tuple[Array, Array] | None
+
+
+class Finisher:
+    """Makes results from latents, and previews from unfinished pictures.
+
+    Args:
+        checker: the configuration of the safety checker; None without one.
+        screen: the operator's check of finished pictures; None without one.
+        colours: the map from latents to colours, for previews without a tiny VAE.
+        describe: returns the settings of a picture, from the request as its pictures name it, the
+            picture's index and its size, (width, height).
+    """
+
+    def __init__(
+        self,
+        checker: SafetyCheckerConfig | None,
+        screen: Screen | None,
+        colours: Colours,
+        describe: Callable[[Request, int, tuple[int, int]], metadata.Settings],
+    ):
+        self._checker = checker
+        self._screen = screen
+        self._colours = colours
+        self._describe = describe
+
+    def decode(self, drawing: Drawing, slots: Mapping[int, int], latents: Array) -> Final:
+        """Queue the decoding of the pictures in some slots, whose latents are final."""
+        if drawing.output_type == "latent":
+            return Final(slots, latents, None)
+        run = drawing.run
+        wanted = _mask(run, slots)
+        decode = run.tiny_decode if drawing.request.decoder == TINY else run.decode
+        return Final(slots, latents, decode(latents, wanted))
+
+    def finish(self, drawing: Drawing, final: Final) -> list[Picture]:
+        """Return finished pictures; wait for their decoding.
+
+        Raises:
+            NotFiniteError: if their latents are no finite numbers.
+            ScreenError: if `screen` fails.
+        """
+        indices, slots = [*final.slots.keys()], [*final.slots.values()]
+        latents = np.asarray(final.latents)[slots]
+        if not np.isfinite(latents).all():
+            raise NotFiniteError(
+                "the latents are no finite numbers, and pictures of them would be black; lower the"
+                " weights of the LoRAs, or the guidance scale"
+            )
+        if final.decoded is None:
+            return [Picture(*each) for each in zip(indices, latents, strict=True)]
+        as_float, as_bytes = final.decoded
+        pixels = np.asarray(as_bytes)[slots]
+        by_checker = self._flagged(drawing.run, pixels, slots)
+        by_screen = [False] * len(slots) if self._screen is None else verdicts(self._screen, pixels)
+        floats = np.asarray(as_float)[slots] if drawing.output_type == "np" else [None] * len(slots)
+        return [
+            self._picture(drawing, *each)
+            for each in zip(indices, pixels, floats, by_checker, by_screen, strict=True)
+        ]
+
+    def look(self, drawing: Drawing, newest: Evaluated) -> dict[int, np.ndarray]:
+        """Return previews `[h, w, 3]` uint8 of a drawing's unfinished pictures, by index.
+
+        They are the pictures that the newest evaluation predicts.
+        """
+        slots = {i: slot for i, slot in newest.slots.items() if i not in drawing.pictures}
+        rows = {i: drawing.schedule.pred_x0[newest.evaluations[i]] for i in slots}
+        before, after, run = newest.before.latents, newest.after, drawing.run
+        if not run.has_tiny_vae:
+            latents, values = np.asarray(before), np.asarray(after.history)[0]
+            return {
+                i: self._colours.of(a * latents[slots[i]] + b * values[slots[i]])
+                for i, (a, b) in rows.items()
+            }
+        wanted = _mask(run, slots)
+        coefficients = np.zeros((len(wanted), 2))
+        for i, row in rows.items():
+            coefficients[slots[i]] = row
+        found = run.preview(before, after, coefficients, wanted)
+        return {i: found[slot] for i, slot in slots.items()}
+
+    def _flagged(
+        self, run: CompiledSampler, pixels: np.ndarray, slots: Sequence[int]
+    ) -> list[bool]:
+        """Return for each picture in `[n, H, W, 3]` uint8 whether the safety checker flags it."""
+        if self._checker is None:
+            return [False] * len(pixels)
+        prepared = moderation.prepare(pixels, self._checker)
+        placed = np.zeros((run.shapes.images, *prepared.shape[1:]), prepared.dtype)
+        placed[slots] = prepared
+        wanted = np.zeros(len(placed), bool)
+        wanted[slots] = True
+        return run.check(placed, wanted)[slots].tolist()
+
+    def _picture(
+        self,
+        drawing: Drawing,
+        index: int,
+        pixels: np.ndarray,
+        as_float: np.ndarray | None,
+        by_checker: bool,
+        by_screen: bool,
+    ) -> Picture:
+        flagged = by_checker or by_screen
+        visible = moderation.blur(pixels) if flagged else pixels
+        if as_float is not None:
+            blurred = visible / np.float32(255)
+            return Picture(index, blurred if flagged else as_float, flagged)
+        image = self._described(drawing, index, visible, flagged)
+        reveals = by_screen and not by_checker
+        unblurred = self._described(drawing, index, pixels, flagged=False) if reveals else None
+        return Picture(index, image, flagged, unblurred)
+
+    def _described(
+        self, drawing: Drawing, index: int, pixels: np.ndarray, flagged: bool
+    ) -> Image.Image:
+        """Return a picture `[H, W, 3]` uint8 as a PIL picture with its settings attached."""
+        image, request = Image.fromarray(pixels), drawing.named
+        prompts = request.prompts[index], request.negative_prompts[index]
+        settings = replace(
+            self._describe(request, index, image.size),
+            safety_checker=metadata.BLURRED if flagged else None,
+            ti_hashes=drawing.placement.hashes(*prompts),
+        )
+        metadata.attach(image, settings)
+        return image
+
+
+def _mask(run: CompiledSampler, slots: Mapping[int, int]) -> np.ndarray:
+    """Return `[B]` bool, True for the slots of some pictures."""
+    found = np.zeros(run.shapes.images, bool)
+    found[[*slots.values()]] = True
+    return found

@@ -1,0 +1,102 @@
+"""From a checked request to a drawing: all that needs no device."""
+
+from dataclasses import replace
+from threading import Event
+
+import numpy as np
+
+from pipeline.drawing.drawing import Drawing
+from pipeline.errors import InputError
+from pipeline.families.family import Config
+from pipeline.request import FULL, TINY, Request, checked_latents
+from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.slots import Start
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
+from pipeline.schedulers.methods import make_schedule
+from pipeline.text.embeddings import Placement
+from pipeline.text.tokenizer import Tokenizers
+
+OUTPUT_TYPES = ("pil", "np", "latent")
+
+
+def check_output(request: Request, output_type: str, has_tiny_vae: bool) -> None:
+    """Raise InputError if a request's pictures cannot be decoded as it asks."""
+    if request.decoder == TINY and not has_tiny_vae:
+        raise InputError(
+            "decoder is 'tiny', but the pipeline has no tiny VAE; pass tiny_vae to"
+            " from_pretrained, or leave decoder out"
+        )
+    if output_type not in OUTPUT_TYPES:
+        raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
+
+
+def make_drawing(
+    request: Request,
+    config: Config,
+    scheduler: SchedulerConfig,
+    run: CompiledSampler,
+    tokenizers: Tokenizers,
+    placement: Placement,
+    latents: np.ndarray | None,
+    output_type: str,
+    cancelled: Event | None,
+) -> Drawing:
+    """Return the drawing of a request.
+
+    Args:
+        request: the checked request.
+        config: the checkpoint's configuration.
+        scheduler: the scheduler that draws it.
+        run: the programs of its size.
+        tokenizers: the tokenizers of the text encoders.
+        placement: the embeddings that its prompts may name; it notes those that they do.
+        latents: `[images, h, w, C]` float32 standard normal noise in place of the seeds'.
+        output_type: one of `OUTPUT_TYPES`.
+        cancelled: stops the drawing once it is set.
+
+    Raises:
+        InputError: if the latents cannot be used.
+    """
+    if latents is not None:
+        if request.variation_strength > 0:
+            raise InputError("pass either latents or variation_strength, not both")
+        latents = checked_latents(latents, (request.images, *run.latents_shape))
+    (ids, truncated), (negative_ids, negative_truncated) = (
+        tokenizers.tokenize([placement.place(text) for text in texts])
+        for texts in (request.prompts, request.negative_prompts)
+    )
+    blank = np.array([not text.strip() for text in request.negative_prompts])
+    zeroed = blank & config.force_zeros_for_empty_prompt
+    schedule = make_schedule(scheduler, request.num_inference_steps)
+    start = Start(
+        input_ids=np.stack([negative_ids, ids]),
+        zeroed=np.stack([zeroed, np.zeros_like(zeroed)]),
+        vectors=placement.vectors(),
+        guidance_scale=request.guidance_scale,
+        init_noise_sigma=schedule.init_noise_sigma,
+        seeds=np.array(request.seeds, np.uint32),
+        variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
+        noise=latents,
+    )
+    # A network that takes the guidance scale as an input has its guidance inside.
+    steps = 0 if config.embeds_guidance else request.guided_steps
+    return Drawing(
+        request=request,
+        named=_as_drawn(request, scheduler),
+        run=run,
+        schedule=schedule,
+        start=start,
+        guided=schedule.stops[steps - 1] if steps else 0,
+        placement=placement,
+        output_type=output_type,
+        truncated=truncated,
+        negative_truncated=negative_truncated,
+        cancelled=Event() if cancelled is None else cancelled,
+    )
+
+
+def _as_drawn(request: Request, used: SchedulerConfig) -> Request:
+    """Return a request as its pictures name it: with its scheduler, without names of defaults."""
+    sigma_schedule = "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule
+    decoder = "" if request.decoder == FULL else request.decoder
+    return replace(request, scheduler=used.name, sigma_schedule=sigma_schedule, decoder=decoder)

@@ -1,0 +1,108 @@
+"""A target to compile for, and a program: a function with the shapes of its arguments."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pipeline.families.family import Config
+from pipeline.platforms import CompilerOptions
+from pipeline.schedulers.table import REMEMBERED, State
+
+# A program's first argument: the parameters of its networks, by the network's name.
+Weights = Mapping[str, list[Array]]
+
+# The axes of the mesh over which a state's latents and history are spread.
+SLOT_AXES = ("images",), (None, "images")
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The sizes fixed at compilation: slots, the pictures' sides in pixels, and tokens.
+
+    `images` is the number of slots, which is the most pictures of a request.
+    """
+
+    images: int
+    height: int
+    width: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """The model, the devices and the sizes that programs are compiled for.
+
+    `dtype` is that of the networks.
+    """
+
+    config: Config
+    dtype: np.dtype[Any]
+    mesh: Mesh
+    shapes: Shapes
+
+    @property
+    def latents_shape(self) -> tuple[int, int, int]:
+        """The shape `(h, w, C)` of a picture's latents."""
+        size = self.shapes.height, self.shapes.width
+        return self.config.family.latents_shape(self.config, *size)
+
+    @property
+    def state_spec(self) -> State:
+        """The shapes and shardings of the state of all slots."""
+        latents = self.shapes.images, *self.latents_shape
+        by_slot, behind = (NamedSharding(self.mesh, P(*axes)) for axes in SLOT_AXES)
+        return State(
+            spec(latents, jnp.float32, by_slot), spec((REMEMBERED, *latents), jnp.float32, behind)
+        )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function, and the shapes and shardings that it is compiled for.
+
+    Attributes:
+        function: the function to compile.
+        args: shapes, dtypes and shardings in place of its arguments.
+        outputs: the sharding of its results, or a structure of shardings like theirs.
+        options: compiler options.
+        donated: positions of arguments whose memory the results take; callers lose these.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    outputs: Any
+    options: CompilerOptions | None = None
+    donated: tuple[int, ...] = ()
+
+    @cached_property
+    def jitted(self) -> Any:
+        """The function under `jax.jit`, which is traced once."""
+        return jax.jit(self.function, out_shardings=self.outputs, donate_argnums=self.donated)
+
+    def compile(self) -> jax.stages.Compiled:
+        """Compile ahead of time, which takes minutes for a large network."""
+        return self.jitted.lower(*self.args).compile(self.options)
+
+
+def weights(networks: Mapping[str, nnx.Module]) -> dict[str, list[Array]]:
+    """Return each network's parameters as the programs take them, by its name."""
+    return {name: jax.tree.leaves(nnx.state(network)) for name, network in networks.items()}
+
+
+def spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) -> Any:
+    """Return a `ShapeDtypeStruct`, which can replace an array in any structure of arrays."""
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def shardings(specs: Any) -> Any:
+    """Return the shardings of a structure of specs, in the same structure."""
+    return jax.tree.map(lambda each: each.sharding, specs)

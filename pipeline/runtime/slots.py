@@ -1,0 +1,126 @@
+"""The slots that pictures are drawn in: the host's side of the state on the devices."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.sampler import Context
+from pipeline.runtime.work import Work, no_work
+from pipeline.schedulers.table import State
+
+
+@dataclass(frozen=True)
+class Start:
+    """All that the n pictures of a request start from.
+
+    Attributes:
+        input_ids: `[2, n, E, L]` int32, the negative prompts first.
+        zeroed: `[2, n]` bool; see `Family.encode`.
+        vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; None if there are
+            none.
+        guidance_scale: for networks that take it as an input.
+        init_noise_sigma: the standard deviation of the first latents.
+        seeds: `[n]` uint32.
+        variations: the variations to apply in order: seeds `[n]` uint32, and the strength.
+        noise: `[n, h, w, C]` float32 standard normal noise in place of the seeds'; or None.
+    """
+
+    input_ids: np.ndarray
+    zeroed: np.ndarray
+    vectors: Sequence[np.ndarray] | None
+    guidance_scale: float
+    init_noise_sigma: float
+    seeds: np.ndarray
+    variations: Sequence[tuple[np.ndarray, float]]
+    noise: np.ndarray | None
+
+
+class Slots:
+    """B slots of one size of pictures, each empty or with a picture.
+
+    Nothing here waits for the devices: `enter` and `advance` queue their work.
+
+    Args:
+        run: the programs of this size.
+        context: the context of the slots of another size, which are not used any more; None makes
+            one.
+
+    Attributes:
+        state: the state of all slots after the evaluations that are queued.
+        taken: the slots with a picture.
+    """
+
+    def __init__(self, run: CompiledSampler, context: Context | None = None):
+        self.run = run
+        self.context = run.blank_context() if context is None else context
+        self.state: State = run.blank_state
+        self.taken: set[int] = set()
+        self._count = run.shapes.images
+        self._per_device = self._count // run.mesh.shape["images"]
+
+    def free(self, count: int) -> list[int]:
+        """Return at most `count` empty slots in order, spread evenly over the devices."""
+        load = [0] * (self._count // self._per_device)
+        for slot in self.taken:
+            load[slot // self._per_device] += 1
+        chosen: list[int] = []
+        rest = [slot for slot in range(self._count) if slot not in self.taken]
+        while rest and len(chosen) < count:
+            slot = min(rest, key=lambda slot: load[slot // self._per_device])
+            load[slot // self._per_device] += 1
+            rest.remove(slot)
+            chosen.append(slot)
+        return sorted(chosen)
+
+    def mask(self, slots: Iterable[int]) -> np.ndarray:
+        """Return `[B]` bool, True for the given slots."""
+        found = np.zeros(self._count, bool)
+        found[[*slots]] = True
+        return found
+
+    def enter(self, start: Start, pictures: Mapping[int, int]) -> None:
+        """Let pictures enter empty slots.
+
+        `pictures` has the index among those of `start`, by slot.
+        """
+        slots, indices = [*pictures.keys()], [*pictures.values()]
+
+        def placed(values: np.ndarray, axis: int = 0) -> np.ndarray:
+            """Return the chosen pictures' values in their slots, and zeros in the others."""
+            before = (slice(None),) * axis
+            shape = *values.shape[:axis], self._count, *values.shape[axis + 1 :]
+            found = np.zeros(shape, values.dtype)
+            found[*before, slots] = values[*before, indices]
+            return found
+
+        run, new = self.run, self.mask(slots)
+        scales = np.full(self._count, start.guidance_scale, np.float32)
+        ids, zeroed = placed(start.input_ids, 1), placed(start.zeroed, 1)
+        self.context = run.encode(self.context, new, ids, zeroed, scales, start.vectors)
+        if start.noise is None:
+            latents = run.initial_latents(placed(start.seeds), start.init_noise_sigma)
+            for seeds, strength in start.variations:
+                other = run.initial_latents(placed(seeds), start.init_noise_sigma)
+                latents = run.vary(latents, other, strength)
+        else:
+            latents = run.put_latents(placed(start.noise) * np.float32(start.init_noise_sigma))
+        self.state = run.enter(self.state, latents, new)
+        self.taken.update(slots)
+
+    def leave(self, slot: int) -> None:
+        """Make a slot empty. The latents of its picture are in the states before."""
+        self.taken.remove(slot)
+
+    def advance(self, rows: Mapping[int, Work[np.ndarray]]) -> tuple[State, State]:
+        """Queue one evaluation of some slots' pictures; return the states before and after it.
+
+        `rows` has a row of the work of each picture, by slot.
+        """
+        work = no_work(self._count)
+        for slot, row in rows.items():
+            work.numbers[slot], work.integers[slot] = row
+        before = self.state
+        self.state = self.run.step(before, self.context, work)
+        return before, self.state
