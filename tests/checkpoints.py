@@ -14,6 +14,7 @@ from flax import nnx
 from jax import monitoring
 
 from pipeline import SDXLPipeline
+from pipeline.runtime.compiled import CompiledSampler
 
 M = TypeVar("M", bound=nnx.Module)
 GOLDEN = Path(__file__).parent / "golden"
@@ -45,6 +46,13 @@ def shared_pipeline(devices: int) -> SDXLPipeline:
         devices=jax.devices()[:devices],
         cache_dir=EXECUTABLES,
     )
+
+
+def encoded(run: CompiledSampler, ids: np.ndarray) -> Any:
+    """Return the context of prompts in all slots; the ids are `[2, B, E, L]`."""
+    slots = ids.shape[1]
+    zeroed, scales = np.zeros((2, slots), bool), np.ones(slots, np.float32)
+    return run.encode(run.blank_context(), np.ones(slots, bool), ids, zeroed, scales)
 
 
 def random_module(make: Callable[[], M], seed: int = 0) -> M:

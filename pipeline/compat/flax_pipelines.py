@@ -40,8 +40,9 @@ from pipeline.runtime.loading import (
     load_tokenizers,
     module_factories,
 )
+from pipeline.runtime.work import Task
 from pipeline.schedulers.methods import make_schedule
-from pipeline.schedulers.table import REMEMBERED, State
+from pipeline.schedulers.table import REMEMBERED, State, Table
 from pipeline.text.tokenizer import Tokenizers
 
 # Branches with the main branch's weights in Flax's own format, which is not read here.
@@ -225,25 +226,45 @@ class FlaxDiffusionPipeline:
         latents = self._noise(len(ids), size, prng_seed, latents) * schedule.init_noise_sigma
         negative, zero = self._negative(len(ids), neg_prompt_ids)
         family = self._config.family
-        both, zeros = jnp.stack([negative, ids]), jnp.full(len(ids), zero)
-        guidance = _scalar("guidance_scale", guidance_scale)
-        drawn = sampler.denoise(
-            partial(family.predict.run, networks),
-            State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
-            family.encode.run(networks, both, zeros, jnp.asarray(size, jnp.float32), guidance),
-            jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
+        both = jnp.stack([negative, ids])
+        zeroed = jnp.stack([jnp.full(len(ids), zero), jnp.zeros(len(ids), bool)])
+        guidance = jnp.broadcast_to(_scalar("guidance_scale", guidance_scale), len(ids))
+        state = State(latents, jnp.zeros((REMEMBERED, *latents.shape)))
+        context = family.encode.run(
+            networks, both, zeroed, jnp.asarray(size, jnp.float32), guidance
+        )
+        predict = partial(family.predict.run, networks)
+        tasks = partial(
+            self._tasks,
             jax.tree.map(jnp.asarray, schedule.table),
-            jnp.float32(1) if self._config.embeds_guidance else guidance,
-            jnp.float32(0),  # no rescaling
-            jnp.int32(0),
-            # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
-            # diffusers 0.39 does.
-            jnp.int32(num_inference_steps),
+            jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
+            guidance,
+        )
+        # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
+        # diffusers 0.39 does.
+        drawn = jax.lax.fori_loop(
+            0,
+            num_inference_steps,
+            lambda i, state: sampler.step(sampler.by_slots, predict, state, context, tasks(i)),
+            state,
         ).latents
         if return_latents:
             return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
-        images, _ = sampler.decode(partial(family.decode.run, networks), drawn)
-        return images
+        return family.decode.run(networks, drawn)
+
+    def _tasks(self, table: Table[Array], seeds: Array, guidance: Array, i: Array) -> Task[Array]:
+        """Return evaluation `i` of B pictures, which share a table; see `Task`."""
+        count = len(seeds)
+        row = jax.tree.map(lambda each: jnp.broadcast_to(each[i], (count, *each.shape[1:])), table)
+        is_guided = (guidance > 1) & (not self._config.embeds_guidance)
+        return Task(
+            row,
+            guidance_scale=guidance,
+            guidance_rescale=jnp.zeros(count),
+            seed=seeds,
+            evaluation=jnp.broadcast_to(i, count),
+            halves=1 + is_guided.astype(jnp.int32),
+        )
 
     def _checked(self, images: Array) -> Output:
         """Blur the pictures `[..., H, W, 3]` that the safety checker flags."""

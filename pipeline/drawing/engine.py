@@ -131,7 +131,9 @@ class Engine:
     # --- entering and leaving
 
     def _drop_cancelled(self) -> list[Progress]:
-        drawings = dict.fromkeys([*(seat.drawing for seat in self._seats.values()), *self._waiting])
+        queued = (part.drawing for flight in self._flights for part in flight.parts)
+        seated = (seat.drawing for seat in self._seats.values())
+        drawings = dict.fromkeys([*queued, *seated, *self._waiting])
         stopped = [each for each in drawings if each.cancelled.is_set()]
         for drawing in stopped:
             drawing.stop()

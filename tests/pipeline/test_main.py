@@ -320,7 +320,7 @@ def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     here, *others = printed.split("\n\n")[1:]
     assert "2 pictures per request on 4 of them, float32" in here
     assert all("bfloat16" in other for other in others)
-    assert re.search(r"denoise +24x16 +\d", here)
+    assert re.search(r"step +24x16 +\d", here)
     assert re.search(r"memory \d+\.\d\d GB, .* of room: fits", here)
     assert "no GPU has been measured" in others[-1]
 

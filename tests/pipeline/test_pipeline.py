@@ -30,6 +30,7 @@ from pipeline import (
     SDXLPipeline,
     metadata,
 )
+from pipeline.request import GenerateRequest
 from pipeline.runtime import memory, sampler
 from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import (
@@ -38,6 +39,7 @@ from tests.checkpoints import (
     CompilationCount,
     change_json,
     copy_checkpoint,
+    encoded,
     shared_pipeline,
 )
 
@@ -233,23 +235,25 @@ def test_a_blank_prompt_is_one_without_words(
     assert metadata.from_text(image.info[metadata.KEY]).prompt == ""
 
 
-@pytest.mark.parametrize(("devices", "program"), [(1, "unguided"), (8, "denoise")])
-def test_without_guidance_only_the_prompt_is_followed(
-    devices: int, program: str, runs: Counter[Any]
-) -> None:
-    """Without guidance half the work is saved, unless its halves have separate devices."""
+@pytest.mark.parametrize("devices", [1, 8])
+def test_each_evaluation_runs_one_program(devices: int, runs: Counter[Any]) -> None:
     pipe = shared_pipeline(devices)
-    rest = {"encode": 1, "noise": 1, "decode": 1}
+    rest = {"encode": 1, "noise": 1, "enter": 1, "decode": 1}
+    for options, steps in (({}, 3), ({"guidance_scale": 1.0}, 3), ({"scheduler": "heun"}, 5)):
+        runs.clear()
+        pipe.generate("a star", on_step=lambda *_: None, **options)
+        assert by_name(runs, pipe._compiled) == {**rest, "step": steps}
+
+
+def test_without_guidance_only_the_prompt_is_predicted_for(pipe: SDXLPipeline) -> None:
+    def halves(**options: Any) -> list[int]:
+        drawing = pipe.prepare(GenerateRequest("a star", num_inference_steps=4, **options))
+        return [int(drawing.work(0, i).integers[-1]) for i in range(4)]
+
     for scale in (1, 0.5, 0):
-        runs.clear()
-        pipe.generate("a star", "a ring", guidance_scale=scale)
-        assert by_name(runs, pipe._compiled) == {**rest, program: 1}
-        runs.clear()
-        pipe.generate("a star", guidance_scale=scale, on_step=lambda *_: None)
-        assert by_name(runs, pipe._compiled) == {**rest, program: 3}
-    runs.clear()
-    pipe.generate("a star", guidance_scale=1.01)
-    assert by_name(runs, pipe._compiled) == {**rest, "denoise": 1}
+        assert halves(guidance_scale=scale) == [1, 1, 1, 1]
+    assert halves(guidance_scale=1.01) == [2, 2, 2, 2]
+    assert halves(guidance_until=0.5) == [2, 2, 1, 1]
 
 
 def test_guidance_of_1_and_below_is_none(pipe: SDXLPipeline) -> None:
@@ -520,9 +524,7 @@ def test_another_size_compiles_only_what_depends_on_it(tmp_path: Path) -> None:
 def test_the_network_gets_the_pictures_size(pipe: SDXLPipeline) -> None:
     pipe.add_size(16, 24)
     ids = np.zeros((2, 4, 2, 77), np.int32)
-    own, wide = (
-        pipe._by_size[size].encode(ids, np.zeros(4, bool)) for size in ((16, 16), (16, 24))
-    )
+    own, wide = (encoded(pipe._by_size[size], ids) for size in ((16, 16), (16, 24)))
     jax.tree.map(np.testing.assert_array_equal, own.keys_values, wide.keys_values)
     assert own.added_embed is not None
     assert wide.added_embed is not None
@@ -878,7 +880,7 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     compiled, first = start()
     assert compiled == 6
     stored = sorted((tmp_path / "cache").iterdir())
-    names = "decode denoise encode noise shapes sizes tokenizers unguided vary"
+    names = "decode encode enter noise shapes sizes step tokenizers vary"
     assert [file.name.split("-")[0] for file in stored] == names.split()
 
     decode = stored[0]
@@ -950,7 +952,7 @@ def test_other_size_and_precision(
             devices=jax.devices()[:1],
         )
     assert pipe.version.endswith(", bfloat16")
-    for stage in ("loaded unet", "compiled denoise", "warmed up"):
+    for stage in ("loaded unet", "compiled step", "warmed up"):
         assert any(message.startswith(stage) for message in caplog.messages)
     result = pipe.generate("a star", output_type="np").images
     assert (result.shape, result.dtype) == ((1, 24, 16, 3), np.float32)

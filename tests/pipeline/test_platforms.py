@@ -16,18 +16,27 @@ from pipeline.platforms import (
     worth_a_copy,
     worth_bfloat16,
 )
+from pipeline.runtime.sampler import FORMS
 
 
 @pytest.mark.parametrize(
-    ("named", "accelerator", "dtype"),
-    [("cpu", False, "float32"), ("tpu", True, "bfloat16"), ("gpu", True, "bfloat16"),
-     ("another", True, "bfloat16")],
-)  # fmt: skip
-def test_the_choices_of_a_device(named: str, accelerator: bool, dtype: str) -> None:
+    ("named", "accelerator", "dtype", "forward"),
+    [
+        ("cpu", False, "float32", "picture"),
+        ("tpu", True, "bfloat16", "half"),
+        ("gpu", True, "bfloat16", "slots"),
+        ("another", True, "bfloat16", "slots"),
+    ],
+)
+def test_the_choices_of_a_device(named: str, accelerator: bool, dtype: str, forward: str) -> None:
     device = SimpleNamespace(platform=named)
     chosen = platform_of(device)  # type: ignore[arg-type]
     assert (chosen.is_accelerator, chosen.dtype) == (accelerator, dtype)
-    assert chosen.one_by_one == (named == "tpu")
+    assert chosen.forward == forward
+
+
+def test_every_form_of_the_forward_passes_exists() -> None:
+    assert {platform.forward for platform in PLATFORMS.values()} == FORMS.keys()
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -16,6 +16,7 @@ from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import model_size
 from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.programs import PROGRAMS, Programs, cache_key, program_names
+from pipeline.schedulers.table import State
 from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount, shared_pipeline
 
 TINY = GOLDEN / "tiny_vae"
@@ -63,15 +64,19 @@ def test_a_preview_is_the_picture_of_what_the_step_predicts(pipe: SDXLPipeline) 
     before, value = (
         rng.normal(size=(4, *sampler.latents_shape)).astype(np.float32) for _ in range(2)
     )
-    state = sampler.start(sampler.put_latents(before))
-    history = np.array(state.history)
+    history = np.array(sampler.blank_state.history)
     history[0] = value
-    after = state._replace(history=jax.device_put(history, state.history.sharding))
-    row = np.array([0.25, -0.5])
-    found = sampler.preview(sampler.put_latents(before), after, row)
-    mixed = (row[0] * before + row[1] * value).astype(np.float32)
-    _, pixels = sampler.tiny_decode(sampler.put_latents(mixed))
+    placed = jax.device_put(history, sampler.blank_state.history.sharding)
+    after = State(sampler.put_latents(before), placed)
+    rows, wanted = np.array([[0.25, -0.5], [1, 0], [0.5, 0.5], [1, 1]]), np.ones(4, bool)
+    found = sampler.preview(after.latents, after, rows, wanted)
+    weights = rows.T[:, :, None, None, None]
+    mixed = (weights[0] * before + weights[1] * value).astype(np.float32)
+    _, pixels = sampler.tiny_decode(sampler.put_latents(mixed), wanted)
     assert np.abs(found.astype(int) - np.asarray(pixels).astype(int)).max() <= 1
+    alone = sampler.preview(after.latents, after, rows, np.array([False, False, True, False]))
+    np.testing.assert_array_equal(alone[2], found[2])
+    assert not alone[[0, 1, 3]].any()
 
 
 def test_the_pictures_name_the_decoder(pipe: SDXLPipeline) -> None:

@@ -1,19 +1,14 @@
 """Layouts over devices: all give the same pictures, and nothing is compiled after startup."""
 
 import logging
-from dataclasses import replace
 from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
-from pipeline.families import read_config
-from pipeline.runtime import sampler
 from pipeline.runtime.compiled import choose_layout, make_mesh
-from pipeline.runtime.programs import Programs
-from pipeline.schedulers.methods import make_schedule
-from tests.checkpoints import DRAWN_BY, SMALLEST, shared_pipeline
+from tests.checkpoints import encoded, shared_pipeline
 
 PROMPTS = ["a red star", "a blue circle", "a large green square", "two yellow rings"]
 NEGATIVE = ["", "red", "blue, blurry", ""]
@@ -90,8 +85,7 @@ def test_every_number_of_devices_draws_the_same(devices: int, used: int) -> None
 
 def test_halves_of_guidance_run_on_different_devices() -> None:
     run = shared_pipeline(8)._compiled
-    ids = np.zeros((2, 4, 2, 77), np.int32)
-    for array in jax.tree.leaves(run.encode(ids, np.zeros(4, bool))):
+    for array in jax.tree.leaves(encoded(run, np.zeros((2, 4, 2, 77), np.int32))):
         held = {shard.device.id: shard.index[:2] for shard in array.addressable_shards}
         assert held == {
             half * 4 + picture: (slice(half, half + 1), slice(picture, picture + 1))
@@ -101,23 +95,22 @@ def test_halves_of_guidance_run_on_different_devices() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow), 4, 8])
-def test_every_device_computes_only_its_share(devices: int) -> None:
-    """No array in a device's programs holds more of the batch than the device's share."""
+def test_every_device_computes_one_picture_at_a_time(devices: int) -> None:
+    """No network in a device's programs sees more than one picture, and the halves there."""
     run = shared_pipeline(devices)._compiled
-    shapes = {"denoise": (8, "8,8,16"), "encode": (8, "77,64"), "decode": (4, "16,16,16")}
+    halves = 1 if devices == 8 else 2
+    shapes = {"step": (halves, "8,8,16"), "encode": (halves, "77,64"), "decode": (1, "16,16,16")}
     for name, (batch, shape) in shapes.items():
         program = run.executables[name].as_text() or ""
-        shares = {n for n in (1, 2, 4, 8) if f"f32[{n},{shape}]" in program}
-        assert max(shares) == max(batch // devices, 1), name
+        assert max(n for n in (1, 2, 4, 8) if f"f32[{n},{shape}]" in program) == batch, name
 
 
 def test_pictures_are_spread_over_the_devices() -> None:
     run = shared_pipeline(4)._compiled
-    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
-    latents = run.initial_latents(seeds, 1.0)
+    latents = run.initial_latents(np.arange(4, dtype=np.uint32), 1.0)
     held = {shard.device.id: shard.index[0] for shard in latents.addressable_shards}
     assert held == {picture: slice(picture, picture + 1) for picture in range(4)}
-    pictures, _ = run.decode(latents)
+    pictures, _ = run.decode(latents, np.ones(4, bool))
     assert pictures.sharding.is_equivalent_to(latents.sharding, pictures.ndim)
     assert len({shard.device for shard in pictures.addressable_shards}) == 4
 
@@ -129,61 +122,22 @@ def test_weights_are_on_every_device() -> None:
         assert all(leaf.devices() == set(jax.devices()[:4]) for leaf in leaves)
 
 
-@pytest.mark.parametrize(
-    ("devices", "guided"),
-    [(8, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(1, 99), (8, 99), (1, 3)])],
-)
-@pytest.mark.parametrize("scheduler", DRAWN_BY)
-def test_a_run_in_parts_equals_the_whole(devices: int, guided: int, scheduler: str) -> None:
-    run = shared_pipeline(devices)._compiled
-    steps = 7
-    config = read_config(SMALLEST, scheduler).scheduler
-    # With this setting, the last step of every scheduler changes the latents.
-    schedule = make_schedule(replace(config, set_alpha_to_one=True), steps)
-    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
-    ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
-    advance = partial(
-        run.denoise,
-        conditioning=run.encode(ids, np.zeros(4, bool)),
-        seeds=seeds,
-        table=run.put_schedule(schedule),
-        guidance_scale=5.0,
-        guidance_rescale=0.0,
-        guided=guided,
-    )
-    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
-    end = schedule.stops[-1]
-    whole = np.asarray(advance(first, start=0, stop=end).latents)
-    for middle in range(1, end):
-        half = advance(first, start=0, stop=middle)
-        assert np.abs(np.asarray(half.latents) - whole).max() > 0.001
-        np.testing.assert_array_equal(advance(half, start=middle, stop=end).latents, whole)
-    np.testing.assert_array_equal(advance(first, start=0, stop=0).latents, first.latents)
-
-
-def test_predicting_one_half_at_a_time_gives_the_same_pictures() -> None:
-    run = shared_pipeline(1)._compiled
-    schedule = make_schedule(read_config(SMALLEST).scheduler, 3)
-    seeds = run.put_seeds(np.arange(4, dtype=np.uint32))
-    ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
-    context = run.encode(ids, np.zeros(4, bool))
-    first = run.start(run.initial_latents(seeds, schedule.init_noise_sigma))
-    rest = first, context, seeds, run.put_schedule(schedule)
-    guidance = {"guidance_scale": 5.0, "guidance_rescale": 0.5}
-    whole = run.denoise(*rest, **guidance, guided=3, start=0, stop=3)
-    right = np.asarray(whole.latents)
-    networks = Programs(run._target, run.parameters.networks)._networks(run.parameters.leaves)
-    predict = partial(run._config.family.predict.run, networks)
-    in_turn = jax.jit(partial(sampler.denoise, predict, one_by_one=True))
-    ours = in_turn(*rest, np.float32(5), np.float32(0.5), np.int32(0), np.int32(3)).latents
-    np.testing.assert_allclose(ours, right, atol=1e-5 * np.abs(right).max())
-
-
 def test_initial_latents_are_scaled_noise() -> None:
     run = shared_pipeline(1)._compiled
-    seeds = run.put_seeds(np.array([5, 6, 2**32 - 1, 0], np.uint32))
+    seeds = np.array([5, 6, 2**32 - 1, 0], np.uint32)
     one, three = (np.asarray(run.initial_latents(seeds, sigma)) for sigma in (1.0, 3.0))
     np.testing.assert_allclose(three, 3 * one, rtol=1e-6)
     assert len({row.tobytes() for row in one}) == 4
     assert abs(one.mean()) < 0.1
     assert abs(one.std() - 1) < 0.1
+
+
+def test_only_wanted_pictures_are_decoded() -> None:
+    run = shared_pipeline(2)._compiled
+    latents = run.initial_latents(np.arange(4, dtype=np.uint32), 1.0)
+    everything, some = (
+        np.asarray(run.decode(latents, np.array(wanted))[0])
+        for wanted in ([True] * 4, [False, True, True, False])
+    )
+    np.testing.assert_array_equal(some[1:3], everything[1:3])
+    assert not some[[0, 3]].any()

@@ -49,7 +49,7 @@ def test_the_cache_key_covers_everything_that_changes_the_arguments() -> None:
         for name in programs.program_names(target):
             about = programs.cache_key(name, target)
             seen.setdefault(name, []).append((repr(about), repr(made[name].args)))
-    assert len(seen["denoise"]) == len(CHOICES)
+    assert len(seen["step"]) == len(CHOICES)
     for name, pairs in seen.items():
         for (about, args), (other_about, other_args) in combinations(pairs, 2):
             assert about != other_about or args == other_args, name
