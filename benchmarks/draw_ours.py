@@ -32,6 +32,8 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.slots import Slots, Start
+from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
@@ -48,8 +50,8 @@ def main() -> None:
     begin = time.perf_counter()
     job = Job(config, options, options.dtype)
     started = time.perf_counter() - begin
-    context = job.encode()
-    latents = job.denoise(context)
+    job.encode()
+    latents = job.denoise()
     timed = partial(draw_job.seconds, repeats=options.repeats)
     device = jax.devices()[0]
     report: dict[str, Any] = {
@@ -60,8 +62,8 @@ def main() -> None:
         "compile_seconds": job.compile_seconds,
         "request_seconds": timed(lambda: job.pictures()),
         "encode_seconds": timed(lambda: jax.block_until_ready(job.encode())),
-        "step_seconds": timed(lambda: job.denoise(context).block_until_ready()) / options.steps,
-        "decode_seconds": timed(lambda: np.asarray(job.compiled.decode(latents)[1])),
+        "step_seconds": timed(lambda: job.denoise().block_until_ready()) / options.steps,
+        "decode_seconds": timed(lambda: np.asarray(job.decode(latents)[1])),
         "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
         "matmul_tflops": matmul_tflops(job.mesh, jnp.dtype(options.dtype)),
     }
@@ -92,30 +94,50 @@ class Job:
         executables = compile_missing(target, networks)
         self.compile_seconds = executables.compile_seconds
         self.compiled = CompiledSampler(target, executables, Parameters(networks))
-        self._schedule = make_schedule(config.scheduler, options.steps)
-        self._table = self.compiled.put_schedule(self._schedule)
+        self._slots = Slots(self.compiled)
+        self._every = {slot: slot for slot in range(images)}
+        schedule = make_schedule(config.scheduler, options.steps)
+        evaluations = schedule.stops[-1]
+        scales = draw_job.GUIDANCE_SCALE, 0.0
+        self._work = [pack(schedule, *scales, evaluations, seed) for seed in range(images)]
+        self._evaluations = range(evaluations)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
         shape = (2, images, len(config.text_encoders), config.tokens)
-        self._ids = np.random.default_rng(0).integers(0, words, shape, np.int32)
-        self._seeds = self.compiled.put_seeds(np.arange(images, dtype=np.uint32))
-        self._no_zeros = np.zeros(images, np.bool_)
+        self._start = Start(
+            input_ids=np.random.default_rng(0).integers(0, words, shape, np.int32),
+            zeroed=np.zeros((2, images), np.bool_),
+            vectors=None,
+            guidance_scale=draw_job.GUIDANCE_SCALE,
+            init_noise_sigma=schedule.init_noise_sigma,
+            seeds=np.arange(images, dtype=np.uint32),
+            variations=(),
+            noise=None,
+        )
 
     def pictures(self) -> np.ndarray:
         """Run a whole request; return `[B, H, W, 3]` uint8 on the host."""
-        return np.asarray(self.compiled.decode(self.denoise(self.encode()))[1])
+        self.encode()
+        return np.asarray(self.decode(self.denoise())[1])
 
     def encode(self) -> Any:
-        """Encode the prompts."""
-        return self.compiled.encode(self._ids, self._no_zeros)
+        """Encode the prompts and draw the noise; return the context."""
+        self._slots.taken.clear()
+        self._slots.enter(self._start, self._every)
+        return self._slots.context
 
-    def denoise(self, context: Any) -> jax.Array:
+    def denoise(self) -> jax.Array:
         """Run all steps; return the latents."""
-        run, schedule = self.compiled, self._schedule
-        latents = run.initial_latents(self._seeds, schedule.init_noise_sigma)
-        stop = schedule.stops[-1]
-        guidance = draw_job.GUIDANCE_SCALE, 0.0
-        given = run.start(latents), context, self._seeds, self._table, *guidance
-        return run.denoise(*given, guided=stop, start=0, stop=stop).latents
+        for i in self._evaluations:
+            rows = {
+                slot: Work(work.numbers[i], work.integers[i])
+                for slot, work in enumerate(self._work)
+            }
+            self._slots.advance(rows)
+        return self._slots.state.latents
+
+    def decode(self, latents: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Decode all pictures; see `CompiledSampler.decode`."""
+        return self.compiled.decode(latents, self._slots.mask(self._every))
 
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[str, Any]:

@@ -9,7 +9,7 @@ the tiled layouts.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -176,25 +176,31 @@ class Program:
         number = re.match(r"\((\d+)\)", limit.attributes) if limit.opcode == "constant" else None
         return int(number[1]) if number else None
 
-    def costs(self, computation: str) -> Iterator[tuple[Cost, int]]:
+    def costs(self, computation: str, lengths: Sequence[int] = ()) -> Iterator[tuple[Cost, int]]:
         """Yield every operation of a computation and how often it runs.
 
-        Loops of unknown length are left out.
+        `lengths` are the iterations of loops of unknown length, the outermost first; deeper ones
+        are left out.
         """
         inside = self.computations[computation]
         for instruction in inside.instructions:
             if instruction.opcode == "while":
-                body, trips = instruction.called, self._trips(instruction)
-                if body is not None and trips is not None:
-                    for cost, times in self.costs(body):
-                        yield cost, times * trips
+                yield from self._loop_costs(instruction, lengths)
             elif instruction.opcode == "call":
                 assert instruction.called is not None
-                yield from self.costs(instruction.called)
+                yield from self.costs(instruction.called, lengths)
             elif instruction.opcode == "conditional":
                 yield from self._cheapest_branch(instruction)
             elif instruction.opcode not in FREE | ENDS:
                 yield self._cost(inside, instruction), 1
+
+    def _loop_costs(self, loop: Instruction, lengths: Sequence[int]) -> Iterator[tuple[Cost, int]]:
+        body, trips = loop.called, self._trips(loop)
+        if trips is None and lengths:
+            trips, lengths = lengths[0], lengths[1:]
+        if body is not None and trips is not None:
+            for cost, times in self.costs(body, lengths):
+                yield cost, times * trips
 
     def _cheapest_branch(self, instruction: Instruction) -> list[tuple[Cost, int]]:
         """Return the costs of the branch that moves the fewest bytes.

@@ -1,6 +1,6 @@
 """A lower bound of the time that a TPU needs for a compiled program, from its operations."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.hlo import Cost, Program
@@ -134,3 +134,11 @@ def whole_and_loop(
     loop = program.loop()
     once = estimate(program.costs(program.entry), chip, kernels)
     return once, None if loop is None else estimate(program.costs(loop), chip, kernels)
+
+
+def with_loops(
+    text: str, chip: Chip, kernels: Mapping[float, float], lengths: Sequence[int]
+) -> Estimate:
+    """Estimate a program whose loops of unknown length have these lengths; see `Program.costs`."""
+    program = Program(text)
+    return estimate(program.costs(program.entry, lengths), chip, kernels)

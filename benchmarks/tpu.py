@@ -1,6 +1,6 @@
 """`make bench-tpu`: full-size SDXL base for TPUs, by analysis; no TPU is needed.
 
-Compiles `encode`, `denoise` and `decode` for each topology through libtpu, and estimates the time
+Compiles `encode`, `step` and `decode` for each topology through libtpu, and estimates the time
 of a step and of a request from the compiled programs. Writes results/<date>-tpu-<topology>.json and
 prints it as tables; benchmarks/experiments.md explains the method.
 """
@@ -13,12 +13,22 @@ from typing import Any
 
 from benchmarks import apart, record
 from benchmarks.processes import ROOT
-from benchmarks.roofline import CHIPS, Estimate, whole_and_loop
+from benchmarks.roofline import CHIPS, Estimate, whole_and_loop, with_loops
 
 INCUMBENT = ROOT / ".venv-incumbent/bin/python"
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 STEPS = 25
 STEP = ", a step"
+GUIDED, PLAIN = "step", "step, unguided"
+# The parts of a request: a program, and the lengths of its loops over pictures and their halves.
+PARTS = {
+    "encode": ("encode", (1,)),
+    "noise": ("noise", ()),
+    "enter": ("enter", ()),
+    GUIDED: ("step", (1, 2)),
+    PLAIN: ("step", (1, 1)),
+    "decode": ("decode", (1,)),
+}
 
 
 def main() -> None:
@@ -37,14 +47,14 @@ def measure(topology: str, folder: Path) -> dict[str, Any]:
     ours, theirs = folder / "ours", folder / "incumbent"
     compiled = apart.run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
     kernels = attention_kernels(topology, folder)
-    compiled |= estimates(topology, ours, kernels)
+    compiled |= our_estimates(topology, ours, kernels)
     incumbent = apart.run(
         "benchmarks.tpu_incumbent",
         ["--topology", topology, "--out", str(theirs)],
         INCUMBENT,
         TPU_LIBRARY_PATH=import_module("libtpu").get_library_path(),
     )
-    incumbent |= estimates(topology, theirs, {})
+    incumbent |= estimates(topology, theirs)
     times = {
         kind: round(incumbent["request_seconds"][kind] / seconds, 2)
         for kind, seconds in compiled["request_seconds"].items()
@@ -53,8 +63,22 @@ def measure(topology: str, folder: Path) -> dict[str, Any]:
     return {**head, **compiled, "incumbent": incumbent, "incumbent_takes_times": times}
 
 
-def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[str, Any]:
-    """Estimate the programs in a folder.
+def our_estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[str, Any]:
+    """Estimate this project's programs in a folder, for one picture on each chip.
+
+    Returns:
+        The seconds of a request, and the microseconds of each program by class.
+    """
+    chip = CHIPS[topology.partition(":")[0]]
+    parts = {
+        name: with_loops((folder / f"{program}.hlo").read_text(), chip, kernels, lengths)
+        for name, (program, lengths) in PARTS.items()
+    }
+    return _report(parts, {name: STEPS if name == GUIDED else 1 for name in parts if name != PLAIN})
+
+
+def estimates(topology: str, folder: Path) -> dict[str, Any]:
+    """Estimate the incumbent's programs in a folder, whose loops are its steps.
 
     Returns:
         The seconds of a request, and the microseconds of each program and of its step, by class.
@@ -62,12 +86,15 @@ def estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[
     chip = CHIPS[topology.partition(":")[0]]
     parts: dict[str, Estimate] = {}
     for file in sorted(folder.glob("*.hlo")):
-        once, step = whole_and_loop(file.read_text(), chip, kernels)
+        once, step = whole_and_loop(file.read_text(), chip, {})
         parts[file.stem] = once
         if step is not None:
             parts[f"{file.stem}{STEP}"] = step
-    # All steps of a request are guided by default.
-    times = {n: STEPS if n.endswith(STEP) else 1 for n in parts if not n.startswith("unguided")}
+    return _report(parts, {name: STEPS if name.endswith(STEP) else 1 for name in parts})
+
+
+def _report(parts: dict[str, Estimate], times: dict[str, int]) -> dict[str, Any]:
+    """Return the estimates of programs, and of a request that runs them so many times."""
     request = {
         kind: round(sum(getattr(parts[n], kind) * t for n, t in times.items()) / 1e6, 3)
         for kind in ("least", "compiler")

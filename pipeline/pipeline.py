@@ -93,7 +93,7 @@ class Length(NamedTuple):
 
 
 class SDXLPipeline:
-    """A checkpoint that is compiled for a fixed number of slots, in each of which a picture is drawn.
+    """A checkpoint that is compiled for a fixed number of slots, each for one picture at a time.
 
     `from_pretrained` makes a pipeline for one size of pictures, and `add_size` adds others.
     `generate` draws one request. A server calls `prepare` and `begin` for each request, and

@@ -90,6 +90,11 @@ def test_the_loop_is_counted_apart() -> None:
     assert set(costs("body")) == {"convolution.2", "flash"}
 
 
+def test_a_loop_of_unknown_length_can_be_given_one() -> None:
+    times = {c.instruction.name: n for c, n in Program(PROGRAM).costs("main", [3])}
+    assert (times["convolution.2"], times["matmul"]) == (3, 1)
+
+
 UNKNOWN = "  ROOT %less = pred[]{:T(512)} constant(true)"
 COUNTED = """\
   %turn = s32[]{:T(128)} get-tuple-element(%param.1), index=0

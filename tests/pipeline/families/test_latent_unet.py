@@ -24,7 +24,7 @@ Embeds = tuple[jax.Array, jax.Array | None]
 def encode(negative: np.ndarray, zero: list[bool]) -> Embeds:
     both = np.stack([negative, IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
     encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
-    return _encode(encoders, jnp.asarray(both), jnp.asarray(zero))
+    return _encode(encoders, jnp.asarray(both), jnp.array([zero, [False, False]]))
 
 
 _encode = nnx.jit(latent_unet.encode_prompts)
@@ -59,7 +59,9 @@ def test_blank_negative_prompts_are_zero_for_their_own_picture() -> None:
 def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
     config = replace(TEXT, projection_dim=None, penultimate=False)
     ids = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None])  # [2, B, 1, L]
-    prompt_embeds, pooled = _encode((text_encoder(config),), ids, jnp.array([False, True]))
+    prompt_embeds, pooled = _encode(
+        (text_encoder(config),), ids, jnp.array([[False, True], [False, False]])
+    )
     assert prompt_embeds.shape == (2, IMAGES, 6, 8)
     assert prompt_embeds[0, 0].any()
     assert not prompt_embeds[0, 1].any()

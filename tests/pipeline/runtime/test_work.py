@@ -1,0 +1,30 @@
+"""Packing of the pictures' evaluations."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipeline.families import read_config
+from pipeline.runtime.work import no_work, pack, unpack
+from pipeline.schedulers.methods import make_schedule
+from tests.checkpoints import SMALLEST
+
+
+def test_packed_work_is_unpacked_to_the_same() -> None:
+    schedule = make_schedule(read_config(SMALLEST, "heun").scheduler, 4)
+    columns = (np.random.default_rng(0).random(each.shape) for each in schedule.table)
+    table = type(schedule.table)(*(np.float32(column) for column in columns))
+    schedule = replace(schedule, table=table)
+    tasks = unpack(jax.tree.map(jnp.asarray, pack(schedule, 5.5, 0.25, 3, 2**32 - 1)))
+    jax.tree.map(np.testing.assert_array_equal, tasks.row, table)
+    assert tasks.guidance_scale.tolist() == [5.5] * 7
+    assert tasks.guidance_rescale.tolist() == [0.25] * 7
+    assert tasks.seed.tolist() == [2**32 - 1] * 7
+    assert tasks.evaluation.tolist() == [*range(7)]
+    assert tasks.halves.tolist() == [2, 2, 2, 1, 1, 1, 1]
+
+
+def test_no_work_needs_no_half() -> None:
+    assert unpack(jax.tree.map(jnp.asarray, no_work(3))).halves.tolist() == [0, 0, 0]
