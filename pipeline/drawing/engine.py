@@ -51,8 +51,8 @@ class _Seat:
 class Engine:
     """Draws the pictures of all drawings that have begun, as many at once as there are slots.
 
-    Drawings enter in the order in which they begin, picture by picture. Those of another size, or
-    with other LoRAs, wait until the slots are empty; so do those that begin after them. Only one
+    Drawings enter in the order in which they begin, picture by picture. A drawing of another size,
+    or with other LoRAs, waits until the slots are empty; so do all that begin after it. Only one
     thread at a time may use an engine.
 
     Args:

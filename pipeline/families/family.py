@@ -71,6 +71,7 @@ class Activations:
         context: of the context, for each token of one half of a picture.
         attended: for each level with attention in `Family.predict`, the number of latent pixels per
             pixel of that level, and the number of heads.
+        decoder_attends: whether `Family.decode` has attention over all latent pixels.
     """
 
     encode: float
@@ -79,6 +80,7 @@ class Activations:
     tiny_decode: float
     context: int
     attended: tuple[tuple[int, int], ...]
+    decoder_attends: bool
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ def activations(config: Config) -> Activations:
         tiny_decode=0 if config.tiny_vae is None else config.tiny_vae.decoder_width,
         context=_context(unet),
         attended=_attended(unet),
+        decoder_attends=config.networks["vae"].mid_block_add_attention,
     )
 
 

@@ -49,6 +49,7 @@ class ModelSize:
         attended: for each level of the UNet with attention, the number of latent pixels per pixel
             of that level, and the number of heads.
         embeds_guidance: whether the UNet takes the guidance scale as an input.
+        decoder_attends: whether the VAE's decoder has attention.
     """
 
     networks: Mapping[str, NetworkSize]
@@ -57,6 +58,7 @@ class ModelSize:
     context: int
     attended: tuple[tuple[int, int], ...]
     embeds_guidance: bool = False
+    decoder_attends: bool = True
 
     @property
     def weights(self) -> int:
@@ -90,6 +92,7 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
         largest.context,
         largest.attended,
         config.embeds_guidance,
+        largest.decoder_attends,
     )
 
 

@@ -6,9 +6,9 @@ device (`pipeline.runtime.device_kinds`):
 
 - The code of a program, and the time to compile it, grow with the number of its networks' weight
   tensors, because every layer is compiled by itself.
-- The temporaries of a program grow with its network's largest activations: with the pixels, and
-  with the pictures that a device draws at once. The UNet's programs also hold copies of the
-  prompt's keys and values.
+- The temporaries of a program grow with its network's largest activations, which are those of one
+  picture, or of all of a device's pictures where the UNet predicts for these in one batch. The
+  UNet's program also holds copies of the prompt's keys and values.
 - Every size of pictures has programs of its own, except for the text encoders' and the safety
   checker's, which serve all sizes.
 - Programs run one at a time, so that only the largest temporaries count.
@@ -63,33 +63,23 @@ class Load:
     Attributes:
         network: name of the network in `ModelSize`; None for a program without one.
         by_size: whether every size of pictures needs its own program.
-        halves: returns how many of its device's guidance halves it computes.
         units: returns the number of units in a share; `NetworkSize.activations` are per unit.
     """
 
     network: str | None
     by_size: bool
-    halves: Callable[[Share], int]
     units: Callable[[Share], int]
 
 
-def _both(share: Share) -> int:
-    return share.halves
-
-
-def _one(_: Share) -> int:
-    return 1
-
-
 LOADS = {
-    "step": Load(UNET, True, _both, lambda share: share.pixels),
-    "decode": Load(VAE, True, _one, lambda share: share.pixels),
-    "tiny_decode": Load(TINY_VAE, True, _one, lambda share: share.pixels),
-    "encode": Load(TEXT_ENCODERS, False, _both, lambda share: share.halves * share.tokens),
-    "enter": Load(None, True, _one, lambda share: share.pictures * share.pixels),
-    "noise": Load(None, True, _one, lambda share: share.pictures * share.pixels),
-    "vary": Load(None, True, _one, lambda share: share.pictures * share.pixels),
-    "check": Load(SAFETY_CHECKER, False, _one, lambda _: 1),
+    "step": Load(UNET, True, lambda share: share.pixels),
+    "decode": Load(VAE, True, lambda share: share.pixels),
+    "tiny_decode": Load(TINY_VAE, True, lambda share: share.pixels),
+    "encode": Load(TEXT_ENCODERS, False, lambda share: share.halves * share.tokens),
+    "enter": Load(None, True, lambda share: share.pictures * share.pixels),
+    "noise": Load(None, True, lambda share: share.pictures * share.pixels),
+    "vary": Load(None, True, lambda share: share.pictures * share.pixels),
+    "check": Load(SAFETY_CHECKER, False, lambda _: 1),
 }
 
 
@@ -345,20 +335,24 @@ class Budget:
         network = self.model.networks[load.network]
         temporaries = rates.activations[load.network] * self._activations(load, share)
         if load.network == UNET:
-            temporaries += self._beside_activations(share, load.halves(share) * share.pictures)
+            temporaries += self._beside_activations(share)
+        if load.network == VAE:
+            temporaries = max(temporaries, rates.scores * self._decoder_scores(share))
+        tensors = network.tensors * (self._forward_passes(share) if load.network == UNET else 1)
         if network.itemsize < FLOAT32:
             temporaries += rates.widened * network.parameters * FLOAT32
         return PlannedProgram(
             name,
             size,
-            int(rates.code[load.network] * network.tensors),
+            int(rates.code[load.network] * tensors),
             int(copies * temporaries),
-            rates.seconds[load.network] * network.tensors,
+            rates.seconds[load.network] * tensors,
         )
 
-    def _beside_activations(self, share: Share, batch: int) -> float:
-        """Return the bytes that a program of the UNet holds in addition to activations."""
+    def _beside_activations(self, share: Share) -> float:
+        """Return the bytes that the UNet's program holds in addition to activations."""
         rates, unet = self.kind.rates, self.model.networks[UNET]
+        batch = share.halves * (share.pictures if self._all_at_once else 1)
         context = rates.context * batch * share.tokens * self.model.context
         arrays = (context + rates.upsampling * unet.upsampling) * unet.itemsize
         return arrays + rates.scores * self._scores(share, batch)
@@ -372,6 +366,13 @@ class Budget:
             held.append(min(batch * heads * of_head, max(CACHED_BYTES, of_head), SCORE_BYTES))
         return max(held)
 
+    def _decoder_scores(self, share: Share) -> float:
+        """Return the bytes of the scores of the VAE's attention, which has one head."""
+        if not self.model.decoder_attends:
+            return 0
+        latent_pixels = share.pixels / self.model.scale_factor**2
+        return min(FLOAT32 * latent_pixels**2, SCORE_BYTES)
+
     def _activations(self, load: Load, share: Share) -> float:
         """Return the bytes of a network's largest activations."""
         assert load.network is not None
@@ -381,10 +382,21 @@ class Budget:
             units = self._batch(share) * units / self.model.scale_factor**2
         return network.activations * units * network.itemsize
 
+    @property
+    def _all_at_once(self) -> bool:
+        """Whether the UNet predicts for all of a device's pictures in one batch."""
+        return self.kind.platform.forward == "slots"
+
     def _batch(self, share: Share) -> int:
         """Return the number of halves of pictures for which the UNet predicts at once."""
-        batches = {"half": 1, "picture": share.halves, "slots": share.halves * share.pictures}
-        return batches[self.kind.platform.forward]
+        if self.kind.platform.forward == "half":
+            return 1
+        return share.halves * (share.pictures if self._all_at_once else 1)
+
+    def _forward_passes(self, share: Share) -> int:
+        """Return how often the UNet's code is in its program: for both halves, and for one."""
+        in_one_batch = self.kind.platform.forward != "half" and share.halves == HALVES
+        return 2 if in_one_batch and not self.model.embeds_guidance else 1
 
     def _latents(self, share: Share) -> float:
         """Return the number of elements in a picture's latents."""

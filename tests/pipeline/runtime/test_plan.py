@@ -63,10 +63,16 @@ def budget(kind: DeviceKind, devices: int, images: int = 4, memory: float | None
 def test_the_estimate_agrees_with_libtpus_records(
     record: str, kind: DeviceKind, chips: int
 ) -> None:
+    """The records are older than `step`, which has the forward pass of `denoise`."""
     measured = json.loads((RESULTS / f"{record}.json").read_text())["programs"]
+    measured["step"] = measured.pop("denoise")
+    measured.pop("unguided", None)
     plan = budget(kind, chips).plan([SQUARE])
-    assert {program.name for program in plan.programs} == measured.keys()
+    assert {program.name for program in plan.programs} == {*measured, "enter"}
     for program in plan.programs:
+        if program.name == "enter":
+            assert program.temporaries < 1e6 * LITTLE
+            continue
         found = measured[program.name]
         near = partial(pytest.approx, rel=BAND, abs=LITTLE)
         assert program.code / 1e6 == near(found["code_mb"]), program.name
@@ -82,7 +88,7 @@ def test_the_estimate_agrees_with_xlas_records_on_cpus() -> None:
     (record,) = RESULTS.glob("*-cpu-memory.json")
     cases = json.loads(record.read_text())["cases"]
     for case in cases:
-        for name in ("denoise", "unguided", "decode"):
+        for name in ("step", "decode"):
             if (found := case["programs"].get(name)) is not None:
                 ratio = found["planned_mb"] / found["temporaries_mb"]
                 assert 0.75 < ratio < 1.35, (case["model"], name)
@@ -99,7 +105,7 @@ def test_the_estimate_agrees_with_xla_on_this_machine(side: int) -> None:
     programs = Programs(target, networks)
     plan = budget_of(tiny(SMALLEST), devices, 4, 77).plan([(side, side)])
     planned = {program.name: program.temporaries for program in plan.programs}
-    for name in ("denoise", "decode"):
+    for name in ("step", "decode"):
         memory = programs[name].compile().memory_analysis()
         assert memory is not None
         assert planned[name] == pytest.approx(memory.temp_size_in_bytes, rel=0.5, abs=2e6), name
@@ -134,14 +140,23 @@ def test_pictures_and_pixels_take_memory() -> None:
         return next(each.temporaries for each in plan.programs if each.name == name)
 
     one = temporaries(TPU_V5E, 4, 4, SQUARE, "decode")
-    assert temporaries(TPU_V5E, 1, 4, SQUARE, "decode") == pytest.approx(4 * one)
     assert temporaries(TPU_V5E, 4, 4, (2048, 1024), "decode") == pytest.approx(2 * one)
-    # A TPU runs the UNet on one half of one picture at a time, other devices on all at once.
-    context = 2 * 77 * sdxl().context * sdxl().networks[UNET].itemsize
-    alone, four = (temporaries(TPU_V5E, n, 4, SQUARE, "denoise") for n in (4, 1))
-    assert four - alone == pytest.approx(3 * context, rel=0.01)
-    alone, four = (temporaries(H200, n, 4, SQUARE, "denoise") for n in (4, 1))
+    # Pictures are drawn and decoded one after the other, except by the UNet on a GPU.
+    for name in ("step", "decode"):
+        alone, four = (temporaries(TPU_V5E, n, 4, SQUARE, name) for n in (4, 1))
+        assert four == alone
+    alone, four = (temporaries(H200, n, 4, SQUARE, "step") for n in (4, 1))
     assert four > 3 * alone
+
+
+def test_a_program_has_code_for_pictures_with_guidance_and_without() -> None:
+    def code(kind: DeviceKind, devices: int) -> int:
+        plan = budget(kind, devices, memory=64e9).plan([SQUARE])
+        return next(each.code for each in plan.programs if each.name == "step")
+
+    # Halves that have devices of their own, or are predicted for in turn, take one forward pass.
+    for kind, passes in ((CPU, 2), (H200, 2), (TPU_V5E, 1)):
+        assert code(kind, 4) == passes * code(kind, 8)
 
 
 def test_another_size_takes_code_but_no_weights() -> None:
@@ -181,10 +196,10 @@ def test_what_may_not_fit_is_a_warning(caplog: pytest.LogCaptureFixture) -> None
     ("memory", "sizes", "images", "advice"),
     [
         (16.9e9, [SQUARE, HUGE], 4, "; leave out the size 3072x3072"),
-        (9.9e9, [SQUARE, LARGE, (1152, 896)], 4, "; leave out the sizes 1536x1536, 896x1152"),
+        (9.3e9, [SQUARE, LARGE, (1152, 896)], 4, "; leave out the sizes 1536x1536, 896x1152"),
         (16.9e9, [SQUARE, LARGE, HUGE], 4, "; leave out the size 3072x3072"),
-        (16.9e9, [LARGE], 16, "; draw 8 pictures per request"),
-        (16.9e9, [SQUARE, LARGE], 16, "the size 1536x1536 or draw 8 pictures per request"),
+        (11.45e9, [LARGE], 16, "; draw 8 pictures per request"),
+        (11.8e9, [SQUARE, LARGE], 16, "the size 1536x1536 or draw 8 pictures per request"),
         (16.9e9, [HUGE], 4, "; draw 1 picture per request, of 2304x2304"),
         (6e9, [SQUARE], 4, "; use a smaller model, or a device with more memory"),
     ],
@@ -203,7 +218,7 @@ def test_what_cannot_fit_is_refused_with_what_to_leave_out(
 
 def test_advice_is_enough() -> None:
     """The pipeline that a refusal advises is not refused."""
-    whole = budget(TPU_V5E, 4, images=16)
+    whole = budget(TPU_V5E, 4, images=16, memory=11.8e9)
     assert whole.plan([SQUARE, LARGE]).is_hopeless
     whole.check([SQUARE])
     replace(whole, images=8).check([SQUARE, LARGE])
