@@ -249,7 +249,7 @@ class CompiledSampler:
 
     def tiny_decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
         """Do what `decode` does, with the tiny VAE."""
-        finished = np.tile(np.float32([1, 0]), (len(wanted), 1))
+        finished = np.tile(np.array([1, 0], np.float32), (len(wanted), 1))
         state = State(latents, self.blank_state.history)
         images, pixels, _ = self._tiny_decode(state, finished, wanted)
         return images, pixels

@@ -100,9 +100,9 @@ class Programs:
             vectors: tuple[Array, ...],
         ) -> Context:
             def write(slot: Array, context: Context) -> Context:
-                prompts = (sampler.take_one(each, slot, 1) for each in (ids, zeroed))
+                own_ids, own_zeroed = (sampler.take_one(each, slot, 1) for each in (ids, zeroed))
                 own = sampler.take_one(guidance, slot)
-                found = self._encode(weights, *prompts, size, own, vectors)
+                found = self._encode(weights, own_ids, own_zeroed, size, own, vectors)
                 return jax.tree.map(
                     lambda all_, one: sampler.put(all_, one[:, 0], slot, 1), context, found
                 )

@@ -58,7 +58,7 @@ def pack(
     The first `guided` evaluations have guidance.
     """
     table, count = schedule.table, len(schedule.table.timesteps)
-    scales = np.broadcast_to(np.float32([guidance_scale, guidance_rescale]), (count, 2))
+    scales = np.broadcast_to([guidance_scale, guidance_rescale], (count, 2))
     columns = [getattr(table, name)[:, None] for name in _SCALARS]
     evaluations = np.arange(count)
     halves = np.where(evaluations < guided, 2, 1)

@@ -239,7 +239,12 @@ def test_a_blank_prompt_is_one_without_words(
 def test_each_evaluation_runs_one_program(devices: int, runs: Counter[Any]) -> None:
     pipe = shared_pipeline(devices)
     rest = {"encode": 1, "noise": 1, "enter": 1, "decode": 1}
-    for options, steps in (({}, 3), ({"guidance_scale": 1.0}, 3), ({"scheduler": "heun"}, 5)):
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 3),
+        ({"guidance_scale": 1.0}, 3),
+        ({"scheduler": "heun"}, 5),
+    ]
+    for options, steps in cases:
         runs.clear()
         pipe.generate("a star", on_step=lambda *_: None, **options)
         assert by_name(runs, pipe._compiled) == {**rest, "step": steps}
@@ -339,7 +344,7 @@ def test_on_step_and_output_types(pipe: SDXLPipeline) -> None:
     seen: list[tuple[int, int, tuple[int, ...]]] = []
     last: list[np.ndarray] = []
 
-    def on_step(step: int, total: int, latents: jax.Array) -> None:
+    def on_step(step: int, total: int, latents: np.ndarray) -> None:
         seen.append((step, total, latents.shape))
         last[:] = [np.asarray(latents)]
 

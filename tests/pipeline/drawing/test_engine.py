@@ -184,8 +184,10 @@ def test_previews_are_of_pictures_in_slots(pipe: SDXLPipeline) -> None:
 
 def test_generate_draws_beside_other_drawings(pipe: SDXLPipeline) -> None:
     other = begin(pipe, 3, num_inference_steps=9)
+    drawn = pipe.generate(
+        "a star", images=2, output_type="latent", seed=5, num_inference_steps=2
+    ).images
     given = (("seed", 5), ("num_inference_steps", 2))
-    drawn = pipe.generate("a star", images=2, output_type="latent", **dict(given)).images
     assert not other.is_over
     for index, image in enumerate(drawn):
         np.testing.assert_array_equal(image, alone(1, index, given))

@@ -14,8 +14,8 @@ from tests.checkpoints import SMALLEST
 
 def test_packed_work_is_unpacked_to_the_same() -> None:
     schedule = make_schedule(read_config(SMALLEST, "heun").scheduler, 4)
-    columns = (np.random.default_rng(0).random(each.shape) for each in schedule.table)
-    table = type(schedule.table)(*(np.float32(column) for column in columns))
+    rng = np.random.default_rng(0)
+    table = jax.tree.map(lambda each: rng.random(each.shape, np.float32), schedule.table)
     schedule = replace(schedule, table=table)
     tasks = unpack(jax.tree.map(jnp.asarray, pack(schedule, 5.5, 0.25, 3, 2**32 - 1)))
     jax.tree.map(np.testing.assert_array_equal, tasks.row, table)
