@@ -52,7 +52,12 @@ TOGETHER = {
         "end_to_end/test_keyboard",
     ),
     "the tiny model's server": ("end_to_end/test_choices", "end_to_end/test_looks"),
-    "pipelines": ("pipeline/test_pipeline", "pipeline/runtime/test_compiled"),
+    "pipelines": (
+        "pipeline/test_pipeline",
+        "pipeline/drawing/test_engine",
+        "pipeline/runtime/test_compiled",
+        "pipeline/runtime/test_slots",
+    ),
 }
 # These start first, in this order, so that no worker is left with a long file at the end.
 LONG = (

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.families.family import Family
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
-from pipeline.runtime import sampler
+from pipeline.runtime import looping, sampler
 from pipeline.runtime.program import Program, Target, Weights, shardings, spec
 from pipeline.runtime.sampler import Context
 from pipeline.runtime.work import Work, no_work, unpack
@@ -100,14 +100,14 @@ class Programs:
             vectors: tuple[Array, ...],
         ) -> Context:
             def write(slot: Array, context: Context) -> Context:
-                own_ids, own_zeroed = (sampler.take_one(each, slot, 1) for each in (ids, zeroed))
-                own = sampler.take_one(guidance, slot)
+                own_ids, own_zeroed = (looping.take_one(each, slot, 1) for each in (ids, zeroed))
+                own = looping.take_one(guidance, slot)
                 found = self._encode(weights, own_ids, own_zeroed, size, own, vectors)
                 return jax.tree.map(
-                    lambda all_, one: sampler.put(all_, one[:, 0], slot, 1), context, found
+                    lambda all_, one: looping.put(all_, one[:, 0], slot, 1), context, found
                 )
 
-            return sampler.for_each(new, write, context)
+            return looping.for_each(new, write, context)
 
         args = (weights, context, new, *given)
         return self._apart(encode, args, shardings(context), self._options(), donated=(1,))
@@ -164,8 +164,8 @@ class Programs:
 
         def decode(weights: Weights, latents: Array, wanted: Array) -> tuple[Array, Array]:
             decoder = partial(run, self._networks(weights))
-            return sampler.map_wanted(
-                wanted, lambda i: sampler.decode(decoder, sampler.take(latents, i))
+            return looping.map_wanted(
+                wanted, lambda i: sampler.decode(decoder, looping.take(latents, i))
             )
 
         latents = self._target.state_spec.latents
@@ -184,11 +184,11 @@ class Programs:
             decoder = partial(run, self._networks(weights))
 
             def one(i: Array) -> tuple[Array, ...]:
-                latents, value = sampler.take(state.latents, i), sampler.take(state.history[0], i)
-                own = sampler.take(coefficients, i)
+                latents, value = looping.take(state.latents, i), looping.take(state.history[0], i)
+                own = looping.take(coefficients, i)
                 return sampler.decode_early(decoder, latents, value, (own[0], own[1]), shrink)
 
-            return sampler.map_wanted(wanted, one)
+            return looping.map_wanted(wanted, one)
 
         images, state = self._target.shapes.images, self._target.state_spec
         coefficients = spec((images, 2), jnp.float32, self._by_image)
@@ -204,7 +204,7 @@ class Programs:
 
         def check(weights: Weights, images: Array, wanted: Array) -> Array:
             network = self._networks(weights)["safety_checker"]
-            return sampler.map_wanted(wanted, lambda i: network(sampler.take_one(images, i))[0])
+            return looping.map_wanted(wanted, lambda i: network(looping.take_one(images, i))[0])
 
         images = spec((self._target.shapes.images, side, side, 3), jnp.uint8, self._by_image)
         args = (self._weights_spec("check"), images, self._column_spec(jnp.bool_))

@@ -4,19 +4,19 @@ They do not depend on a network: a model's family supplies the functions that pr
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pipeline.families.halves import joined, split
+from pipeline.runtime.looping import for_each, put, take
 from pipeline.runtime.work import Task
 from pipeline.schedulers import table as tables
 from pipeline.schedulers.table import State
 
 Collective = Callable[[Array], Array]
-Carry = TypeVar("Carry")
 # A structure of arrays with the axes `[halves, B, ...]`, or `[B, ...]` for a network.
 Context = Any
 Predict = Callable[[Array, Array, Context], Array]
@@ -177,44 +177,6 @@ def by_slots(
 # The forms of the forward passes, by the names that `Platform.forward` has. In the first two forms
 # the code that runs depends on the picture alone, so it has the same bits beside any others.
 FORMS: dict[str, Form] = {"picture": by_picture, "half": by_half, "slots": by_slots}
-
-
-def for_each(wanted: Array, work: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
-    """Return what `work(i, carry)` makes of `carry`, for each i with `wanted[i]` in order.
-
-    `wanted` is `[B]` bool. The others cost nothing.
-    """
-    order = jnp.argsort(~wanted, stable=True)
-    return jax.lax.fori_loop(0, wanted.sum(), lambda i, carry: work(order[i], carry), carry)
-
-
-def map_wanted(wanted: Array, function: Callable[[Array], Any]) -> Any:
-    """Return the arrays that `function(i)` returns, stacked: zeros for each i that is not wanted.
-
-    `wanted` is `[B]` bool. The others cost nothing.
-    """
-    shapes = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
-    blank = jax.tree.map(lambda leaf: jnp.zeros((len(wanted), *leaf.shape), leaf.dtype), shapes)
-
-    def work(i: Array, found: Any) -> Any:
-        return jax.tree.map(lambda array, item: put(array, item, i), found, function(i))
-
-    return for_each(wanted, work, blank)
-
-
-def take(array: Array, i: Array, axis: int = 0) -> Array:
-    """Return item i of an axis, without the axis."""
-    return jax.lax.dynamic_index_in_dim(array, i, axis, keepdims=False)
-
-
-def take_one(array: Array, i: Array, axis: int = 0) -> Array:
-    """Return item i of an axis, with the axis, which has length 1."""
-    return jax.lax.dynamic_slice_in_dim(array, i, 1, axis)
-
-
-def put(array: Array, item: Array, i: Array, axis: int = 0) -> Array:
-    """Return the array with another item i along an axis."""
-    return jax.lax.dynamic_update_index_in_dim(array, item, i, axis)
 
 
 def _in_turn(

@@ -15,6 +15,7 @@ from pipeline import CheckpointError, DeviceError, InputError, SDXLPipeline, met
 from pipeline.adapters.adapter import Adapter, Change
 from pipeline.adapters.reader import read_adapter
 from pipeline.checkpoints.weights import modern_name
+from pipeline.request import GenerateRequest
 from pipeline.runtime import adapters
 from pipeline.runtime.adapters import Adapters
 from tests.checkpoints import (
@@ -453,6 +454,48 @@ def test_loading_while_another_thread_draws(pipe: SDXLPipeline, files: dict[str,
     np.testing.assert_array_equal(draw(pipe, loras={"one": 0.5}, on_step=exchange), right)
     np.testing.assert_array_equal(draw(pipe, loras={"one": 0.5}), right)
     np.testing.assert_array_equal(draw(pipe), plain)
+
+
+def test_drawings_with_other_loras_wait_until_the_slots_are_empty(
+    pipe: SDXLPipeline, files: dict[str, Path]
+) -> None:
+    load(pipe, files)
+    right = {loras: draw(pipe, loras=loras, images=1) for loras in ("", "one:0.5")}
+    drawings = [
+        pipe.prepare(
+            GenerateRequest("a star", seed=3, num_inference_steps=2, loras=loras),
+            1,
+            output_type="np",
+        )
+        for loras in ("", "one:0.5", "one:0.5", "")
+    ]
+    for drawing in drawings:
+        pipe.begin(drawing)
+    most, ended = 0, []
+    while pipe.is_busy:
+        ended += [each.drawing for each in pipe.advance() if each.finished]
+        most = max(most, pipe.in_slots)
+    assert (ended, most) == (drawings, 2)
+    for drawing in drawings:
+        np.testing.assert_array_equal(drawing.pictures[0].image, right[drawing.request.loras][0])
+
+
+def test_a_lora_that_is_gone_fails_its_drawing_alone(
+    pipe: SDXLPipeline, files: dict[str, Path]
+) -> None:
+    load(pipe, files)
+    gone, other = (
+        pipe.prepare(GenerateRequest("a star", num_inference_steps=1, loras=loras), 1)
+        for loras in ("one:0.5", "")
+    )
+    pipe.unload_lora("one")
+    pipe.begin(gone)
+    pipe.begin(other)
+    while pipe.is_busy:
+        pipe.advance()
+    assert isinstance(gone.error, InputError)
+    assert other.error is None
+    assert [*other.pictures] == [0]
 
 
 def test_another_file_under_the_same_name(pipe: SDXLPipeline, files: dict[str, Path]) -> None:

@@ -1,18 +1,23 @@
 """Layouts over devices: all give the same pictures, and nothing is compiled after startup."""
 
 import logging
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from pipeline import SDXLPipeline
+from pipeline.platforms import PLATFORMS
 from pipeline.runtime.compiled import choose_layout, make_mesh
-from tests.checkpoints import encoded, shared_pipeline
+from tests.checkpoints import SMALLEST, encoded, shared_pipeline
 
 PROMPTS = ["a red star", "a blue circle", "a large green square", "two yellow rings"]
 NEGATIVE = ["", "red", "blue, blurry", ""]
 BOUND = 1 / 255
+CLOSE = 1e-4  # tolerance for pictures in 0..1; the order of additions differs
 
 
 @pytest.mark.parametrize(
@@ -130,6 +135,31 @@ def test_initial_latents_are_scaled_noise() -> None:
     assert len({row.tobytes() for row in one}) == 4
     assert abs(one.mean()) < 0.1
     assert abs(one.std() - 1) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["half", "slots"])
+@pytest.mark.parametrize("devices", [1, 8])
+def test_every_form_of_the_forward_passes_draws_the_same(
+    devices: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forms of other platforms draw the pictures of a CPU's, whatever fills the slots."""
+    monkeypatch.setitem(PLATFORMS, "cpu", replace(PLATFORMS["cpu"], forward=form))
+    pipe = SDXLPipeline.from_pretrained(
+        SMALLEST, num_inference_steps=3, devices=jax.devices()[:devices]
+    )
+    requests: list[dict[str, Any]] = [
+        {},
+        {"guidance_scale": 1.0},
+        {"images": 1},
+        {"guidance_until": 0.5, "guidance_rescale": 0.7, "scheduler": "euler-ancestral"},
+    ]
+    for request in requests:
+        drawn, right = (
+            each.generate(PROMPTS[0], seed=7, output_type="np", **request).images
+            for each in (pipe, shared_pipeline(devices))
+        )
+        assert np.abs(drawn - right).max() <= CLOSE
 
 
 def test_only_wanted_pictures_are_decoded() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.families import latent_unet, read_config
-from pipeline.runtime import sampler
+from pipeline.runtime import looping, sampler
 from pipeline.runtime.work import Work, no_work, pack, unpack
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import REMEMBERED, State
@@ -164,7 +164,7 @@ def test_a_picture_does_not_depend_on_its_neighbours() -> None:
 
 def test_an_item_that_is_not_wanted_is_zero() -> None:
     wanted = jnp.array([False, True, False, True])
-    found = sampler.map_wanted(wanted, lambda i: (i + 5, jnp.full(2, i, jnp.float32)))
+    found = looping.map_wanted(wanted, lambda i: (i + 5, jnp.full(2, i, jnp.float32)))
     assert found[0].tolist() == [0, 6, 0, 8]
     assert found[1].tolist() == [[0, 0], [1, 1], [0, 0], [3, 3]]
 

@@ -1,0 +1,48 @@
+"""Loops over some of the items along an axis, traced under `jit`; the other items cost nothing."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Carry = TypeVar("Carry")
+
+
+def for_each(wanted: Array, work: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
+    """Return what `work(i, carry)` makes of `carry`, for each i with `wanted[i]` in order.
+
+    `wanted` is `[B]` bool. The others cost nothing.
+    """
+    order = jnp.argsort(~wanted, stable=True)
+    return jax.lax.fori_loop(0, wanted.sum(), lambda i, carry: work(order[i], carry), carry)
+
+
+def map_wanted(wanted: Array, function: Callable[[Array], Any]) -> Any:
+    """Return the arrays that `function(i)` returns, stacked: zeros for each i that is not wanted.
+
+    `wanted` is `[B]` bool. The others cost nothing.
+    """
+    shapes = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
+    blank = jax.tree.map(lambda leaf: jnp.zeros((len(wanted), *leaf.shape), leaf.dtype), shapes)
+
+    def work(i: Array, found: Any) -> Any:
+        return jax.tree.map(lambda array, item: put(array, item, i), found, function(i))
+
+    return for_each(wanted, work, blank)
+
+
+def take(array: Array, i: Array, axis: int = 0) -> Array:
+    """Return item i of an axis, without the axis."""
+    return jax.lax.dynamic_index_in_dim(array, i, axis, keepdims=False)
+
+
+def take_one(array: Array, i: Array, axis: int = 0) -> Array:
+    """Return item i of an axis, with the axis, which has length 1."""
+    return jax.lax.dynamic_slice_in_dim(array, i, 1, axis)
+
+
+def put(array: Array, item: Array, i: Array, axis: int = 0) -> Array:
+    """Return the array with another item i along an axis."""
+    return jax.lax.dynamic_update_index_in_dim(array, item, i, axis)
