@@ -162,6 +162,19 @@ def test_every_form_of_the_forward_passes_draws_the_same(
         assert np.abs(drawn - right).max() <= CLOSE
 
 
+def test_new_pictures_are_encoded_into_the_memory_of_the_others() -> None:
+    run = shared_pipeline(2)._compiled
+    ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
+    zeroed, scales = np.zeros((2, 4), bool), np.ones(4, np.float32)
+    before = encoded(run, ids)
+    kept = jax.tree.map(np.array, before)
+    after = run.encode(before, np.array([False, True, False, False]), ids[:, ::-1], zeroed, scales)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+    for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(kept), strict=True):
+        np.testing.assert_array_equal(new[:, [0, 2, 3]], old[:, [0, 2, 3]])
+        np.testing.assert_array_equal(new[:, 1], old[:, 2])  # the prompt of slot 2
+
+
 def test_only_wanted_pictures_are_decoded() -> None:
     run = shared_pipeline(2)._compiled
     latents = run.initial_latents(np.arange(4, dtype=np.uint32), 1.0)
