@@ -51,12 +51,16 @@ def vary(own: Array, other: Array, strength: Array) -> Array:
     return jnp.where(angle > 0, between / jnp.sin(angle), own)
 
 
-def step_noise(seed: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
-    """Return the noise that evaluation `i` adds to a picture, from its seed and `i` alone.
+def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
+    """Return the noise that evaluation `i` adds, each picture's from its seed and `i` alone.
 
-    `seed` is a uint32 scalar; `shape` is `(h, w, C)`, and the result is float32.
+    Its shape and dtype are those of `noise`.
     """
-    return jax.random.normal(jax.random.fold_in(_key(seed), i), shape, jnp.float32)
+
+    def draw(seed: Array) -> Array:
+        return jax.random.normal(jax.random.fold_in(_key(seed), i), shape, jnp.float32)
+
+    return jax.vmap(draw)(seeds)
 
 
 def enter(state: State, noise: Array, new: Array) -> State:
@@ -227,7 +231,7 @@ def _advance(predictions: Array, state: State, task: Task[Array]) -> State:
         guided = jnp.where(task.halves > 1, guided, cond)
     noise = jax.lax.cond(
         task.row.noise > 0,
-        lambda: step_noise(task.seed, task.evaluation, cond.shape),
+        lambda: step_noise(task.seed[None], task.evaluation, cond.shape)[0],
         lambda: jnp.zeros_like(cond),
     )
     return tables.step(guided, state, task.row, noise)
