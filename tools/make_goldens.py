@@ -163,17 +163,26 @@ def _samples(
 def schedulers() -> dict[str, np.ndarray]:
     """Return the latents after every evaluation, and the predictions that gave them.
 
-    The keys of the latents are cases of `scheduler_cases`, as JSON.
+    The keys of the latents are cases of `scheduler_cases`, as JSON. Parts of a run begin with the
+    latents `x0` of a picture.
     """
     rng = np.random.default_rng(5891)
     latents, predictions = _noise(rng, 2, 3, 2, 1), _noise(rng, EVALUATIONS, 2, 3, 2, 1)
-    result = {"latents": latents, "predictions": predictions}
+    x0 = _noise(rng, 2, 3, 2, 1)
+    result = {"latents": latents, "predictions": predictions, "x0": x0}
     for case in cases():
         scheduler = torch_reference.make_scheduler(case)
         options = {"eta": case["eta"]} if "eta" in case else {}
         key = json.dumps(case)
-        result[key] = torch_reference.scheduler_steps(scheduler, latents, predictions, **options)
-        result[f"{key} timesteps"] = scheduler.timesteps.numpy().astype(np.float32)
+        timesteps = torch_reference.part_timesteps(scheduler, case)
+        of_picture = x0 if "strength" in case or "denoising_start" in case else None
+        steps = torch_reference.scheduler_steps(
+            scheduler, timesteps, latents, predictions, of_picture, **options
+        )
+        result[key] = steps.latents
+        if of_picture is not None:
+            result[f"{key} noised"] = steps.noised
+        result[f"{key} timesteps"] = timesteps.numpy().astype(np.float32)
     zero_snr = {"name": "ddim", "prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
     scheduler = torch_reference.make_scheduler({**zero_snr, "steps": 1})
     result["zero_snr_alphas_cumprod"] = scheduler.alphas_cumprod.numpy()

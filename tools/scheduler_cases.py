@@ -1,6 +1,7 @@
 """The cases in which schedulers are compared with diffusers', step by step.
 
-A case is the keywords of `SchedulerConfig` that differ from SDXL's, and `steps`.
+A case is the keywords of `SchedulerConfig` that differ from SDXL's, `steps`, and those of `PART` if
+it is a part of a run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,10 @@ Case = Mapping[str, Any]
 STEPS = 5
 OWN_TIMESTEPS = (999, 845, 587, 310, 53)
 ETAS = (0.0, 0.4, 1.0)
+# Keywords of `make_schedule` for a part of a run.
+PART = ("strength", "denoising_start", "denoising_end")
+STRENGTHS = (1.0, 0.9, 0.5, 0.3)
+SWITCHES = (0.8, 0.45)  # shares of the denoising after which another model goes on
 SDXL = SchedulerConfig(
     name="euler",
     num_train_timesteps=1000,
@@ -58,12 +63,29 @@ def cases() -> Iterator[Case]:
                 yield {"name": name, "eta": eta, "steps": STEPS}
         if scheduler.alpha_to_one is False:
             yield {"name": name, "set_alpha_to_one": False, "steps": STEPS}
+        yield from _parts(name)
+
+
+def _parts(name: str) -> Iterator[Case]:
+    """Yield runs from a picture, and the two parts of runs that two models share."""
+    for strength in STRENGTHS:
+        yield {"name": name, "steps": STEPS, "strength": strength}
+    for share in SWITCHES:
+        yield {"name": name, "steps": STEPS, "denoising_end": share}
+        yield {"name": name, "steps": STEPS, "denoising_start": share}
+    if SCHEDULERS[name].sigma_schedules:
+        yield {"name": name, "sigma_schedule": "karras", "steps": STEPS, "strength": 0.7}
 
 
 def config_of(case: Case) -> SchedulerConfig:
     """Return the configuration of a case."""
     eta = SCHEDULERS[case["name"]].eta or 0.0
-    changes = {key: value for key, value in case.items() if key != "steps"}
+    changes = {key: value for key, value in case.items() if key not in ("steps", *PART)}
     if "timesteps" in changes:
         changes["timesteps"] = tuple(changes["timesteps"])
     return replace(SDXL, **{"eta": eta} | changes)
+
+
+def part_of(case: Case) -> dict[str, float]:
+    """Return the keywords of `make_schedule` for the case's part of a run."""
+    return {key: case[key] for key in PART if key in case}

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import diffusers
@@ -20,6 +21,7 @@ from diffusers import (
     AutoencoderTiny,
     SchedulerMixin,
     StableDiffusionPipeline,
+    StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLPipeline,
     TCDScheduler,
     UNet2DConditionModel,
@@ -318,26 +320,71 @@ def make_scheduler(case: Case) -> SchedulerMixin:
     return scheduler
 
 
+def part_timesteps(scheduler: SchedulerMixin, case: Case) -> torch.Tensor:
+    """Return the timesteps `[N]` of a case's part of a run, and let the scheduler begin there."""
+    timesteps = scheduler.timesteps
+    if "strength" in case or "denoising_start" in case:
+        timesteps, _ = StableDiffusionXLImg2ImgPipeline.get_timesteps(
+            SimpleNamespace(scheduler=scheduler),  # it uses nothing else of the pipeline
+            case["steps"],
+            case.get("strength"),
+            "cpu",
+            case.get("denoising_start"),
+        )
+    if "denoising_end" in case:  # as in the pipelines' `__call__`
+        trained = scheduler.config.num_train_timesteps
+        timesteps = timesteps[timesteps >= round(trained - case["denoising_end"] * trained)]
+    return timesteps
+
+
+class Steps(NamedTuple):
+    """The latents of a run, `[N + 1, B, h, w, C]` before the first evaluation and after each one.
+
+    `noised` is the picture with as much noise as the latents before each evaluation have.
+    """
+
+    latents: np.ndarray
+    noised: np.ndarray
+
+
 def scheduler_steps(
-    scheduler: SchedulerMixin, latents: np.ndarray, predictions: np.ndarray, **options: Any
-) -> np.ndarray:
-    """Return the latents before the first evaluation and after each one, `[N + 1, B, h, w, C]`.
+    scheduler: SchedulerMixin,
+    timesteps: torch.Tensor,
+    latents: np.ndarray,
+    predictions: np.ndarray,
+    x0: np.ndarray | None = None,
+    **options: Any,
+) -> Steps:
+    """Return the latents and the noised picture in a run or in a part of it.
 
     Args:
         scheduler: the scheduler, whose timesteps are set.
+        timesteps: those of the run, from `part_timesteps`.
         latents: standard normal noise `[B, h, w, C]`. Noise that the scheduler adds is drawn from
             the seeds 0, 1, ...
         predictions: at least `N` arrays `[B, h, w, C]` that stand for the network's predictions.
+        x0: a picture's latents `[B, h, w, C]`, with which the run begins; None for a run that
+            begins with noise alone, and has no noised picture.
         options: further arguments of the scheduler's `step`.
     """
-    state = to_torch(latents) * scheduler.init_noise_sigma
+    noise, noised = to_torch(latents), []
+
+    def add_noise(t: torch.Tensor) -> torch.Tensor:
+        assert x0 is not None
+        noised.append(scheduler.add_noise(to_torch(x0), noise, t.reshape(1)))
+        return noised[-1]
+
+    state = noise * scheduler.init_noise_sigma if x0 is None else add_noise(timesteps[0])
     states = [state]
     with _our_step_noise(range(len(latents)), latents.shape[1:]):
-        for t, prediction in zip(scheduler.timesteps, predictions, strict=False):
-            scheduler.scale_model_input(state, t)
-            state = scheduler.step(to_torch(prediction), t, state, **options).prev_sample
+        for i, prediction in enumerate(predictions[: len(timesteps)]):
+            scheduler.scale_model_input(state, timesteps[i])
+            state = scheduler.step(to_torch(prediction), timesteps[i], state, **options).prev_sample
             states.append(state)
-    return np.stack([to_numpy(state) for state in states])
+            if x0 is not None and i + 1 < len(timesteps):
+                add_noise(timesteps[i + 1])
+    arrays = ([to_numpy(each) for each in tensors] for tensors in (states, noised))
+    return Steps(*(np.array(each) for each in arrays))
 
 
 def sample(

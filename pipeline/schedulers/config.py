@@ -271,14 +271,31 @@ class SchedulerConfig:
     aligned_sigmas: tuple[float, ...] | None = None
 
 
-def count_evaluations(name: str, steps: int) -> int:
+def count_evaluations(name: str, steps: int, strength: float = 1.0) -> int:
     """Return how often a run of `steps` evaluates the network.
 
     `name` is a key of `SCHEDULERS`. Another name, which only a newer instance can send, counts as
-    one evaluation a step.
+    one evaluation a step. `strength` is that of `first_evaluation`.
     """
     own = SCHEDULERS.get(name, SchedulerClass(name))
-    return 1 + (steps - 1) * own.evaluations + (own.starts_twice and steps > 1)
+    whole = 1 + (steps - 1) * own.evaluations + (own.starts_twice and steps > 1)
+    first = first_evaluation(name, steps, strength)
+    return 0 if first is None else whole - first
+
+
+def first_evaluation(name: str, steps: int, strength: float) -> int | None:
+    """Return the number of evaluations that a run from a picture leaves out at its start.
+
+    It is that of diffusers' `get_timesteps`; None if no step is left.
+
+    Args:
+        name: see `count_evaluations`.
+        steps: the number of steps of the whole run.
+        strength: the share of the steps that is left, from 0, which leaves none, to 1.
+    """
+    own = SCHEDULERS.get(name, SchedulerClass(name))
+    left = min(int(steps * strength), steps)
+    return (steps - left) * own.evaluations if left > 0 else None
 
 
 def read_scheduler(

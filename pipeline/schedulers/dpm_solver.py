@@ -8,7 +8,7 @@ import numpy as np
 from pipeline.schedulers.config import ALIGNED, DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.euler import euler_sigmas, euler_start
 from pipeline.schedulers.mixtures import (
-    pred_x0,
+    schedule_at,
     schedule_of_x0,
     variance_preserving,
     x0_part,
@@ -22,33 +22,35 @@ from pipeline.schedulers.sigmas import (
 from pipeline.schedulers.table import Schedule, make_table
 
 
-def multistep(config: SchedulerConfig, steps: int) -> Schedule:
+def multistep(config: SchedulerConfig, steps: int, first: int = 0) -> Schedule:
     """Make a schedule of DPM-Solver++ (2M): "DPM-Solver++", algorithm 2.
 
-    The first step is of first order, and so is the last step, because it ends without noise.
+    The steps up to `first` are of first order, and so is the last step, because it ends without
+    noise.
     """
     timesteps, sigmas = solver_sigmas(config, steps)
     now, after = variance_preserving(sigmas[:-1]), variance_preserving(sigmas[1:])
     latents = after.noise / now.noise
-    values = _second_order(sigmas, after.signal - latents * now.signal)
+    values = _second_order(sigmas, after.signal - latents * now.signal, first)
     return schedule_of_x0(config, timesteps, now, latents, values)
 
 
-def multistep_sde(config: SchedulerConfig, steps: int) -> Schedule:
+def multistep_sde(config: SchedulerConfig, steps: int, first: int = 0) -> Schedule:
     """Make a schedule of SDE-DPM-Solver++ (2M): "DPM-Solver++", algorithm 3 of the appendix.
 
-    Each step adds the noise that its shorter way towards x0 leaves room for.
+    Each step adds the noise that its shorter way towards x0 leaves room for. Orders are those of
+    `multistep`.
     """
     timesteps, sigmas = solver_sigmas(config, steps)
     now, after = variance_preserving(sigmas[:-1]), variance_preserving(sigmas[1:])
     left = sigmas[1:] / sigmas[:-1]  # exp(-h)
     latents = after.noise / now.noise * left
-    values = _second_order(sigmas, after.signal * (1 - left**2))
+    values = _second_order(sigmas, after.signal * (1 - left**2), first)
     noise = after.noise * np.sqrt(1 - left**2)
     return schedule_of_x0(config, timesteps, now, latents, values, noise)
 
 
-def _second_order(sigmas: np.ndarray, denoised: np.ndarray) -> list[np.ndarray]:
+def _second_order(sigmas: np.ndarray, denoised: np.ndarray, first: int) -> list[np.ndarray]:
     """Return the coefficients of the last two predictions of x0.
 
     `denoised` are those of the last one in steps of first order.
@@ -56,6 +58,7 @@ def _second_order(sigmas: np.ndarray, denoised: np.ndarray) -> list[np.ndarray]:
     half = np.zeros_like(denoised)  # 1 / (2 r)
     lengths = np.log(sigmas[:-2] / sigmas[1:-1])  # h of all steps but the last
     half[1:-1] = lengths[1:] / (2 * lengths[:-1])
+    half[: first + 1] = 0
     return [denoised * (1 + half), -denoised * half]
 
 
@@ -104,7 +107,7 @@ def single_step_sde(config: SchedulerConfig, steps: int) -> Schedule:
         noise=noise,
     )
     stops = [*range(2, 2 * steps, 2), count]
-    return Schedule(table, euler_start(config, sigmas), stops, pred_x0(config, mixture, table))
+    return schedule_at(config, mixture, table, euler_start(config, sigmas), stops)
 
 
 def _ancestral(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ by sigma, which is the noise.
 import numpy as np
 
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
-from pipeline.schedulers.mixtures import noise_part, pred_x0, variance_preserving
+from pipeline.schedulers.mixtures import noise_part, schedule_at, variance_preserving
 from pipeline.schedulers.sigmas import (
     spaced_sigmas,
     spaced_timesteps,
@@ -124,6 +124,4 @@ def _schedule(
         values=values,
         noise=noise,
     )
-    ends = range(1, len(timesteps) + 1) if stops is None else stops
-    start = euler_start(config, sigmas)
-    return Schedule(table, start, ends, pred_x0(config, mixture, table))
+    return schedule_at(config, mixture, table, euler_start(config, sigmas), stops)

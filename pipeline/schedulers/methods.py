@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
+from pipeline.errors import InputError
 from pipeline.schedulers import consistency, ddim, dpm_solver, euler, pndm, unipc
-from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.config import SCHEDULERS, SchedulerConfig, first_evaluation
 from pipeline.schedulers.table import Schedule
 
 METHODS: dict[str, Callable[[SchedulerConfig, int], Schedule]] = {
@@ -21,8 +24,67 @@ METHODS: dict[str, Callable[[SchedulerConfig, int], Schedule]] = {
     "lcm": consistency.lcm,
     "tcd": consistency.tcd,
 }
+# Methods that start anew at the first evaluation of a run, which is their third argument. The
+# others take the same steps wherever a run begins: "lms" too, as in diffusers.
+STARTING: dict[str, Callable[[SchedulerConfig, int, int], Schedule]] = {
+    "pndm": pndm.pndm,
+    "dpmsolver++": dpm_solver.multistep,
+    "dpmsolver++-2m-sde": dpm_solver.multistep_sde,
+    "unipc": unipc.unipc,
+}
 
 
-def make_schedule(config: SchedulerConfig, num_inference_steps: int) -> Schedule:
-    """Make the schedule of a run, the same as that of diffusers' scheduler `config.name`."""
-    return METHODS[config.name](config, num_inference_steps)
+def make_schedule(
+    config: SchedulerConfig,
+    num_inference_steps: int,
+    *,
+    strength: float = 1.0,
+    denoising_start: float | None = None,
+    denoising_end: float | None = None,
+) -> Schedule:
+    """Make the schedule of a run, the same as that of diffusers' scheduler `config.name`.
+
+    Args:
+        config: the scheduler.
+        num_inference_steps: the number of steps of a whole run.
+        strength: from 0 to 1, the share of the steps that a run from a picture takes; they are the
+            last ones.
+        denoising_start: from 0 to 1, the share of the denoising that another model has done. It
+            replaces `strength`.
+        denoising_end: from 0 to 1, the share of the denoising after which another model goes on.
+
+    Raises:
+        InputError: if no step is left.
+    """
+    whole = METHODS[config.name](config, num_inference_steps)
+    if denoising_start is None:
+        first = first_evaluation(config.name, num_inference_steps, strength)
+        given, right = f"strength is {strength}", f"at least {1 / num_inference_steps:g}"
+    else:
+        first = _first_after(config, whole.timesteps, denoising_start)
+        given, right = f"denoising_start is {denoising_start}", "a smaller number"
+    end = len(whole.timesteps)
+    if denoising_end is not None:
+        end = int((whole.timesteps >= _cutoff(config, denoising_end)).sum())
+        given += f" and denoising_end {denoising_end}"
+    if first is None or first >= end:
+        raise InputError(
+            f"{given}, which leaves none of {num_inference_steps} steps; expected {right}"
+            + (", or a larger denoising_end" if denoising_end is not None else "")
+        )
+    if first and config.name in STARTING:
+        whole = STARTING[config.name](config, num_inference_steps, first)
+    return whole.part(first, end)
+
+
+def _first_after(config: SchedulerConfig, timesteps: np.ndarray, start: float) -> int:
+    """Return the first evaluation after a share of the denoising; no step is cut in two."""
+    left = int((timesteps < _cutoff(config, start)).sum())
+    if SCHEDULERS[config.name].evaluations == 2 and left % 2 == 0:
+        left += 1
+    return len(timesteps) - left
+
+
+def _cutoff(config: SchedulerConfig, share: float) -> int:
+    """Return the timestep at which a share of the denoising is done, as diffusers rounds it."""
+    return round(config.num_train_timesteps - share * config.num_train_timesteps)

@@ -1,5 +1,6 @@
 """Shares of signal and noise in latents, and what a network's prediction says about both."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +86,27 @@ def pred_x0(config: SchedulerConfig, now: Mixture, table: Table[np.ndarray]) -> 
     return np.stack([of_latents, of_value], axis=1).astype(np.float32)
 
 
+def noised(now: Mixture, table: Table[np.ndarray]) -> np.ndarray:
+    """Return `Schedule.noised` for evaluations at the mixtures `now`, in a run that ends at x0."""
+    rows = np.stack([now.signal, now.noise], axis=1) / table.input_scale[:, None]
+    return np.concatenate([rows, [[1, 0]]]).astype(np.float32)
+
+
+def schedule_at(
+    config: SchedulerConfig,
+    now: Mixture,
+    table: Table[np.ndarray],
+    init_noise_sigma: float = 1.0,
+    stops: Sequence[int] | None = None,
+) -> Schedule:
+    """Make a schedule of a table whose evaluations are at the mixtures `now`.
+
+    Each step is one evaluation unless `stops` says otherwise.
+    """
+    ends = range(1, len(table.timesteps) + 1) if stops is None else stops
+    return Schedule(table, init_noise_sigma, ends, pred_x0(config, now, table), noised(now, table))
+
+
 def schedule_of_predictions(
     config: SchedulerConfig,
     timesteps: np.ndarray,
@@ -105,7 +127,7 @@ def schedule_of_predictions(
         values=[values],
         noise=noise,
     )
-    return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))
+    return schedule_at(config, now, table)
 
 
 def schedule_of_x0(
@@ -126,4 +148,4 @@ def schedule_of_x0(
         values=values,
         noise=noise,
     )
-    return Schedule(table, 1.0, range(1, len(timesteps) + 1), pred_x0(config, now, table))
+    return schedule_at(config, now, table)

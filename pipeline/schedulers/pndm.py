@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipeline.schedulers.config import SchedulerConfig
-from pipeline.schedulers.mixtures import Mixture, mixtures, noise_part, pred_x0, stride
+from pipeline.schedulers.mixtures import Mixture, mixtures, noise_part, schedule_at, stride
 from pipeline.schedulers.sigmas import spaced_timesteps
 from pipeline.schedulers.table import Schedule, make_table
 
@@ -22,37 +22,39 @@ PNDM_WEIGHTS = np.array(
 )
 
 
-def pndm(config: SchedulerConfig, steps: int) -> Schedule:
+def pndm(config: SchedulerConfig, steps: int, first: int = 0) -> Schedule:
     """Make a schedule of PNDM.
 
     Liu et al. 2022, "Pseudo numerical methods for diffusion models on manifolds", equations 9 and
     12. The improved Euler method starts the run instead of Runge-Kutta: if there is more than one
-    step, the first step takes two evaluations, the second of them at the step's end.
+    step, the first step takes two evaluations, the second of them at the step's end. As in
+    diffusers, these are the evaluations `first` and `first + 1` of the whole run, whatever their
+    timesteps are.
     """
     timesteps = np.round(spaced_timesteps(config, steps)).astype(int)
     if steps > 1:
         timesteps = np.insert(timesteps, 1, timesteps[1])
     starts, ends = timesteps.copy(), timesteps - stride(config, steps)
-    starts[1:2] += stride(config, steps)
-    ends[1:2] = timesteps[1:2]
+    again = slice(first + 1, first + 2)
+    starts[again] += stride(config, steps)
+    ends[again] = timesteps[again]
     now, after = mixtures(config, starts, ends)
     latents, values = _transfer(now, after)
     # The combined prediction is converted to noise with the latents at the start of the step.
     noise_latents, noise_prediction = noise_part(config, now)
     latents = latents + values * noise_latents
-    rows = np.minimum(np.arange(len(timesteps)), len(PNDM_WEIGHTS) - 1)
+    rows = np.clip(np.arange(len(timesteps)) - first, 0, len(PNDM_WEIGHTS) - 1)
     weights = (values * noise_prediction)[:, None] * PNDM_WEIGHTS[rows]
-    if steps > 1:
-        # The second evaluation restarts from the first latents, (x' - values * v) / latents.
-        latents[1] /= latents[0]
-        weights[1, 1] -= latents[1] * weights[0, 0]
+    # The second evaluation restarts from the first latents, (x' - values * v) / latents.
+    latents[again] /= latents[first]
+    weights[again, 1] -= latents[again] * weights[first, 0]
     table = make_table(
         timesteps, value_latents=0, value_prediction=1, latents=latents, values=weights.T
     )
     at, _ = mixtures(config, timesteps, ends)
     evaluations = len(timesteps)
-    stops = range(evaluations - steps + 1, evaluations + 1)
-    return Schedule(table, 1.0, stops, pred_x0(config, at, table))
+    stops = [stop for stop in range(1, evaluations + 1) if stop != first + 1 or stop == evaluations]
+    return schedule_at(config, at, table, stops=stops)
 
 
 def _transfer(now: Mixture, after: Mixture) -> tuple[np.ndarray, np.ndarray]:

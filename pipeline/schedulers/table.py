@@ -62,22 +62,65 @@ class Schedule:
     `stops`: for every step, the number of evaluations after which it is done.
     `pred_x0`: `[N, 2]`, for each evaluation the coefficients of the latents before it and of its
     value, whose weighted sum is the network's prediction of the noise-free latents (pred_x0).
+    `noised`: `[N + 1, 2]`, before each evaluation and at the end of the run the coefficients of x0
+    and of standard normal noise whose weighted sum has the latents' noise level; see `add_noise`.
     """
 
     table: Table[np.ndarray]
     init_noise_sigma: float
     stops: Sequence[int]
     pred_x0: np.ndarray
+    noised: np.ndarray
 
     @property
     def timesteps(self) -> np.ndarray:
         """Timesteps of every evaluation of the network, `[N]` float32, noisiest first."""
         return self.table.timesteps
 
+    def part(self, first: int, end: int) -> "Schedule":
+        """Return the schedule of the evaluations from `first` to `end - 1` alone."""
+        stops = [min(stop, end) - first for stop in self.stops if stop > first]
+        return Schedule(
+            table=Table(*(column[first:end] for column in self.table)),
+            init_noise_sigma=self.init_noise_sigma,
+            stops=[*dict.fromkeys(stops)],
+            pred_x0=self.pred_x0[first:end],
+            noised=self.noised[first : end + 1],
+        )
+
 
 def scale_model_input(latents: Array, row: Table[Array]) -> Array:
     """Scale latents to unit variance, which the UNet expects."""
     return latents * row.input_scale
+
+
+def add_noise(x0: Array, noise: Array, coefficients: Array) -> Array:
+    """Return latents `[B, h, w, C]` that contain a picture and noise.
+
+    Args:
+        x0: the picture's latents, likewise.
+        noise: standard normal noise, likewise.
+        coefficients: a row of `Schedule.noised`, `[2]`, or one for each picture, `[B, 2]`.
+    """
+    signal, deviation = jnp.moveaxis(coefficients[..., None, None, None, :], -1, 0)
+    return signal * x0 + deviation * noise
+
+
+def blend(latents: Array, x0: Array, mask: Array, noise: Array, coefficients: Array) -> Array:
+    """Replace latents by a picture's own outside the mask, after an evaluation.
+
+    Networks that take no mask inpaint in this way (Lugmayr et al. 2022, "RePaint", without
+    resampling).
+
+    Args:
+        latents: the latents after the evaluation, `[B, h, w, C]`.
+        x0: the picture's latents, likewise.
+        mask: `[B, h, w, 1]`, 1 where the picture is redrawn and 0 where it is kept.
+        noise: the standard normal noise that the run began with, in the latents' shape.
+        coefficients: the row of `Schedule.noised` for the next evaluation, or for the end of the
+            run; see `add_noise`.
+    """
+    return mask * latents + (1 - mask) * add_noise(x0, noise, coefficients)
 
 
 def step(prediction: Array, state: State, row: Table[Array], noise: Array) -> State:

@@ -13,23 +13,23 @@ from pipeline.schedulers.table import Schedule
 REACH = 3  # values that a step uses: two of its predictor, one more of its corrector
 
 
-def unipc(config: SchedulerConfig, steps: int) -> Schedule:
+def unipc(config: SchedulerConfig, steps: int, first: int = 0) -> Schedule:
     """Make a schedule of UniPC-2 with B(h) = exp(h) - 1 ("bh2"), which predicts x0.
 
     An evaluation first corrects the latents that were predicted for it, then predicts the next.
-    Both changes are weighted sums of values, so one row of the table does both. The first step and
-    the last one are of first order, and nothing is corrected before the first.
+    Both changes are weighted sums of values, so one row of the table does both. The steps up to
+    `first` and the last one are of first order, and nothing is corrected before step `first`.
     """
     timesteps, sigmas = solver_sigmas(config, steps)
     now = variance_preserving(sigmas[:-1])
     latents, values = np.empty(steps), np.zeros((REACH, steps))
     before: np.ndarray | None = None  # the predictor's weights of the step before
     for i in range(steps):
-        order = 1 if i in (0, steps - 1) else 2
+        order = 1 if i <= first or i == steps - 1 else 2
         latents[i], predictor = _predictor(sigmas, i, order)
         values[:2, i] = predictor
-        if before is not None:
-            corrected = _corrector(sigmas, i - 1, 2 if i > 1 else 1)
+        if before is not None and i > first:
+            corrected = _corrector(sigmas, i - 1, 2 if i > first + 1 else 1)
             corrected[1:] -= before
             values[:, i] += latents[i] * corrected
         before = predictor

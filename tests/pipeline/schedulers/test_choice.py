@@ -121,6 +121,15 @@ def test_evaluations_are_those_of_the_table(tmp_path: Path) -> None:
     assert count_evaluations("one of a newer version", 7) == 7
 
 
+def test_evaluations_from_a_picture(tmp_path: Path) -> None:
+    for name, config in schedulers(tmp_path).configs.items():
+        for steps, strength in ((1, 1.0), (7, 0.3), (25, 0.5), (MAX_INFERENCE_STEPS, 0.02)):
+            stops = make_schedule(config, steps, strength=strength).stops
+            assert count_evaluations(name, steps, strength) == stops[-1]
+        assert count_evaluations(name, 4, 0.2) == 0
+    assert count_evaluations("one of a newer version", 10, 0.5) == 5
+
+
 # --- names
 
 

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pipeline.errors import InputError
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS, SIGMA_KEYS, SchedulerConfig
 from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas, lms_weights
 from pipeline.schedulers.methods import METHODS, make_schedule
 from pipeline.schedulers.pndm import PNDM_WEIGHTS
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
-from pipeline.schedulers.table import REMEMBERED, State, scale_model_input, step
+from pipeline.schedulers.table import REMEMBERED, State, add_noise, blend, scale_model_input, step
 from tools.scheduler_cases import SDXL
 
 STEPS = range(1, MAX_INFERENCE_STEPS + 1)
@@ -220,3 +221,75 @@ def test_a_step_of_no_length_changes_nothing_but_the_history() -> None:
     state = step(7 * latents, State(latents, history * latents), row, latents)
     np.testing.assert_array_equal(state.latents, latents)
     assert state.history[:, 0, 0, 0, 0].tolist() == [7, 5, 6, 7]
+
+
+# --- parts of a run
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_part_that_leaves_nothing_out_is_the_whole_run(name: str) -> None:
+    config = replace(SDXL, name=name)
+    whole = make_schedule(config, 7)
+    for given in ({"strength": 1.0}, {"denoising_start": 0.0}, {"denoising_end": 1.0}):
+        part = make_schedule(config, 7, **given)
+        assert [*part.stops] == [*whole.stops]
+        for ours, theirs in zip(part.table, whole.table, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("strength", [0.95, 0.8, 0.5, 0.1])
+def test_a_run_from_a_picture_has_as_many_steps_as_its_strength_says(
+    name: str, strength: float
+) -> None:
+    for steps in STEPS:
+        if int(steps * strength):
+            schedule = make_schedule(replace(SDXL, name=name), steps, strength=strength)
+            assert len(schedule.stops) == int(steps * strength)
+            assert (np.diff([0, *schedule.stops]) >= 1).all()
+            assert schedule.stops[-1] == len(schedule.timesteps) == len(schedule.noised) - 1
+            # The first value has no earlier ones to be combined with.
+            assert (schedule.table.values[0, 1:] == 0).all() or name == "lms"
+
+
+def test_two_models_share_all_steps_of_a_run() -> None:
+    for share in (0.2, 0.5, 0.8):
+        whole = make_schedule(SDXL, 25)
+        base = make_schedule(SDXL, 25, denoising_end=share)
+        refiner = make_schedule(SDXL, 25, denoising_start=share)
+        both = np.concatenate([base.timesteps, refiner.timesteps])
+        np.testing.assert_array_equal(both, whole.timesteps)
+        # The second model begins at the noise level that the first one leaves.
+        np.testing.assert_array_equal(base.noised[-1], refiner.noised[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strength": 0.03}, "strength is 0.03, which leaves none of 25 steps; expected at least"),
+        ({"denoising_start": 1.0}, "denoising_start is 1.0, which leaves none of 25 steps; exp"),
+        (
+            {"denoising_start": 0.5, "denoising_end": 0.4},
+            "denoising_start is 0.5 and denoising_end 0.4, which leaves none of 25 steps; expected"
+            " a smaller number, or a larger denoising_end",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["euler", "pndm"])
+def test_a_part_without_steps(name: str, given: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_schedule(replace(SDXL, name=name), 25, **given)
+
+
+def test_a_blend_keeps_the_picture_outside_the_mask() -> None:
+    rng = np.random.default_rng(0)
+    latents, x0, noise = rng.normal(size=(3, 2, 4, 4, 3)).astype(np.float32)
+    mask = np.zeros((2, 4, 4, 1), np.float32)
+    mask[:, :2] = 1
+    each = np.array([[0.5, 2], [1, 0]], np.float32)  # one row for each picture
+    blended = np.asarray(blend(*map(jnp.asarray, (latents, x0, mask, noise, each))))
+    np.testing.assert_array_equal(blended[:, :2], latents[:, :2])
+    np.testing.assert_allclose(blended[0, 2:], 0.5 * x0[0, 2:] + 2 * noise[0, 2:], rtol=1e-5)
+    np.testing.assert_array_equal(blended[1, 2:], x0[1, 2:])
+    same = add_noise(*map(jnp.asarray, (x0, noise, each[0])))
+    np.testing.assert_allclose(same[0], 0.5 * x0[0] + 2 * noise[0], rtol=1e-5)

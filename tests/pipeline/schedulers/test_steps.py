@@ -12,9 +12,9 @@ import pytest
 from pipeline.runtime.sampler import step_noise
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
-from pipeline.schedulers.table import REMEMBERED, State, step
+from pipeline.schedulers.table import REMEMBERED, State, add_noise, step
 from tools.agreement import relative_error
-from tools.scheduler_cases import SDXL, cases, config_of
+from tools.scheduler_cases import SDXL, cases, config_of, part_of
 
 STEP_BOUND = 1e-5  # relative, of the latents
 # Latents of a schedule with zero terminal SNR begin 4096 times as large as they end, and both
@@ -36,9 +36,12 @@ def test_every_evaluation_is_as_in_diffusers(key: str) -> None:
     case = json.loads(key)
     config, predictions, expected = config_of(case), GOLDEN["predictions"], GOLDEN[key]
     bound = ZERO_SNR_BOUND if config.rescale_betas_zero_snr else STEP_BOUND
-    schedule = make_schedule(config, case["steps"])
+    schedule = make_schedule(config, case["steps"], **part_of(case))
     np.testing.assert_allclose(schedule.timesteps, GOLDEN[f"{key} timesteps"], atol=1e-3)
     latents = jnp.asarray(GOLDEN["latents"]) * np.float32(schedule.init_noise_sigma)
+    if f"{key} noised" in GOLDEN:
+        x0, noise = (jnp.asarray(GOLDEN[name]) for name in ("x0", "latents"))
+        latents = add_noise(x0, noise, jnp.asarray(schedule.noised[0]))
     state = State(latents, jnp.zeros((REMEMBERED, *latents.shape)))
     assert relative_error(np.asarray(latents), expected[0]) <= bound
     assert schedule.stops[-1] == len(schedule.timesteps) == len(expected) - 1
@@ -47,6 +50,20 @@ def test_every_evaluation_is_as_in_diffusers(key: str) -> None:
         noise = step_noise(jnp.arange(len(latents), dtype=jnp.uint32), i, latents.shape[1:])
         state = step(jnp.asarray(predictions[i]), state, row, noise)
         assert relative_error(np.asarray(state.latents), after) <= bound
+
+
+@pytest.mark.parametrize("key", [key for key in CASES if f"{key} noised" in GOLDEN])
+def test_the_noised_picture_is_that_of_diffusers(key: str) -> None:
+    case = json.loads(key)
+    schedule = make_schedule(config_of(case), case["steps"], **part_of(case))
+    expected = GOLDEN[f"{key} noised"]
+    assert len(schedule.noised) == len(expected) + 1
+    np.testing.assert_array_equal(schedule.noised[-1], [1, 0])
+    # diffusers gives the middle of a step of this scheduler the noise of the step's end.
+    each = 2 if case["name"] == "dpmsolver++-sde" else 1
+    for (signal, deviation), right in zip(schedule.noised[:-1:each], expected[::each], strict=True):
+        noised = signal * GOLDEN["x0"] + deviation * GOLDEN["latents"]
+        assert relative_error(noised, right) <= STEP_BOUND
 
 
 def test_alphas_are_those_of_diffusers() -> None:
