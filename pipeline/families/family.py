@@ -116,6 +116,12 @@ class Family:
             arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
         decode: `(networks, latents) -> pictures`: `[B, h, w, C]` float32 to `[B, H, W, 3]` in 0..1.
         tiny_decode: the same by the tiny VAE.
+        encode_image: `(networks, images) -> latents`: `[B, H, W, 3]` float32 in 0..1 to the mean
+            `[B, h, w, C]` float32 of their latents, which `decode` turns back into the pictures.
+        takes_mask: whether a network takes a mask and a masked picture, and draws nothing without.
+        with_mask: `(context, mask, masked_latents) -> context`: adds to the context of such a
+            network a mask `[B, h, w, 1]`, 1 where the picture is redrawn, and the latents
+            `[B, h, w, C]` of the picture with its masked part in grey.
         latents_shape: `(h, w, C)` of a picture's latents, from its height and width in pixels.
         size_multiple: the number of pixels of which both sides of a picture must be multiples.
         own_size: the default height and width in pixels.
@@ -134,6 +140,9 @@ class Family:
     predict: Stage
     decode: Stage
     tiny_decode: Stage
+    encode_image: Stage
+    takes_mask: Callable[["Config"], bool]
+    with_mask: Callable[..., Any]
     latents_shape: Callable[["Config", int, int], tuple[int, int, int]]
     size_multiple: Callable[["Config"], int]
     own_size: Callable[["Config"], tuple[int, int]]
@@ -182,6 +191,11 @@ class Config:
     def embeds_guidance(self) -> bool:
         """Whether a network takes the guidance scale as an input; see `Family.embeds_guidance`."""
         return self.family.embeds_guidance(self)
+
+    @property
+    def takes_mask(self) -> bool:
+        """Whether a network draws only from a picture and a mask; see `Family.takes_mask`."""
+        return self.family.takes_mask(self)
 
     @property
     def scheduler(self) -> SchedulerConfig:

@@ -15,7 +15,7 @@ from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.shapes import tiny_vae_of, vae_of
 from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.tiny_vae_config import read_tiny_vae
-from pipeline.models.unet import Context
+from pipeline.models.unet import Context, masked_input
 from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae import VAE
 from pipeline.models.vae_config import VAEConfig, read_vae
@@ -35,6 +35,8 @@ def check(file: Path, config: Config) -> None:
     unet, channels = config.networks["unet"], config.networks["vae"].latent_channels
     width = sum(encoder.hidden_size for encoder in config.text_encoders.values())
     why = "the VAE's latent_channels", "the text encoders' width"
+    if unet.takes_mask:
+        channels, why = 2 * channels + 1, (f"2 * {channels} + 1, from {why[0]}", why[1])
     check_unet_size(file, "in_channels", unet.in_channels, channels, why[0])
     check_unet_size(file, "cross_attention_dim", unet.cross_attention_dim, width, why[1])
 
@@ -86,6 +88,33 @@ def tiny_decode(networks: Networks, latents: Array) -> Array:
     return jnp.clip(vae.decode(latents / vae.config.scaling_factor) / 2 + 0.5, 0, 1)
 
 
+def encode_image(networks: Networks, images: Array) -> Array:
+    """Encode pictures `[B, H, W, 3]` in 0..1 to the mean `[B, h, w, C]` of their latents."""
+    vae: VAE = networks["vae"]
+    mean, _ = vae.encode(2 * images - 1)
+    return scale(vae.config, mean)
+
+
+def takes_mask(config: Config) -> bool:
+    """Return whether the UNet is for inpainting."""
+    return config.networks["unet"].takes_mask
+
+
+def with_mask(context: Context, mask: Array, masked_latents: Array) -> Context:
+    """Add a mask and a masked picture to a context `[2 or 1, B, ...]`; see `Family.with_mask`."""
+    masked = masked_input(mask, masked_latents)
+    halves = len(context.keys_values[0])
+    return context._replace(masked=jnp.broadcast_to(masked, (halves, *masked.shape)))
+
+
+def scale(config: VAEConfig, z: Array) -> Array:
+    """Convert the VAE's own latents to the diffusion model's, the inverse of `unscale`."""
+    if config.latents_mean is not None and config.latents_std is not None:
+        z = z - jnp.array(config.latents_mean, jnp.float32)
+        z = z / jnp.array(config.latents_std, jnp.float32)
+    return z * config.scaling_factor
+
+
 def unscale(config: VAEConfig, latents: Array) -> Array:
     """Convert the diffusion model's latents (about unit variance) to the VAE's own."""
     z = latents / config.scaling_factor
@@ -98,7 +127,7 @@ def unscale(config: VAEConfig, latents: Array) -> Array:
 def latents_shape(config: Config, height: int, width: int) -> tuple[int, int, int]:
     """Return the shape `(h, w, C)` of a picture's latents."""
     factor = config.networks["vae"].scale_factor
-    return height // factor, width // factor, config.networks["unet"].in_channels
+    return height // factor, width // factor, config.networks["vae"].latent_channels
 
 
 def size_multiple(config: Config) -> int:
@@ -181,3 +210,4 @@ UNET_CLASS = "UNet2DConditionModel"
 PREDICT = Stage(("unet",), predict)
 DECODE = Stage(("vae",), decode)
 TINY_DECODE = Stage(("tiny_vae",), tiny_decode)
+ENCODE_IMAGE = Stage(("vae",), encode_image)

@@ -61,6 +61,7 @@ def encode(
 SDXL = Family(
     name="Stable Diffusion XL",
     class_name="StableDiffusionXLPipeline",
+    other_class_names=("StableDiffusionXLInpaintPipeline",),
     recognise=lambda _: True,
     text_encoders=(
         Network(
@@ -87,7 +88,7 @@ SDXL = Family(
         latent_unet.VAE_NETWORK,
     ),
     apart=(latent_unet.TINY_VAE_NETWORK,),
-    ignored=("add_watermarker",),
+    ignored=("add_watermarker", "requires_aesthetics_score"),
     # https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html
     aligned_sigmas=(
         *(14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113),
@@ -99,6 +100,9 @@ SDXL = Family(
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,
     tiny_decode=latent_unet.TINY_DECODE,
+    encode_image=latent_unet.ENCODE_IMAGE,
+    takes_mask=latent_unet.takes_mask,
+    with_mask=latent_unet.with_mask,
     latents_shape=latent_unet.latents_shape,
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,

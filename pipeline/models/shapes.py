@@ -108,6 +108,7 @@ def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
     return replace(
         published,
         in_channels=_size(shapes, "conv_in.weight", 1),
+        out_channels=_size(shapes, "conv_out.weight", 0),
         block_out_channels=tuple(channels),
         layers_per_block=tuple(layers),
         num_attention_heads=_heads(

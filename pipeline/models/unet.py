@@ -43,11 +43,27 @@ class Context(NamedTuple):
     `added_embed`: SDXL's addition to every time embedding, `[B, time_embed_dim]`; None without.
     `guidance_embed`: the projected guidance scale, `[B, block_out_channels[0]]`, which is added to
     every timestep's sinusoid; None if the UNet takes none.
+    `masked`: the further input channels of a UNet for inpainting, from `masked_input`; None for
+    others.
     """
 
     keys_values: tuple[Array, ...]
     added_embed: Array | None
     guidance_embed: Array | None = None
+    masked: Array | None = None
+
+
+def masked_input(mask: Array, masked_latents: Array) -> Array:
+    """Return the channels that a UNet for inpainting takes after the latents, in diffusers' order.
+
+    Args:
+        mask: `[B, h, w, 1]`, 1 where the picture is redrawn and 0 where it is kept.
+        masked_latents: the latents `[B, h, w, C]` of the picture with its masked part in grey.
+
+    Returns:
+        `[B, h, w, 1 + C]` float32.
+    """
+    return jnp.concatenate([mask, masked_latents], axis=-1).astype(jnp.float32)
 
 
 class FeedForward(nnx.Module):
@@ -264,7 +280,7 @@ class UNet(nnx.Module):
         self.conv_norm_out = GroupNorm(
             channels[0], config.norm_num_groups, config.norm_eps, dtype=dtype
         )
-        self.conv_out = conv(channels[0], config.in_channels, dtype=dtype, rngs=rngs)
+        self.conv_out = conv(channels[0], config.out_channels, dtype=dtype, rngs=rngs)
 
     def condition(
         self,
@@ -320,7 +336,7 @@ class UNet(nnx.Module):
         Args:
             latents: `[B, h, w, C]`, already scaled for this step's noise level.
             timesteps: `[B]` float32 (bfloat16 would round 961 to 960).
-            context: from `condition`.
+            context: from `condition`; with `masked` if `config.takes_mask`.
 
         Returns:
             The prediction, `[B, h, w, C]` float32.
@@ -333,6 +349,8 @@ class UNet(nnx.Module):
         if context.added_embed is not None:
             time_embed = time_embed + context.added_embed
         keys_values = iter(context.keys_values)
+        if context.masked is not None:
+            latents = jnp.concatenate([latents, context.masked], axis=-1)
         x = self.conv_in(latents.astype(self.dtype))
         skips = [x]
         for block in self.down_blocks:

@@ -8,8 +8,9 @@ from typing import Any
 
 from pipeline.strict_json import StrictJson
 
-# Tasks of unsupported UNets, by number of input channels; a supported UNet takes 4, the latents'.
-OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures", 9: "inpainting"}
+# Tasks of unsupported UNets, by number of input channels; a supported UNet takes 4, the latents', or
+# 9 for inpainting.
+OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures"}
 # Number of ResNets in each type of middle block.
 MID_RESNETS = {"UNetMidBlock2DCrossAttn": 2, "UNetMidBlock2D": 1, None: 0}
 
@@ -33,7 +34,8 @@ class UNetConfig:
     Tuples run over the blocks from the highest resolution down, `up_depths` from the lowest
     resolution up. A depth is the number of transformer layers after one ResNet. A block without
     attention has no depths. The middle block has `mid_resnets` ResNets: two around its transformer,
-    one if it has no attention, with `mid_depth` None, or none at all, as in KOALA-700M. `addition`
+    one if it has no attention, with `mid_depth` None, or none at all, as in KOALA-700M. The input
+    channels are those of the latents, or those of `takes_mask`. `addition`
     is None if only the time and the prompt condition the UNet. `time_cond_proj_dim` is the width of
     the embedded guidance scale, None if the UNet takes none: only UNets that guided distillation
     made, such as latent consistency models, take it.
@@ -41,6 +43,7 @@ class UNetConfig:
 
     sample_size: tuple[int, int]
     in_channels: int
+    out_channels: int
     block_out_channels: tuple[int, ...]
     layers_per_block: tuple[int, ...]
     num_attention_heads: tuple[int, ...]
@@ -57,6 +60,11 @@ class UNetConfig:
     use_linear_projection: bool
     addition: AdditionConfig | None
     time_cond_proj_dim: int | None = None
+
+    @property
+    def takes_mask(self) -> bool:
+        """Whether it is for inpainting: its input has a mask and a masked picture's latents too."""
+        return self.in_channels == 2 * self.out_channels + 1
 
 
 def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int = 0) -> UNetConfig:
@@ -85,6 +93,7 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
     config = UNetConfig(
         sample_size=_sample_size(keys, smallest_legacy_size),
         in_channels=in_channels,
+        out_channels=_out_channels(keys, in_channels),
         block_out_channels=channels,
         layers_per_block=layers,
         num_attention_heads=keys.sizes_per_block("attention_head_dim", blocks, 8),
@@ -102,7 +111,6 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
         addition=_addition(keys) if addition else None,
         time_cond_proj_dim=_optional_size(keys, "time_cond_proj_dim"),
     )
-    keys.one_of("out_channels", (in_channels,), default=4)
     _refuse_other_unets(keys)
     keys.finish()
     _check_unet(keys, config)
@@ -186,6 +194,12 @@ def _in_channels(keys: StrictJson) -> int:
     if value in OTHER_UNETS and keys.values.get("out_channels", 4) == 4:
         raise keys.error("in_channels", value, f"4; this UNet is for {OTHER_UNETS[value]}")
     return value
+
+
+def _out_channels(keys: StrictJson, in_channels: int) -> int:
+    """Return the number of output channels; see `UNetConfig.takes_mask`."""
+    masked = [(in_channels - 1) // 2] if in_channels % 2 and in_channels > 1 else []
+    return keys.one_of("out_channels", (in_channels, *masked), default=4)
 
 
 def _addition(keys: StrictJson) -> AdditionConfig:

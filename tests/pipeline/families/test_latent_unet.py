@@ -12,10 +12,12 @@ from pipeline.checkpoints.weights import shape_rngs
 from pipeline.families import latent_unet, sdxl
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import TextEncoderConfig
+from pipeline.models.unet import Context
 from tests.checkpoints import random_module
 from tests.pipeline.models.test_clip import CONFIG as TEXT
 from tests.pipeline.models.test_clip import IDS
 from tests.pipeline.models.test_vae import CONFIG as VAE
+from tests.pipeline.models.test_vae import vae
 
 IMAGES = 2
 Embeds = tuple[jax.Array, jax.Array | None]
@@ -71,6 +73,32 @@ def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
 def test_sizes_of_a_whole_picture() -> None:
     size = jnp.array([24, 32], jnp.float32)
     assert sdxl.time_ids(size).tolist() == [24, 32, 0, 0, 24, 32]
+
+
+def test_a_mask_is_the_same_in_both_halves() -> None:
+    rng = np.random.default_rng(0)
+    context = Context((jnp.zeros((2, IMAGES, 6, 8)),), None)
+    mask = jnp.asarray(rng.integers(0, 2, (IMAGES, 4, 4, 1)), jnp.float32)
+    latents = jnp.asarray(rng.normal(size=(IMAGES, 4, 4, 3)), jnp.float32)
+    found = latent_unet.with_mask(context, mask, latents).masked
+    assert found is not None
+    assert found.shape == (2, IMAGES, 4, 4, 4)
+    for half in found:
+        np.testing.assert_array_equal(half[..., :1], mask)  # diffusers puts the mask first
+        np.testing.assert_array_equal(half[..., 1:], latents)
+
+
+def test_encoded_pictures_have_the_scale_of_latents() -> None:
+    shifted = replace(VAE, latents_mean=(1.0, -1.0), latents_std=(3.0, 0.5))
+    rng = np.random.default_rng(0)
+    images = jnp.asarray(rng.uniform(size=(2, 8, 8, 3)), jnp.float32)
+    for config in (VAE, shifted):
+        network = vae(config)
+        latents = latent_unet.encode_image({"vae": network}, images)
+        mean, _ = network.encode(2 * images - 1)
+        assert latents.shape == (2, 4, 4, 2)
+        np.testing.assert_allclose(latent_unet.unscale(config, latents), mean, atol=1e-5)
+    assert np.abs(latents - VAE.scaling_factor * mean).max() > 0.1
 
 
 def test_unscale() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from pipeline.errors import CheckpointError
-from pipeline.families import read_config
+from pipeline.families import FamilyReader, read_config
 from pipeline.families.family import Config
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig, VisionEncoderConfig
 from pipeline.models.vae_config import VAEConfig
 from pipeline.schedulers.config import SchedulerConfig
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
-from tools.published_configs import SD_1, SD_2, SDXL_BASE, write
+from tools.published_configs import SD_1, SD_2, SDXL_BASE, Files, write
 
 UNET = "unet/config.json"
 VAE = "vae/config.json"
@@ -228,10 +228,10 @@ def test_a_small_sample_size_in_an_old_file_means_64(
         (INDEX, "_class_name", "StableDiffusion3Pipeline", "this is Stable Diffusion 3"),
         (INDEX, "_class_name", "FluxPipeline", "this is FLUX"),
         (INDEX, "_class_name", "StableDiffusionControlNetPipeline", "this is a ControlNet"),
-        (INDEX, "_class_name", "StableDiffusionInpaintPipeline", "this is an inpainting model"),
+        (INDEX, "_class_name", "KandinskyInpaintPipeline", "this is an inpainting model"),
         (INDEX, "image_encoder", ["transformers", "CLIPVisionModelWithProjection"], "None"),
         (INDEX, "text_encoder_2", ["transformers", "CLIPTextModelWithProjection"], "unknown key"),
-        (UNET, "in_channels", 9, "expected 4; this UNet is for inpainting"),
+        (UNET, "in_channels", 9, "expected 4; this is an inpainting model, which draws from a pic"),
         (UNET, "in_channels", 8, "expected 4; this UNet is for editing pictures"),
         (UNET, "addition_embed_type", "text_time", "expected None"),
         (UNET, "addition_time_embed_dim", 256, "expected None"),
@@ -343,7 +343,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     # Other pipelines and components
     (INDEX, "_class_name", "StableDiffusion3Pipeline"),
     (INDEX, "_class_name", "FluxPipeline"),
-    (INDEX, "_class_name", "StableDiffusionXLInpaintPipeline"),
+    (INDEX, "_class_name", "KandinskyV22InpaintPipeline"),
     (INDEX, "_class_name", "StableDiffusionControlNetPipeline"),
     (INDEX, "_class_name", "StableDiffusionXLImg2ImgPipeline"),
     (INDEX, "_class_name", ...),
@@ -512,6 +512,33 @@ def test_sizes_that_do_not_fit(
 ) -> None:
     with pytest.raises(CheckpointError, match=f"{UNET}: {named} does not fit; expected"):
         changed(folder, file, **changes)
+
+
+@pytest.mark.parametrize("published", [SD_1, SD_2, SDXL_BASE])
+def test_an_inpainting_model(tmp_path: Path, published: Files) -> None:
+    write(tmp_path, published)
+    change_json(tmp_path / UNET, in_channels=9, out_channels=4)
+    xl = "XL" if published is SDXL_BASE else ""
+    change_json(tmp_path / INDEX, _class_name=f"StableDiffusion{xl}InpaintPipeline")
+    with pytest.raises(CheckpointError, match="in_channels = 9; expected 4; this is an inpainting"):
+        read_config(tmp_path)
+    config = FamilyReader(inpainting=True).read(tmp_path)
+    assert config.takes_mask
+    assert (config.networks["unet"].in_channels, config.networks["unet"].out_channels) == (9, 4)
+    assert config.family.latents_shape(config, 512, 512)[2] == 4
+    change_json(tmp_path / VAE, latent_channels=8)
+    with pytest.raises(CheckpointError, match=r"in_channels = 9 does not fit; expected 17, 2 \* 8"):
+        FamilyReader(inpainting=True).read(tmp_path)
+
+
+def test_an_inpainting_pipeline_whose_unet_takes_no_mask(folder: Path) -> None:
+    config = changed(
+        folder,
+        INDEX,
+        _class_name="StableDiffusionXLInpaintPipeline",
+        requires_aesthetics_score=False,
+    )
+    assert not config.takes_mask
 
 
 def test_lists_of_depths_need_their_reverse(folder: Path) -> None:

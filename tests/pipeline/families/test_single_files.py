@@ -68,7 +68,7 @@ def test_kinds(tmp_path: Path, tensors: dict[str, Any], name: str) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({FIRST: (8, 9, 3, 3), **SD_1_TEXT}, "inpainting model .*a picture and a mask.*not take"),
+        ({FIRST: (8, 9, 3, 3), **SD_1_TEXT}, "inpainting model, .*a picture and a mask.*not take"),
         ({FIRST: (8, 9, 3, 3), CONTEXT: (8, 1024)}, "inpainting model"),
         ({FIRST: (8, 9, 3, 3), **SDXL_TEXT}, "inpainting model"),
         ({FIRST: (8, 8, 3, 3), **SD_1_TEXT}, r"for editing pictures \(8 input channels\)"),
