@@ -8,8 +8,8 @@ from typing import Any
 
 from pipeline.strict_json import StrictJson
 
-# Tasks of unsupported UNets, by number of input channels; a supported UNet takes 4, the latents', or
-# 9 for inpainting.
+# Tasks of unsupported UNets, by number of input channels; a supported UNet takes 4, the latents',
+# or 9 for inpainting.
 OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures"}
 # Number of ResNets in each type of middle block.
 MID_RESNETS = {"UNetMidBlock2DCrossAttn": 2, "UNetMidBlock2D": 1, None: 0}

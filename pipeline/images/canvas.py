@@ -1,0 +1,147 @@
+"""Outpainting, and drawing of the masked part of a picture alone.
+
+Pictures are `[H, W, 3]` float32 in 0..1. Masks are `[H, W]` float32, 1 where the picture is redrawn
+and 0 where it is kept.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import ndimage
+
+from pipeline.errors import InputError
+from pipeline.images.inputs import REDRAWN
+
+OVERLAP = 16  # pixels at the edge of a picture that are redrawn too when it is extended
+SOFT = 8  # pixels over which a redrawn part fades into the picture
+
+
+class Box(NamedTuple):
+    """A part of a picture, in pixels."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.right - self.left
+
+    def of(self, pixels: np.ndarray) -> np.ndarray:
+        """Return this part of a picture or mask; it is not copied."""
+        return pixels[self.top : self.bottom, self.left : self.right]
+
+
+def extended(
+    pixels: np.ndarray,
+    *,
+    top: int = 0,
+    left: int = 0,
+    bottom: int = 0,
+    right: int = 0,
+    overlap: int = OVERLAP,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a larger picture, for outpainting, and the mask of its new part.
+
+    The new part has the colours of the picture's edge.
+
+    Args:
+        pixels: the picture.
+        top, left, bottom, right: the number of pixels to add at each side.
+        overlap: the number of pixels of the picture that are redrawn at these sides, so that
+            the new part goes on where the old one ends.
+
+    Raises:
+        InputError: if a number is below 0, or all are 0.
+    """
+    sides = {"top": top, "left": left, "bottom": bottom, "right": right}
+    for name, pixels_added in sides.items():
+        if pixels_added < 0:
+            raise InputError(f"{name} is {pixels_added}; expected 0 pixels or more")
+    if not any(sides.values()):
+        raise InputError("no pixels are added at any side; expected a number above 0 at one")
+    larger = np.pad(pixels, ((top, bottom), (left, right), (0, 0)), mode="edge")
+    mask = np.ones(larger.shape[:2], np.float32)
+    height, width = pixels.shape[:2]
+    kept_rows = slice(top + overlap * (top > 0), top + height - overlap * (bottom > 0))
+    kept_columns = slice(left + overlap * (left > 0), left + width - overlap * (right > 0))
+    mask[kept_rows, kept_columns] = 0
+    return larger, mask
+
+
+def masked_box(mask: np.ndarray, height: int, width: int, padding: int) -> Box:
+    """Return the part of a picture to draw so that its masked part is drawn at full size.
+
+    Args:
+        mask: the mask.
+        height, width: the size at which the part will be drawn; the box has its shape, as far as
+            the picture has room for it.
+        padding: the number of pixels around the masked part to draw with it.
+
+    Raises:
+        InputError: if nothing is masked.
+    """
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    if not len(rows):
+        raise InputError("the mask is empty; expected at least one white pixel")
+    edges = [(int(found[0]) - padding, int(found[-1]) + 1 + padding) for found in (rows, columns)]
+    needed = [end - start for start, end in edges]
+    scale = max(needed[0] / height, needed[1] / width)
+    wanted = round(scale * height), round(scale * width)
+    (top, bottom), (left, right) = (
+        _widened(start, end, max(length, end - start), room)
+        for (start, end), length, room in zip(edges, wanted, mask.shape, strict=True)
+    )
+    return Box(top, left, bottom, right)
+
+
+def _widened(start: int, end: int, length: int, room: int) -> tuple[int, int]:
+    """Return a range of `length` around another one, moved or cut to fit into 0 to `room`."""
+    length = min(length, room)
+    first = (start + end - length) // 2
+    first = min(max(first, 0), room - length)
+    return first, first + length
+
+
+def pasted(pixels: np.ndarray, part: np.ndarray, box: Box, mask: np.ndarray) -> np.ndarray:
+    """Return a picture with its masked part redrawn; nothing outside the mask changes.
+
+    Args:
+        pixels: the picture.
+        part: what was drawn of it, in the size of `box`.
+        box: the place of `part`.
+        mask: the mask of the whole picture.
+    """
+    result = pixels.copy()
+    # Whether a pixel at the box's edge is at the mask's edge depends on its neighbours outside.
+    height, width = mask.shape
+    top, left = max(box.top - SOFT, 0), max(box.left - SOFT, 0)
+    around = Box(top, left, min(box.bottom + SOFT, height), min(box.right + SOFT, width))
+    inner = Box(box.top - top, box.left - left, box.bottom - top, box.right - left)
+    share = inner.of(soft_edge(around.of(mask)))[..., None]
+    box.of(result)[:] = share * part + (1 - share) * box.of(pixels)
+    return result
+
+
+def soft_edge(mask: np.ndarray, width: int = SOFT) -> np.ndarray:
+    """Return the share `[H, W]` of a redrawn part in each pixel of a picture.
+
+    It rises from 0 outside the mask to 1 inside it, over `width` pixels, or over half the thickness
+    of a region that is thinner.
+    """
+    inside = mask >= REDRAWN
+    if inside.all():
+        return np.ones(mask.shape, np.float32)
+    depth = np.asarray(ndimage.distance_transform_edt(inside))
+    regions = np.zeros(mask.shape, np.int32)
+    ndimage.label(inside, np.ones((3, 3)), output=regions)
+    deepest = ndimage.maximum(depth, regions, np.arange(regions.max() + 1))
+    ramp = np.clip(deepest, 1, width)[regions]
+    return np.minimum(depth / ramp, 1).astype(np.float32)

@@ -1,0 +1,128 @@
+"""Pictures and masks of a request, as arrays of a size that was compiled."""
+
+import numpy as np
+from PIL import Image
+
+from pipeline.errors import InputError
+
+Picture = Image.Image | np.ndarray
+
+REDRAWN = 0.5  # a mask's least value where the picture is redrawn
+_GREY = 0.5  # the masked part of the picture that networks for inpainting take
+
+
+def read_image(image: Picture, name: str = "image") -> np.ndarray:
+    """Return a picture as `[H, W, 3]` float32 in 0..1.
+
+    Args:
+        image: a picture of any mode, whose transparent parts become white; or `[H, W, 3]` float32
+            in 0..1.
+        name: the argument that it was given as, for messages.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    if isinstance(image, Image.Image):
+        return _read_pillow(image)
+    return _checked(image, name, 3, "a PIL picture or [height, width, 3] float32 in 0..1")
+
+
+def _read_pillow(image: Image.Image) -> np.ndarray:
+    if image.has_transparency_data:
+        above = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), above)
+    return np.asarray(image.convert("RGB"), np.float32) / 255
+
+
+def read_mask(mask: Picture, name: str = "mask") -> np.ndarray:
+    """Return a mask as `[H, W]` float32: 1 where the picture is redrawn, 0 where it is kept.
+
+    Args:
+        mask: a picture whose white parts are redrawn; or `[H, W]` float32 in 0..1. Greys are
+            rounded to black and white.
+        name: the argument that it was given as, for messages.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    if isinstance(mask, Image.Image):
+        values = np.asarray(Image.fromarray(_to_bytes(_read_pillow(mask))).convert("L")) / 255
+    else:
+        values = _checked(mask, name, None, "a PIL picture or [height, width] float32 in 0..1")
+    return (values >= REDRAWN).astype(np.float32)
+
+
+def transparent_mask(image: Image.Image) -> np.ndarray | None:
+    """Return the mask that redraws the transparent parts of a picture; None if it has none."""
+    if not image.has_transparency_data:
+        return None
+    alpha = np.asarray(image.convert("RGBA").getchannel("A"), np.float32) / 255
+    return (alpha < REDRAWN).astype(np.float32)
+
+
+def _checked(values: object, name: str, channels: int | None, right: str) -> np.ndarray:
+    """Return an array of a picture or mask; raise InputError if it is none."""
+    if not isinstance(values, np.ndarray):
+        raise InputError(f"{name} is of type {type(values).__name__}; expected {right}")
+    last = () if channels is None else (channels,)
+    if values.ndim != 2 + len(last) or values.shape[2:] != last or not values.size:
+        raise InputError(f"{name} has the shape {list(values.shape)}; expected {right}")
+    if values.dtype != np.float32:
+        raise InputError(f"{name} is {values.dtype}; expected {right}")
+    low, high = values.min(), values.max()
+    if not (low >= 0 and high <= 1):  # NaN is refused too
+        raise InputError(f"{name} has values from {low} to {high}; expected {right}")
+    return values
+
+
+def fitted(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return a picture `[H, W, 3]` or a mask `[H, W]` of another size.
+
+    Where its shape differs, it is cut at both sides, as much at one as at the other. A mask stays
+    black and white.
+    """
+    top, left, bottom, right = _centre(pixels.shape[0], pixels.shape[1], height, width)
+    return resized(pixels[top:bottom, left:right], height, width)
+
+
+def _centre(height: int, width: int, to_height: int, to_width: int) -> tuple[int, int, int, int]:
+    """Return top, left, bottom and right of the largest part of a shape, in the middle."""
+    scale = min(height / to_height, width / to_width)
+    rows, columns = (max(1, round(scale * side)) for side in (to_height, to_width))
+    top, left = (height - rows) // 2, (width - columns) // 2
+    return top, left, top + rows, left + columns
+
+
+def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return a picture `[H, W, 3]` or a mask `[H, W]`, stretched to another size.
+
+    Pictures are interpolated by Lanczos' filter. A mask's pixels are those nearest to the old ones.
+    """
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    if pixels.ndim == 2:
+        return _resized(pixels, height, width, Image.Resampling.NEAREST)
+    planes = [
+        _resized(plane, height, width, Image.Resampling.LANCZOS)
+        for plane in np.moveaxis(pixels, -1, 0)
+    ]
+    return np.clip(np.stack(planes, axis=-1), 0, 1)
+
+
+def _resized(plane: np.ndarray, height: int, width: int, by: Image.Resampling) -> np.ndarray:
+    image = Image.fromarray(np.ascontiguousarray(plane, np.float32))
+    return np.asarray(image.resize((width, height), by))
+
+
+def masked(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return a picture `[H, W, 3]` with its masked part in grey, for networks that inpaint."""
+    return np.where(mask[..., None] >= REDRAWN, np.float32(_GREY), pixels)
+
+
+def latent_mask(mask: np.ndarray, factor: int) -> np.ndarray:
+    """Return a mask `[H, W]` in latent pixels, `[H / factor, W / factor, 1]`, as diffusers does."""
+    return mask[::factor, ::factor, None]
+
+
+def _to_bytes(pixels: np.ndarray) -> np.ndarray:
+    return np.round(pixels * 255).astype(np.uint8)

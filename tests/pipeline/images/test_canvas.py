@@ -1,0 +1,99 @@
+"""Outpainting, and the masked part of a picture alone."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.images import canvas, inputs
+from pipeline.images.canvas import Box
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.uniform(size=(60, 80, 3)).astype(np.float32)
+
+
+def rectangle(box: Box, shape: tuple[int, int] = (60, 80)) -> np.ndarray:
+    mask = np.zeros(shape, np.float32)
+    box.of(mask)[:] = 1
+    return mask
+
+
+def test_a_picture_grows_at_the_sides_that_are_asked_for() -> None:
+    larger, mask = canvas.extended(PIXELS, right=24, top=8, overlap=4)
+    assert larger.shape == (68, 104, 3)
+    np.testing.assert_array_equal(larger[8:, :80], PIXELS)
+    np.testing.assert_array_equal(larger[:8, :80], np.broadcast_to(PIXELS[0], (8, 80, 3)))
+    kept = Box(8 + 4, 0, 68, 80 - 4)
+    assert not kept.of(mask).any()
+    assert mask.sum() == mask.size - kept.height * kept.width
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [({}, "no pixels are added"), ({"left": -1, "top": 5}, "left is -1; expected 0")],
+)
+def test_sides_that_do_not_grow(sides: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        canvas.extended(PIXELS, **sides)
+
+
+@pytest.mark.parametrize(
+    ("masked", "right"),
+    [
+        (Box(20, 30, 30, 40), Box(15, 25, 35, 45)),  # padding alone
+        (Box(20, 30, 30, 60), Box(5, 25, 45, 65)),  # as high as wide
+        (Box(0, 0, 10, 10), Box(0, 0, 20, 20)),  # moved into the picture
+        (Box(55, 70, 60, 80), Box(40, 60, 60, 80)),
+        (Box(0, 10, 60, 70), Box(0, 5, 60, 75)),  # no room for the padding above and below
+    ],
+)
+def test_the_box_has_the_shape_of_the_drawing(masked: Box, right: Box) -> None:
+    assert canvas.masked_box(rectangle(masked), 64, 64, padding=5) == right
+
+
+def test_the_box_holds_every_mask() -> None:
+    for _ in range(100):
+        mask = (RNG.random((60, 80)) > RNG.uniform(0.9, 1)).astype(np.float32)
+        mask[RNG.integers(60), RNG.integers(80)] = 1
+        height, width = RNG.integers(8, 100, 2)
+        box = canvas.masked_box(mask, int(height), int(width), padding=int(RNG.integers(20)))
+        assert box.of(mask).sum() == mask.sum()
+        assert box.height > 0
+        assert box.width > 0
+
+
+def test_an_empty_mask() -> None:
+    with pytest.raises(InputError, match="the mask is empty"):
+        canvas.masked_box(np.zeros((4, 4), np.float32), 8, 8, padding=1)
+
+
+@pytest.mark.parametrize("masked", [Box(20, 30, 45, 55), Box(0, 0, 30, 80), Box(0, 0, 60, 80)])
+@pytest.mark.parametrize("padding", [0, 6])
+def test_nothing_outside_the_mask_changes(masked: Box, padding: int) -> None:
+    mask = rectangle(masked)
+    box = canvas.masked_box(mask, 64, 64, padding)
+    part = np.ones((box.height, box.width, 3), np.float32)
+    found = canvas.pasted(PIXELS, part, box, mask)
+    np.testing.assert_array_equal(found[mask == 0], PIXELS[mask == 0])
+    centre = (masked.top + masked.bottom) // 2, (masked.left + masked.right) // 2
+    assert (found[centre] == 1).all()
+
+
+def test_the_edge_is_soft() -> None:
+    share = canvas.soft_edge(rectangle(Box(10, 10, 50, 70)), 8)
+    np.testing.assert_allclose(share[30, 8:20], [0, 0, *np.arange(1, 9) / 8, 1, 1])
+
+
+def test_thin_lines_are_redrawn_too() -> None:
+    mask = rectangle(Box(10, 10, 13, 70))
+    mask[40:, 40] = 1
+    share = canvas.soft_edge(mask, 8)
+    np.testing.assert_allclose(share[9:14, 30], [0, 0.5, 1, 0.5, 0])
+    assert (share[40:, 40] == 1).all()
+
+
+def test_a_part_comes_back_in_its_own_size() -> None:
+    mask = rectangle(Box(20, 30, 30, 40))
+    box = canvas.masked_box(mask, 64, 64, padding=5)
+    drawn = inputs.resized(box.of(PIXELS), 64, 64)
+    found = canvas.pasted(PIXELS, inputs.resized(drawn, box.height, box.width), box, mask)
+    assert np.abs(found - PIXELS).max() < 0.2
