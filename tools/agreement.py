@@ -47,9 +47,9 @@ class Networks:
     vae: VAE
 
 
-def load_networks(folder: Path) -> Networks:
-    """Load a checkpoint from a local folder."""
-    config = read_config(folder)
+def load_networks(folder: Path, config: Config | None = None) -> Networks:
+    """Load a checkpoint from a local folder; `config` is its configuration, if already read."""
+    config = config or read_config(folder)
     encoders = config.text_encoders
     return Networks(
         config=config,

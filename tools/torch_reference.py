@@ -3,6 +3,7 @@
 Inputs and outputs are float32 NumPy arrays, channels last, whatever torch has inside.
 """
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,8 @@ import torch
 from diffusers import (
     AutoencoderKL,
     AutoencoderTiny,
+    AutoPipelineForImage2Image,
+    AutoPipelineForInpainting,
     SchedulerMixin,
     StableDiffusionPipeline,
     StableDiffusionXLImg2ImgPipeline,
@@ -26,6 +29,7 @@ from diffusers import (
     TCDScheduler,
     UNet2DConditionModel,
 )
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from diffusers.schedulers import (
     scheduling_ddim,
@@ -401,6 +405,71 @@ def sample(
     Noise that a scheduler adds on the way is drawn from the seeds 0, 1, ...
     """
     height, width = (side * pipe.vae_scale_factor for side in latents.shape[1:3])
+    return _run(
+        pipe,
+        latents,
+        prompt=list(prompts),
+        negative_prompt=None if negative_prompts is None else list(negative_prompts),
+        height=height,
+        width=width,
+        num_inference_steps=steps,
+        guidance_scale=guidance_scale,
+        guidance_rescale=guidance_rescale,
+        latents=to_torch(latents),
+    )
+
+
+def sample_from_picture(
+    pipe: Pipeline,
+    prompts: Sequence[str],
+    negative_prompts: Sequence[str],
+    noise: np.ndarray,
+    guidance_scale: float,
+    steps: int,
+    images: np.ndarray,
+    mask: np.ndarray | None = None,
+    **options: Any,
+) -> Sample:
+    """Run the pipeline for pictures, or that for inpainting, on the networks of `pipe`.
+
+    Noise that a scheduler adds on the way is drawn from the seeds 0, 1, ...
+
+    Args:
+        pipe: a pipeline from text.
+        prompts, negative_prompts: one for each picture.
+        noise: standard normal noise `[B, h, w, C]`.
+        guidance_scale: above 1.
+        steps: of a whole run.
+        images: pictures `[B, H, W, 3]` in 0..1, whose latents are the mean; or latents
+            `[B, h, w, C]`, if `denoising_start` is among the options.
+        mask: `[B, H, W]`, 1 where the pictures are redrawn; None for no inpainting.
+        options: further arguments of the pipeline, such as `strength`.
+    """
+    kind = AutoPipelineForImage2Image if mask is None else AutoPipelineForInpainting
+    other = kind.from_pipe(pipe)
+    other.set_progress_bar_config(disable=True)
+    if mask is not None:
+        options["mask_image"] = [Image.fromarray(np.uint8(255 * each)) for each in mask]
+    given = images if images.shape[-1] == 3 else to_torch(images)
+    module = importlib.import_module(type(other).__module__)
+    with (
+        patch.object(module, "randn_tensor", lambda *_, **__: to_torch(noise)),
+        patch.object(DiagonalGaussianDistribution, "sample", lambda self, *_, **__: self.mean),
+    ):
+        return _run(
+            other,
+            noise,
+            prompt=list(prompts),
+            negative_prompt=list(negative_prompts),
+            image=given,
+            num_inference_steps=steps,
+            guidance_scale=guidance_scale,
+            **options,
+        )
+
+
+def _run(pipe: Any, latents: np.ndarray, **arguments: Any) -> Sample:
+    """Run a pipeline whose latents have the shape of `latents`."""
     last: list[torch.Tensor] = []
 
     def keep(_pipe: object, _step: int, _t: object, tensors: dict) -> dict:
@@ -409,17 +478,10 @@ def sample(
 
     with _our_step_noise(range(len(latents)), latents.shape[1:]):
         images = pipe(
-            prompt=list(prompts),
-            negative_prompt=None if negative_prompts is None else list(negative_prompts),
-            height=height,
-            width=width,
-            num_inference_steps=steps,
-            guidance_scale=guidance_scale,
-            guidance_rescale=guidance_rescale,
             # The pipelines' own default is 0, whatever the scheduler's is.
             eta=SCHEDULERS["tcd"].eta if isinstance(pipe.scheduler, TCDScheduler) else 0.0,
-            latents=to_torch(latents),
             callback_on_step_end=keep,
             output_type="np",
+            **arguments,
         ).images
     return Sample(latents=to_numpy(last[0]), images=np.asarray(images, np.float32))

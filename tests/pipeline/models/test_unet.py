@@ -1,16 +1,19 @@
 """Dependence of the UNet's prediction on its inputs; test_golden checks the values."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from pipeline.checkpoints.weights import shape_rngs
 from pipeline.families import read_config
-from pipeline.models.unet import UNet
+from pipeline.models.unet import UNet, masked_input
 from pipeline.models.unet_config import UNetConfig
-from tests.checkpoints import SMALLEST
+from tests.checkpoints import SMALLEST, random_module
 from tools.agreement import load_module
 
 
@@ -69,3 +72,31 @@ def test_timesteps_are_not_rounded() -> None:
     """Timesteps are not rounded to bfloat16, in which 961 would be 960."""
     near = predict(times=np.array([960, 1], np.float32))
     assert np.abs(near - predict()).max() > 1e-6
+
+
+@pytest.mark.parametrize("changed", ["latents", "mask", "masked picture"])
+def test_a_mask_and_a_masked_picture_matter_to_their_own_row(changed: str) -> None:
+    rng = np.random.default_rng(0)
+    given = {
+        name: rng.normal(size=(2, 8, 8, channels)).astype(np.float32)
+        for name, channels in (("latents", 4), ("mask", 1), ("masked picture", 4))
+    }
+    before = _inpaint(inpainting_network(), *given.values())
+    given[changed][1] += 3
+    after = _inpaint(inpainting_network(), *given.values())
+    assert before.shape == (2, 8, 8, 4)
+    assert np.abs(after[1] - before[1]).max() > 1e-4
+    np.testing.assert_allclose(after[0], before[0], atol=1e-5)
+
+
+@cache
+def inpainting_network() -> UNet:
+    config = replace(network()[1], in_channels=9)
+    return random_module(lambda: UNet(config, dtype=jnp.float32, rngs=shape_rngs()))
+
+
+@nnx.jit
+def _inpaint(unet: UNet, latents: Any, mask: Any, masked: Any) -> Any:
+    given = {name: value for name, value in inputs().items() if name not in ("latents", "times")}
+    context = unet.condition(*given.values())
+    return unet(latents, inputs()["times"], context._replace(masked=masked_input(mask, masked)))
