@@ -98,8 +98,8 @@ def add_noise(x0: Array, noise: Array, coefficients: Array) -> Array:
     """Return latents `[B, h, w, C]` that contain a picture and noise.
 
     Args:
-        x0: the picture's latents, likewise.
-        noise: standard normal noise, likewise.
+        x0: the picture's latents, in the same shape.
+        noise: standard normal noise, in the same shape.
         coefficients: a row of `Schedule.noised`, `[2]`, or one for each picture, `[B, 2]`.
     """
     signal, deviation = jnp.moveaxis(coefficients[..., None, None, None, :], -1, 0)
@@ -114,7 +114,7 @@ def blend(latents: Array, x0: Array, mask: Array, noise: Array, coefficients: Ar
 
     Args:
         latents: the latents after the evaluation, `[B, h, w, C]`.
-        x0: the picture's latents, likewise.
+        x0: the picture's latents, in the same shape.
         mask: `[B, h, w, 1]`, 1 where the picture is redrawn and 0 where it is kept.
         noise: the standard normal noise that the run began with, in the latents' shape.
         coefficients: the row of `Schedule.noised` for the next evaluation, or for the end of the

@@ -46,9 +46,9 @@ def made(file: Path, tensors: dict[str, Any]) -> Path:
     return file
 
 
-def kind_of(tmp_path: Path, tensors: dict[str, Any]) -> str:
+def kind_of(tmp_path: Path, tensors: dict[str, Any], **options: bool) -> str:
     with open_file(made(tmp_path / "one.safetensors", tensors)) as found:
-        return recognise_file(found).name
+        return recognise_file(found, **options).name
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,13 @@ def kind_of(tmp_path: Path, tensors: dict[str, Any]) -> str:
 )
 def test_kinds(tmp_path: Path, tensors: dict[str, Any], name: str) -> None:
     assert kind_of(tmp_path, tensors) == name
+
+
+def test_inpainting_models_are_of_the_same_kinds(tmp_path: Path) -> None:
+    for text, name in ((SD_1_TEXT, "Stable Diffusion 1"), (SDXL_TEXT, "Stable Diffusion XL")):
+        assert kind_of(tmp_path, {FIRST: (8, 9, 3, 3), **text}, inpainting=True) == name
+    with pytest.raises(CheckpointError, match="for editing pictures"):
+        kind_of(tmp_path, {FIRST: (8, 8, 3, 3), **SD_1_TEXT}, inpainting=True)
 
 
 @pytest.mark.parametrize(

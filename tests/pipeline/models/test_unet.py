@@ -97,6 +97,6 @@ def inpainting_network() -> UNet:
 
 @nnx.jit
 def _inpaint(unet: UNet, latents: Any, mask: Any, masked: Any) -> Any:
-    given = {name: value for name, value in inputs().items() if name not in ("latents", "times")}
-    context = unet.condition(*given.values())
-    return unet(latents, inputs()["times"], context._replace(masked=masked_input(mask, masked)))
+    given: dict[str, Any] = {**inputs()}
+    context = unet.condition(given["embeds"], given["pooled"], given["sizes"])
+    return unet(latents, given["times"], context._replace(masked=masked_input(mask, masked)))
