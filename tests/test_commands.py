@@ -18,7 +18,7 @@ import yaml
 import pipeline
 from pipeline import SDXLPipeline, metadata
 from tests import commands
-from tests.checkpoints import GOLDEN, SMALLEST
+from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
 from tests.commands import ROOT, WrongCommand
 from tests.test_docs import NAMES, fences, read, spans
 from tests.web import serve
@@ -113,8 +113,15 @@ def test_the_flax_program_runs():
     assert set(names["params"]) > {"unet", "vae", "scheduler"}  # pyright: ignore[reportArgumentType]
 
 
+def test_the_program_of_several_requests_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    [program] = python_blocks("docs/python.md")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "docs/python.md", "exec"), {"pipe": shared_pipeline(1)})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["0-0.png", "7-0.png", "7-1.png"]
+
+
 def test_no_other_program_is_left_unrun():
-    run = {"README.md", "docs/coming-from-flax.md"}
+    run = {"README.md", "docs/coming-from-flax.md", "docs/python.md"}
     run |= {name for name, language in RUN_ELSEWHERE if language == "python"}
     assert {name for name in NAMES if python_blocks(name) and name != "CONTRIBUTING.md"} == run
 
