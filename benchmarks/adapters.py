@@ -2,7 +2,8 @@
 
 The networks that LoRAs change have random weights in the shapes of the bundled miniature or of
 SDXL base; so do two LoRAs, which change every linear layer and convolution, or only attention.
-Writes `benchmarks/results/<date>-adapters.json` and prints it. Nothing is drawn.
+Writes `benchmarks/results/<date>-adapters.json`, or `-adapters-sdxl.json`, and prints it. Nothing
+is drawn.
 """
 
 import argparse
@@ -54,7 +55,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     cores_as_devices(options.devices)
-    record.write("adapters", {**vars(options), **measure(options)})
+    name = "adapters" if options.model == "miniature" else f"adapters-{options.model}"
+    record.write(name, {**vars(options), **measure(options)})
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

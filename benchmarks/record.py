@@ -36,9 +36,12 @@ def save(name: str, report: dict[str, Any]) -> Path:
 
 
 def write(name: str, report: dict[str, Any]) -> None:
-    """Write and print a report of the serving path, with date, versions and machine."""
+    """Write and print a report, with date, versions and machine.
+
+    `name` is that of the benchmark, or begins with it and a hyphen.
+    """
     whole = {
-        **head(f"benchmarks.{name}"),
+        **head(f"benchmarks.{name.partition('-')[0]}"),
         "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
         "cores": os.cpu_count(),

@@ -41,6 +41,7 @@ GUIDANCE, CLUSTER = "2026-11-21-guidance", "2026-11-22-cluster"
 DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
 DECODERS, TPU_DECODERS = "2026-11-24-decoders", "2026-11-24-tpu-v5e-2x2-decoders"
 ADAPTERS, STEPS = "2026-11-25-adapters", "2026-11-25-steps"
+ADAPTERS_SDXL = "2026-11-25-adapters-sdxl"
 LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
 JUDGED = "../../pipeline/miniature/report"
 PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
@@ -348,6 +349,25 @@ def _adapters() -> str:
         ["milliseconds for a change", "shortest of nine", "median"],
         [
             [label, *(figure(ADAPTERS, f"change_to/{key}/{each}", ".0f", 1e-3) for each in times)]
+            for key, label in changes.items()
+        ],
+    )
+
+
+def _adapters_sdxl() -> str:
+    changes = {
+        "none": "to none",
+        "another": "to another LoRA",
+        "two_at_once": "from one to two",
+        "new_weight": "to another weight",
+        "one_after_none": "from none to one",
+        "two_at_new_weights": "from none to two",
+    }
+    times = "seconds", "seconds_median"
+    return table(
+        ["seconds for a change", "shortest of three", "median"],
+        [
+            [label, *(figure(ADAPTERS_SDXL, f"change_to/{key}/{each}", ".2f") for each in times)]
             for key, label in changes.items()
         ],
     )
@@ -702,6 +722,7 @@ def _parity() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "adapters": _adapters,
+    "adapters-sdxl": _adapters_sdxl,
     "attack": _attack,
     "cpu-full-size": _full_size_epyc,
     "cpu-full-size-xeon": _full_size_xeon,
