@@ -586,9 +586,12 @@ class SDXLPipeline:
             cancelled,
         )
 
-    def begin(self, drawing: Drawing) -> None:
-        """Let the pictures of a drawing wait for slots, in which `advance` draws them."""
-        self._engine.begin(drawing)
+    def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
+        """Let the next pictures of a drawing wait for slots, in which `advance` draws them.
+
+        `pictures` is their number; None means all that are left.
+        """
+        self._engine.begin(drawing, pictures)
 
     @failures_explained()
     def advance(self) -> list[Progress]:
@@ -622,6 +625,11 @@ class SDXLPipeline:
     def in_slots(self) -> int:
         """Number of slots with a picture, of `images_per_request`."""
         return self._engine.in_slots
+
+    @property
+    def evaluated(self) -> tuple[int, int]:
+        """Number of evaluations so far, and of the pictures in them, summed up."""
+        return self._engine.evaluations, self._engine.picture_evaluations
 
     def measure(self, prompt: str) -> Length:
         """Return the length of a prompt in tokens. Any thread may call this."""

@@ -50,7 +50,7 @@ class Model:
     num_devices: int
     height: int  # in pixels
     width: int  # in pixels
-    images_per_request: int
+    images_per_request: int  # the most pictures of a request, and the number of slots
     num_inference_steps: int  # default for requests
     max_inference_steps: int
     family: str  # "Stable Diffusion XL" or "Stable Diffusion"
@@ -293,13 +293,15 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """Numbers of requests in a generator, and whether it takes more."""
+    """Numbers of requests in a generator, whether it takes more, and its slots for pictures."""
 
     waiting: int
     running: int
     max_waiting: int
     accepting: bool  # whether it can draw and is not shutting down
     stuck: bool = False  # whether its devices have been silent for far too long
+    slots: int = 0  # pictures that are drawn at the same time, at most
+    slots_in_use: int = 0
 
     @property
     def has_room(self) -> bool:

@@ -46,6 +46,12 @@ class Observer:
         )
         self._depth = gauge("sdxl_queue_depth", "Requests that wait.")
         self._inflight = gauge("sdxl_inflight", "Requests that are being drawn.")
+        self._slots = gauge("sdxl_slots", "Pictures that can be drawn at the same time.")
+        self._slots_in_use = gauge("sdxl_slots_in_use", "Slots that pictures have.")
+        self._steps = count("sdxl_steps", "Evaluations of the network for all pictures in slots.")
+        self._picture_steps = count(
+            "sdxl_picture_steps", "Evaluations of the network, counted for each picture."
+        )
         self._compile = gauge(
             "sdxl_compile_seconds", "Time to load or compile the executables at startup.", ["cache"]
         )
@@ -60,11 +66,18 @@ class Observer:
         self._build.labels(*labels).set(1)
         self._depth.set_function(lambda: load().waiting)
         self._inflight.set_function(lambda: load().running)
+        self._slots.set_function(lambda: load().slots)
+        self._slots_in_use.set_function(lambda: load().slots_in_use)
 
     def compiled(self, seconds: Mapping[str, float]) -> None:
         """Record the seconds that the executables took, by "hit" or "miss" of the cache."""
         for cache, each in seconds.items():
             self._compile.labels(cache).set(each)
+
+    def evaluated(self, steps: int, picture_steps: int) -> None:
+        """Count evaluations of the network, and the pictures in them. Any thread may call this."""
+        self._steps.inc(steps)
+        self._picture_steps.inc(picture_steps)
 
     def refused(self, request: Request, error: RequestError) -> None:
         """Count and log a request that was refused; a live one is only counted."""

@@ -95,6 +95,9 @@ class Drawing:
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
         truncated, negative_truncated: see `Result`.
         cancelled: set it to stop the drawing within two steps.
+        begun: the number of its pictures that have begun to wait for slots, in order.
+        entered: the number of those that have entered a slot.
+        vacated: the number of those whose slot is free, or will be after the next evaluation.
         steps: the number of completed steps of each picture.
         pictures: the finished pictures by index.
         error: the reason why it ended early; None if it did not.
@@ -112,6 +115,9 @@ class Drawing:
     truncated: list[str]
     negative_truncated: list[str]
     cancelled: Event = field(default_factory=Event)
+    begun: int = 0
+    entered: int = 0
+    vacated: int = 0
     steps: list[int] = field(init=False)
     pictures: dict[int, Picture] = field(default_factory=dict)
     error: Exception | None = None
@@ -144,6 +150,11 @@ class Drawing:
     def is_over(self) -> bool:
         """Whether all its pictures are finished, or none will be any more."""
         return self.error is not None or len(self.pictures) == self.request.images
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether all pictures that have begun are finished, and others have not begun."""
+        return not self.is_over and len(self.pictures) == self.begun
 
     def work(self, index: int, evaluation: int) -> Work[np.ndarray]:
         """Return the row of a picture's work for an evaluation."""

@@ -58,16 +58,21 @@ class Engine:
     Args:
         adapters: the LoRAs at run time.
         finisher: makes results from latents.
+
+    Attributes:
+        evaluations: the number of evaluations so far, each of all pictures in slots.
+        picture_evaluations: the number of pictures in them, summed up.
     """
 
     def __init__(self, adapters: Adapters, finisher: Finisher):
+        self.evaluations = 0
+        self.picture_evaluations = 0
         self._adapters = adapters
         self._finisher = finisher
         self._slots: Slots | None = None
         self._seats: dict[int, _Seat] = {}
         self._flights: deque[_Flight] = deque()
-        # Drawings with pictures that wait, and how many of these have entered.
-        self._waiting: dict[Drawing, int] = {}
+        self._waiting: dict[Drawing, None] = {}  # drawings with pictures that wait, in order
 
     @property
     def is_busy(self) -> bool:
@@ -79,9 +84,11 @@ class Engine:
         """Number of slots with a picture."""
         return len(self._seats)
 
-    def begin(self, drawing: Drawing) -> None:
-        """Let the pictures of a drawing wait for slots."""
-        self._waiting[drawing] = 0
+    def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
+        """Let the next pictures of a drawing wait for slots; None means all that are left."""
+        left = drawing.request.images - drawing.begun
+        drawing.begun += left if pictures is None else min(pictures, left)
+        self._waiting[drawing] = None
 
     def advance(self) -> list[Progress]:
         """Queue an evaluation of all pictures in slots, and wait for the oldest one if need be.
@@ -144,7 +151,7 @@ class Engine:
         """Let waiting pictures enter free slots; return the drawings that cannot be drawn."""
         failed: list[Progress] = []
         while self._waiting:
-            drawing, entered = next(iter(self._waiting.items()))
+            drawing = next(iter(self._waiting))
             if not self._fits(drawing):
                 if self._seats or self._flights:
                     break
@@ -156,14 +163,14 @@ class Engine:
                     failed.append(Progress(drawing))
                     continue
             slots = self._slots_of(drawing)
-            free = slots.free(drawing.request.images - entered)
+            free = slots.free(drawing.begun - drawing.entered)
             if not free:
                 break
-            pictures = {slot: entered + i for i, slot in enumerate(free)}
+            pictures = {slot: drawing.entered + i for i, slot in enumerate(free)}
             slots.enter(drawing.start, pictures)
             self._seats |= {slot: _Seat(drawing, index) for slot, index in pictures.items()}
-            self._waiting[drawing] += len(free)
-            if self._waiting[drawing] == drawing.request.images:
+            drawing.entered += len(free)
+            if drawing.entered == drawing.begun:
                 del self._waiting[drawing]
         return failed
 
@@ -198,9 +205,13 @@ class Engine:
         for slot, seat in self._seats.items():
             by_drawing.setdefault(seat.drawing, {})[seat.index] = slot
         parts = [self._part(drawing, slots, after) for drawing, slots in by_drawing.items()]
+        self.evaluations += 1
+        self.picture_evaluations += len(rows)
         for slot, seat in [*self._seats.items()]:
             seat.evaluation += 1
-            if seat.evaluation == seat.drawing.evaluations:
+            last = seat.drawing.evaluations
+            seat.drawing.vacated += seat.evaluation == max(1, last - 1)
+            if seat.evaluation == last:
                 self._leave(slot)
         return _Flight(before, after, parts)
 

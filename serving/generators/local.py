@@ -1,29 +1,23 @@
-"""Generator that draws in this process, on the one thread that owns the devices."""
+"""Generator that draws in this process, in the slots of the devices."""
 
 import asyncio
-import io
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from typing import Any, Literal
+from dataclasses import replace
+from functools import partial
+from typing import Literal
 
-import numpy as np
-from PIL import Image as Pillow
-
-from pipeline import Cancelled, InputError, NotFiniteError, Result, ScreenError, SDXLPipeline
-from pipeline.images import metadata
+from pipeline import Cancelled, InputError, NotFiniteError, ScreenError, SDXLPipeline
+from pipeline.drawing.drawing import Drawing, Picture
+from pipeline.request import GenerateRequest
 from serving.folders import RESCAN_S, Listing
 from serving.generator import (
     Done,
     Error,
     ErrorKind,
-    Event,
-    Image,
     Length,
     Model,
     Preview,
@@ -31,22 +25,23 @@ from serving.generator import (
     RequestError,
     Step,
 )
+from serving.generators.devices import Devices, News
 from serving.generators.embedding_folder import EmbeddingFolder
+from serving.generators.files import encode
 from serving.generators.loaded_loras import LoadedLoras
 from serving.generators.lora_folder import LoraFolder
-from serving.generators.previews import Previews, jpeg_of
+from serving.generators.previews import jpeg_of, small_jpeg_of
+from serving.generators.seated import Seated
 from serving.logs import log_fields
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests.admission import expand
-from serving.requests.lifecycle import RequestLifecycle
+from serving.requests.lifecycle import MAX_FINISHING, RequestLifecycle, is_late
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 
 log = logging.getLogger(__name__)
-
-Publish = Callable[[Event], object]
 
 # Whether to draw live pictures: if the model is quick enough, always if it has a way of few steps,
 # or never.
@@ -62,9 +57,10 @@ _STUCK = 1 / 5
 class LocalGenerator(RequestLifecycle):
     """A `serving.generator.Generator` over a pipeline in this process.
 
-    A single thread does all the drawing. So two requests never use the devices at the same time,
-    even while a stopped one finishes its last step. Other threads encode the PNG files while the
-    next request is being drawn.
+    The pictures of several requests are drawn at once, each in a slot. A request gets a slot for
+    each picture by a turn in the queue, so its pictures may begin and end at different times. A
+    single thread does all the drawing. Other threads prepare requests and encode PNG files.
+    Requests of another size or with other LoRAs wait until the slots are empty.
 
     `more_sizes`, each (width, height), are compiled one after the other once the generator is open.
     With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
@@ -98,29 +94,30 @@ class LocalGenerator(RequestLifecycle):
         self._reveal = reveal
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
-        self._in_use = ""  # the LoRAs of the newest request that was begun
+        self._in_use: _Kind = (self.model.width, self.model.height), ""  # of pictures in slots
         self._embeddings = embeddings
         self._live_mode = live
         self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
+        self._devices = Devices(pipe, observer.evaluated)
+        self._seated: dict[str, Seated] = {}  # by the id of the request
+        self._encoding = 0  # pictures of which files are made
+        self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparing")
         # Not one of asyncio's own threads, which asyncio waits for when it ends.
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
         self._compiling = False
-        self._stops: dict[str, threading.Event] = {}
         self._beside: list[asyncio.Task[None]] = []  # work beside the drawing
         self._stuck_s = _STUCK * limits.running_s
-        self._heard_at: float | None = None  # last sign of the devices; None while idle
 
     @property
     def stuck(self) -> bool:
         """See `serving.generator.Generator.stuck`."""
-        heard_at = self._heard_at
+        heard_at = self._devices.heard_at
         return heard_at is not None and time.monotonic() - heard_at > self._stuck_s
 
     @property
     def at_work(self) -> bool:
         """See `serving.generator.Generator.at_work`."""
-        return self._heard_at is not None or self._compiling
+        return self._devices.heard_at is not None or self._compiling
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
@@ -147,19 +144,57 @@ class LocalGenerator(RequestLifecycle):
         for task in self._beside:
             task.cancel()
         await super().close(within_s)
-        self._thread.shutdown(wait=False)
+        self._devices.close()
+        self._preparing.shutdown(wait=False)
         self._compiler.shutdown(wait=False)
 
-    @property
-    def _parallel(self) -> int:
-        return 1
+    # --- turns and slots
 
-    def _stop(self, record: Record) -> None:
-        if stop := self._stops.get(record.request.id):
-            stop.set()
+    @property
+    def _slots(self) -> int:
+        return self.model.images_per_request
+
+    @property
+    def _slots_in_use(self) -> int:
+        return sum(each.in_slots for each in self._seated.values())
+
+    def _turns_of(self, request: Request) -> int:
+        return self._pictures(request)
+
+    def _kind_of(self, request: Request) -> "_Kind":
+        """Return the size and the LoRAs of a request; only equal ones are drawn together."""
+        return request.size or (self.model.width, self.model.height), request.loras
 
     def _suits(self, request: Request) -> bool:
-        return request.loras == self._in_use
+        return self._kind_of(request) == self._in_use
+
+    def _admissible(self, arranged: Sequence[Record]) -> Sequence[Record]:
+        """Return the turns up to that of a request which must wait no longer for empty slots."""
+        for place, record in enumerate(arranged):
+            if is_late(record) and not self._suits(record.request):
+                return arranged[: place + 1]
+        return arranged
+
+    def _place(self, record: Record) -> bool:
+        in_use = self._slots_in_use
+        if in_use >= self._slots or self._encoding >= MAX_FINISHING * self._slots:
+            return False
+        if in_use and not self._suits(record.request):
+            return False
+        self._in_use = self._kind_of(record.request)
+        self._seated.setdefault(record.request.id, Seated()).take_turn()
+        return True
+
+    def _stop(self, record: Record) -> None:
+        if seated := self._seated.get(record.request.id):
+            seated.stop.set()
+            self._devices.stop_paused()
+
+    def _over(self, record: Record) -> None:
+        del self._seated[record.request.id]
+        super()._over(record)
+
+    # --- work beside the drawing
 
     async def _watch(self) -> None:
         """Describe the LoRAs anew whenever their folder has changed, and offer live pictures."""
@@ -189,21 +224,36 @@ class LocalGenerator(RequestLifecycle):
         if recipe not in self._live_s:
             wanted = Request("warm up", None, seed=0, live=True)
             wanted = expand(wanted, replace(self.model, live=True))
-            self._in_use = wanted.loras
-            loop = asyncio.get_running_loop()
-            tries = [
-                await loop.run_in_executor(self._thread, self._time, wanted)
-                for _ in range(_LIVE_TRIES)
-            ]
+            tries = [await self._time(wanted) for _ in range(_LIVE_TRIES)]
             self._live_s[recipe] = min(tries[1:])
             log.info("A live picture takes %.2f s", self._live_s[recipe])
         return self._live_s[recipe]
 
-    def _time(self, wanted: Request) -> float:
-        """Return the seconds that a request takes, infinity if it fails."""
+    async def _time(self, wanted: Request) -> float:
+        """Return the seconds that a request takes alone, infinity if it fails."""
+        loop = asyncio.get_running_loop()
         began = time.monotonic()
-        drawn = self._generate(wanted, lambda _: self._hear(), threading.Event())
-        return time.monotonic() - began if isinstance(drawn, Result) else math.inf
+        try:
+            drawing = await loop.run_in_executor(self._preparing, self._prepare, wanted, Seated())
+            prepared_s = time.monotonic() - began
+            drawn_s = await asyncio.wrap_future(
+                self._devices.call(partial(self._draw_alone, drawing))
+            )
+        except Exception as error:  # it is drawn without live pictures
+            log.warning("A live picture cannot be drawn: %s", error)
+            return math.inf
+        return prepared_s + drawn_s
+
+    def _draw_alone(self, drawing: Drawing) -> float:
+        """Draw on the devices' thread, in empty slots; return the seconds that it took."""
+        began = time.monotonic()
+        self._pipe.begin(drawing)
+        while self._pipe.is_busy:
+            self._pipe.advance()
+            self._devices.hear()
+        if drawing.error is not None:
+            raise drawing.error
+        return time.monotonic() - began
 
     async def _add_sizes(self) -> None:
         for size in self.model.coming_sizes:
@@ -213,7 +263,7 @@ class LocalGenerator(RequestLifecycle):
             self.model = replace(self.model, more_sizes=more, coming_sizes=coming)
 
     async def _add_size(self, width: int, height: int) -> bool:
-        """Compile one more size while drawing goes on, and warm it up between two requests.
+        """Compile one more size while drawing goes on, and warm it up while the slots are empty.
 
         Returns whether that worked.
         """
@@ -227,111 +277,161 @@ class LocalGenerator(RequestLifecycle):
             finally:
                 self._compiling = False
 
-        def run() -> None:
-            with self._heard():
-                self._pipe.warm_up(height, width)
-
+        warm_up = partial(self._pipe.warm_up, height, width)
         try:
             await loop.run_in_executor(self._compiler, compile_it)
-            await loop.run_in_executor(self._thread, run)
+            await asyncio.wrap_future(self._devices.call(warm_up))
         except Exception as error:  # the other sizes can still be drawn
             log.error("Pictures of %dx%d cannot be drawn", width, height, exc_info=error)
             return False
         log.info("Ready for %dx%d after %.1f s", width, height, time.monotonic() - began)
         return True
 
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
-        """Mark the devices as at work inside a `with` block."""
-        self._heard_at = time.monotonic()
-        try:
-            yield
-        finally:
-            self._heard_at = None
+    # --- drawing
 
     async def _draw(self, record: Record) -> None:
-        request = record.request
-        self._in_use = request.loras
-        stop = self._stops[request.id] = threading.Event()
-        loop = asyncio.get_running_loop()
+        seated = self._seated[record.request.id]
+        while not seated.is_over:
+            seated.changed.clear()
+            if pictures := seated.give():
+                await self._give(record, seated, pictures)
+            else:
+                await seated.changed.wait()
+        await asyncio.gather(*seated.files)
+        self._registry.publish(record, seated.error or _done(record, seated.drawing))
 
-        def publish(event: Event) -> None:
-            self._hear()
-            loop.call_soon_threadsafe(self._registry.publish, record, event)
+    async def _give(self, record: Record, seated: Seated, pictures: int) -> None:
+        """Give the next pictures of a request to the devices; end it if that fails."""
+        loop, request = asyncio.get_running_loop(), record.request
 
-        began = time.monotonic()
-        drawn = await loop.run_in_executor(self._thread, self._generate, request, publish, stop)
-        del self._stops[request.id]
-        if isinstance(drawn, Result):
-            self._observe_pace(record, time.monotonic() - began)
-        self._free(record)
-        self._registry.publish(record, await self._ending(record, drawn))
+        def tell(news: News) -> None:
+            loop.call_soon_threadsafe(self._hear, record, seated, news)
 
-    def _hear(self) -> None:
-        self._heard_at = time.monotonic()
+        try:
+            drawing = await loop.run_in_executor(self._preparing, self._prepare, request, seated)
+        except Exception as error:
+            said = _error(request, error)
+            if seated.drawing is None:
+                seated.end(said)
+                self._begin_next()
+            else:  # others of its pictures may be under way
+                seated.error = said
+                self._stop(record)
+            return
+        # Previews are not screened, so there are none where pictures must be.
+        shows_early = request.previews and not (self._pipe.safety_checker or self._pipe.screened)
+        self._devices.draw(drawing, pictures, tell, shows_early)
 
-    def _generate(
-        self, request: Request, publish: Publish, stop: threading.Event
-    ) -> Result | Error:
-        """Draw a request on the devices' thread, with its LoRAs and the newest embeddings."""
-        with self._heard():
-            try:
-                if self._loaded:
-                    self._loaded.prepare(request.lora_weights)
-            except RequestError as error:
-                return Error(error.kind, error.message)
+    def _prepare(self, request: Request, seated: Seated) -> Drawing:
+        """Load a request's LoRAs, and return its drawing, made with the newest embeddings."""
+        if self._loaded:
+            self._loaded.prepare(request.lora_weights)
+        if seated.drawing is None:
             if self._embeddings:
                 self._embeddings.refresh()
-            return _generate(self._pipe, request, publish, stop)
+            width, height = request.size or (None, None)
+            seated.drawing = self._pipe.prepare(
+                GenerateRequest(**request.settings),
+                images=request.images,
+                height=height,
+                width=width,
+                cancelled=seated.stop,
+            )
+        return seated.drawing
 
-    async def _ending(self, record: Record, drawn: Result | Error) -> Done | Error:
-        """Publish the pictures, if there are any, and return the ending of the request."""
-        if isinstance(drawn, Error):
-            return drawn
-        request = record.request
-        if request.live:  # no settings and no PNG file, which would take longer
-            jpeg = await asyncio.to_thread(jpeg_of, drawn.images[0])
-            self._registry.publish(record, Preview((jpeg,)))
-            return Done()
-        for image in await _encoded(drawn, request.images, self._reveal and request.unblurred):
-            self._registry.publish(record, image)
-        cut = drawn.truncated + drawn.negative_truncated
-        return Done(" … ".join(dict.fromkeys(filter(None, cut))))
+    def _hear(self, record: Record, seated: Seated, news: News) -> None:
+        """Publish news of a drawing, and let other pictures have the slots that it has left."""
+        assert seated.drawing is not None
+        done = sum(news.steps) // len(news.steps)
+        if done > seated.done:
+            seated.done = done
+            self._registry.publish(record, Step(done, seated.drawing.total))
+        if news.previews:
+            self._show(record, seated, news.previews)
+        if news.finished:
+            self._deliver(record, seated, news.finished)
+        has_left, seated.vacated = news.vacated > seated.vacated, news.vacated
+        if news.is_over:
+            seated.end(news.error and _error(record.request, news.error))
+        if has_left or news.is_over:
+            self._begin_next()
 
-
-def _generate(
-    pipe: SDXLPipeline, request: Request, publish: Publish, stop: threading.Event
-) -> Result | Error:
-    """Draw a request on the devices' thread; return every exception as an `Error`."""
-    previews = Previews()
-    # Previews are not screened, so there are none where pictures must be.
-    shows_early = request.previews and not (pipe.safety_checker or pipe.screened)
-
-    def on_step(done: int, total: int, _latents: object) -> None:
-        publish(Step(done, total))
-
-    def on_preview(decode: Callable[[], np.ndarray]) -> None:
-        if jpegs := previews.make(decode):
-            publish(Preview(jpegs[: request.images]))
-
-    try:
-        return pipe.generate(
-            **_for_all(request.settings, pipe.images_per_request),
-            width=request.size[0] if request.size else None,
-            height=request.size[1] if request.size else None,
-            on_step=on_step,
-            cancelled=stop,
-            on_preview=on_preview if shows_early else None,
+    def _show(self, record: Record, seated: Seated, looks: Mapping[int, bytes]) -> None:
+        """Publish how the pictures look at present, those that have begun."""
+        seated.looks |= looks
+        self._registry.publish(
+            record, Preview(tuple(seated.looks[i] for i in sorted(seated.looks)))
         )
-    except Cancelled:
-        return Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
-    except InputError as error:
-        return Error(ErrorKind.INVALID, untranslated(str(error)))
-    except NotFiniteError as error:  # it would be the same on another instance
-        log.warning("A request drew nothing: %s", error, extra=log_fields(request))
-        return Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
-    except Exception as error:  # the next request must not suffer from this one
-        return _failed(request, error)
+
+    def _deliver(self, record: Record, seated: Seated, pictures: Sequence[Picture]) -> None:
+        """Let other threads encode finished pictures, which are published in order."""
+        for picture in pictures:
+            self._observe_pace(record, time.monotonic() - seated.turns_at[picture.index])
+        self._encoding += len(pictures)
+        last = seated.files[-1] if seated.files else None
+        work = self._publish(record, seated, pictures, last)
+        seated.files.append(asyncio.create_task(work))
+
+    async def _publish(
+        self,
+        record: Record,
+        seated: Seated,
+        pictures: Sequence[Picture],
+        last: asyncio.Task[None] | None,
+    ) -> None:
+        try:
+            if record.request.live:  # no settings and no PNG file, which would take longer
+                jpeg = await asyncio.to_thread(jpeg_of, pictures[0].image)
+                self._registry.publish(record, Preview((jpeg,)))
+                return
+            assert seated.drawing is not None
+            seeds = seated.drawing.request.seeds
+            unblurred = self._reveal and record.request.unblurred
+            images = await asyncio.gather(
+                *(
+                    asyncio.to_thread(encode, each, seeds[each.index], unblurred)
+                    for each in pictures
+                )
+            )
+            if last is not None:
+                await last
+            for image in images:
+                self._registry.publish(record, image)
+            if seated.looks and not seated.is_over:
+                jpegs = [await asyncio.to_thread(small_jpeg_of, each.image) for each in pictures]
+                indices = [each.index for each in pictures]
+                self._show(record, seated, dict(zip(indices, jpegs, strict=True)))
+        finally:
+            self._encoding -= len(pictures)
+            self._begin_next()
+
+
+# The size of pictures, and the LoRAs that they are drawn with.
+_Kind = tuple[tuple[int, int], str]
+
+
+def _done(record: Record, drawing: Drawing | None) -> Done:
+    """Return the ending of a request whose pictures are all finished."""
+    if record.request.live:
+        return Done()
+    assert drawing is not None
+    cut = [*drawing.truncated, *drawing.negative_truncated]
+    return Done(" … ".join(dict.fromkeys(filter(None, cut))))
+
+
+def _error(request: Request, error: Exception) -> Error:
+    """Return the ending of a request that an exception ended."""
+    match error:
+        case RequestError():
+            return Error(error.kind, error.message)
+        case Cancelled():
+            return Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
+        case InputError():
+            return Error(ErrorKind.INVALID, untranslated(str(error)))
+        case NotFiniteError():  # it would be the same on another instance
+            log.warning("A request drew nothing: %s", error, extra=log_fields(request))
+            return Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
+    return _failed(request, error)
 
 
 def _failed(request: Request, error: Exception) -> Error:
@@ -342,35 +442,6 @@ def _failed(request: Request, error: Exception) -> Error:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))
     return Error(ErrorKind.FAILED, Message(Code.FAILED))
-
-
-def _for_all(settings: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return settings with texts for all pictures that are drawn; surplus ones repeat the last."""
-    return {
-        name: [*value, *[value[-1]] * (count - len(value))] if isinstance(value, tuple) else value
-        for name, value in settings.items()
-    }
-
-
-async def _encoded(drawn: Result, wanted: int | None, unblurred: bool) -> list[Image]:
-    def encode(index: int, image: Pillow.Image) -> Image:
-        itself = drawn.unblurred.get(index) if unblurred else None
-        return Image(
-            index, _png(image), drawn.seeds[index], _settings(image), itself and _png(itself)
-        )
-
-    images = enumerate(drawn.images[:wanted])
-    return await asyncio.gather(*(asyncio.to_thread(encode, *each) for each in images))
-
-
-def _png(image: Pillow.Image) -> bytes:
-    buffer = io.BytesIO()
-    metadata.save_png(image, buffer)
-    return buffer.getvalue()
-
-
-def _settings(image: Pillow.Image) -> dict[str, str | int | float | None]:
-    return asdict(metadata.from_text(image.info[metadata.KEY]))
 
 
 def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:

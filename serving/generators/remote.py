@@ -13,6 +13,7 @@ from typing import Any
 from serving.generator import (
     Error,
     ErrorKind,
+    Image,
     Length,
     Lora,
     Model,
@@ -39,7 +40,7 @@ from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import admission
-from serving.requests.lifecycle import RequestLifecycle
+from serving.requests.lifecycle import MAX_FINISHING, RequestLifecycle
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
@@ -54,6 +55,9 @@ HEALTH_S = 5.0  # seconds between two health checks of an instance
 _LOOKS = 2
 # Health checks in a row without an answer after which an instance that was added later is removed.
 LAST_LOOKS = 24
+# Steps before the end of a request at which others are sent: its slots are free when they arrive.
+# Instances queue steps ahead, so they let other pictures in a few steps before they tell the last.
+_AHEAD = 3
 # Limits of the seconds for which an instance that refused a request is sent nothing.
 _LEAST_REST_S, _MOST_REST_S = 0.5, 60.0
 
@@ -78,7 +82,8 @@ class Backend:
 
     Attributes:
         others: number of its requests at the last health check that were not sent from here.
-        drawing: ids of the requests from here that it draws or will draw next; at most one.
+        drawing: number of unfinished pictures of each request from here that it draws or will draw
+            next, by the request's id.
         streams: time limit of each open stream of events, by the id of its request.
         resting: whether it is sent nothing for a moment, because it refused a request.
         silent: unanswered health checks since it last answered or sent an event.
@@ -93,7 +98,7 @@ class Backend:
     stays: bool = True
     healthy: bool = True
     others: int = 0
-    drawing: set[str] = field(default_factory=set)
+    drawing: dict[str, int] = field(default_factory=dict)
     streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
     resting: bool = False
     silent: int = 0
@@ -105,11 +110,24 @@ class Backend:
         """Whether it may be used although its model is not known yet."""
         return self.healthy and self.model is None
 
+    @property
+    def pictures(self) -> int:
+        """The number of unfinished pictures that it draws for requests from here."""
+        return sum(self.drawing.values())
+
     def draws(self, request: Request, model: Model) -> bool:
-        """Return whether it is free and draws a request as `model` does."""
-        if not self.healthy or self.resting or self.drawing or not self.agrees(model):
+        """Return whether it has a free slot and draws a request as `model` does.
+
+        If the request has more pictures than there are free slots, the others wait there.
+        """
+        if not self.healthy or self.resting or not self.agrees(model):
             return False
-        return self.model is not None and _has_all(self.model, request, model)
+        its = self.model
+        return (
+            its is not None
+            and self.pictures < its.images_per_request
+            and _has_all(its, request, model)
+        )
 
     def agrees(self, model: Model) -> bool:
         """Return whether it is known to draw the same pictures as `model`."""
@@ -119,8 +137,8 @@ class Backend:
 class RemoteGenerator(RequestLifecycle):
     """A `serving.generator.Generator` that sends requests to other instances.
 
-    Requests wait here, in one queue that is fair to visitors. An instance is sent the next request
-    when it has drawn the one before. A request whose instance is lost begins again on another one,
+    Requests wait here, in one queue that is fair to visitors. An instance is sent requests while it
+    has a free slot for a picture. A request whose instance is lost begins again on another one,
     with the same seed and so with the same pictures.
 
     `model` is the model of the instances, at first the one that the first instance reported. It
@@ -180,11 +198,19 @@ class RemoteGenerator(RequestLifecycle):
         return None
 
     @property
-    def _parallel(self) -> int:
+    def _slots(self) -> int:
         usable = [backend for backend in self._backends if self._takes_new(backend)]
-        # Instances that get no new requests may still finish one each; count these requests too.
-        others = sum(bool(one.drawing) for one in self._backends if not self._takes_new(one))
-        return len(usable) + others if usable else 0
+        slots = sum((one.model or self.model).images_per_request for one in usable)
+        # Instances that get no new requests may still finish pictures; count these too.
+        others = sum(one.pictures for one in self._backends if not self._takes_new(one))
+        return slots + others if slots else 0
+
+    @property
+    def _slots_in_use(self) -> int:
+        return sum(
+            min(one.pictures, (one.model or self.model).images_per_request)
+            for one in self._backends
+        )
 
     def _takes_new(self, backend: Backend) -> bool:
         """Return whether new requests can be sent to an instance."""
@@ -229,15 +255,11 @@ class RemoteGenerator(RequestLifecycle):
                 return backend
         waiting = _PutOff(record, tried, asyncio.get_running_loop().create_future())
         self._again[record.request.id] = waiting
-        self._free(record)
+        self._begin_next()
         try:
             return await waiting.backend
         finally:
             del self._again[record.request.id]
-
-    @property
-    def _put_off(self) -> int:
-        return sum(not waiting.backend.done() for waiting in self._again.values())
 
     def _begin_next(self) -> None:
         # Requests that begin again come before the queue.
@@ -247,7 +269,6 @@ class RemoteGenerator(RequestLifecycle):
             if not self._goes_on(waiting.record):
                 waiting.backend.cancel()
             elif found := self._find(waiting.record, waiting.tried, self._begun_with[request_id]):
-                self._drawing.add(request_id)
                 waiting.backend.set_result(found)
         super()._begin_next()
 
@@ -284,7 +305,16 @@ class RemoteGenerator(RequestLifecycle):
             for each in self._backends
         )
 
+    @property
+    def _finishing(self) -> int:
+        """Number of requests that are drawn, and whose pictures are still being sent."""
+        drawn = sum(len(backend.drawing) for backend in self._backends)
+        put_off = sum(not waiting.backend.done() for waiting in self._again.values())
+        return len(self._tasks) - drawn - put_off
+
     def _place(self, record: Record) -> bool:
+        if self._finishing >= MAX_FINISHING * self._slots:
+            return False
         if self._find(record, [], self.model) is None:
             return False
         self._begun_with[record.request.id] = self.model
@@ -293,23 +323,24 @@ class RemoteGenerator(RequestLifecycle):
     def _find(self, record: Record, tried: list[Backend], model: Model) -> Backend | None:
         """Reserve a free instance for a request; None if none is free.
 
-        Instances that were not tried come first, then those that have its LoRAs in use.
+        Instances that were not tried come first, then those that have its LoRAs in use, then those
+        with most room.
         """
         request = record.request
 
         def rank(one: Backend) -> tuple[int, bool, int]:
-            return tried.count(one), one.in_use != request.loras, one.others
+            return tried.count(one), one.in_use != request.loras, one.pictures + one.others
 
         free = [backend for backend in self._backends if backend.draws(request, model)]
         best = min(free, key=rank, default=None)
         if best:
-            best.drawing.add(request.id)
+            best.drawing[request.id] = self._pictures(request)
             best.in_use = request.loras
         return best
 
     def _over(self, record: Record) -> None:
         for backend in self._backends:  # it may have ended before it was sent
-            backend.drawing.discard(record.request.id)
+            backend.drawing.pop(record.request.id, None)
         del self._begun_with[record.request.id]
         super()._over(record)
 
@@ -344,10 +375,11 @@ class RemoteGenerator(RequestLifecycle):
                         raise BackendError(str(event.message), str(event.kind))
                     check(event, record, self._begun_with[request.id])
                     self._registry.publish(record, event)
-                    if isinstance(event, Step) and event.done == event.total:
-                        self._observe_pace(record, time.monotonic() - began)
-                        backend.drawing.discard(request.id)
-                        self._free(record)
+                    if isinstance(event, Step):
+                        self._hear_step(backend, record, event, began)
+                    elif isinstance(event, Image):
+                        self._registry.extend(record)
+                        self._leave(backend, record, pictures=1)
         except TimeoutError as error:
             raise BackendError("stopped responding", "silent") from error
         except BackendError as error:
@@ -355,8 +387,23 @@ class RemoteGenerator(RequestLifecycle):
                 backend.healthy = False
             raise
         finally:
-            backend.drawing.discard(request.id)
+            backend.drawing.pop(request.id, None)
             del backend.streams[request.id]
+
+    def _hear_step(self, backend: Backend, record: Record, step: Step, began: float) -> None:
+        if step.done == step.total:
+            self._observe_pace(record, time.monotonic() - began)
+        if step.total - step.done <= _AHEAD:
+            self._leave(backend, record, pictures=backend.drawing.get(record.request.id, 0))
+
+    def _leave(self, backend: Backend, record: Record, pictures: int) -> None:
+        """Let other pictures have the slots of a request's pictures."""
+        left = backend.drawing.get(record.request.id, 0) - pictures
+        if left > 0:
+            backend.drawing[record.request.id] = left
+        else:
+            backend.drawing.pop(record.request.id, None)
+        self._begin_next()
 
     def _watch(self, backend: Backend) -> None:
         watching = asyncio.create_task(self._keep_watching(backend))

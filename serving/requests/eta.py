@@ -10,16 +10,16 @@ _SEEN = 2
 
 
 class Pace:
-    """Moving average of the seconds that requests take for each evaluation of the network.
+    """Moving average of the seconds that a picture takes for each evaluation of the network.
 
-    It includes all their other work.
+    It includes all other work for the picture, and the evaluations of the pictures beside it.
     """
 
     def __init__(self) -> None:
         self._evaluation_s: float | None = None
 
     def observe(self, evaluations: int, seconds: float) -> None:
-        """Add a request that was drawn to the end to the average."""
+        """Add a picture that was drawn to the end to the average."""
         evaluation_s = seconds / evaluations
         old = evaluation_s if self._evaluation_s is None else self._evaluation_s
         self._evaluation_s = old + _NEWEST * (evaluation_s - old)

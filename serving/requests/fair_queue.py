@@ -11,11 +11,16 @@ L = TypeVar("L")
 class FairQueue(Generic[T]):
     """A round robin over addresses, and over the visitors behind each address.
 
-    Ten requests of one visitor do not delay the single request of another. An address that makes
-    up visitors gets no more turns than any other address.
+    Ten requests of one visitor do not delay the single request of another, and neither do the many
+    pictures of one request. An address that makes up visitors gets no more turns than any other
+    address.
+
+    Args:
+        turns: returns the number of turns that an item still needs, at least one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Callable[[T], int] = lambda _: 1) -> None:
+        self._turns = turns
         # Both levels are in the order of turns. An inner dictionary or a deque is never empty.
         self._lines: dict[str, dict[str, deque[T]]] = {}
         self._served = ""  # the address that had the last turn
@@ -35,16 +40,23 @@ class FairQueue(Generic[T]):
         ready: Callable[[T], bool] = lambda _: True,
         arrange: Callable[[Sequence[T]], Iterable[T]] = lambda items: items,
     ) -> T | None:
-        """Remove and return the first item in order that is ready; return None if none is.
+        """Give the first item in order that is ready a turn; return None if none is ready.
 
-        An item that comes earlier because `arrange` changed the order takes its sender's turn.
+        An item that comes earlier because `arrange` changed the order takes its sender's turn. With
+        its last turn an item is removed.
+
+        Args:
+            ready: returns whether an item can have a turn; called until it returns True.
+            arrange: changes the order of all turns.
         """
-        turns = list(self._in_turn())
-        senders = {id(item): sender for *sender, item in turns}
-        for item in arrange([item for *_, item in turns]):
+        in_turn = list(self._in_turn())
+        senders = {id(item): sender for *sender, item in in_turn}
+        for item in arrange([item for *_, item in in_turn]):
+            is_last = self._turns(item) <= 1
             if ready(item):
                 address, visitor = senders[id(item)]
-                self.remove(address, visitor, item)
+                if is_last:
+                    self.remove(address, visitor, item)
                 self._served = address
                 if visitors := self._lines.get(address):
                     self._visitors_served[address] = visitor
@@ -66,25 +78,23 @@ class FairQueue(Generic[T]):
             del self._lines[address]
             self._visitors_served.pop(address, None)
 
-    def count(self, address: str, visitor: str | None = None) -> int:
-        """Return the number of items of an address, or of one visitor behind it."""
-        visitors = self._lines.get(address, {})
-        if visitor is not None:
-            return len(visitors.get(visitor, ()))
-        return sum(map(len, visitors.values()))
-
     def __len__(self) -> int:
-        return sum(map(self.count, self._lines))
+        return sum(len(line) for visitors in self._lines.values() for line in visitors.values())
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over the items in the order in which `pop` takes them if none is added."""
+        """Iterate over the items in the order of their first turns if none is added."""
+        return iter({id(item): item for item in self.in_turn()}.values())
+
+    def in_turn(self) -> Iterator[T]:
+        """Iterate over all turns of the items, in the order in which `pop` gives them."""
         return (item for _, _, item in self._in_turn())
 
     def _in_turn(self) -> Iterator[tuple[str, str, T]]:
         addresses = []
         for address, visitors in self._lines.items():
             lines = [
-                [(address, visitor, item) for item in line] for visitor, line in visitors.items()
+                [(address, visitor, item) for item in line for _ in range(self._turns(item))]
+                for visitor, line in visitors.items()
             ]
             addresses.append(list(_in_rotation(lines)))
         return _in_rotation(addresses)

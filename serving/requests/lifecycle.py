@@ -29,8 +29,8 @@ from serving.requests.registry import Limits, Registry
 
 log = logging.getLogger(__name__)
 
-# Requests that are drawn but whose files are still being encoded; they hold memory.
-_MAX_FINISHING = 2
+# Pictures for each slot that are drawn but whose files are still being encoded; they hold memory.
+MAX_FINISHING = 2
 # Seconds in which stopped requests must end; a step may take as long.
 STOPS_WITHIN_S = 5.0
 # A quarter of the queue is kept for addresses that have nothing in it, and another quarter for
@@ -57,10 +57,9 @@ class RequestLifecycle(ABC):
         self._rates = rates
         self._observer = observer
         self._registry = Registry(limits, self._ended)
-        self._queue: FairQueue[Record] = FairQueue()
+        self._queue: FairQueue[Record] = FairQueue(lambda record: record.turns)
         self._live: FairQueue[Record] = FairQueue()  # of live requests, which come after all others
         self._pace = Pace()
-        self._drawing: set[str] = set()  # ids of requests that occupy devices
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closing = False
         observer.watch(model, lambda: self.load)
@@ -69,21 +68,29 @@ class RequestLifecycle(ABC):
 
     @property
     @abstractmethod
-    def _parallel(self) -> int:
-        """Number of requests that can be drawn at a time."""
-
-    def _place(self, record: Record) -> bool:
-        """Reserve what a request needs to be drawn at once; return False if nothing is free."""
-        return True
-
-    def _suits(self, request: Request) -> bool:
-        """Return whether a request can be drawn without a change of LoRAs."""
-        return True
+    def _slots(self) -> int:
+        """Number of pictures that can be drawn at a time."""
 
     @property
-    def _put_off(self) -> int:
-        """Number of requests that were begun and now wait to begin again."""
-        return 0
+    @abstractmethod
+    def _slots_in_use(self) -> int:
+        """Number of slots that pictures have."""
+
+    @abstractmethod
+    def _place(self, record: Record) -> bool:
+        """Reserve what a request's turn needs; return False if nothing is free."""
+
+    def _turns_of(self, request: Request) -> int:
+        """Return the number of turns in the queue that a request needs."""
+        return 1
+
+    def _suits(self, request: Request) -> bool:
+        """Return whether a request can be drawn beside the pictures in the slots."""
+        return True
+
+    def _admissible(self, arranged: Sequence[Record]) -> Sequence[Record]:
+        """Return those of the turns in order that may be given now."""
+        return arranged
 
     @abstractmethod
     async def measure(self, prompt: str) -> Length | None:
@@ -91,7 +98,7 @@ class RequestLifecycle(ABC):
 
     @abstractmethod
     async def _draw(self, record: Record) -> None:
-        """Publish a request's events up to its ending; call `_free` when the next one may begin."""
+        """Publish a request's events up to its ending."""
 
     @abstractmethod
     def _stop(self, record: Record) -> None:
@@ -102,10 +109,13 @@ class RequestLifecycle(ABC):
     @property
     def load(self) -> Load:
         """See `serving.generator.Generator.load`."""
-        running = len(self._registry.under_way()) - len(self._queue) - len(self._live)
+        waiting = len(self._waiting)
+        live = sum(each.started_at is None for each in self._live_under_way())
+        running = len(self._registry.under_way()) - waiting - live
         stuck = self.stuck
-        accepting = not self._closing and self._parallel > 0 and not stuck
-        return Load(len(self._queue), running, self._max_waiting, accepting, stuck)
+        accepting = not self._closing and self._slots > 0 and not stuck
+        in_use = self._slots_in_use
+        return Load(waiting, running, self._max_waiting, accepting, stuck, self._slots, in_use)
 
     @property
     def stuck(self) -> bool:
@@ -130,6 +140,7 @@ class RequestLifecycle(ABC):
         except RequestError as error:
             self._observer.refused(request, error)
             raise
+        record.turns = self._turns_of(request)
         self._queue_of(request).push(request.address, request.visitor, record)
         if not (request.live and self._queue):  # nothing could begin
             self._begin_next()
@@ -179,14 +190,14 @@ class RequestLifecycle(ABC):
             raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
         if self._closing:
             raise RequestError(Message(Code.STOPPING), ErrorKind.STOPPING)
-        if self._parallel == 0 or self.stuck:
+        if self._slots == 0 or self.stuck:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
         check(request, self.model, self._blocked)
         if request.live:  # it takes neither a place nor a share of its visitor's requests
             self._drop_older(request)
             return
         places = self._places_for(request)
-        if len(self._queue) >= places:
+        if len(self._waiting) >= places:
             wait_s = self._until_free_s()
             message = Message(Code.FULL, {"places": places, "wait_s": wait_s})
             raise RequestError(message, ErrorKind.FULL, retry_after_s=wait_s)
@@ -221,43 +232,52 @@ class RequestLifecycle(ABC):
     def _places_for(self, request: Request) -> int:
         """Return the queue length at which this request is refused."""
         address, visitor = request.address, request.visitor
-        counts = [self._queue.count(address)]
+        neighbours = [each.request.visitor for each in self._waiting_at(address)]
+        takes = [bool(neighbours)]
         if visitor != address:  # an API client without a key has only its address
-            counts.append(self._queue.count(address, visitor))
-        kept_free = self._max_waiting // _KEPT_FREE
-        return self._max_waiting - kept_free * sum(count > 0 for count in counts)
+            takes.append(visitor in neighbours)
+        return self._max_waiting - self._max_waiting // _KEPT_FREE * sum(takes)
+
+    @property
+    def _waiting(self) -> list[Record]:
+        """The requests in the queue of which no picture has begun."""
+        return [record for record in self._queue if record.started_at is None]
+
+    def _waiting_at(self, address: str) -> list[Record]:
+        return [record for record in self._waiting if record.request.address == address]
 
     def _begin_next(self) -> None:
-        while self._has_room() and (record := self._next()):
-            request_id = record.request.id
-            self._drawing.add(request_id)
-            self._registry.publish(record, Started(1))
-            task = self._tasks[request_id] = asyncio.create_task(self._run(record))
-            # A callback, not the end of `_run`: a task cancelled before it begins never runs.
-            task.add_done_callback(lambda _, record=record: self._over(record))
-        # Requests that wait take the devices from live pictures.
+        while record := self._next():
+            self._begin(record)
+        # Requests that wait take the slots from live pictures.
         drawn = [record for record in self._live_under_way() if record.is_being_drawn]
-        for record in drawn[: len(self._queue)]:
+        for record in drawn[: sum(each.turns for each in self._queue)]:
             self._drop(record)
         self._announce_positions()
 
+    def _begin(self, record: Record) -> None:
+        """Begin a request, or go on with it, after a turn of it."""
+        record.turns -= 1
+        request_id = record.request.id
+        if request_id in self._tasks:
+            self._registry.extend(record)
+            return
+        self._registry.publish(record, Started(1))
+        task = self._tasks[request_id] = asyncio.create_task(self._run(record))
+        # A callback, not the end of `_run`: a task cancelled before it begins never runs.
+        task.add_done_callback(lambda _: self._over(record))
+
     def _next(self) -> Record | None:
-        """Take the next request that can begin from the queues; live ones are the last."""
-        found = self._queue.pop(self._place, self._arranged)
+        """Give a turn to the next request that can begin or go on; live ones are the last."""
+        found = self._queue.pop(self._place, lambda turns: self._admissible(self._arranged(turns)))
         return self._live.pop(self._place) if found is None and not self._queue else found
 
     def _arranged(self, waiting: Sequence[Record]) -> Sequence[Record]:
-        """Put requests that need no change of LoRAs first; they pass over none that waited long."""
-        since = time.monotonic() - PASSED_OVER_S
-        late = (place for place, each in enumerate(waiting) if each.accepted_at < since)
+        """Put turns of requests that suit first; they pass over none that waited long."""
+        late = (place for place, each in enumerate(waiting) if is_late(each))
         first_late = next(late, len(waiting))
         early = sorted(waiting[:first_late], key=lambda each: not self._suits(each.request))
         return [*early, *waiting[first_late:]]
-
-    def _has_room(self) -> bool:
-        most = self._parallel + _MAX_FINISHING
-        at_work = len(self._tasks) - self._put_off
-        return len(self._drawing) < self._parallel and at_work < most
 
     async def _run(self, record: Record) -> None:
         try:
@@ -268,13 +288,8 @@ class RequestLifecycle(ABC):
             self._registry.end(record, ErrorKind.FAILED, Message(Code.FAILED))
 
     def _over(self, record: Record) -> None:
-        """Remove the task of a request that is over, and free its devices."""
+        """Remove the task of a request that is over, and begin others in its place."""
         del self._tasks[record.request.id]
-        self._free(record)
-
-    def _free(self, record: Record) -> None:
-        """Mark a request as no longer using the devices, and begin the next one."""
-        self._drawing.discard(record.request.id)
         self._begin_next()
 
     def _ended(self, record: Record) -> None:
@@ -287,29 +302,40 @@ class RequestLifecycle(ABC):
 
     def _announce_positions(self) -> None:
         wait_s = self._until_free_s()
-        for position, record in enumerate(self._arranged(list(self._queue)), start=1):
-            self._registry.publish(record, Queued(position, wait_s))
-            takes_s = self._pace.expect(self._work(record))
+        told: list[Record] = []
+        for record in self._arranged(list(self._queue.in_turn())):
+            if record.started_at is None and record not in told:
+                told.append(record)
+                self._registry.publish(record, Queued(len(told), wait_s))
+            takes_s = self._pace.expect(self._evaluations(record) / max(1, self._slots))
             if wait_s is not None and takes_s is not None:
-                wait_s += takes_s / max(1, self._parallel)
+                wait_s += takes_s * self._pictures(record.request) / self._turns_of(record.request)
 
     def _until_free_s(self) -> float | None:
-        """Return the seconds until the next request can begin; None before anything was drawn."""
-        drawn = [record for record in self._registry.under_way() if record.is_being_drawn]
-        if len(drawn) < self._parallel:
+        """Return the seconds until the next picture can begin; None before anything was drawn."""
+        if self._slots_in_use < self._slots:
             return self._pace.expect(0)
-        left = (self._work(each) * each.steps_left / each.request.steps for each in drawn)
+        drawn = [record for record in self._registry.under_way() if record.is_being_drawn]
+        left = (self._evaluations(each) * each.steps_left / each.request.steps for each in drawn)
         return self._pace.expect(min(left, default=0))
 
-    def _work(self, record: Record) -> int:
-        """Return how often a request evaluates the network."""
+    def _evaluations(self, record: Record) -> int:
+        """Return how often the network is evaluated for each picture of a request."""
         return record.request.evaluations(self.model.scheduler)
 
+    def _pictures(self, request: Request) -> int:
+        """Return the number of pictures of a request."""
+        return request.images or self.model.images_per_request
+
     def _observe_pace(self, record: Record, seconds: float) -> None:
-        """Learn from a request that was drawn to the end in this time.
+        """Learn from a picture that was drawn to the end in this time.
 
         Live ones are left out: few steps make each step look slow.
         """
-        if record.request.live:
-            return
-        self._pace.observe(self._work(record), seconds)
+        if not record.request.live:
+            self._pace.observe(self._evaluations(record), seconds)
+
+
+def is_late(record: Record) -> bool:
+    """Return whether a request may be passed over no longer."""
+    return record.accepted_at < time.monotonic() - PASSED_OVER_S

@@ -27,6 +27,7 @@ class Record:
     outdated events, and a late one begins with the current state.
 
     Attributes:
+        turns: number of turns in the queue that it still needs.
         ending: the event that ended it, None before.
         followers: number of iterators over `events` at present.
         followed: whether there was ever a follower.
@@ -36,6 +37,7 @@ class Record:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.turns = 1
         self.ending: Ending | None = None
         self.attempts = 0
         self.followers = 0

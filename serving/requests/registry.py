@@ -22,7 +22,7 @@ class Limits:
 
     max_waiting: int = 32
     waiting_s: float = 600.0  # from its arrival until a request must have begun
-    running_s: float = 300.0  # from its beginning until it must have ended
+    running_s: float = 300.0  # from its newest turn until it must have ended, or have another one
     grace_s: float = 30.0  # for a request with `keep` that has lost its followers
     kept: int = 32  # results that can be found again, each for `kept_s` seconds
     kept_s: float = 600.0
@@ -82,11 +82,15 @@ class Registry:
         if record.ending:
             return
         if isinstance(event, Started) and not record.started_at:
-            self._limit(record, self._limits.running_s)
+            self.extend(record)
         record.publish(event)
         if record.ending:
             self._keep(record)
             self._ended(record)
+
+    def extend(self, record: Record) -> None:
+        """Let the time in which a request must end begin again, as one of its pictures begins."""
+        self._limit(record, self._limits.running_s)
 
     def end(self, record: Record, kind: ErrorKind, message: Message) -> None:
         """End a request with an error."""

@@ -143,8 +143,9 @@ def test_with_a_safety_checker_there_are_no_previews(safety_checker: bool):
 def test_one_picture_with_a_prompt_of_its_own():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
         events = await draw(generator, request(("a cat",), images=1, negative_prompt=("a dog",)))
-        assert pipe.calls[0]["prompt"] == ["a cat", "a cat"]
-        assert pipe.calls[0]["negative_prompt"] == ["a dog", "a dog"]
+        assert pipe.calls[0]["prompt"] == ("a cat",)
+        assert pipe.calls[0]["negative_prompt"] == ("a dog",)
+        assert pipe.evaluated == (4, 4)  # one slot
         return events
 
     assert sum(isinstance(event, Image) for event in run(test)) == 1

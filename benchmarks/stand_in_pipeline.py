@@ -1,0 +1,270 @@
+"""A stand-in for `SDXLPipeline`: the real engine, over slots in which nothing is computed."""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from pipeline import InputError, SDXLPipeline
+from pipeline.drawing.drawing import Drawing, Progress
+from pipeline.drawing.engine import Engine
+from pipeline.drawing.finishing import Finisher
+from pipeline.drawing.preparing import make_drawing
+from pipeline.images import metadata
+from pipeline.images.preview import Colours
+from pipeline.request import GenerateRequest, Request, check_request, effective
+from pipeline.runtime.adapters import Adapters
+from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.program import Shapes
+from pipeline.runtime.work import Work
+from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.table import State
+from pipeline.text.embeddings import Embeddings, Placement
+from pipeline.text.tokenizer import Tokenizers
+
+EULER = SchedulerConfig(
+    name="euler",
+    num_train_timesteps=1000,
+    beta_start=0.00085,
+    beta_end=0.012,
+    beta_schedule="scaled_linear",
+    prediction_type="epsilon",
+    timestep_spacing="leading",
+    steps_offset=1,
+    sigma_schedule="default",
+    set_alpha_to_one=False,
+    rescale_betas_zero_snr=False,
+)
+
+
+def number_of(prompt: str) -> int:
+    """Return the number that stands for a prompt in place of its tokens."""
+    return zlib.crc32(prompt.encode())
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A step that the devices compute; `wait` returns when they have."""
+
+    wait: Callable[[], None]
+
+    def block_until_ready(self) -> "Computation":
+        """Wait for it, as for a JAX array."""
+        self.wait()
+        return self
+
+
+class Run:
+    """A stand-in for `CompiledSampler`.
+
+    The latents of a picture are its seed and, after a step, the number of its prompt, float64.
+
+    Args:
+        pipe: begins steps, and makes the pictures.
+        height: in pixels.
+        width: in pixels.
+    """
+
+    has_tiny_vae = True
+    latents_shape = 1, 1, 2
+
+    def __init__(self, pipe: "StandInPipeline", height: int, width: int) -> None:
+        self.shapes = Shapes(pipe.images_per_request, height, width, tokens=1)
+        self.mesh = SimpleNamespace(shape={"images": 1})
+        latents = np.zeros((self.shapes.images, *self.latents_shape))
+        self.blank_state = _state(latents, Computation(lambda: None))
+        self._pipe = pipe
+
+    def blank_context(self) -> np.ndarray:
+        """Return the numbers of the prompts in the slots, `[B]`."""
+        return np.zeros(self.shapes.images, np.int64)
+
+    def encode(
+        self, context: np.ndarray, new: np.ndarray, input_ids: np.ndarray, *_: Any
+    ) -> np.ndarray:
+        """See `CompiledSampler.encode`."""
+        return np.where(new, input_ids[1, :, 0, 0], context)
+
+    def initial_latents(self, seeds: np.ndarray, init_noise_sigma: float) -> np.ndarray:
+        """See `CompiledSampler.initial_latents`; a deviation that is not finite spreads."""
+        latents = np.zeros((self.shapes.images, *self.latents_shape))
+        latents[:, 0, 0, 0] = seeds + 0 * init_noise_sigma
+        return latents
+
+    def vary(self, own: np.ndarray, *_: Any) -> np.ndarray:
+        """Return the latents as they are."""
+        return own
+
+    def enter(self, state: State, latents: np.ndarray, new: np.ndarray) -> State:
+        """See `CompiledSampler.enter`."""
+        return _state(np.where(new[:, None, None, None], latents, state.latents), state.history)
+
+    def step(self, state: State, context: np.ndarray, work: Work[np.ndarray]) -> State:
+        """See `CompiledSampler.step`."""
+        wanted = work.integers[:, 2] > 0
+        computation = self._pipe.begin_step(context[wanted])
+        latents = np.array(state.latents)
+        latents[wanted, 0, 0, 1] = context[wanted]
+        return _state(latents, computation)
+
+    def tiny_decode(self, latents: np.ndarray, wanted: np.ndarray) -> tuple[Any, np.ndarray]:
+        """See `CompiledSampler.tiny_decode`."""
+        return self.decode(latents, wanted)
+
+    def decode(self, latents: np.ndarray, wanted: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return the wanted pictures `[B, H, W, 3]` uint8 in the second place."""
+        height, width = self.shapes.height, self.shapes.width
+        pixels = np.zeros((len(latents), height, width, 3), np.uint8)
+        for slot in np.flatnonzero(wanted & np.isfinite(latents).all((1, 2, 3))):
+            seed, prompt = (int(number) for number in latents[slot, 0, 0])
+            pixels[slot] = self._pipe.picture(seed, prompt, height, width)
+        return None, pixels
+
+    def preview(self, before: np.ndarray, *_: Any) -> np.ndarray:
+        """See `CompiledSampler.preview`."""
+        return np.full((len(before), self.shapes.height // 8, self.shapes.width // 8, 3), 99, "u1")
+
+
+def _state(latents: np.ndarray, computation: Any) -> State:
+    return State(cast(Any, latents), computation)
+
+
+class _Tokenizers:
+    """A stand-in for `Tokenizers`, for which every prompt is one token."""
+
+    def __init__(self, truncated: str) -> None:
+        self._truncated = truncated
+
+    def tokenize(self, prompts: Sequence[Sequence[Any]]) -> tuple[np.ndarray, list[str]]:
+        """Return the numbers of the prompts `[n, 1, 1]`, and the texts that did not fit."""
+        ids = [[[number_of("".join(map(str, parts)))]] for parts in prompts]
+        return np.array(ids, np.int64), [self._truncated] + [""] * (len(prompts) - 1)
+
+
+class _Selection:
+    """A stand-in for `Adapters`: the LoRAs that are in use; `check` raises for unknown ones."""
+
+    def __init__(self, check: Callable[[Mapping[str, Any]], None]) -> None:
+        self._check = check
+        self._selected: Mapping[str, Any] = {}
+
+    def is_selected(self, weights: Mapping[str, Any]) -> bool:
+        return weights == self._selected
+
+    def select(self, weights: Mapping[str, Any]) -> None:
+        self._check(weights)
+        self._selected = weights
+
+
+class StandInPipeline(ABC):
+    """A pipeline whose pictures depend on the prompt and the seed alone, like the model's.
+
+    A subclass says how long a step takes and what a picture shows.
+
+    Args:
+        images_per_request: number of slots.
+        num_inference_steps: default of requests.
+    """
+
+    model, revision, device_kind, num_devices = "stand-in", None, "none", 1
+    family, safety_checker, screened = "Stable Diffusion XL", False, False
+    scheduler, sigma_schedule, version = "euler", "default", "none"
+    schedulers: tuple[str, ...] = ("euler",)
+    sigma_schedules: tuple[str, ...] = ("default",)
+    refused_schedulers: ClassVar[dict[str, str]] = {}
+    num_train_timesteps = 1000
+    guidance_scale, recipe, vae, unet, tiny_vae = 5.0, None, None, None, None
+    height = width = 64
+    max_inference_steps = 50
+    compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}
+    truncated = ""  # said to be left out of the first prompt of a request
+
+    def __init__(self, images_per_request: int, num_inference_steps: int) -> None:
+        self.images_per_request = images_per_request
+        self.num_inference_steps = num_inference_steps
+        self.loras: dict[str, Path] = {}
+        adapters = cast(Adapters, _Selection(self._check_loras))
+        colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
+        self._engine = Engine(adapters, Finisher(None, None, colours, self._describe))
+        self._runs: dict[tuple[int, int], Run] = {}
+
+    def as_pipeline(self) -> SDXLPipeline:
+        """Return it as what it stands in for."""
+        return cast(SDXLPipeline, self)
+
+    # --- for a subclass to define
+
+    @abstractmethod
+    def begin_step(self, prompts: np.ndarray) -> Computation:
+        """Begin a step for pictures with these numbers of prompts, `[n]`."""
+
+    @abstractmethod
+    def picture(self, seed: int, prompt: int, height: int, width: int) -> np.ndarray:
+        """Return a finished picture `[H, W, 3]` uint8."""
+
+    # --- as in `SDXLPipeline`
+
+    def measure(self, prompt: str) -> tuple[int, int, str]:
+        """See `SDXLPipeline.measure`; here every word is a token."""
+        return 2 + len(prompt.split()), 77, ""
+
+    def prepare(
+        self,
+        request: GenerateRequest,
+        images: int | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        cancelled: Event | None = None,
+    ) -> Drawing:
+        """See `SDXLPipeline.prepare`."""
+        checked = check_request(request, self.images_per_request if images is None else images)
+        self._check_loras(checked.lora_weights)
+        size = height or self.height, width or self.width
+        run = self._runs.setdefault(size, Run(self, *size))
+        return make_drawing(
+            checked,
+            cast(Any, SimpleNamespace(force_zeros_for_empty_prompt=False, embeds_guidance=False)),
+            replace(EULER, name=checked.scheduler or self.scheduler),
+            cast(CompiledSampler, run),
+            cast(Tokenizers, _Tokenizers(self.truncated)),
+            Placement(Embeddings()),
+            None,
+            "pil",
+            cancelled,
+        )
+
+    def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
+        """See `SDXLPipeline.begin`."""
+        self._engine.begin(drawing, pictures)
+
+    def advance(self) -> list[Progress]:
+        """See `SDXLPipeline.advance`."""
+        return self._engine.advance()
+
+    def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
+        """See `SDXLPipeline.look`."""
+        return self._engine.look(drawing)
+
+    @property
+    def is_busy(self) -> bool:
+        """See `SDXLPipeline.is_busy`."""
+        return self._engine.is_busy
+
+    @property
+    def evaluated(self) -> tuple[int, int]:
+        """See `SDXLPipeline.evaluated`."""
+        return self._engine.evaluations, self._engine.picture_evaluations
+
+    def _check_loras(self, weights: Mapping[str, Any]) -> None:
+        if missing := weights.keys() - self.loras.keys():
+            raise InputError(f"no LoRA named {min(missing)!r} is loaded")
+
+    def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
+        values = effective(request.of_picture(i))
+        return metadata.Settings(**values, width=size[0], height=size[1], model=self.model)

@@ -1,0 +1,217 @@
+"""The one thread that owns the devices. It draws the pictures in all slots at once."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+
+from pipeline import SDXLPipeline
+from pipeline.drawing.drawing import Drawing, Picture, Progress
+from serving.generators.previews import Previews
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class News:
+    """News of a drawing after an evaluation.
+
+    Attributes:
+        steps: the number of completed steps of each picture.
+        vacated: the number of its pictures whose slots others can have.
+        finished: the pictures that have become finished.
+        previews: JPEG files of unfinished pictures, by index.
+        error: the reason why it ended early; None if it did not.
+        is_over: whether these are the last news.
+    """
+
+    steps: tuple[int, ...]
+    vacated: int
+    finished: Sequence[Picture]
+    previews: Mapping[int, bytes]
+    error: Exception | None
+    is_over: bool
+
+
+@dataclass(eq=False)
+class _Follower:
+    """The receiver of a drawing's news, with its previews; None if it wants none."""
+
+    tell: Callable[[News], object]
+    previews: Previews | None
+    vacated: int = 0  # as it was told
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Work for the thread; `alone` if the slots must be empty."""
+
+    run: Callable[[], object]
+    alone: bool = False
+
+
+class Devices:
+    """The thread that owns the devices.
+
+    It lets the pictures that it is given wait for slots, advances all pictures in the slots while
+    there are any, and tells each drawing's news. A call, such as warming up, runs when the slots
+    are empty. Pictures that are given later wait for it.
+
+    Args:
+        pipe: the pipeline, whose slots nothing else uses.
+        evaluated: called on the thread with the numbers of evaluations and of pictures in them,
+            summed up, since the last call.
+    """
+
+    def __init__(self, pipe: SDXLPipeline, evaluated: Callable[[int, int], object]) -> None:
+        self._pipe = pipe
+        self._evaluated = evaluated
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devices")
+        self._lock = Lock()
+        self._driving = False  # whether the thread is at work
+        self._jobs: deque[_Job] = deque()
+        self._followers: dict[Drawing, _Follower] = {}
+        self._heard_at: float | None = None
+        self._counted = 0, 0
+
+    @property
+    def heard_at(self) -> float | None:
+        """`time.monotonic()` of the devices' last sign; None while they have nothing to do."""
+        return self._heard_at
+
+    def hear(self) -> None:
+        """Note a sign of the devices during a call."""
+        self._heard_at = time.monotonic()
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run a function on the thread while the slots are empty."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._add(_Job(run, alone=True))
+        return future
+
+    def draw(
+        self, drawing: Drawing, pictures: int, tell: Callable[[News], object], previews: bool
+    ) -> None:
+        """Let a drawing's next pictures wait for slots; do nothing if it has ended.
+
+        Args:
+            drawing: the drawing.
+            pictures: the number of pictures.
+            tell: called on the thread with its news; the first one given is used.
+            previews: whether the news have previews.
+        """
+
+        def run() -> None:
+            if drawing.begun == 0:
+                self._followers[drawing] = _Follower(tell, Previews() if previews else None)
+            if drawing in self._followers:
+                self._pipe.begin(drawing, pictures)
+
+        self._add(_Job(run))
+
+    def stop_paused(self) -> None:
+        """End the cancelled drawings without pictures in slots; others end by themselves."""
+
+        def run() -> None:
+            for drawing in [*self._followers]:
+                if drawing.is_paused and drawing.cancelled.is_set():
+                    drawing.stop()
+                    self._tell(drawing)
+
+        self._add(_Job(run))
+
+    def close(self) -> None:
+        """Take no more work; the thread ends when it has done the rest."""
+        self._thread.shutdown(wait=False)
+
+    # --- the thread
+
+    def _add(self, job: _Job) -> None:
+        with self._lock:
+            self._jobs.append(job)
+            if not self._driving:
+                self._thread.submit(self._drive)
+                self._driving, self._heard_at = True, time.monotonic()
+
+    def _drive(self) -> None:
+        try:
+            while self._has_work():
+                self._run_jobs()
+                if self._pipe.is_busy:
+                    self._advance()
+        except BaseException:  # the news could not be told: the event loop is closed
+            self._driving, self._heard_at = False, None
+            raise
+
+    def _has_work(self) -> bool:
+        with self._lock:
+            self._driving = bool(self._jobs) or self._pipe.is_busy
+            self._heard_at = time.monotonic() if self._driving else None
+            return self._driving
+
+    def _run_jobs(self) -> None:
+        while self._jobs and not (self._jobs[0].alone and self._pipe.is_busy):
+            self._jobs.popleft().run()
+
+    def _advance(self) -> None:
+        try:
+            moved = self._pipe.advance()
+        except Exception as error:  # the slots are empty now; other drawings must not suffer
+            for drawing in [each for each in self._followers if not each.is_paused]:
+                drawing.error = error
+                self._tell(drawing)
+            return
+        self._count()
+        self._tell_all(moved)
+
+    def _count(self) -> None:
+        before, self._counted = self._counted, self._pipe.evaluated
+        evaluations, pictures = (new - old for new, old in zip(self._counted, before, strict=True))
+        if evaluations:
+            self._evaluated(evaluations, pictures)
+
+    def _tell_all(self, moved: Sequence[Progress]) -> None:
+        progress = {each.drawing: each for each in moved}
+        wanted = sum(each.previews is not None for each in self._followers.values())
+        for drawing, follower in [*self._followers.items()]:
+            if drawing in progress:
+                previews = None
+                if follower.previews is not None and not drawing.is_over:
+                    look = partial(self._pipe.look, drawing)
+                    previews = follower.previews.make(look, among=wanted)
+                self._tell(drawing, progress[drawing].finished, previews)
+            elif drawing.vacated != follower.vacated:
+                self._tell(drawing)
+
+    def _tell(
+        self,
+        drawing: Drawing,
+        finished: Sequence[Picture] = (),
+        previews: Mapping[int, bytes] | None = None,
+    ) -> None:
+        follower = self._followers[drawing]
+        follower.vacated = drawing.vacated
+        if drawing.is_over:
+            del self._followers[drawing]
+        news = News(
+            steps=tuple(drawing.steps),
+            vacated=drawing.vacated,
+            finished=finished,
+            previews=previews or {},
+            error=drawing.error,
+            is_over=drawing.is_over,
+        )
+        follower.tell(news)
