@@ -15,16 +15,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
 import app
 from benchmarks import record
 from benchmarks.processes import Instance
 from benchmarks.stand_in import StandIn
-from pipeline import Result, SDXLPipeline
+from pipeline import SDXLPipeline
+from pipeline.drawing.drawing import Progress
 from serving.settings import Options
 
 SIDE = 1024
@@ -48,17 +48,19 @@ class Finished(StandIn):
         super().__init__(step_s=0, images_per_request=4, num_inference_steps=1)
         self._ready = [_photographic(seed) for seed in range(self.images_per_request)]
 
-    def generate(self, *args: Any, **kwargs: Any) -> Result:
-        """See `StandIn.generate`."""
-        result = super().generate(*args, **kwargs)
-        print(f"{STARTED}{time.time()}", flush=True)
-        return result
+    def advance(self) -> list[Progress]:
+        """See `StandIn.advance`."""
+        moved = super().advance()
+        if any(each.drawing.is_over for each in moved):
+            print(f"{STARTED}{time.time()}", flush=True)
+        return moved
 
-    def _picture(self, prompt: str, seed: int) -> Image.Image:
-        return self._ready[seed % len(self._ready)].copy()
+    def picture(self, seed: int, prompt: int, height: int, width: int) -> np.ndarray:
+        """Return one of the pictures."""
+        return self._ready[seed % len(self._ready)]
 
 
-def _photographic(seed: int) -> Image.Image:
+def _photographic(seed: int) -> np.ndarray:
     """Return noise whose power falls with its frequency, as in photographs."""
     rng = np.random.default_rng(seed)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(SIDE), np.fft.fftfreq(SIDE)))
@@ -67,12 +69,12 @@ def _photographic(seed: int) -> Image.Image:
     soft = np.fft.ifft2(np.fft.fft2(noise, axes=(0, 1)) / frequency[..., None] ** FALL, axes=(0, 1))
     colours = soft.real / soft.real.std()
     pixels = 128 + 50 * (colours[..., :1] + 0.3 * colours) + GRAIN * rng.normal(size=colours.shape)
-    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+    return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
 def load(_: Options) -> tuple[SDXLPipeline, bool]:
     """Return a `Finished` in the form of `serving.bootstrap.load_pipeline`'s result."""
-    return cast(SDXLPipeline, Finished()), False
+    return Finished().as_pipeline(), False
 
 
 def main() -> None:

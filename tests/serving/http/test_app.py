@@ -254,7 +254,7 @@ def test_a_crowd_is_refused_and_health_is_still_answered():
 
 
 @contextmanager
-def full_queue(**drawn_with: str) -> Iterator[tuple[Site, FakePipeline]]:
+def full_queue(**drawn_with: str | int) -> Iterator[tuple[Site, FakePipeline]]:
     """Serve while a request is drawn with some settings and another fills the queue.
 
     An evaluation takes 3.5 s. Both are drawn to their ends afterwards.
@@ -274,10 +274,10 @@ def full_queue(**drawn_with: str) -> Iterator[tuple[Site, FakePipeline]]:
 
 
 def test_retry_after_is_when_a_place_is_free():
-    with full_queue() as (site, pipe):
-        assert post(site, BODY).headers["retry-after"] == "14"  # four steps of 3.5 s
+    with full_queue(num_inference_steps=8) as (site, pipe):
+        assert post(site, BODY).headers["retry-after"] == "28"  # eight steps of 3.5 s
         pipe.let_step(3)
-        wait_until(lambda: post(site, BODY).headers.get("retry-after") == "4")  # one step
+        wait_until(lambda: post(site, BODY).headers.get("retry-after") == "18")  # five steps
 
 
 def test_a_wait_counts_the_evaluations_of_each_request():

@@ -225,26 +225,18 @@ def test_wrong_values_are_still_refused(client: openai.OpenAI):
 # --- formats ---
 
 
-def noise(drawn: FakePipeline) -> Any:
-    """Return a replacement of the stand-in's `_drawn` that draws noise, which compresses badly."""
-    plain = drawn._drawn
-
-    def noisy(*arguments: Any, **others: Any) -> Any:
-        result = plain(*arguments, **others)
-        for image in result.images:
-            pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-            image.im = Pillow.fromarray(pixels).im
-            image._size = (64, 64)
-        return result
-
-    return noisy
+def noise(_seed: int, _prompt: int, height: int, width: int) -> np.ndarray:
+    """Return a picture of noise, which compresses badly."""
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "webp"])
 def test_compression_is_the_quality(
     site: Site, client: openai.OpenAI, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ):
-    monkeypatch.setattr(site.pipe, "_drawn", noise(site.pipe))
+    monkeypatch.setattr(site.pipe, "picture", noise)
+    for side in ("height", "width"):
+        monkeypatch.setattr(site.pipe, side, 64)
 
     def size(**more: Any) -> int:
         answer = generate(client, output_format=kind, extra_body={"seed": 7}, **more)

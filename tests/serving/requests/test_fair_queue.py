@@ -89,9 +89,31 @@ def test_removed_is_gone_and_nothing_else(pushes: list[tuple[str, str]], data: s
     assert len(queue) == len(rest)
 
 
-def test_items_are_counted_by_address_and_visitor():
-    queue = filled([("A", "a"), ("A", "b"), ("A", "a"), ("B", "a")])
-    assert (queue.count("A"), queue.count("A", "a"), queue.count("B", "b")) == (3, 2, 0)
+@settings(deadline=None)
+@given(st.lists(st.tuples(SENDERS, st.integers(1, 4)), max_size=12))
+def test_an_item_is_removed_with_its_last_turn(pushes: list[tuple[tuple[str, str], int]]):
+    left = {number: turns for number, (_, turns) in enumerate(pushes)}
+    queue: FairQueue[Item] = FairQueue(lambda item: left[item[2]])
+    for number, ((address, visitor), _) in enumerate(pushes):
+        queue.push(address, visitor, (address, visitor, number))
+    foretold = list(queue.in_turn())
+    assert list(queue) == list(dict.fromkeys(foretold))
+    given_turns: list[Item] = []
+    while item := queue.pop():
+        left[item[2]] -= 1
+        given_turns.append(item)
+        assert len(queue) == sum(turns > 0 for turns in left.values())
+    assert given_turns == foretold
+    assert not any(left.values())
+
+
+def test_many_turns_of_an_item_delay_no_other_visitor():
+    left = {0: 8, 1: 1}
+    queue: FairQueue[int] = FairQueue(lambda item: left[item])
+    queue.push("A", "greedy", 0)
+    assert queue.pop() == 0
+    queue.push("A", "patient", 1)
+    assert [queue.pop(), queue.pop()] == [1, 0]
 
 
 def test_empty():

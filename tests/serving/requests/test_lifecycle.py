@@ -20,6 +20,7 @@ T = TypeVar("T")
 MAX_WAITING = 4
 FOR_OTHERS = 1  # the last place is for visitors without a waiting request
 STEPS = 3
+SLOTS = 2
 
 
 class Follower:
@@ -52,11 +53,12 @@ class LifeOfRequests(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.pipe = FakePipeline(held=True)
+        self.pipe = FakePipeline(held=True, slots=SLOTS)
         self.generator = self.on_loop(self.make())
         self.followers: dict[str, Follower] = {}
         self.order: dict[str, list[str]] = {}
         self.kept: set[str] = set()
+        self.images: dict[str, int] = {}
         self.endings: dict[str, set[str]] = {}
 
     async def make(self) -> LocalGenerator:
@@ -67,7 +69,7 @@ class LifeOfRequests(RuleBasedStateMachine):
         return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     async def settle(self) -> None:
-        """Wait until the devices' thread waits for a permit or a request."""
+        """Wait until the devices' thread waits for a permit or a picture."""
         async with asyncio.timeout(60):
             while not self.is_settled():
                 await asyncio.sleep(0.001)
@@ -76,8 +78,12 @@ class LifeOfRequests(RuleBasedStateMachine):
 
     def is_settled(self) -> bool:
         """Return whether nothing happens until the next action."""
-        tasks = len(self.generator._tasks)
-        return tasks == 0 or (tasks == 1 and self.pipe.at_rest)
+        seated = self.generator._seated.values()
+        given = all(
+            each.drawing is not None and each.given == len(each.turns_at) for each in seated
+        )
+        drawn = all(each.is_over or self.pipe.at_rest for each in seated)
+        return given and drawn and self.generator._encoding == 0
 
     def waiting(self) -> list[str]:
         """Return the visitors of the requests that have neither begun nor ended."""
@@ -87,12 +93,13 @@ class LifeOfRequests(RuleBasedStateMachine):
     def is_under_way(self, request_id: str) -> bool:
         return self.generator._registry.find(request_id).ending is None
 
-    @rule(target=ids, visitor=st.sampled_from("abc"), keep=st.booleans())
-    def submit(self, visitor: str, keep: bool) -> str:
+    @rule(
+        target=ids, visitor=st.sampled_from("abc"), keep=st.booleans(), images=st.integers(1, SLOTS)
+    )
+    def submit(self, visitor: str, keep: bool, images: int) -> str:
         async def submit() -> str:
-            wanted = Request(
-                f"{visitor} {len(self.followers)}", None, 5.0, STEPS, 7, visitor=visitor, keep=keep
-            )
+            prompt = f"{visitor} {len(self.followers)}"
+            wanted = Request(prompt, None, 5.0, STEPS, 7, visitor=visitor, keep=keep, images=images)
             waiting = self.waiting()
             kept_free = bool(waiting) + (visitor in waiting)  # all share one address
             places = MAX_WAITING - FOR_OTHERS * kept_free
@@ -106,6 +113,7 @@ class LifeOfRequests(RuleBasedStateMachine):
             self.order.setdefault(visitor, []).append(str(wanted.prompt))
             self.kept |= {wanted.id} if keep else set()
             self.endings[wanted.id] = {"done"}
+            self.images[wanted.id] = images
             await self.settle()
             return wanted.id
 
@@ -143,8 +151,8 @@ class LifeOfRequests(RuleBasedStateMachine):
     def never_more_waiting_than_allowed(self) -> None:
         load = self.generator.load
         assert 0 <= load.waiting <= MAX_WAITING
-        # One is on the devices, and two may be about to become PNG files.
-        assert 0 <= load.running <= 3
+        assert 0 <= load.slots_in_use <= load.slots == SLOTS
+        assert load.slots_in_use == SLOTS or load.waiting == 0 or self.generator._encoding
 
     @invariant()
     def each_visitors_requests_are_drawn_in_order(self) -> None:
@@ -169,7 +177,7 @@ class LifeOfRequests(RuleBasedStateMachine):
             last = Request("the last", None, 5.0, STEPS, 7, visitor="d")
             await self.generator.submit(last)
             self.followers[last.id] = Follower(self.generator.events(last.id))
-            self.endings[last.id] = {"done"}
+            self.endings[last.id], self.images[last.id] = {"done"}, SLOTS
             await self.all_over()
             for request_id, follower in self.followers.items():
                 await self.ended_as_it_may(request_id, follower)
@@ -196,7 +204,8 @@ class LifeOfRequests(RuleBasedStateMachine):
         assert ("done" if isinstance(ending, Done) else ending.kind) in self.endings[request_id]
         if isinstance(ending, Done):
             assert heard[0] == Started(1)
-            assert [e.index for e in heard if isinstance(e, Image)] == [0, 1]
+            pictures = [(e.index, e.seed) for e in heard if isinstance(e, Image)]
+            assert pictures == [(i, 7 + i) for i in range(self.images[request_id])]
         if not follower.task.cancelled():
             await follower.task
             assert follower.heard[-1] == ending
