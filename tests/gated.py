@@ -7,16 +7,16 @@ stopped. The events of a request end a while after its pictures, as on a slow ne
 
 import asyncio
 import sys
-import threading
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import app
 from pipeline import BUNDLED, SDXLPipeline
+from pipeline.drawing.drawing import Drawing, Progress
 from serving import bootstrap
 from serving.generator import Event
 from serving.requests.lifecycle import RequestLifecycle
@@ -49,34 +49,35 @@ class Gate:
         finally:
             self.file.unlink()
 
-    def holds(self, done: int, cancelled: threading.Event) -> bool:
-        """Return whether a drawing must go on waiting after a step; wait a moment if so."""
+    def holds(self, drawing: Drawing) -> bool:
+        """Return whether a drawing must wait before its next step."""
         try:
             free = int(self.file.read_text())
         except FileNotFoundError:
             free = FREE_STEPS
-        return done >= free and not cancelled.wait(LOOK_S)
+        stops = drawing.is_over or drawing.cancelled.is_set()
+        return not stops and free <= max(drawing.steps) < drawing.total
 
 
 def load(gate: Gate, chosen: Options) -> tuple[SDXLPipeline, bool]:
-    """Load a pipeline whose drawings wait at a gate."""
+    """Load a pipeline whose devices wait at a gate as soon as one of its drawings must."""
     pipe, bundled = bootstrap.load_pipeline(chosen)
-    generate = pipe.generate
+    begin, advance = pipe.begin, pipe.advance
+    drawings = set[Drawing]()
 
-    def gated(
-        *given: Any, on_step: Any = None, cancelled: threading.Event | None = None, **named: Any
-    ) -> Any:
-        if on_step is None or cancelled is None:  # warm-up
-            return generate(*given, **named)
+    def noted(drawing: Drawing, pictures: int | None = None) -> None:
+        drawings.add(drawing)
+        begin(drawing, pictures)
 
-        def step(done: int, total: int, *more: Any) -> None:
-            on_step(done, total, *more)
-            while done < total and gate.holds(done, cancelled):
-                on_step(done, total, *more)  # for pages that come while it waits
+    def gated() -> list[Progress]:
+        if any(map(gate.holds, drawings)):
+            time.sleep(LOOK_S)
+            return []
+        moved = advance()
+        drawings.difference_update([each for each in drawings if each.is_over])
+        return moved
 
-        return generate(*given, on_step=step, cancelled=cancelled, **named)
-
-    pipe.generate = gated
+    pipe.begin, pipe.advance = noted, gated
     return pipe, bundled
 
 

@@ -126,14 +126,14 @@ class Engine:
         self._slots = None
 
     def _advance(self) -> list[Progress]:
-        moved = self._drop_cancelled()
-        moved += self._let_in()
+        if ended := self._drop_cancelled() + self._let_in():
+            return ended  # at once: others can have their slots
         queued = bool(self._seats)
         if queued:
             self._flights.append(self._dispatch())
         if self._flights and (len(self._flights) > AHEAD or not queued):
-            moved += self._collect(self._flights.popleft())
-        return moved
+            return self._collect(self._flights.popleft())
+        return []
 
     # --- entering and leaving
 

@@ -1,0 +1,304 @@
+"""Pictures of several requests in the slots of the local generator: turns, ends and failures."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pipeline import InputError
+from serving.generator import Done, Error, ErrorKind, Event, Image, Preview, Request, Step
+from serving.generators.local import LocalGenerator
+from serving.messages import Code, Message
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
+from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
+from tests.web import skip
+
+Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
+LONG = 50  # steps of a picture that holds its slot
+
+
+def run(test: Test, slots: int, *, observer: Observer | None = None, **options: Any) -> None:
+    """Run a test with a generator of its own, whose steps are held."""
+    pipe = FakePipeline(held=True, slots=slots)
+
+    async def whole() -> None:
+        generator = LocalGenerator(
+            pipe.as_pipeline(),
+            Limits(running_s=20.0),
+            RateLimits(None, None),
+            observer or Observer(),
+            **options,
+        )
+        async with closing(generator, pipe):
+            await test(generator, pipe)
+
+    asyncio.run(whole())
+
+
+def one(prompt: str, steps: int = 4, **others: Any) -> Request:
+    return request(prompt, num_inference_steps=steps, keep=True, **{"images": 1} | others)
+
+
+async def submitted(generator: LocalGenerator, pipe: FakePipeline, *wanted: Request) -> None:
+    """Submit requests, and wait until those that have slots are prepared and a step waits."""
+    for each in wanted:
+        await generator.submit(each)
+    await settled(generator, pipe)
+
+
+async def settled(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    """Wait until a step waits, and all pictures that have a turn are prepared for the next one."""
+
+    def is_settled() -> bool:
+        seated = [each for each in generator._seated.values() if not each.is_over]
+        given = all(each.drawing and each.given == len(each.turns_at) for each in seated)
+        return given and pipe.at_rest
+
+    await until(is_settled)
+
+
+async def step_until(
+    generator: LocalGenerator, pipe: FakePipeline, condition: Callable[[], object]
+) -> None:
+    """Let steps end, one after the other, until a condition holds."""
+    while not condition():
+        before = pipe.steps
+        pipe.let_step()
+        await until(lambda before=before: pipe.steps > before)
+        await settled(generator, pipe)
+
+
+def prompts(pipe: FakePipeline) -> list[Any]:
+    return [call["prompt"] for call in pipe.calls]
+
+
+def pictures(events: list[Event]) -> list[bytes]:
+    return [event.png for event in events if isinstance(event, Image)]
+
+
+def newest(generator: LocalGenerator, wanted: Request) -> dict[Any, Event]:
+    """Return the newest event of each kind, and each picture by its index."""
+    return {key: event for key, (_, event) in generator._registry.find(wanted.id)._state.items()}
+
+
+def test_requests_are_drawn_beside_each_other_and_as_they_are_alone():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = [one("a", seed=1), one("b", steps=6, seed=2), one("c", seed=3, images=2)]
+        await submitted(generator, pipe, *wanted)
+        assert prompts(pipe) == ["a", "b", "c"]
+        assert generator.load.slots_in_use == 4
+        pipe.let_all()
+        together = [await follow(generator, each.id) for each in wanted]
+        assert {type(ending(events)) for events in together} == {Done}
+        assert pipe.evaluated[1] == 4 + 6 + 2 * 4
+        for each, events in zip(wanted, together, strict=True):
+            alone = await draw(generator, Request(**vars(each) | {"id": each.id + " alone"}))
+            assert pictures(events) == pictures(alone)
+
+    run(test, slots=4)
+
+
+def test_visitors_take_turns_by_pictures():
+    """The many pictures of one visitor do not hold back the single picture of another one."""
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        first = one("first", images=4)
+        greedy = one("greedy", images=4, visitor="greedy")
+        patient = one("patient", visitor="patient")
+        await submitted(generator, pipe, first, greedy, patient)
+        assert prompts(pipe) == ["first"]
+        # All four slots are free at once.
+        await step_until(generator, pipe, lambda: len(pipe.calls) > 1)
+        assert prompts(pipe) == ["first", "greedy", "patient"]
+        assert len(generator._seated[greedy.id].turns_at) == 3
+        assert generator.load.waiting == 0  # it has begun
+        pipe.let_all()
+        assert isinstance(ending(await follow(generator, patient.id)), Done)
+        events = await follow(generator, greedy.id)
+        assert [event.index for event in events if isinstance(event, Image)] == [0, 1, 2, 3]
+        assert isinstance(ending(events), Done)
+
+    run(test, slots=4)
+
+
+def test_a_picture_is_sent_when_it_is_finished():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        long, wanted = one("long", steps=LONG), one("wanted", images=2)
+        await submitted(generator, pipe, long, wanted)
+        await step_until(generator, pipe, lambda: 0 in newest(generator, wanted))
+        seen = newest(generator, wanted)
+        assert 1 not in seen
+        assert seen[Step] == Step(2, 4)  # four steps of two times four
+        pipe.let_all()
+        events = await follow(generator, wanted.id)
+        assert [event.index for event in events if isinstance(event, Image)] == [0, 1]
+        assert events[-1] == Done("the end")
+
+    run(test, slots=2)
+
+
+def test_finished_pictures_stay_among_the_previews():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = one("wanted", images=2, previews=True)
+        await submitted(generator, pipe, one("long", steps=LONG), wanted)
+        seated = generator._seated[wanted.id]
+        await step_until(generator, pipe, lambda: 0 in seated.looks)
+        unfinished = seated.looks[0]
+        await step_until(generator, pipe, lambda: 0 in newest(generator, wanted))
+        await until(lambda: seated.looks[0] != unfinished)
+        preview = newest(generator, wanted)[Preview]
+        assert isinstance(preview, Preview)
+        assert preview.jpegs[0] == seated.looks[0]
+
+    run(test, slots=2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"), [("break", Code.FAILED), ("exhaust", Code.OUT_OF_MEMORY)]
+)
+def test_a_failure_of_the_devices_ends_the_requests_in_slots_alone(prompt: str, code: Code):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        beside = one("beside", steps=LONG)
+        await submitted(generator, pipe, beside, one("short", steps=3))
+        broken, waiting = one(prompt), one("waiting", images=2)
+        await submitted(generator, pipe, broken, waiting)
+        await step_until(generator, pipe, lambda: prompt in prompts(pipe))
+        pipe.let_all()
+        for each in (broken, beside):
+            said = ending(await follow(generator, each.id))
+            assert isinstance(said, Error)
+            assert said.message == Message(code)
+        assert ending(await follow(generator, waiting.id)) == Done("the end")
+
+    run(test, slots=2)
+
+
+def test_a_picture_that_is_not_finite_ends_its_own_request_alone():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = one("overflow"), one("beside")
+        await submitted(generator, pipe, *wanted)
+        pipe.let_all()
+        overflown, beside = [ending(await follow(generator, each.id)) for each in wanted]
+        assert overflown == Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
+        assert beside == Done("the end")
+
+    run(test, slots=2)
+
+
+def test_a_cancelled_request_leaves_its_slot_to_another():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        stopped, beside, waiting = (one(name, steps=LONG) for name in ("stopped", "beside", "next"))
+        await submitted(generator, pipe, stopped, beside, waiting)
+        assert prompts(pipe) == ["stopped", "beside"]
+        generator.cancel(stopped.id)
+        await until(lambda: len(pipe.calls) == 3)
+        await settled(generator, pipe)
+        assert generator.load.slots_in_use == 2
+        assert pipe.steps == 0
+        pipe.let_all()
+        for each in (beside, waiting):
+            assert ending(await follow(generator, each.id)) == Done("the end")
+
+    run(test, slots=2)
+
+
+async def paused(generator: LocalGenerator, pipe: FakePipeline) -> Request:
+    """Return a request of two pictures; one is finished, the other waits for its turn."""
+    wanted = one("wanted", images=2, visitor="wanted")
+    others = [one(f"long {i}", steps=LONG, visitor=f"other {i}") for i in range(2)]
+    await submitted(generator, pipe, others[0], wanted, others[1])
+    await step_until(generator, pipe, lambda: 0 in newest(generator, wanted))
+    assert prompts(pipe) == ["long 0", "wanted", "long 1"]
+    assert generator._seated[wanted.id].in_slots == 0
+    return wanted
+
+
+def test_a_request_that_waits_for_its_second_picture_can_be_cancelled():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = await paused(generator, pipe)
+        generator.cancel(wanted.id)
+        pipe.let_step()
+        await until(lambda: wanted.id not in generator._tasks)
+        pipe.let_all()
+        await until(lambda: generator.load.running == 0)
+        assert len(pipe.calls) == 3
+
+    run(test, slots=2)
+
+
+def test_a_request_has_its_time_anew_with_every_picture():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = await paused(generator, pipe)
+        records = {str(each.request.prompt): each for each in generator._registry.under_way()}
+        followed = [
+            asyncio.create_task(follow(generator, each.request.id)) for each in records.values()
+        ]
+        await skip(15)
+        generator.cancel(records["long 1"].request.id)
+        await until(lambda: len(generator._seated[wanted.id].turns_at) == 2)
+        await skip(15)
+        pipe.let_all()
+        assert ending(await follow(generator, wanted.id)) == Done("the end")
+        await asyncio.gather(*followed)
+
+    run(test, slots=2)
+
+
+@pytest.mark.parametrize("waited_s", [0, 11])
+def test_another_size_waits_for_empty_slots_but_not_for_long(waited_s: int):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        pipe.let_all()
+        await generator.open()
+        await until(lambda: generator.model.more_sizes)
+        pipe.held, pipe.calls[:] = True, []
+        await submitted(generator, pipe, one("in a slot", steps=9))
+        await generator.submit(one("wide", size=(16, 8), visitor="wide"))
+        [record] = list(generator._queue)
+        record.accepted_at -= waited_s
+        await generator.submit(one("plain", visitor="plain"))
+        await settled(generator, pipe)
+        assert ("plain" in prompts(pipe)) == (waited_s == 0)
+        pipe.let_all()
+        await until(lambda: generator.load.running + generator.load.waiting == 0)
+        order = ["in a slot", "plain", "wide"] if waited_s == 0 else ["in a slot", "wide", "plain"]
+        assert prompts(pipe) == order
+
+    run(test, slots=2, more_sizes=((16, 8),))
+
+
+def test_metrics_of_the_slots():
+    observer = Observer()
+    counted = observer.registry.get_sample_value
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await submitted(generator, pipe, one("a"))
+        assert (counted("sdxl_slots"), counted("sdxl_slots_in_use")) == (4, 1)
+        pipe.let_all()
+        await until(lambda: generator.load.running == 0)
+        assert counted("sdxl_slots_in_use") == 0
+        steps, picture_steps = counted("sdxl_steps_total"), counted("sdxl_picture_steps_total")
+        assert (steps, picture_steps) == (4, 4)
+        await draw(generator, one("b", images=3))
+        assert counted("sdxl_picture_steps_total") == 4 + 3 * 4
+
+    run(test, slots=4, observer=observer)
+
+
+def test_an_error_of_one_request_is_not_told_to_its_neighbour():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        beside = one("beside", steps=LONG)
+        await submitted(generator, pipe, beside)
+        refused = ending(await draw(generator, one("refuse")))
+        assert isinstance(refused, Error)
+        assert re.search(str(InputError("not this")), str(refused.message))
+        await settled(generator, pipe)
+        assert generator.load.slots_in_use == 1
+        pipe.let_all()
+        assert ending(await follow(generator, beside.id)) == Done("the end")
+
+    run(test, slots=2)
