@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ def test_requests_are_drawn_beside_each_other_and_as_they_are_alone():
         assert {type(ending(events)) for events in together} == {Done}
         assert pipe.evaluated[1] == 4 + 6 + 2 * 4
         for each, events in zip(wanted, together, strict=True):
-            alone = await draw(generator, Request(**vars(each) | {"id": each.id + " alone"}))
+            alone = await draw(generator, replace(each, id=each.id + " alone"))
             assert pictures(events) == pictures(alone)
 
     run(test, slots=4)
