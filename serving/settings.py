@@ -271,7 +271,10 @@ class Options(BaseSettings):
         600, "Seconds that a request may wait for its turn.", ge=1, le=86_400
     )
     max_run: Whole = _setting(
-        300, "Seconds that drawing the pictures of a request may take.", ge=1, le=86_400
+        300,
+        "Seconds that drawing the pictures of a request may take after the newest has begun.",
+        ge=1,
+        le=86_400,
     )
     grace: Whole = _setting(
         30,
