@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from PIL import Image as Pillow
 
-# All previews take at most SHARE of the devices' time. Those of one drawing are at least PAUSE_S
-# seconds apart.
+# All previews together take at most SHARE of the devices' time, and the previews of one drawing are
+# at least PAUSE_S seconds apart.
 SHARE = 0.02
 PAUSE_S = 0.25
 QUALITY = 85
