@@ -19,12 +19,12 @@ from serving.generator import (
     Error,
     ErrorKind,
     Length,
-    Model,
     Preview,
     Request,
     RequestError,
     Step,
 )
+from serving.generators.description import describe
 from serving.generators.devices import Devices, News
 from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.files import encode
@@ -84,7 +84,7 @@ class LocalGenerator(RequestLifecycle):
         live: LiveMode = "off",
     ) -> None:
         model = replace(
-            _describe(pipe, bundled),
+            describe(pipe, bundled),
             coming_sizes=tuple(more_sizes),
             loras=loras.describe(loras.look()) if loras else (),
         )
@@ -442,33 +442,3 @@ def _failed(request: Request, error: Exception) -> Error:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))
     return Error(ErrorKind.FAILED, Message(Code.FAILED))
-
-
-def _describe(pipe: SDXLPipeline, bundled: bool) -> Model:
-    return Model(
-        name=pipe.model,
-        revision=pipe.revision,
-        bundled=bundled,
-        device=pipe.device_kind,
-        num_devices=pipe.num_devices,
-        height=pipe.height,
-        width=pipe.width,
-        images_per_request=pipe.images_per_request,
-        num_inference_steps=pipe.num_inference_steps,
-        guidance_scale=pipe.guidance_scale,
-        distilled=pipe.recipe is not None,
-        vae=pipe.vae,
-        unet=pipe.unet,
-        max_inference_steps=pipe.max_inference_steps,
-        family=pipe.family,
-        safety_checker=pipe.safety_checker,
-        scheduler=pipe.scheduler,
-        version=pipe.version,
-        screened=pipe.screened,
-        sigma_schedule=pipe.sigma_schedule,
-        schedulers=pipe.schedulers,
-        sigma_schedules=pipe.sigma_schedules,
-        refused_schedulers=tuple(pipe.refused_schedulers.items()),
-        num_train_timesteps=pipe.num_train_timesteps,
-        tiny_vae=pipe.tiny_vae,
-    )
