@@ -251,6 +251,10 @@ class StandInPipeline(ABC):
         """See `SDXLPipeline.look`."""
         return self._engine.look(drawing)
 
+    def reset(self) -> None:
+        """See `SDXLPipeline.reset`."""
+        self._engine.reset()
+
     @property
     def is_busy(self) -> bool:
         """See `SDXLPipeline.is_busy`."""

@@ -169,13 +169,15 @@ class Devices:
     def _advance(self) -> None:
         try:
             moved = self._pipe.advance()
-        except Exception as error:  # the slots are empty now; other drawings must not suffer
+            looks = self._looks(moved)
+        except Exception as error:  # drawings without pictures in slots must not suffer
+            self._pipe.reset()
             for drawing in [each for each in self._followers if not each.is_paused]:
                 drawing.error = error
                 self._tell(drawing)
             return
         self._count()
-        self._tell_all(moved)
+        self._tell_all(moved, looks)
 
     def _count(self) -> None:
         before, self._counted = self._counted, self._pipe.evaluated
@@ -183,16 +185,22 @@ class Devices:
         if evaluations:
             self._evaluated(evaluations, pictures)
 
-    def _tell_all(self, moved: Sequence[Progress]) -> None:
-        progress = {each.drawing: each for each in moved}
+    def _looks(self, moved: Sequence[Progress]) -> dict[Drawing, dict[int, bytes]]:
+        """Return the previews that are due, of drawings that moved."""
         wanted = sum(each.previews is not None for each in self._followers.values())
+        looks: dict[Drawing, dict[int, bytes]] = {}
+        for drawing in [each.drawing for each in moved if not each.drawing.is_over]:
+            if (previews := self._followers[drawing].previews) is not None:
+                looks[drawing] = previews.make(partial(self._pipe.look, drawing), among=wanted)
+        return looks
+
+    def _tell_all(
+        self, moved: Sequence[Progress], looks: Mapping[Drawing, Mapping[int, bytes]]
+    ) -> None:
+        progress = {each.drawing: each for each in moved}
         for drawing, follower in [*self._followers.items()]:
             if drawing in progress:
-                previews = None
-                if follower.previews is not None and not drawing.is_over:
-                    look = partial(self._pipe.look, drawing)
-                    previews = follower.previews.make(look, among=wanted)
-                self._tell(drawing, progress[drawing].finished, previews)
+                self._tell(drawing, progress[drawing].finished, looks.get(drawing))
             elif drawing.vacated != follower.vacated:
                 self._tell(drawing)
 

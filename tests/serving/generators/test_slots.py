@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline import InputError
+from pipeline.drawing.drawing import Drawing
 from serving.generator import Done, Error, ErrorKind, Event, Image, Preview, Request, Step
 from serving.generators.local import LocalGenerator
 from serving.messages import Code, Message
@@ -175,6 +177,20 @@ def test_a_failure_of_the_devices_ends_the_requests_in_slots_alone(prompt: str, 
             assert isinstance(said, Error)
             assert said.message == Message(code)
         assert ending(await follow(generator, waiting.id)) == Done("the end")
+
+    run(test, slots=2)
+
+
+def test_a_failure_of_a_preview_ends_the_requests_in_slots():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        def broken(drawing: Drawing) -> dict[int, np.ndarray]:
+            raise RuntimeError(f"RESOURCE_EXHAUSTED: no memory for {drawing.total} steps")
+
+        pipe.look = broken
+        pipe.let_all()
+        said = ending(await draw(generator, one("a", previews=True)))
+        assert said == Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))
+        assert ending(await draw(generator, one("b"))) == Done("the end")
 
     run(test, slots=2)
 
