@@ -133,7 +133,10 @@ def test_a_picture_is_sent_when_it_is_finished():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         long, wanted = one("long", steps=LONG), one("wanted", images=2)
         await submitted(generator, pipe, long, wanted)
-        await step_until(generator, pipe, lambda: 0 in newest(generator, wanted))
+        drawing = generator._seated[wanted.id].drawing
+        assert drawing is not None
+        await step_until(generator, pipe, lambda: drawing.pictures)
+        await until(lambda: 0 in newest(generator, wanted))
         seen = newest(generator, wanted)
         assert 1 not in seen
         assert seen[Step] == Step(2, 4)  # four steps of two times four
@@ -152,7 +155,8 @@ def test_finished_pictures_stay_among_the_previews():
         seated = generator._seated[wanted.id]
         await step_until(generator, pipe, lambda: 0 in seated.looks)
         unfinished = seated.looks[0]
-        await step_until(generator, pipe, lambda: 0 in newest(generator, wanted))
+        assert (drawing := seated.drawing) is not None
+        await step_until(generator, pipe, lambda: drawing.pictures)
         await until(lambda: seated.looks[0] != unfinished)
         preview = newest(generator, wanted)[Preview]
         assert isinstance(preview, Preview)
@@ -229,7 +233,10 @@ async def paused(generator: LocalGenerator, pipe: FakePipeline) -> Request:
     wanted = one("wanted", images=2, visitor="wanted")
     others = [one(f"long {i}", steps=LONG, visitor=f"other {i}") for i in range(2)]
     await submitted(generator, pipe, others[0], wanted, others[1])
-    await step_until(generator, pipe, lambda: 0 in newest(generator, wanted))
+    drawing = generator._seated[wanted.id].drawing
+    assert drawing is not None
+    await step_until(generator, pipe, lambda: drawing.pictures)
+    await until(lambda: 0 in newest(generator, wanted))
     assert prompts(pipe) == ["long 0", "wanted", "long 1"]
     assert generator._seated[wanted.id].in_slots == 0
     return wanted
