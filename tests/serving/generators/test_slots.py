@@ -155,7 +155,8 @@ def test_finished_pictures_stay_among_the_previews():
         seated = generator._seated[wanted.id]
         await step_until(generator, pipe, lambda: 0 in seated.looks)
         unfinished = seated.looks[0]
-        assert (drawing := seated.drawing) is not None
+        drawing = seated.drawing
+        assert drawing is not None
         await step_until(generator, pipe, lambda: drawing.pictures)
         await until(lambda: seated.looks[0] != unfinished)
         preview = newest(generator, wanted)[Preview]
