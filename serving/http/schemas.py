@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from pipeline.request import MAX_IMAGES, SETTINGS, with_own_names
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
@@ -21,7 +21,7 @@ from pipeline.setting_kinds import (
     Variations,
     parse_timesteps,
 )
-from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT
+from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, is_lora_name
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -62,7 +62,16 @@ _Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
 _Weights = _Weight | Annotated[list[_Weight], Field(min_length=2, max_length=2)]
 _Name = Annotated[str, Field(max_length=MAX_NAME)]
 _Timestep = Annotated[int, Field(ge=0)]
-_LoraWeights = dict[Annotated[str, Field(pattern=f"^{LORA_NAME}$")], _Weights]
+
+
+def _lora_name(name: str) -> str:
+    if not is_lora_name(name):  # a pattern cannot tell which characters are printable
+        raise ValueError("a LoRA's name has printable characters alone")
+    return name
+
+
+_LoraName = Annotated[str, Field(pattern=f"^{LORA_NAME}$"), AfterValidator(_lora_name)]
+_LoraWeights = dict[_LoraName, _Weights]
 
 
 def _field(setting: Setting) -> tuple[Any, Any]:

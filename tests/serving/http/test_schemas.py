@@ -124,7 +124,15 @@ def test_settings_without_effect_are_not_passed_on():
 
 @pytest.mark.parametrize(
     "loras",
-    ["pixel:0.8", {"a": 5}, {"a": "1"}, {"a": [1]}, {"a:b": 1}, {f"{i}": 1 for i in range(9)}],
+    [
+        "pixel:0.8",
+        {"a": 5},
+        {"a": "1"},
+        {"a": [1]},
+        {"a:b": 1},
+        {"a\u200b": 1},
+        {f"{i}": 1 for i in range(9)},
+    ],
 )
 def test_wrong_loras(loras: Any):
     with pytest.raises(pydantic.ValidationError) as raised:
