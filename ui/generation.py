@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -339,7 +340,7 @@ class Drawing:
         images: list[Image] = []
         previews: Sequence[bytes] = ()
         step = Step(0, 0)
-        time_left, moved = TimeLeft(), time.monotonic()
+        time_left, moved = TimeLeft(), -math.inf  # the first step is shown at once
         async with aclosing(_with_pauses(self._generator.events(request_id))) as events:
             async for event in events:
                 match event:

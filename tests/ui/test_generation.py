@@ -677,8 +677,8 @@ def test_the_bar_shows_progress():
 
 def test_the_bar_is_not_updated_too_often(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generation, "BAR_SECONDS", 60.0)
-    # The updates are: sent, started, the preview, and the end.
-    assert len(shown(StandIn(), steps=50)) == 4
+    # The updates are: sent, started, the first step, the preview, and the end.
+    assert len(shown(StandIn(), steps=50)) == 5
 
 
 def test_a_departure_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
