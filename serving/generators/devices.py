@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import TypeVar
@@ -44,6 +44,7 @@ class _Follower:
     tell: Callable[[News], object]
     previews: Previews | None
     vacated: int = 0  # as it was told
+    finished: set[int] = field(default_factory=set)  # the pictures that it was told of
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,9 @@ class Devices:
             looks = self._looks(moved)
         except Exception as error:  # drawings without pictures in slots must not suffer
             self._pipe.reset()
-            for drawing in [each for each in self._followers if not each.is_paused]:
-                drawing.error = error
+            for drawing in [*self._followers]:
+                if not (drawing.is_paused or drawing.is_over):
+                    drawing.error = error
                 self._tell(drawing)
             return
         self._count()
@@ -197,23 +199,25 @@ class Devices:
     def _tell_all(
         self, moved: Sequence[Progress], looks: Mapping[Drawing, Mapping[int, bytes]]
     ) -> None:
-        progress = {each.drawing: each for each in moved}
+        have_moved = {each.drawing for each in moved}
         for drawing, follower in [*self._followers.items()]:
-            if drawing in progress:
-                self._tell(drawing, progress[drawing].finished, looks.get(drawing))
-            elif drawing.vacated != follower.vacated:
-                self._tell(drawing)
+            if drawing in have_moved or drawing.vacated != follower.vacated:
+                self._tell(drawing, looks.get(drawing))
 
-    def _tell(
-        self,
-        drawing: Drawing,
-        finished: Sequence[Picture] = (),
-        previews: Mapping[int, bytes] | None = None,
-    ) -> None:
+    def _tell(self, drawing: Drawing, previews: Mapping[int, bytes] | None = None) -> None:
         follower = self._followers[drawing]
         follower.vacated = drawing.vacated
+        # A picture may have been finished just before a failure.
+        finished = [
+            picture
+            for index, picture in sorted(drawing.pictures.items())
+            if index not in follower.finished
+        ]
+        follower.finished.update(picture.index for picture in finished)
         if drawing.is_over:
             del self._followers[drawing]
+        if drawing.is_over or drawing.is_paused:
+            drawing.newest = None  # it holds the state of all slots
         news = News(
             steps=tuple(drawing.steps),
             vacated=drawing.vacated,

@@ -36,7 +36,12 @@ from serving.logs import log_fields
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests.admission import expand
-from serving.requests.lifecycle import MAX_FINISHING, RequestLifecycle, is_late
+from serving.requests.lifecycle import (
+    MAX_FINISHING,
+    RequestLifecycle,
+    is_late,
+    is_long_ago,
+)
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
@@ -95,6 +100,7 @@ class LocalGenerator(RequestLifecycle):
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
         self._in_use: _Kind = (self.model.width, self.model.height), ""  # of pictures in slots
+        self._in_use_since = -math.inf
         self._embeddings = embeddings
         self._live_mode = live
         self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
@@ -102,6 +108,7 @@ class LocalGenerator(RequestLifecycle):
         self._seated: dict[str, Seated] = {}  # by the id of the request
         self._encoding = 0  # pictures of which files are made
         self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparing")
+        self._prepares_since: float | None = None  # None while that thread is idle
         # Not one of asyncio's own threads, which asyncio waits for when it ends.
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
         self._compiling = False
@@ -111,13 +118,15 @@ class LocalGenerator(RequestLifecycle):
     @property
     def stuck(self) -> bool:
         """See `serving.generator.Generator.stuck`."""
-        heard_at = self._devices.heard_at
-        return heard_at is not None and time.monotonic() - heard_at > self._stuck_s
+        signs = self._devices.heard_at, self._prepares_since
+        oldest = min((sign for sign in signs if sign is not None), default=math.inf)
+        return time.monotonic() - oldest > self._stuck_s
 
     @property
     def at_work(self) -> bool:
         """See `serving.generator.Generator.at_work`."""
-        return self._devices.heard_at is not None or self._compiling
+        is_preparing = self._prepares_since is not None
+        return self._devices.heard_at is not None or is_preparing or self._compiling
 
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
@@ -169,7 +178,12 @@ class LocalGenerator(RequestLifecycle):
         return self._kind_of(request) == self._in_use
 
     def _admissible(self, arranged: Sequence[Record]) -> Sequence[Record]:
-        """Return the turns up to that of a request which must wait no longer for empty slots."""
+        """Return the turns up to that of a request which must wait no longer for empty slots.
+
+        Pictures of one kind fill the slots for a while before it is another one's turn.
+        """
+        if not is_long_ago(self._in_use_since):
+            return arranged
         for place, record in enumerate(arranged):
             if is_late(record) and not self._suits(record.request):
                 return arranged[: place + 1]
@@ -181,7 +195,9 @@ class LocalGenerator(RequestLifecycle):
             return False
         if in_use and not self._suits(record.request):
             return False
-        self._in_use = self._kind_of(record.request)
+        kind = self._kind_of(record.request)
+        if kind != self._in_use:
+            self._in_use, self._in_use_since = kind, time.monotonic()
         self._seated.setdefault(record.request.id, Seated()).take_turn()
         return True
 
@@ -232,10 +248,14 @@ class LocalGenerator(RequestLifecycle):
     async def _time(self, wanted: Request) -> float:
         """Return the seconds that a request takes alone, infinity if it fails."""
         loop = asyncio.get_running_loop()
-        began = time.monotonic()
+
+        def prepare() -> tuple[Drawing, float]:
+            began = time.monotonic()
+            drawing = self._prepare(wanted, Seated())
+            return drawing, time.monotonic() - began
+
         try:
-            drawing = await loop.run_in_executor(self._preparing, self._prepare, wanted, Seated())
-            prepared_s = time.monotonic() - began
+            drawing, prepared_s = await loop.run_in_executor(self._preparing, prepare)
             drawn_s = await asyncio.wrap_future(
                 self._devices.call(partial(self._draw_alone, drawing))
             )
@@ -324,6 +344,13 @@ class LocalGenerator(RequestLifecycle):
 
     def _prepare(self, request: Request, seated: Seated) -> Drawing:
         """Load a request's LoRAs, and return its drawing, made with the newest embeddings."""
+        self._prepares_since = time.monotonic()
+        try:
+            return self._prepared(request, seated)
+        finally:
+            self._prepares_since = None
+
+    def _prepared(self, request: Request, seated: Seated) -> Drawing:
         if self._loaded:
             self._loaded.prepare(request.lora_weights)
         if seated.drawing is None:

@@ -92,6 +92,8 @@ class Backend:
         in_use: the LoRAs of the latest request that it was sent.
         model: its model at the last health check; None before the first one, while it refuses,
             and after `_LOOKS` unanswered ones.
+        one_by_one: whether it draws one request at a time, as older versions do, which tell of no
+            slots.
     """
 
     url: str
@@ -104,6 +106,7 @@ class Backend:
     silent: int = 0
     in_use: str = ""
     model: Model | None = None
+    one_by_one: bool = False
 
     @property
     def undecided(self) -> bool:
@@ -126,6 +129,7 @@ class Backend:
         return (
             its is not None
             and self.pictures < its.images_per_request
+            and not (self.one_by_one and self.drawing)
             and _has_all(its, request, model)
         )
 
@@ -393,7 +397,7 @@ class RemoteGenerator(RequestLifecycle):
     def _hear_step(self, backend: Backend, record: Record, step: Step, began: float) -> None:
         if step.done == step.total:
             self._observe_pace(record, time.monotonic() - began)
-        if step.total - step.done <= _AHEAD:
+        if step.total - step.done <= min(_AHEAD, step.total // 4):
             self._leave(backend, record, pictures=backend.drawing.get(record.request.id, 0))
 
     def _leave(self, backend: Backend, record: Record, pictures: int) -> None:
@@ -440,6 +444,7 @@ class RemoteGenerator(RequestLifecycle):
         was_used, others = self._takes_new(backend), differences(model, self.model)
         is_news = backend.model is None or backend.agrees(self.model)
         backend.healthy, backend.silent, backend.model = True, 0, model
+        backend.one_by_one = load.slots == 0
         backend.others = max(0, load.waiting + load.running - len(backend.streams))
         if others and is_news:
             log.warning("%s is not used: it draws with %s", backend.url, others)

@@ -167,7 +167,7 @@ class RequestLifecycle(ABC):
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
-        for record in [*self._queue, *self._live]:  # once closing, no positions are published
+        for record in [*self._waiting, *self._live]:  # once closing, no positions are published
             self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
@@ -296,6 +296,9 @@ class RequestLifecycle(ABC):
         request = record.request
         self._queue_of(request).remove(request.address, request.visitor, record)
         self._stop(record)
+        if not self._closing:
+            # Others may have waited for it. Later, because this may run inside `_begin_next`.
+            asyncio.get_running_loop().call_soon(self._begin_next)
         if not (self._closing or request.live):
             self._announce_positions()
         self._observer.ended(record)
@@ -338,4 +341,9 @@ class RequestLifecycle(ABC):
 
 def is_late(record: Record) -> bool:
     """Return whether a request may be passed over no longer."""
-    return record.accepted_at < time.monotonic() - PASSED_OVER_S
+    return is_long_ago(record.accepted_at)
+
+
+def is_long_ago(moment: float) -> bool:
+    """Return whether others may no longer go first since a moment of `time.monotonic`."""
+    return moment < time.monotonic() - PASSED_OVER_S

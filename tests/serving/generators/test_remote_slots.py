@@ -8,6 +8,8 @@ from tests.serving.generators.test_remote import front_of, pictures
 from tests.serving.http.test_app import Background, generate, metric
 from tests.web import serve, wait_until
 
+STEPS = 12
+
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,10 +61,10 @@ def test_pictures_beyond_the_room_of_an_instance_wait_there():
 def test_the_next_request_is_sent_before_the_last_steps():
     """The slot of a request is free on its instance some steps before its last one is told."""
     with serve(held=True) as site, front_of(site.url) as front:
-        requests = [Background(front, num_inference_steps=8, seed=seed) for seed in (1, 2)]
+        requests = [Background(front, num_inference_steps=STEPS, seed=seed) for seed in (1, 2)]
         wait_until(lambda: site.pipe.calls)
-        site.pipe.let_step(8 - remote._AHEAD)
+        site.pipe.let_step(STEPS - remote._AHEAD)
         wait_until(lambda: len(site.pipe.calls) == 2)
-        assert site.pipe.steps == 8 - remote._AHEAD
+        assert site.pipe.steps == STEPS - remote._AHEAD
         site.pipe.let_all()
         assert [request.finished()[-1][0] for request in requests] == ["done"] * 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from pipeline import InputError
 from pipeline.drawing.drawing import Drawing
 from serving.generator import Done, Error, ErrorKind, Event, Image, Preview, Request, Step
+from serving.generators import previews
 from serving.generators.local import LocalGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
@@ -294,6 +296,116 @@ def test_another_size_waits_for_empty_slots_but_not_for_long(waited_s: int):
         assert prompts(pipe) == order
 
     run(test, slots=2, more_sizes=((16, 8),))
+
+
+def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.MonkeyPatch):
+    """A preview of another request fails after the step that finishes the picture."""
+    monkeypatch.setattr(previews, "PAUSE_S", 0.0)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = one("wanted", images=2, visitor="wanted")
+        shown = one("shown", steps=LONG, visitor="shown", previews=True)
+        beside = one("beside", steps=LONG, visitor="beside")
+        await submitted(generator, pipe, shown, wanted, beside)
+        own = generator._seated[wanted.id].drawing
+        assert own is not None
+
+        def look(drawing: Drawing) -> dict[int, np.ndarray]:
+            if own.pictures:
+                raise RuntimeError("RESOURCE_EXHAUSTED")
+            return {}
+
+        pipe.look = look
+        pipe.let_all()
+        events = await follow(generator, wanted.id)
+        assert [event.index for event in events if isinstance(event, Image)] == [0, 1]
+        assert ending(events) == Done("the end")
+        failed = ending(await follow(generator, shown.id))
+        assert failed == Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))
+
+    run(test, slots=2)
+
+
+def test_pictures_of_one_kind_fill_the_slots_before_those_of_another():
+    """Two requests that have waited long, of different sizes, do not alternate by pictures."""
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        pipe.let_all()
+        await generator.open()
+        await until(lambda: generator.model.more_sizes)
+        pipe.held, pipe.calls[:] = True, []
+        await submitted(generator, pipe, one("before", images=4))
+        plain = one("plain", images=4, visitor="plain", address="plain")
+        wide = one("wide", images=4, size=(16, 8), visitor="wide", address="wide")
+        for each in (plain, wide):
+            await generator.submit(each)
+        for record in list(generator._queue):
+            record.accepted_at -= 11
+        evaluations, _ = pipe.evaluated
+        pipe.let_all()
+        for each in (plain, wide):
+            assert ending(await follow(generator, each.id)) == Done("the end")
+        # Four steps for each kind, and those under way.
+        assert pipe.evaluated[0] - evaluations <= 4 * 4
+
+    run(test, slots=4, more_sizes=((16, 8),))
+
+
+def test_a_request_that_has_begun_ends_before_the_generator_closes():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = await paused(generator, pipe)
+        following = asyncio.create_task(follow(generator, wanted.id))
+        closing_ = asyncio.create_task(generator.close(20.0))
+        await asyncio.sleep(0)
+        pipe.let_all()
+        assert ending(await following) == Done("the end")
+        await closing_
+
+    run(test, slots=2)
+
+
+def test_others_begin_when_the_request_that_held_them_up_is_cancelled():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        pipe.let_all()
+        await generator.open()
+        await until(lambda: generator.model.more_sizes)
+        pipe.held, pipe.calls[:] = True, []
+        await submitted(generator, pipe, one("long", steps=LONG))
+        wide = one("wide", size=(16, 8), visitor="wide")
+        await generator.submit(wide)
+        [record] = list(generator._queue)
+        record.accepted_at -= 11
+        await generator.submit(one("plain", visitor="plain"))
+        generator.cancel(wide.id)
+        await until(lambda: generator.load.slots_in_use == 2)
+        pipe.let_all()
+
+    run(test, slots=2, more_sizes=((16, 8),))
+
+
+def test_preparation_that_hangs_counts_as_stuck():
+    reached, go_on = threading.Event(), threading.Event()
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        prepare = pipe.prepare
+
+        def hang(*args: Any, **options: Any) -> Drawing:
+            reached.set()
+            assert go_on.wait(20)
+            return prepare(*args, **options)
+
+        pipe.prepare = hang
+        pipe.let_all()
+        await generator.submit(wanted := one("hangs"))
+        await until(reached.is_set)
+        assert generator.at_work
+        generator._stuck_s = 0.0
+        assert generator.stuck
+        generator._stuck_s = 20.0
+        go_on.set()
+        assert ending(await follow(generator, wanted.id)) == Done("the end")
+
+    run(test, slots=2)
 
 
 def test_metrics_of_the_slots():
