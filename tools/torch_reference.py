@@ -407,7 +407,7 @@ def sample(
     height, width = (side * pipe.vae_scale_factor for side in latents.shape[1:3])
     return _run(
         pipe,
-        latents,
+        latents.shape,
         prompt=list(prompts),
         negative_prompt=None if negative_prompts is None else list(negative_prompts),
         height=height,
@@ -458,7 +458,7 @@ def sample_from_picture(
     ):
         return _run(
             other,
-            noise,
+            noise.shape,
             prompt=list(prompts),
             negative_prompt=list(negative_prompts),
             image=given,
@@ -468,15 +468,16 @@ def sample_from_picture(
         )
 
 
-def _run(pipe: Any, latents: np.ndarray, **arguments: Any) -> Sample:
-    """Run a pipeline whose latents have the shape of `latents`."""
+def _run(pipe: Any, shape: Sequence[int], **arguments: Any) -> Sample:
+    """Run a pipeline whose latents have this shape, `[B, h, w, C]`."""
     last: list[torch.Tensor] = []
 
     def keep(_pipe: object, _step: int, _t: object, tensors: dict) -> dict:
         last[:] = [tensors["latents"]]
         return tensors
 
-    with _our_step_noise(range(len(latents)), latents.shape[1:]):
+    count, *rest = shape
+    with _our_step_noise(range(count), tuple(rest)):
         images = pipe(
             # The pipelines' own default is 0, whatever the scheduler's is.
             eta=SCHEDULERS["tcd"].eta if isinstance(pipe.scheduler, TCDScheduler) else 0.0,

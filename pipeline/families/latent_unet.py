@@ -66,7 +66,7 @@ def encode(
     """Return the UNet's context for the prompts, with leaves `[H, B, ...]`; see `Family.encode`."""
     embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zeroed)
     halves = len(embeds)
-    guidance = jnp.repeat(guidance_scale, halves)
+    guidance = jnp.tile(guidance_scale, halves)
     found = networks["unet"].condition(joined(embeds), guidance_scale=guidance)
     return jax.tree.map(lambda batch: split(batch, halves), found)
 

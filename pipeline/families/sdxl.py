@@ -54,7 +54,7 @@ def encode(
     assert pooled is not None  # the second text encoder has a projection
     halves, both = len(embeds), (joined(embeds), joined(pooled))
     sizes = jnp.broadcast_to(time_ids(size), (len(both[0]), 6))
-    found = networks["unet"].condition(*both, sizes, jnp.repeat(guidance_scale, halves))
+    found = networks["unet"].condition(*both, sizes, jnp.tile(guidance_scale, halves))
     return jax.tree.map(lambda batch: split(batch, halves), found)
 
 

@@ -75,7 +75,8 @@ class Compiled:
         both, _ = self.networks.tokenizers.tokenize([*NEGATIVE, *PROMPTS])
         ids = jnp.asarray(both).reshape(2, IMAGES, *both.shape[1:])
         size = jnp.array([side, side], jnp.float32)
-        return self.encode(ids, jnp.zeros(IMAGES, bool), size, jnp.float32(SCALE))
+        zeroed, scales = jnp.zeros((2, IMAGES), bool), jnp.full(IMAGES, SCALE, jnp.float32)
+        return self.encode(ids, zeroed, size, scales)
 
 
 @dataclass(frozen=True)
