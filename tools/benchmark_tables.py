@@ -27,7 +27,7 @@ TPU = {
 }
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
     "2026-11-23-delivery",
-    "2026-11-22-lighthouse",
+    "2026-11-25-lighthouse",
     "2026-11-22-previews",
 )
 LIVE = {images: f"2026-11-25-live-{images}" for images in (1, 2, 4)}
