@@ -32,7 +32,7 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Shapes, Target
-from pipeline.runtime.slots import Slots, Start
+from pipeline.runtime.slots import Slots, Start, slot_mask
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 
@@ -137,7 +137,7 @@ class Job:
 
     def decode(self, latents: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Decode all pictures; see `CompiledSampler.decode`."""
-        return self.compiled.decode(latents, self._slots.mask(self._every))
+        return self.compiled.decode(latents, slot_mask(self.compiled.shapes.images, self._every))
 
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The tables of figures in the documents, each made from records in benchmarks/results."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -344,14 +344,8 @@ def _adapters() -> str:
         "new_weight": "to a weight that was not in use before",
         "two_at_new_weights": "from none to two at such weights",
     }
-    times = "seconds", "seconds_median"
-    return table(
-        ["milliseconds for a change", "shortest of nine", "median"],
-        [
-            [label, *(figure(ADAPTERS, f"change_to/{key}/{each}", ".0f", 1e-3) for each in times)]
-            for key, label in changes.items()
-        ],
-    )
+    head = "milliseconds for a change", "shortest of nine", "median"
+    return _changes_of_loras(ADAPTERS, head, changes, ".0f", 1e-3)
 
 
 def _adapters_sdxl() -> str:
@@ -363,11 +357,19 @@ def _adapters_sdxl() -> str:
         "one_after_none": "from none to one",
         "two_at_new_weights": "from none to two",
     }
+    head = "seconds for a change", "shortest of three", "median"
+    return _changes_of_loras(ADAPTERS_SDXL, head, changes, ".2f", 1)
+
+
+def _changes_of_loras(
+    name: str, head: Iterable[str], changes: Mapping[str, str], form: str, divisor: float
+) -> str:
+    """Return the table of the times of changes; `changes` has their labels."""
     times = "seconds", "seconds_median"
     return table(
-        ["seconds for a change", "shortest of three", "median"],
+        head,
         [
-            [label, *(figure(ADAPTERS_SDXL, f"change_to/{key}/{each}", ".2f") for each in times)]
+            [label, *(figure(name, f"change_to/{key}/{each}", form, divisor) for each in times)]
             for key, label in changes.items()
         ],
     )

@@ -15,6 +15,7 @@ from pipeline.images.screen import Screen, verdicts
 from pipeline.models.clip_config import SafetyCheckerConfig
 from pipeline.request import TINY, Request
 from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.slots import slot_mask
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Finisher:
         if drawing.output_type == "latent":
             return Final(slots, latents, None)
         run = drawing.run
-        wanted = _mask(run, slots)
+        wanted = slot_mask(run.shapes.images, slots.values())
         decode = run.tiny_decode if drawing.request.decoder == TINY else run.decode
         return Final(slots, latents, decode(latents, wanted))
 
@@ -105,7 +106,7 @@ class Finisher:
                 i: self._colours.of(a * latents[slots[i]] + b * values[slots[i]])
                 for i, (a, b) in rows.items()
             }
-        wanted = _mask(run, slots)
+        wanted = slot_mask(run.shapes.images, slots.values())
         coefficients = np.zeros((len(wanted), 2))
         for i, row in rows.items():
             coefficients[slots[i]] = row
@@ -121,9 +122,7 @@ class Finisher:
         prepared = moderation.prepare(pixels, self._checker)
         placed = np.zeros((run.shapes.images, *prepared.shape[1:]), prepared.dtype)
         placed[slots] = prepared
-        wanted = np.zeros(len(placed), bool)
-        wanted[slots] = True
-        return run.check(placed, wanted)[slots].tolist()
+        return run.check(placed, slot_mask(len(placed), slots))[slots].tolist()
 
     def _picture(
         self,
@@ -157,10 +156,3 @@ class Finisher:
         )
         metadata.attach(image, settings)
         return image
-
-
-def _mask(run: CompiledSampler, slots: Mapping[int, int]) -> np.ndarray:
-    """Return `[B]` bool, True for the slots of some pictures."""
-    found = np.zeros(run.shapes.images, bool)
-    found[[*slots.values()]] = True
-    return found

@@ -74,12 +74,6 @@ class Slots:
             chosen.append(slot)
         return sorted(chosen)
 
-    def mask(self, slots: Iterable[int]) -> np.ndarray:
-        """Return `[B]` bool, True for the given slots."""
-        found = np.zeros(self._count, bool)
-        found[[*slots]] = True
-        return found
-
     def enter(self, start: Start, pictures: Mapping[int, int]) -> None:
         """Let pictures enter empty slots.
 
@@ -95,7 +89,7 @@ class Slots:
             found[*before, slots] = values[*before, indices]
             return found
 
-        run, new = self.run, self.mask(slots)
+        run, new = self.run, slot_mask(self._count, slots)
         scales = np.full(self._count, start.guidance_scale, np.float32)
         ids, zeroed = placed(start.input_ids, 1), placed(start.zeroed, 1)
         self.context = run.encode(self.context, new, ids, zeroed, scales, start.vectors)
@@ -124,3 +118,10 @@ class Slots:
         before = self.state
         self.state = self.run.step(before, self.context, work)
         return before, self.state
+
+
+def slot_mask(count: int, slots: Iterable[int]) -> np.ndarray:
+    """Return `[count]` bool, True for the given slots."""
+    found = np.zeros(count, bool)
+    found[[*slots]] = True
+    return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.runtime.slots import Slots
+from pipeline.runtime.slots import Slots, slot_mask
 from tests.checkpoints import shared_pipeline
 
 
@@ -33,4 +33,4 @@ def test_a_slot_that_is_left_is_free() -> None:
     slots.taken.update(range(4))
     slots.leave(2)
     assert slots.free(4) == [2]
-    assert slots.mask([1, 3]).tolist() == [False, True, False, True]
+    assert slot_mask(4, [1, 3]).tolist() == [False, True, False, True]
