@@ -316,31 +316,46 @@ class RemoteGenerator(RequestLifecycle):
         put_off = sum(not waiting.backend.done() for waiting in self._again.values())
         return len(self._tasks) - drawn - put_off
 
+    def _turns_of(self, request: Request) -> int:
+        return self._pictures(request)
+
+    def _begin(self, record: Record) -> None:
+        """Begin a request with its last turn: it is sent as a whole."""
+        if record.turns > 1:
+            record.turns -= 1
+        else:
+            super()._begin(record)
+
     def _place(self, record: Record) -> bool:
         if self._finishing >= MAX_FINISHING * self._slots:
             return False
+        if record.turns > 1:
+            return self._best(record.request, [], self.model) is not None
         if self._find(record, [], self.model) is None:
             return False
         self._begun_with[record.request.id] = self.model
         return True
 
     def _find(self, record: Record, tried: list[Backend], model: Model) -> Backend | None:
-        """Reserve a free instance for a request; None if none is free.
+        """Reserve a free instance for a request; None if none is free."""
+        request = record.request
+        if best := self._best(request, tried, model):
+            best.drawing[request.id] = self._pictures(request)
+            best.in_use = request.loras
+        return best
+
+    def _best(self, request: Request, tried: list[Backend], model: Model) -> Backend | None:
+        """Return the instance that suits a request best; None if none is free.
 
         Instances that were not tried come first, then those that have its LoRAs in use, then those
         with most room.
         """
-        request = record.request
 
         def rank(one: Backend) -> tuple[int, bool, int]:
             return tried.count(one), one.in_use != request.loras, one.pictures + one.others
 
         free = [backend for backend in self._backends if backend.draws(request, model)]
-        best = min(free, key=rank, default=None)
-        if best:
-            best.drawing[request.id] = self._pictures(request)
-            best.in_use = request.loras
-        return best
+        return min(free, key=rank, default=None)
 
     def _over(self, record: Record) -> None:
         for backend in self._backends:  # it may have ended before it was sent

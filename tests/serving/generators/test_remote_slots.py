@@ -1,10 +1,20 @@
 """A front-end that sends requests to instances while these have free slots."""
 
+import asyncio
+from dataclasses import replace
+
 import httpx
 import pytest
 
+from serving.generator import Request
 from serving.generators import remote
-from tests.serving.generators.test_remote import front_of, pictures
+from serving.generators.client import Client
+from serving.generators.remote import RemoteGenerator
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.record import Record
+from serving.requests.registry import Limits
+from tests.serving.generators.test_remote import MODEL, front_of, pictures
 from tests.serving.http.test_app import Background, generate, metric
 from tests.web import serve, wait_until
 
@@ -68,3 +78,47 @@ def test_the_next_request_is_sent_before_the_last_steps():
         assert site.pipe.steps == STEPS - remote._AHEAD
         site.pipe.let_all()
         assert [request.finished()[-1][0] for request in requests] == ["done"] * 2
+
+
+class _Held(RemoteGenerator):
+    """A front-end that sends nothing, and whose pictures end when a test says so."""
+
+    def __init__(self) -> None:
+        limits, rates = Limits(), RateLimits(None, None)
+        super().__init__(Client(), ["http://instance"], MODEL, limits, rates, Observer())
+        self.begun: list[str] = []
+        self._backends[0].model = replace(MODEL, images_per_request=4)
+
+    async def _draw(self, record: Record) -> None:
+        self.begun.append(record.request.visitor)
+        await asyncio.Event().wait()
+
+    async def end_a_picture(self) -> None:
+        drawing = self._backends[0].drawing
+        first = min(drawing)
+        drawing[first] -= 1
+        if drawing[first] == 0:
+            del drawing[first]
+        self._begin_next()
+        await asyncio.sleep(0)  # the requests that begin are tasks
+
+
+def test_visitors_take_turns_by_pictures():
+    async def draw() -> list[str]:
+        front = _Held()
+        front.model = replace(MODEL, images_per_request=4)
+
+        async def ask(visitor: str, images: int) -> None:
+            await front.submit(Request("a", None, seed=7, visitor=visitor, images=images))
+
+        await ask("first", 4)
+        await asyncio.sleep(0)
+        await ask("four at once", 4)
+        for _ in range(5):
+            await ask("one by one", 1)
+        for _ in range(4):
+            await front.end_a_picture()
+        await front.close(0)
+        return front.begun
+
+    assert asyncio.run(draw()) == ["first", *["one by one"] * 3, "four at once"]
