@@ -5,18 +5,24 @@ Requests arrive at random (Poisson, open loop) at 0.5, 0.9, 1.5 and 3 times its 
 latency counts from when the request was due. For comparison, the same arrivals are simulated at a
 server that needs no time except for drawing.
 
+Then requests of different work arrive at three times the capacity: one, two or four pictures in 4,
+25 or 50 steps. Their useful work counts the steps of finished pictures.
+
 Then the miniature gets many requests at once, and every picture must equal the one that is drawn
 alone. Writes `benchmarks/results/<date>-load.json` and prints it; ends with status 1 if a picture
-differs, or if less than `USEFUL` of the possible work was done under the highest load.
+differs, if less than `USEFUL` of the possible work was done under the highest or the mixed load, or
+if slots were in use for less of the time under the mixed load.
 """
 
 import argparse
 import asyncio
 import random
+import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -28,12 +34,13 @@ from benchmarks.processes import Instance, stand_in
 from benchmarks.visitors import PATIENCE, Visit, many_connections, percentiles, visit
 from pipeline import BUNDLED
 
-STEP_MS, STEPS, PLACES = 20, 25, 32
+STEP_MS, STEPS, SLOTS, PLACES = 20, 25, 4, 32
 # A client may fill three quarters of the queue, so these requests, all from one client, find
 # `PLACES` slots.
 MAX_WAITING = PLACES * 4 // 3
 SERVICE_S = STEP_MS * STEPS / 1000
 LOADS = (0.5, 0.9, 1.5, 3.0)
+MIXED_IMAGES, MIXED_STEPS = (1, 2, 4), (4, 25, 50)
 PAGES = 500
 USEFUL = 0.95
 SEED = 7
@@ -49,7 +56,12 @@ def main() -> None:
         report = asyncio.run(_measure(Path(folder), options.seconds, options.pictures))
     record.write("load", report)
     unlike = report["miniature"]["pictures_unlike_the_one_drawn_alone"]
-    sys.exit(bool(unlike) or report["loads"][f"{LOADS[-1]}x"]["useful_work"] < USEFUL)
+    shares = (
+        report["loads"][f"{LOADS[-1]}x"]["useful_work"],
+        report["mixed"]["useful_work"],
+        report["mixed"]["slots_in_use"],
+    )
+    sys.exit(bool(unlike) or min(shares) < USEFUL)
 
 
 async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any]:
@@ -60,6 +72,7 @@ async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any
         instance.wait_until_ready()
         await under_load(instance.url, 0.5, 2)  # warm up
         loads = {f"{load}x": await under_load(instance.url, load, seconds) for load in LOADS}
+        mixed = await under_mixed_load(instance.url, LOADS[-1], 2 * seconds)
         pages = await with_open_pages(instance, seconds / 3)
     finally:
         instance.stop()
@@ -71,23 +84,21 @@ async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any
     finally:
         drawn.stop()
     setting = {"step_ms": STEP_MS, "steps": STEPS, "places_in_the_queue": PLACES}
-    return {"stand_in": setting, "loads": loads, "open_pages": pages, "miniature": together}
+    return {
+        "stand_in": setting,
+        "loads": loads,
+        "mixed": mixed,
+        "open_pages": pages,
+        "miniature": together,
+    }
 
 
 async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
     """Send arrivals at `load` times the capacity for `seconds`, and wait until all have ended."""
-    rng = random.Random(SEED)
-    arrivals = [0.0]
-    while arrivals[-1] < seconds:
-        arrivals.append(arrivals[-1] + rng.expovariate(load / SERVICE_S))
-    began = time.monotonic() + 0.1
-
-    async def arrive(client: httpx.AsyncClient, number: int, at: float) -> Visit:
-        await asyncio.sleep(began + at - time.monotonic())
-        return await visit(client, url, {"prompt": "a", "seed": number}, due=began + at)
-
+    arrivals = random_arrivals(random.Random(SEED), load / SERVICE_S, seconds)
+    bodies = [{"prompt": "a", "seed": number} for number in range(len(arrivals))]
     async with many_connections() as client:
-        visits = await asyncio.gather(*(arrive(client, i, at) for i, at in enumerate(arrivals)))
+        visits = await asyncio.gather(*visits_at(client, url, arrivals, bodies))
     took = {i: made.done_s for i, made in enumerate(visits) if made.done_s}
     finished = [arrivals[i] + done_s for i, done_s in took.items()]
     ideal = ideal_latencies(arrivals)
@@ -101,6 +112,72 @@ async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
         "ideal_waited_ms": percentiles([done_s - SERVICE_S for done_s in ideal.values()]),
         "useful_work": round(sum(at <= seconds for at in finished) * SERVICE_S / seconds, 3),
     }
+
+
+async def under_mixed_load(url: str, load: float, seconds: float) -> dict[str, Any]:
+    """Send requests of different work at `load` times the capacity for `seconds`."""
+    rng = random.Random(SEED)
+    work = statistics.mean(MIXED_IMAGES) * statistics.mean(MIXED_STEPS)  # of a request
+    capacity = SLOTS * 1000 / STEP_MS  # steps of a picture per second
+    arrivals = random_arrivals(rng, load * capacity / work, seconds)
+    bodies = [
+        {
+            "prompt": "a",
+            "seed": number,
+            "images": rng.choice(MIXED_IMAGES),
+            "num_inference_steps": rng.choice(MIXED_STEPS),
+        }
+        for number in range(len(arrivals))
+    ]
+    async with many_connections() as client:
+        running = asyncio.gather(*visits_at(client, url, arrivals, bodies))
+        before = await _picture_steps(client, url)
+        await asyncio.sleep(seconds)
+        computed = await _picture_steps(client, url) - before
+        visits = await running
+    useful = sum(
+        body["num_inference_steps"] * sum(at + each <= seconds for each in made.pictures_s)
+        for body, made, at in zip(bodies, visits, arrivals, strict=True)
+    )
+    possible = capacity * seconds
+    return {
+        "arrivals": len(arrivals),
+        "outcomes": dict(Counter(made.outcome for made in visits)),
+        "waited_ms": percentiles([made.started_s for made in visits if made.started_s]),
+        "slots_in_use": round(computed / possible, 3),
+        "useful_work": round(useful / possible, 3),
+    }
+
+
+async def _picture_steps(client: httpx.AsyncClient, url: str) -> float:
+    """Return how many steps of pictures a server has computed so far."""
+    lines = (await client.get(f"{url}/metrics", timeout=PATIENCE)).text.splitlines()
+    name = "sdxl_picture_steps_total "
+    return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def random_arrivals(rng: random.Random, per_second: float, seconds: float) -> list[float]:
+    """Return the times of Poisson arrivals, of which the last is after `seconds`."""
+    arrivals = [0.0]
+    while arrivals[-1] < seconds:
+        arrivals.append(arrivals[-1] + rng.expovariate(per_second))
+    return arrivals
+
+
+def visits_at(
+    client: httpx.AsyncClient,
+    url: str,
+    arrivals: Sequence[float],
+    bodies: Sequence[dict[str, Any]],
+) -> list[Coroutine[Any, Any, Visit]]:
+    """Return a visit for each arrival, whose times count from a moment after this call."""
+    began = time.monotonic() + 0.1
+
+    async def arrive(body: dict[str, Any], at: float) -> Visit:
+        await asyncio.sleep(began + at - time.monotonic())
+        return await visit(client, url, body, due=began + at)
+
+    return [arrive(body, at) for body, at in zip(bodies, arrivals, strict=True)]
 
 
 def ideal_latencies(arrivals: list[float]) -> dict[int, float]:

@@ -92,7 +92,7 @@ async def _run(
     return {
         "request_seconds": _median(done),
         "first_event_seconds": _median(_seconds(each, "first_event_s") for each in made),
-        "first_picture_seconds": _median(_seconds(each, "first_picture_s") for each in made),
+        "first_picture_seconds": _median(each.pictures_s[0] for each in made),
         "decode_share": _median(
             1 - _seconds(each, "last_step_s") / end for each, end in zip(made, done, strict=True)
         ),

@@ -30,7 +30,8 @@ class Visit:
     Attributes:
         outcome: "done", "left", "broken" (the connection closed without a final event), the kind of
             the error that ended it, or "refused: " and the code of a refusal.
-        first_event_s, last_step_s, first_picture_s, done_s: seconds from when the request was due.
+        first_event_s, started_s, last_step_s, done_s: seconds from when the request was due.
+        pictures_s: the same for each picture, in the order in which they came.
         recovery_s: for each failed attempt, seconds from its last event to the start of the next.
         pictures: by index, a digest of each file.
         duplicates: pictures that came again, and events after the final one.
@@ -43,9 +44,10 @@ class Visit:
 
     outcome: str = "broken"
     first_event_s: float | None = None
+    started_s: float | None = None
     last_step_s: float | None = None
-    first_picture_s: float | None = None
     done_s: float | None = None
+    pictures_s: list[float] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
     pictures: dict[int, str] = field(default_factory=dict)
     duplicates: int = 0
@@ -136,12 +138,14 @@ def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: 
         made.first_event_s = at_s
     if made.outcome != "broken":
         made.duplicates += 1  # an event follows the final one
-    elif name == "started" and event["attempt"] > 1:
-        made.recovery_s.append(pause_s)
+    elif name == "started":
+        made.started_s = made.started_s or at_s
+        if event["attempt"] > 1:
+            made.recovery_s.append(pause_s)
     elif name == "step":
         made.last_step_s = at_s
     elif name == "image":
-        made.first_picture_s = made.first_picture_s or at_s
+        made.pictures_s.append(at_s)
         made.duplicates += event["index"] in made.pictures
         png = base64.b64decode(event["png"])
         made.pictures[event["index"]] = hashlib.sha256(png).hexdigest()
