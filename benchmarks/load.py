@@ -41,7 +41,7 @@ MAX_WAITING = PLACES * 4 // 3
 SERVICE_S = STEP_MS * STEPS / 1000
 LOADS = (0.5, 0.9, 1.5, 3.0)
 MIXED_IMAGES, MIXED_STEPS = (1, 2, 4), (4, 25, 50)
-PAGES = 500
+PAGES, PAGES_EACH = 500, 100  # in all, and of an address
 USEFUL = 0.95
 SEED = 7
 
@@ -65,7 +65,8 @@ def main() -> None:
 
 
 async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any]:
-    program = stand_in(STEP_MS, "--steps", str(STEPS), "--max-waiting", str(MAX_WAITING))
+    flags = "--steps", STEPS, "--max-waiting", MAX_WAITING, "--trusted-proxies", 1
+    program = stand_in(STEP_MS, *map(str, flags))
     instance = Instance(program, folder / "stand-in.log")
     instance.start()
     try:
@@ -202,9 +203,11 @@ async def with_open_pages(instance: Instance, seconds: float) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(many_connections())
         for number in range(PAGES):
-            (await client.get(instance.url, timeout=PATIENCE)).raise_for_status()
+            headers = {"X-Forwarded-For": f"192.0.2.{number // PAGES_EACH}"}
+            page = await client.get(instance.url, headers=headers, timeout=PATIENCE)
+            page.raise_for_status()
             beats = f"{instance.url}/gradio_api/heartbeat/page{number}"
-            stream = client.stream("GET", beats, timeout=httpx.Timeout(None))
+            stream = client.stream("GET", beats, headers=headers, timeout=httpx.Timeout(None))
             answer = await stack.enter_async_context(stream)
             answer.raise_for_status()
         after = await _idle(instance, seconds)
