@@ -22,6 +22,7 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.drawing.drawing import Drawing, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
+from pipeline.drawing.origins import Given, check_origin
 from pipeline.drawing.preparing import check_output, make_drawing
 from pipeline.errors import InputError
 from pipeline.families import FamilyReader
@@ -433,6 +434,10 @@ class SDXLPipeline:
         decoder: str | None = None,
         recipe: str | None = None,
         images: int | None = None,
+        image: Given = None,
+        mask: Given = None,
+        strength: float | None = None,
+        padding: int | None = None,
     ) -> Result:
         """Draw pictures, without compiling anything.
 
@@ -493,6 +498,17 @@ class SDXLPipeline:
                 the recipe allows, and a weight of its LoRA, may be given beside it.
             images: the number of pictures, 1 to `images_per_request`; as many as that where None.
                 Fewer take less time.
+            image: a picture to start from, or one for each: a PIL picture of any size, or
+                `[H, W, 3]` float32 in 0..1. It is cut to the shape of the size that is drawn.
+                `latents` beside it are the noise that is added to it.
+            mask: the part of `image` to redraw, or one for each: a PIL picture that is white there,
+                or `[H, W]` float32, 1 there and 0 where the picture is kept. The rest of the
+                picture does not change.
+            strength: how far to redraw `image`, above 0 to 1: the share of the steps that are
+                taken; 0.8 where None.
+            padding: draw the masked part alone, at full size, with so many pixels around it, and
+                paste it into the whole `image`, whose size the result has. None draws the whole
+                picture.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -522,8 +538,11 @@ class SDXLPipeline:
             eta=eta,
             decoder=decoder or "",
             recipe=recipe or "",
+            strength=strength,
+            padding=padding,
         )
-        drawing = self.prepare(asked, images, height, width, latents, output_type, cancelled)
+        size = height, width
+        drawing = self.prepare(asked, images, *size, latents, output_type, cancelled, image, mask)
         self.begin(drawing)
         try:
             self._draw(drawing, on_step, on_preview)
@@ -559,6 +578,8 @@ class SDXLPipeline:
         latents: np.ndarray | None = None,
         output_type: str = "pil",
         cancelled: Event | None = None,
+        image: Given = None,
+        mask: Given = None,
     ) -> Drawing:
         """Return the drawing of a request, which `begin` begins; no device is used.
 
@@ -572,8 +593,11 @@ class SDXLPipeline:
         checked = self._with_recipes(check_request(request, count))
         scheduler = self._scheduler_of(checked)
         check_output(checked, output_type, self.tiny_vae is not None)
+        check_origin(checked, image, mask, self._config.takes_mask)
         run = self._sampler(height, width)
         self._adapters.check(checked.lora_weights)
+        if image is not None:
+            raise InputError("image cannot be drawn from in this version; leave it out")
         return make_drawing(
             checked,
             self._config,

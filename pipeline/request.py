@@ -32,6 +32,7 @@ from pipeline.setting_kinds import (
     Loras,
     Number,
     OwnNumber,
+    OwnWhole,
     Seed,
     Setting,
     Texts,
@@ -44,6 +45,8 @@ from pipeline.text.loras import format_loras, parse_loras
 
 FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
+MAX_PADDING = 1024  # pixels
+STRENGTH = 0.8  # of requests with a picture that give none
 
 
 def _declare(setting: Setting) -> Any:
@@ -225,6 +228,29 @@ class GenerateRequest:
             after="prompt",
         )
     )
+    strength: float | None = _declare(
+        OwnNumber(
+            low=0.01,
+            high=1,
+            description="How far to redraw the picture that the request starts from.",
+            details="1: as if there were none.",
+            key="Denoising strength",
+            optional=True,
+            on_page=False,
+            note=f"{STRENGTH} with a picture if None.",
+            slider_step=0.01,
+        )
+    )
+    padding: int | None = _declare(
+        OwnWhole(
+            high=MAX_PADDING,
+            description="Draw only the masked part, with so many pixels around it.",
+            key="Masked area padding",
+            optional=True,
+            on_page=False,
+            note="The whole picture is drawn if None.",
+        )
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -250,9 +276,11 @@ class GenerateRequest:
     def evaluations(self, own_scheduler: str) -> int:
         """Return how often a picture evaluates the network, if the model's own scheduler is this.
 
-        It is the measure of a request's work: some schedulers evaluate it twice in a step.
+        It is the measure of a request's work: some schedulers evaluate it twice in a step, and a
+        request with a picture takes fewer steps the lower its strength is.
         """
-        return count_evaluations(self.scheduler or own_scheduler, self.steps)
+        strength = 1.0 if self.strength is None else self.strength
+        return count_evaluations(self.scheduler or own_scheduler, self.steps, strength)
 
     def of_picture(self, index: int) -> dict[str, Any]:
         """Return the values for one picture: its own prompts and seeds.

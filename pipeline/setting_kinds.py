@@ -212,19 +212,31 @@ class Whole(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNumber(Number):
-    """Declaration of a number that has another default with each scheduler."""
+    """Declaration of a number that may be None.
+
+    Attributes:
+        note: what None means.
+    """
 
     default: Any = None
+    note: str = "The scheduler's own if None."
 
     @property
     def absent_note(self) -> str:
-        return "The scheduler's own if None."
+        return self.note
 
     def fault(self, value: Any) -> "Fault | None":
         return None if value is None else super().fault(value)
 
     def checked(self, value: Any) -> float | None:
         return None if value is None else super().checked(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnWhole(OwnNumber, Whole):
+    """Declaration of a whole number that may be None."""
+
+    slider_step: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)

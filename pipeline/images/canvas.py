@@ -4,13 +4,14 @@ Pictures are `[H, W, 3]` float32 in 0..1. Masks are `[H, W]` float32, 1 where th
 and 0 where it is kept.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy import ndimage
 
 from pipeline.errors import InputError
-from pipeline.images.inputs import REDRAWN
+from pipeline.images.inputs import REDRAWN, resized
 
 OVERLAP = 16  # pixels at the edge of a picture that are redrawn too when it is extended
 SOFT = 8  # pixels over which a redrawn part fades into the picture
@@ -110,24 +111,36 @@ def _widened(start: int, end: int, length: int, room: int) -> tuple[int, int]:
     return first, first + length
 
 
-def pasted(pixels: np.ndarray, part: np.ndarray, box: Box, mask: np.ndarray) -> np.ndarray:
-    """Return a picture with its masked part redrawn; nothing outside the mask changes.
+@dataclass(frozen=True)
+class Frame:
+    """A picture around a part of it that is redrawn; nothing outside the mask changes.
 
-    Args:
+    Attributes:
         pixels: the picture.
-        part: what was drawn of it, in the size of `box`.
-        box: the place of `part`.
-        mask: the mask of the whole picture.
+        box: the place of the part.
+        share: `[box.height, box.width, 1]` float32, the share of the redrawn part in each pixel.
     """
-    result = pixels.copy()
-    # Whether a pixel at the box's edge is at the mask's edge depends on its neighbours outside.
-    height, width = mask.shape
-    top, left = max(box.top - SOFT, 0), max(box.left - SOFT, 0)
-    around = Box(top, left, min(box.bottom + SOFT, height), min(box.right + SOFT, width))
-    inner = Box(box.top - top, box.left - left, box.bottom - top, box.right - left)
-    share = inner.of(soft_edge(around.of(mask)))[..., None]
-    box.of(result)[:] = share * part + (1 - share) * box.of(pixels)
-    return result
+
+    pixels: np.ndarray
+    box: Box
+    share: np.ndarray
+
+    @classmethod
+    def around(cls, pixels: np.ndarray, box: Box, mask: np.ndarray) -> "Frame":
+        """Return the frame of a part; `mask` is that of the whole picture."""
+        # Whether a pixel at the box's edge is at the mask's edge depends on its neighbours outside.
+        height, width = mask.shape
+        top, left = max(box.top - SOFT, 0), max(box.left - SOFT, 0)
+        near = Box(top, left, min(box.bottom + SOFT, height), min(box.right + SOFT, width))
+        inner = Box(box.top - top, box.left - left, box.bottom - top, box.right - left)
+        return cls(pixels, box, inner.of(soft_edge(near.of(mask)))[..., None])
+
+    def filled(self, part: np.ndarray) -> np.ndarray:
+        """Return the picture with a part that was drawn in any size."""
+        result = self.pixels.copy()
+        drawn = resized(part, self.box.height, self.box.width)
+        self.box.of(result)[:] = self.share * drawn + (1 - self.share) * self.box.of(self.pixels)
+        return result
 
 
 def soft_edge(mask: np.ndarray, width: int = SOFT) -> np.ndarray:

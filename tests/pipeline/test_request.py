@@ -223,6 +223,21 @@ def test_choices_of_a_model():
     assert timesteps.fault("100,5") is not None
 
 
+def test_a_request_without_a_picture_has_no_strength():
+    padding = SETTINGS["padding"]
+    assert SETTINGS["strength"].fault(None) is None
+    assert SETTINGS["strength"].fault(0) is not None
+    assert (padding.checked(None), padding.checked(32)) == (None, 32)
+    assert isinstance(padding.fault(2.5), Fault)
+
+
+def test_the_work_of_a_request_counts_its_strength():
+    whole = GenerateRequest("a star", num_inference_steps=20)
+    half = GenerateRequest("a star", num_inference_steps=20, strength=0.5)
+    assert [each.evaluations("euler") for each in (whole, half)] == [20, 10]
+    assert [each.evaluations("heun") for each in (whole, half)] == [39, 19]
+
+
 def test_the_scheduler_decides_eta():
     eta = SETTINGS["eta"]
     assert eta.fault(None) is None

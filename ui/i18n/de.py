@@ -119,6 +119,8 @@ SETTINGS = {
     "recipe": Words(
         "Qualität", "„Schnell“ braucht wenige Schritte, mit eigenem Sampler und eigener CFG-Skala."
     ),
+    "strength": Words("Stärke", "Wie weit das Bild neu gezeichnet wird."),
+    "padding": Words("Rand", "Pixel um die Maske, wenn nur der maskierte Teil gezeichnet wird."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Rauschplan"),
     "size": Words("Größe"),

@@ -118,6 +118,8 @@ SETTINGS = {
     "recipe": Words(
         "Quality", "Quick needs few steps and sets its own sampler and guidance scale."
     ),
+    "strength": Words("Strength", "How far the picture is redrawn."),
+    "padding": Words("Padding", "Pixels around the mask, if only the masked part is drawn."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Noise schedule"),
     "size": Words("Size"),

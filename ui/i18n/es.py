@@ -121,6 +121,10 @@ SETTINGS = {
     "recipe": Words(
         "Calidad", "«Rápida» usa pocos pasos, con su propio muestreador y su propia escala CFG."
     ),
+    "strength": Words("Intensidad", "Cuánto se redibuja la imagen."),
+    "padding": Words(
+        "Margen", "Píxeles alrededor de la máscara, si solo se dibuja la parte enmascarada."
+    ),
     "sampler": Words("Muestreador"),
     "schedule_type": Words("Plan de ruido"),
     "size": Words("Tamaño"),

@@ -126,6 +126,8 @@ SETTINGS = {
         "Qualité",
         "« Rapide » demande peu d’étapes, avec son échantillonneur et son échelle CFG.",
     ),
+    "strength": Words("Force", "À quel point l’image est redessinée."),
+    "padding": Words("Marge", "Pixels autour du masque, si seule la partie masquée est dessinée."),
     "sampler": Words("Échantillonneur"),
     "schedule_type": Words("Plan de bruit"),
     "size": Words("Taille"),

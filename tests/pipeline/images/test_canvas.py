@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.errors import InputError
 from pipeline.images import canvas, inputs
-from pipeline.images.canvas import Box
+from pipeline.images.canvas import Box, Frame
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.uniform(size=(60, 80, 3)).astype(np.float32)
@@ -72,7 +72,7 @@ def test_nothing_outside_the_mask_changes(masked: Box, padding: int) -> None:
     mask = rectangle(masked)
     box = canvas.masked_box(mask, 64, 64, padding)
     part = np.ones((box.height, box.width, 3), np.float32)
-    found = canvas.pasted(PIXELS, part, box, mask)
+    found = Frame.around(PIXELS, box, mask).filled(part)
     np.testing.assert_array_equal(found[mask == 0], PIXELS[mask == 0])
     centre = (masked.top + masked.bottom) // 2, (masked.left + masked.right) // 2
     assert (found[centre] == 1).all()
@@ -95,5 +95,5 @@ def test_a_part_comes_back_in_its_own_size() -> None:
     mask = rectangle(Box(20, 30, 30, 40))
     box = canvas.masked_box(mask, 64, 64, padding=5)
     drawn = inputs.resized(box.of(PIXELS), 64, 64)
-    found = canvas.pasted(PIXELS, inputs.resized(drawn, box.height, box.width), box, mask)
+    found = Frame.around(PIXELS, box, mask).filled(drawn)
     assert np.abs(found - PIXELS).max() < 0.2

@@ -1,0 +1,115 @@
+"""The pictures and masks that a request starts from, in the size in which it is drawn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.images import canvas, inputs
+from pipeline.images.canvas import Frame
+from pipeline.images.inputs import Picture
+from pipeline.request import Request
+
+Given: TypeAlias = Picture | Sequence[Picture] | None  # one for all pictures, or one for each
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The pictures that a request's n pictures start from.
+
+    Attributes:
+        images: `[n, H, W, 3]` float32 in 0..1, in the size in which they are drawn.
+        masks: `[n, H, W]` float32, 1 where a picture is redrawn and 0 where it is kept; None
+            without masks.
+        frames: the picture around each drawn part, into which it is pasted; none without masks.
+    """
+
+    images: np.ndarray
+    masks: np.ndarray | None
+    frames: Sequence[Frame]
+
+
+def check_origin(request: Request, image: Given, mask: Given, takes_mask: bool) -> None:
+    """Raise InputError if arguments are missing beside others, or beside a model that takes a mask.
+
+    Args:
+        request: the request.
+        image, mask: see `read_origin`.
+        takes_mask: whether the model draws only from a picture and a mask.
+    """
+    given = {
+        "image": image is not None,
+        "mask": mask is not None,
+        "strength": request.strength is not None,
+        "padding": request.padding is not None,
+    }
+    needs = {"mask": "image", "strength": "image", "padding": "mask"}
+    for name, other in needs.items():
+        if given[name] and not given[other]:
+            raise InputError(f"{name} is given without {other}; pass {other} too, or leave it out")
+    if takes_mask and not given["mask"]:
+        raise InputError("the model is for inpainting and draws nothing without image and mask")
+
+
+def read_origin(
+    image: Given, mask: Given, images: int, height: int, width: int, padding: int | None
+) -> Origin | None:
+    """Return the pictures and masks of a request; None if it has no picture.
+
+    Args:
+        image: a picture, or one for each of the request's pictures; see `inputs.read_image`.
+        mask: a mask of its size, or one for each; see `inputs.read_mask`.
+        images: the number of pictures.
+        height, width: the size in which they are drawn.
+        padding: the pixels around the masked part if it is drawn alone; None draws all.
+
+    Raises:
+        InputError: if one cannot be used; the message says why.
+    """
+    if image is None:
+        return None
+    pictures = [inputs.read_image(each) for each in _each("image", image, images)]
+    if mask is None:
+        fitted = [inputs.fitted(each, height, width) for each in pictures]
+        return Origin(np.stack(_repeated(fitted, images)), None, ())
+    masks = [inputs.read_mask(each) for each in _each("mask", mask, images)]
+    count = max(len(pictures), len(masks))
+    pairs = zip(_repeated(pictures, count), _repeated(masks, count), strict=True)
+    drawn = [_masked(*pair, height, width, padding) for pair in pairs]
+    parts, small, frames = zip(*_repeated(drawn, images), strict=True)
+    return Origin(np.stack(parts), np.stack(small), frames)
+
+
+def _masked(
+    picture: np.ndarray, mask: np.ndarray, height: int, width: int, padding: int | None
+) -> tuple[np.ndarray, np.ndarray, Frame]:
+    """Return the part of a picture that is drawn, its mask, and the frame around it."""
+    if mask.shape != picture.shape[:2]:
+        own, right = (f"{shape[1]}x{shape[0]}" for shape in (mask.shape, picture.shape))
+        raise InputError(f"mask is of size {own}; expected {right}, that of image")
+    if not mask.any():
+        raise InputError("mask is empty; expected at least one white pixel")
+    if padding is None:
+        picture, mask = (inputs.fitted(each, height, width) for each in (picture, mask))
+        box = canvas.Box(0, 0, height, width)
+    else:
+        box = canvas.masked_box(mask, height, width, padding)
+    part, small = (inputs.resized(box.of(each), height, width) for each in (picture, mask))
+    return part, small, Frame.around(picture, box, mask)
+
+
+def _each(name: str, given: Picture | Sequence[Picture], images: int) -> Sequence[Picture]:
+    """Return the given pictures: one, or as many as the request has."""
+    if not isinstance(given, list | tuple):
+        return [given]
+    if len(given) != images:
+        raise InputError(
+            f"{name} has {len(given)} pictures; expected one, or {images}, one for each"
+        )
+    return given
+
+
+def _repeated(values: list, count: int) -> list:
+    return values * count if len(values) == 1 else values
