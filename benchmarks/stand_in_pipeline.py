@@ -72,6 +72,7 @@ class Run:
     """
 
     has_tiny_vae = True
+    nothing_kept = None
     latents_shape = 1, 1, 2
 
     def __init__(self, pipe: "StandInPipeline", height: int, width: int) -> None:
@@ -101,11 +102,14 @@ class Run:
         """Return the latents as they are."""
         return own
 
-    def enter(self, state: State, latents: np.ndarray, new: np.ndarray) -> State:
+    def enter(
+        self, state: State, kept: None, latents: np.ndarray, parts: None, new: np.ndarray
+    ) -> tuple[State, None]:
         """See `CompiledSampler.enter`."""
-        return _state(np.where(new[:, None, None, None], latents, state.latents), state.history)
+        entered = np.where(new[:, None, None, None], latents, state.latents)
+        return _state(entered, state.history), None
 
-    def step(self, state: State, context: np.ndarray, work: Work[np.ndarray]) -> State:
+    def step(self, state: State, context: np.ndarray, work: Work[np.ndarray], kept: None) -> State:
         """See `CompiledSampler.step`."""
         wanted = work.integers[:, 2] > 0
         computation = self._pipe.begin_step(context[wanted])

@@ -22,7 +22,7 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.drawing.drawing import Drawing, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.origins import Given, check_origin
+from pipeline.drawing.origins import Given, check_origin, read_origin
 from pipeline.drawing.preparing import check_output, make_drawing
 from pipeline.errors import InputError
 from pipeline.families import FamilyReader
@@ -42,6 +42,7 @@ from pipeline.request import (
     effective,
     misfits,
     with_recipe,
+    with_strength,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
@@ -591,13 +592,13 @@ class SDXLPipeline:
         count = self.images_per_request if images is None else images
         check_count("images", count, 1, self.images_per_request)
         checked = self._with_recipes(check_request(request, count))
+        if image is not None:
+            checked = with_strength(checked)
         scheduler = self._scheduler_of(checked)
         check_output(checked, output_type, self.tiny_vae is not None)
         check_origin(checked, image, mask, self._config.takes_mask)
         run = self._sampler(height, width)
         self._adapters.check(checked.lora_weights)
-        if image is not None:
-            raise InputError("image cannot be drawn from in this version; leave it out")
         return make_drawing(
             checked,
             self._config,
@@ -608,6 +609,7 @@ class SDXLPipeline:
             latents,
             output_type,
             cancelled,
+            read_origin(image, mask, count, run.shapes.height, run.shapes.width, checked.padding),
         )
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
@@ -695,7 +697,7 @@ class SDXLPipeline:
         return by_size[wanted]
 
     def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
-        """Return the settings of picture i of a request, whose size is (width, height)."""
+        """Return the settings of picture i of a request, drawn in the size (width, height)."""
         return metadata.Settings(
             **effective(request.of_picture(i)),
             width=size[0],

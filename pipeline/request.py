@@ -263,15 +263,17 @@ class GenerateRequest:
         return parse_loras(self.loras)
 
     @property
-    def guided_steps(self) -> int:
-        """Number of steps with guidance, which come first; 0 for a scale of 1 or less."""
-        until = self.guidance_until if self.guidance_scale > 1 else 0.0
-        return round(until * self.steps)
-
-    @property
     def steps(self) -> int:
         """Number of steps: that of the timesteps, if the request names any."""
         return self.timesteps.count(",") + 1 if self.timesteps else self.num_inference_steps
+
+    def guided_steps(self, steps: int) -> int:
+        """Return how many of a run's steps have guidance; they come first.
+
+        There are none for a scale of 1 or less.
+        """
+        until = self.guidance_until if self.guidance_scale > 1 else 0.0
+        return round(until * steps)
 
     def evaluations(self, own_scheduler: str) -> int:
         """Return how often a picture evaluates the network, if the model's own scheduler is this.
@@ -362,6 +364,12 @@ def with_recipe(request: R, available: Iterable[recipes.LoraRecipe]) -> R:
     except ValueError as error:
         raise InputError(f"loras and recipe {request.recipe!r}: {error}") from error
     return dataclasses.replace(request, **settings, loras=loras, recipe="")
+
+
+def with_strength(request: R) -> R:
+    """Return a request that starts from a picture, with the default strength if it has none."""
+    strength = STRENGTH if request.strength is None else request.strength
+    return dataclasses.replace(request, strength=strength)
 
 
 @dataclass(frozen=True)

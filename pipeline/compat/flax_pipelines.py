@@ -237,6 +237,7 @@ class FlaxDiffusionPipeline:
         tasks = partial(
             self._tasks,
             jax.tree.map(jnp.asarray, schedule.table),
+            jnp.asarray(schedule.noised, jnp.float32),
             jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
             guidance,
         )
@@ -252,7 +253,9 @@ class FlaxDiffusionPipeline:
             return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
         return family.decode.run(networks, drawn)
 
-    def _tasks(self, table: Table[Array], seeds: Array, guidance: Array, i: Array) -> Task[Array]:
+    def _tasks(
+        self, table: Table[Array], noised: Array, seeds: Array, guidance: Array, i: Array
+    ) -> Task[Array]:
         """Return evaluation `i` of B pictures, which share a table; see `Task`."""
         count = len(seeds)
         row = jax.tree.map(lambda each: jnp.broadcast_to(each[i], (count, *each.shape[1:])), table)
@@ -261,6 +264,7 @@ class FlaxDiffusionPipeline:
             row,
             guidance_scale=guidance,
             guidance_rescale=jnp.zeros(count),
+            noised=jnp.broadcast_to(noised[i + 1], (count, 2)),
             seed=seeds,
             evaluation=jnp.broadcast_to(i, count),
             halves=1 + is_guided.astype(jnp.int32),
@@ -273,7 +277,7 @@ class FlaxDiffusionPipeline:
             return Output(images)
         checked = np.array(images).reshape(-1, *images.shape[-3:])  # a writable copy
         pixels = np.rint(checked * 255).astype(np.uint8)
-        flagged = np.asarray(self._check(moderation.prepare(pixels, config)))
+        flagged = np.asarray(self._check(moderation.prepare([*pixels], config)))
         for i in np.flatnonzero(flagged):
             checked[i] = moderation.blur(pixels[i]) / np.float32(255)
         return Output(checked.reshape(images.shape), flagged.tolist())

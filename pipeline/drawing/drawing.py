@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import Cancelled
+from pipeline.images.canvas import Frame
 from pipeline.request import Request
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.slots import Start
@@ -94,6 +95,7 @@ class Drawing:
         placement: the embeddings that its prompts use.
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
         truncated, negative_truncated: see `Result`.
+        frames: the picture around each part that is drawn; none if they are drawn as a whole.
         cancelled: set it to stop the drawing within two steps.
         begun: the number of its pictures that have begun to wait for slots, in order.
         entered: the number of those that have entered a slot.
@@ -114,6 +116,7 @@ class Drawing:
     output_type: str
     truncated: list[str]
     negative_truncated: list[str]
+    frames: Sequence[Frame] = ()
     cancelled: Event = field(default_factory=Event)
     begun: int = 0
     entered: int = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jax import Array
@@ -9,7 +10,7 @@ from PIL import Image
 
 from pipeline.drawing.drawing import Drawing, Evaluated, Picture
 from pipeline.errors import NotFiniteError
-from pipeline.images import metadata, moderation
+from pipeline.images import inputs, metadata, moderation
 from pipeline.images.preview import Colours
 from pipeline.images.screen import Screen, verdicts
 from pipeline.models.clip_config import SafetyCheckerConfig
@@ -42,7 +43,7 @@ class Finisher:
         screen: the operator's check of finished pictures; None without one.
         colours: the map from latents to colours, for previews without a tiny VAE.
         describe: returns the settings of a picture, from the request as its pictures name it, the
-            picture's index and its size, (width, height).
+            picture's index and the size in which it was drawn, (width, height).
     """
 
     def __init__(
@@ -82,11 +83,9 @@ class Finisher:
             )
         if final.decoded is None:
             return [Picture(*each) for each in zip(indices, latents, strict=True)]
-        as_float, as_bytes = final.decoded
-        pixels = np.asarray(as_bytes)[slots]
+        pixels, floats = _pixels(drawing, indices, slots, final.decoded)
         by_checker = self._flagged(drawing.run, pixels, slots)
         by_screen = [False] * len(slots) if self._screen is None else verdicts(self._screen, pixels)
-        floats = np.asarray(as_float)[slots] if drawing.output_type == "np" else [None] * len(slots)
         return [
             self._picture(drawing, *each)
             for each in zip(indices, pixels, floats, by_checker, by_screen, strict=True)
@@ -114,9 +113,9 @@ class Finisher:
         return {i: found[slot] for i, slot in slots.items()}
 
     def _flagged(
-        self, run: CompiledSampler, pixels: np.ndarray, slots: Sequence[int]
+        self, run: CompiledSampler, pixels: Sequence[np.ndarray], slots: Sequence[int]
     ) -> list[bool]:
-        """Return for each picture in `[n, H, W, 3]` uint8 whether the safety checker flags it."""
+        """Return for each picture `[H, W, 3]` uint8 whether the safety checker flags it."""
         if self._checker is None:
             return [False] * len(pixels)
         prepared = moderation.prepare(pixels, self._checker)
@@ -150,9 +149,23 @@ class Finisher:
         image, request = Image.fromarray(pixels), drawing.named
         prompts = request.prompts[index], request.negative_prompts[index]
         settings = replace(
-            self._describe(request, index, image.size),
+            self._describe(request, index, (drawing.run.shapes.width, drawing.run.shapes.height)),
             safety_checker=metadata.BLURRED if flagged else None,
             ti_hashes=drawing.placement.hashes(*prompts),
         )
         metadata.attach(image, settings)
         return image
+
+
+def _pixels(
+    drawing: Drawing, indices: Sequence[int], slots: Sequence[int], decoded: tuple[Array, Array]
+) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
+    """Return pictures `[H, W, 3]` as uint8, and as float32 in 0..1, or None where not needed."""
+    as_float, as_bytes = decoded
+    needed, nothing = drawing.output_type == "np", [None] * len(slots)
+    if not drawing.frames:
+        floats = np.asarray(as_float)[slots] if needed else nothing
+        return [*np.asarray(as_bytes)[slots]], [*floats]
+    parts = zip(indices, np.asarray(as_float)[slots], strict=True)
+    whole = [drawing.frames[i].filled(part) for i, part in parts]
+    return [inputs.to_bytes(each) for each in whole], whole if needed else nothing

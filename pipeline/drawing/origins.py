@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from pipeline.images.canvas import Frame
 from pipeline.images.inputs import Picture
 from pipeline.request import Request
 
+T = TypeVar("T")
 Given: TypeAlias = Picture | Sequence[Picture] | None  # one for all pictures, or one for each
 
 
@@ -100,16 +101,16 @@ def _masked(
     return part, small, Frame.around(picture, box, mask)
 
 
-def _each(name: str, given: Picture | Sequence[Picture], images: int) -> Sequence[Picture]:
+def _each(name: str, given: Picture | Sequence[Picture], images: int) -> list[Picture]:
     """Return the given pictures: one, or as many as the request has."""
     if not isinstance(given, list | tuple):
-        return [given]
+        return [given]  # type: ignore[list-item]  # `inputs` refuses anything else
     if len(given) != images:
         raise InputError(
             f"{name} has {len(given)} pictures; expected one, or {images}, one for each"
         )
-    return given
+    return [*given]
 
 
-def _repeated(values: list, count: int) -> list:
+def _repeated(values: list[T], count: int) -> list[T]:
     return values * count if len(values) == 1 else values

@@ -6,13 +6,16 @@ from threading import Event
 import numpy as np
 
 from pipeline.drawing.drawing import Drawing
+from pipeline.drawing.origins import Origin
 from pipeline.errors import InputError
 from pipeline.families.family import Config
+from pipeline.images import inputs
 from pipeline.request import FULL, TINY, Request, checked_latents
 from pipeline.runtime.compiled import CompiledSampler
-from pipeline.runtime.slots import Start
+from pipeline.runtime.slots import ImageStart, Start
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.methods import make_schedule
+from pipeline.schedulers.table import Schedule
 from pipeline.text.embeddings import Placement
 from pipeline.text.tokenizer import Tokenizers
 
@@ -40,6 +43,7 @@ def make_drawing(
     latents: np.ndarray | None,
     output_type: str,
     cancelled: Event | None,
+    origin: Origin | None = None,
 ) -> Drawing:
     """Return the drawing of a request.
 
@@ -53,9 +57,10 @@ def make_drawing(
         latents: `[images, h, w, C]` float32 standard normal noise in place of the seeds'.
         output_type: one of `OUTPUT_TYPES`.
         cancelled: stops the drawing once it is set.
+        origin: the pictures that it starts from; None if it has none.
 
     Raises:
-        InputError: if the latents cannot be used.
+        InputError: if the latents cannot be used, or the strength leaves no step.
     """
     if latents is not None:
         if request.variation_strength > 0:
@@ -67,7 +72,8 @@ def make_drawing(
     )
     blank = np.array([not text.strip() for text in request.negative_prompts])
     zeroed = blank & config.force_zeros_for_empty_prompt
-    schedule = make_schedule(scheduler, request.num_inference_steps)
+    strength = 1.0 if request.strength is None else request.strength
+    schedule = make_schedule(scheduler, request.num_inference_steps, strength=strength)
     start = Start(
         input_ids=np.stack([negative_ids, ids]),
         zeroed=np.stack([zeroed, np.zeros_like(zeroed)]),
@@ -77,9 +83,10 @@ def make_drawing(
         seeds=np.array(request.seeds, np.uint32),
         variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
         noise=latents,
+        origin=None if origin is None else _image_start(origin, config, schedule, strength),
     )
     # A network that takes the guidance scale as an input has its guidance inside.
-    steps = 0 if config.embeds_guidance else request.guided_steps
+    steps = 0 if config.embeds_guidance else request.guided_steps(len(schedule.stops))
     return Drawing(
         request=request,
         named=_as_drawn(request, scheduler),
@@ -91,7 +98,24 @@ def make_drawing(
         output_type=output_type,
         truncated=truncated,
         negative_truncated=negative_truncated,
+        frames=() if origin is None else origin.frames,
         cancelled=Event() if cancelled is None else cancelled,
+    )
+
+
+def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: float) -> ImageStart:
+    """Return what the slots take of the pictures that a request starts from."""
+    images, height, width, _ = origin.images.shape
+    masks = np.ones((images, height, width), np.float32) if origin.masks is None else origin.masks
+    rows, _, _ = config.family.latents_shape(config, height, width)
+    signal, deviation = map(float, schedule.noised[0])
+    if origin.masks is not None and strength == 1:  # as in diffusers, nothing of the masked part
+        signal, deviation = 0.0, schedule.init_noise_sigma
+    return ImageStart(
+        images=origin.images,
+        masks=np.stack([inputs.latent_mask(mask, height // rows) for mask in masks]),
+        hidden=inputs.masked(origin.images, masks) if config.takes_mask else None,
+        coefficients=(signal, deviation),
     )
 
 

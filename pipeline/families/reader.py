@@ -19,7 +19,6 @@ from pipeline.families.replacements import read_replacement
 from pipeline.families.sdxl import SDXL
 from pipeline.families.single_files import (
     CONFIGS,
-    INPAINTING,
     KINDS,
     fit_config,
     recognise_file,
@@ -61,7 +60,6 @@ class FamilyReader:
         unet: the same for a UNet.
         tiny_vae: a tiny VAE to use beside it.
         recipe: the settings of a distilled model; see `for_model`.
-        inpainting: whether to read models that draw only from a picture and a mask.
     """
 
     scheduler: str | None = None
@@ -70,7 +68,6 @@ class FamilyReader:
     unet: Component | None = None
     tiny_vae: Component | None = None
     recipe: Recipe | None = None
-    inpainting: bool = False
 
     def for_model(self, model: str) -> "FamilyReader":
         """Return the reader with the recipe of a model or of its UNet, if their names have one."""
@@ -103,11 +100,7 @@ class FamilyReader:
             CheckpointError: if a setting is not supported; the message names file, key and value.
         """
         config = self._with_tiny_vae(self._read(folder), folder)
-        file = folder / "unet/config.json"
-        if config.takes_mask and not self.inpainting:
-            channels = config.networks["unet"].in_channels
-            raise CheckpointError(f"{file}: in_channels = {channels}; expected 4; {INPAINTING}")
-        config.family.check(file, config)
+        config.family.check(folder / "unet/config.json", config)
         other = self._by_contents(config)
         if other is None:
             return config
@@ -120,7 +113,7 @@ class FamilyReader:
         Raises:
             CheckpointError: if it is of no kind that is supported, or a network is missing.
         """
-        kind = recognise_file(tensors, inpainting=self.inpainting)
+        kind = recognise_file(tensors)
         folder, replaced = CONFIGS / kind.folder, self.replacements
         own = {name: part for name, part in kind.sections.items() if name not in replaced}
         config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, own)

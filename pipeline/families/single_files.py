@@ -48,10 +48,6 @@ LAST_NORM = f"{UNET_PREFIX}output_blocks.11.1.transformer_blocks.0.norm1.bias"
 OPEN_CLIP_LAYERS = "model.transformer.resblocks."
 SD_2_CONTEXT = 1024
 SD_2_BASE_STEPS = 875000  # training steps of the published model, which predicts the noise
-INPAINTING = (
-    "this is an inpainting model, which draws from a picture and a mask; this version does not take"
-    " them yet"
-)
 V_PREDICTION_SPREAD = 0.09  # of LAST_NORM; files that predict the noise have less
 
 
@@ -183,12 +179,11 @@ LONE_NETWORKS = {
 COMPLETE = "expected a checkpoint of Stable Diffusion 1, 2 or XL with UNet, text encoders and VAE"
 
 
-def recognise_file(tensors: TensorFiles, *, inpainting: bool = False) -> FileKind:
+def recognise_file(tensors: TensorFiles) -> FileKind:
     """Find the kind of a file from its tensors' names and shapes.
 
     Args:
         tensors: all tensors of the file.
-        inpainting: whether models that draw only from a picture and a mask are supported.
 
     Raises:
         CheckpointError: if it is of no kind that is supported; the message names the kind.
@@ -196,7 +191,7 @@ def recognise_file(tensors: TensorFiles, *, inpainting: bool = False) -> FileKin
     for pattern, name in OTHER_FILES.items():
         if any(re.search(pattern, tensor) for tensor in tensors):
             raise CheckpointError(f"{tensors.where}: this is {name}; {COMPLETE}")
-    _check_channels(tensors, inpainting=inpainting)
+    _check_channels(tensors)
     kind = next((kind for kind in KINDS if kind.recognise(tensors)), None)
     if kind is not None:
         return kind
@@ -212,11 +207,9 @@ def recognise_file(tensors: TensorFiles, *, inpainting: bool = False) -> FileKin
     raise CheckpointError(f"{tensors.where}: unknown contents (first tensor: {first}); {COMPLETE}")
 
 
-def _check_channels(tensors: TensorFiles, *, inpainting: bool) -> None:
+def _check_channels(tensors: TensorFiles) -> None:
     shape = tensors[FIRST_LAYER].shape if FIRST_LAYER in tensors else ()
     channels = shape[1] if len(shape) == 4 else 4
-    if channels == 9 and not inpainting:
-        raise CheckpointError(f"{tensors.where}: 9 input channels; expected 4; {INPAINTING}")
     if channels in OTHER_UNETS:
         raise CheckpointError(
             f"{tensors.where}: this UNet is for {OTHER_UNETS[channels]} ({channels} input"

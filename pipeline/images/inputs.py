@@ -46,7 +46,7 @@ def read_mask(mask: Picture, name: str = "mask") -> np.ndarray:
         InputError: if it is neither.
     """
     if isinstance(mask, Image.Image):
-        values = np.asarray(Image.fromarray(_to_bytes(_read_pillow(mask))).convert("L")) / 255
+        values = np.asarray(Image.fromarray(to_bytes(_read_pillow(mask))).convert("L")) / 255
     else:
         values = _checked(mask, name, None, "a PIL picture or [height, width] float32 in 0..1")
     return (values >= REDRAWN).astype(np.float32)
@@ -115,7 +115,10 @@ def _resized(plane: np.ndarray, height: int, width: int, by: Image.Resampling) -
 
 
 def masked(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return a picture `[H, W, 3]` with its masked part in grey, for networks that inpaint."""
+    """Return pictures `[..., H, W, 3]` with their masked parts in grey, for networks that inpaint.
+
+    The masks are `[..., H, W]`.
+    """
     return np.where(mask[..., None] >= REDRAWN, np.float32(_GREY), pixels)
 
 
@@ -124,5 +127,6 @@ def latent_mask(mask: np.ndarray, factor: int) -> np.ndarray:
     return mask[::factor, ::factor, None]
 
 
-def _to_bytes(pixels: np.ndarray) -> np.ndarray:
+def to_bytes(pixels: np.ndarray) -> np.ndarray:
+    """Return float32 in 0..1 as uint8, rounded as on the devices."""
     return np.round(pixels * 255).astype(np.uint8)

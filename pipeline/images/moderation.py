@@ -1,5 +1,7 @@
 """The safety checker's input, and the blurring of pictures that it flags."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from PIL import Image
 
@@ -9,22 +11,23 @@ from pipeline.models.clip_config import SafetyCheckerConfig
 SQUARES = 6
 
 
-def prepare(images: np.ndarray, config: SafetyCheckerConfig) -> np.ndarray:
-    """Convert pictures `[B, H, W, 3]` uint8 to `[B, S, S, 3]` uint8, as in CLIP's training.
+def prepare(images: Sequence[np.ndarray], config: SafetyCheckerConfig) -> np.ndarray:
+    """Convert B pictures `[H, W, 3]` uint8 to `[B, S, S, 3]` uint8, as in CLIP's training.
 
     The shorter side is scaled by Pillow's bicubic filter, as CLIPImageProcessor in torch's
     diffusers does, and the middle is cut out.
     """
-    height, width = images.shape[1:3]
+    return np.stack([_prepared(image, config) for image in images])
+
+
+def _prepared(image: np.ndarray, config: SafetyCheckerConfig) -> np.ndarray:
+    height, width = image.shape[:2]
     scale, short = config.shortest_edge, min(height, width)
     size = int(scale * width / short), int(scale * height / short)
-    scaled = [
-        np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
-        for image in images
-    ]
+    scaled = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
     side = config.vision.image_size
     left, top = ((length - side) // 2 for length in size)
-    return np.stack(scaled)[:, top : top + side, left : left + side]
+    return scaled[top : top + side, left : left + side]
 
 
 def blur(image: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The operator's own check of finished pictures."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -12,8 +12,8 @@ from pipeline.errors import ScreenError
 Screen: TypeAlias = Callable[[list[Image.Image]], Iterable[bool]]
 
 
-def verdicts(screen: Screen, images: np.ndarray) -> list[bool]:
-    """Return the screen's verdict on each of the pictures `[B, H, W, 3]` uint8.
+def verdicts(screen: Screen, images: Sequence[np.ndarray]) -> list[bool]:
+    """Return the screen's verdict on each of the pictures `[H, W, 3]` uint8.
 
     Raises:
         ScreenError: if the screen fails, or does not return one verdict per picture.

@@ -24,7 +24,7 @@ from pipeline.runtime.program import Target
 from pipeline.runtime.sampler import Context
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
-from pipeline.schedulers.table import State
+from pipeline.schedulers.table import Kept, State
 from pipeline.text.embeddings import MAX_VECTORS
 
 log = logging.getLogger(__name__)
@@ -137,10 +137,12 @@ class CompiledSampler:
         zeroed, scales = np.zeros((2, images), bool), np.ones(images, np.float32)
         context = self.encode(self.blank_context(), every, ids, zeroed, scales)
         noise = self.initial_latents(np.zeros(images, np.uint32), 1.0)
-        state = self.enter(self.blank_state, self.vary(noise, noise, 0.5), every)
+        pixels = np.zeros((images, self.shapes.height, self.shapes.width, 3), np.float32)
+        x0, _ = self.encode_image(pixels, self.vary(noise, noise, 0.5), (1.0, 0.0), every)
+        state, kept = self.enter(self.blank_state, self.nothing_kept, x0, self.nothing_kept, every)
         first = pack(make_schedule(self._config.scheduler, 1), 2.0, 0.0, guided=1, seed=0)
         work = Work(*(part[:1].repeat(images, axis=0) for part in first))
-        jax.block_until_ready(self.step(state, context, work))
+        jax.block_until_ready(self.step(state, context, work, kept))
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
             self.check(np.zeros((images, side, side, 3), np.uint8), every)
@@ -167,6 +169,31 @@ class CompiledSampler:
             lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding),
             self._target.state_spec,
         )
+
+    @cached_property
+    def nothing_kept(self) -> Kept:
+        """The kept parts of pictures that are drawn as a whole."""
+        blank = jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), self._target.kept_spec)
+        return self._put_columns(blank._replace(mask=np.ones_like(blank.mask)))
+
+    def encode_image(
+        self,
+        images: np.ndarray,
+        noise: Array,
+        coefficients: tuple[float, float],
+        wanted: np.ndarray,
+    ) -> tuple[Array, Array]:
+        """Return the latents `[B, h, w, C]` of pictures, and those with noise.
+
+        Args:
+            images: `[B, H, W, 3]` float32 in 0..1.
+            noise: standard normal noise `[B, h, w, C]` float32.
+            coefficients: those of the pictures' latents and of the noise; see `add_noise`.
+            wanted: `[B]` bool; the others are not encoded, and are 0.
+        """
+        pair = jax.device_put(np.array(coefficients, np.float32), self._whole)
+        pixels, chosen = self._put_columns((images, wanted))
+        return self._run("encode_image", pixels, noise, pair, chosen)
 
     def encode(
         self,
@@ -227,13 +254,22 @@ class CompiledSampler:
         """Copy latents `[B, h, w, C]` float32 to the devices."""
         return self._put_columns(latents)
 
-    def enter(self, state: State, latents: Array, new: np.ndarray) -> State:
-        """Return the state in which new pictures, `[B]` bool, start from `latents`."""
-        return self._run("enter", state, latents, self._put_columns(new))
+    def put_kept(self, x0: Array, noise: Array, masks: np.ndarray) -> Kept:
+        """Return the kept parts of pictures; the masks are `[B, h, w, 1]` float32."""
+        return Kept(x0, noise, self._put_columns(masks))
 
-    def step(self, state: State, context: Context, work: Work[np.ndarray]) -> State:
+    def enter(
+        self, state: State, kept: Kept, latents: Array, parts: Kept, new: np.ndarray
+    ) -> tuple[State, Kept]:
+        """Return the state and the kept parts with those of new pictures, `[B]` bool.
+
+        They start from `latents`, and `parts` of them are kept.
+        """
+        return self._run("enter", state, kept, latents, parts, self._put_columns(new))
+
+    def step(self, state: State, context: Context, work: Work[np.ndarray], kept: Kept) -> State:
         """Return the state after one evaluation of the network for each slot with work."""
-        return self._run("step", state, context, self._put_columns(work))
+        return self._run("step", state, context, self._put_columns(work), kept)
 
     def decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
         """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8.

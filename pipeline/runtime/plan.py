@@ -75,6 +75,7 @@ LOADS = {
     "step": Load(UNET, True, lambda share: share.pixels),
     "decode": Load(VAE, True, lambda share: share.pixels),
     "tiny_decode": Load(TINY_VAE, True, lambda share: share.pixels),
+    "encode_image": Load(VAE, True, lambda share: share.pixels),
     "encode": Load(TEXT_ENCODERS, False, lambda share: share.halves * share.tokens),
     "enter": Load(None, True, lambda share: share.pictures * share.pixels),
     "noise": Load(None, True, lambda share: share.pictures * share.pixels),
@@ -406,7 +407,8 @@ class Budget:
         """Return the bytes of context, latents and finished pictures of one request."""
         itemsize = self.model.networks[UNET].itemsize
         context = share.halves * share.tokens * self.model.context * itemsize
-        latents = (1 + REMEMBERED) * self._latents(share) * FLOAT32
+        # A state, and the latents and the noise of the pictures that others start from.
+        latents = (1 + REMEMBERED + 2) * self._latents(share) * FLOAT32
         pictures = share.pixels * 3 * (FLOAT32 + 1)  # as float32 and as uint8
         return int(share.pictures * (context + latents + pictures))
 

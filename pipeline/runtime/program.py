@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.families.family import Config
 from pipeline.platforms import CompilerOptions
-from pipeline.schedulers.table import REMEMBERED, State
+from pipeline.schedulers.table import REMEMBERED, Kept, State
 
 # A program's first argument: the parameters of its networks, by the network's name.
 Weights = Mapping[str, list[Array]]
@@ -54,6 +54,13 @@ class Target:
         """The shape `(h, w, C)` of a picture's latents."""
         size = self.shapes.height, self.shapes.width
         return self.config.family.latents_shape(self.config, *size)
+
+    @property
+    def kept_spec(self) -> Kept:
+        """The shapes and shardings of the kept parts of the pictures in all slots."""
+        latents = self.state_spec.latents
+        mask = spec((*latents.shape[:3], 1), jnp.float32, NamedSharding(self.mesh, P("images")))
+        return Kept(latents, latents, mask)
 
     @property
     def state_spec(self) -> State:

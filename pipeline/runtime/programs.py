@@ -21,7 +21,7 @@ from pipeline.runtime import looping, sampler
 from pipeline.runtime.program import Program, Target, Weights, shardings, spec
 from pipeline.runtime.sampler import Context
 from pipeline.runtime.work import Work, no_work, unpack
-from pipeline.schedulers.table import State
+from pipeline.schedulers.table import Kept, State
 from pipeline.text.embeddings import MAX_VECTORS
 
 # Pixels of the tiny VAE's previews per latent pixel, along each side.
@@ -127,15 +127,42 @@ class Programs:
             networks[name] = partial(networks[name], vectors=rows)
         return self._family.encode.run(networks, ids, zeroed, size, guidance)
 
+    def encode_image(self) -> Program:
+        """Return the program that encodes the pictures that new ones start from."""
+        run = self._family.encode_image.run
+
+        def encode(
+            weights: Weights, images: Array, noise: Array, coefficients: Array, wanted: Array
+        ) -> tuple[Array, Array]:
+            encoder = partial(run, self._networks(weights))
+
+            def one(i: Array) -> tuple[Array, Array]:
+                image, own = looping.take(images, i), looping.take(noise, i)
+                return sampler.start(encoder, image, own, coefficients)
+
+            return looping.map_wanted(wanted, one)
+
+        shapes = self._target.shapes
+        pixels = shapes.images, shapes.height, shapes.width, 3
+        images = spec(pixels, jnp.float32, self._by_image)
+        noise = self._target.state_spec.latents
+        coefficients = spec((2,), jnp.float32, self._whole)
+        weights, wanted = self._weights_spec("encode_image"), self._column_spec(jnp.bool_)
+        args = (weights, images, noise, coefficients, wanted)
+        return self._apart(encode, args, (self._by_image,) * 2)
+
     def enter(self) -> Program:
-        """Return the program that writes the noise of new pictures into their slots."""
+        """Return the program that lets new pictures enter their slots."""
 
-        def enter(_: Weights, state: State, noise: Array, new: Array) -> State:
-            return sampler.enter(state, noise, new)
+        def enter(
+            _: Weights, state: State, kept: Kept, latents: Array, parts: Kept, new: Array
+        ) -> tuple[State, Kept]:
+            return sampler.enter(state, kept, latents, parts, new)
 
-        state = self._target.state_spec
-        args = (self._weights_spec("enter"), state, state.latents, self._column_spec(jnp.bool_))
-        return Program(enter, args, shardings(state))
+        state, kept = self._target.state_spec, self._target.kept_spec
+        new = self._column_spec(jnp.bool_)
+        args = (self._weights_spec("enter"), state, kept, state.latents, kept, new)
+        return Program(enter, args, shardings((state, kept)))
 
     def step(self) -> Program:
         """Return the program that advances the pictures in all slots by one evaluation."""
@@ -144,18 +171,25 @@ class Programs:
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
         given = {"gather": gather} if by_half else {}
         only_prompts = self._target.config.embeds_guidance and not by_half
+        takes_mask = self._target.config.takes_mask
 
-        def step(weights: Weights, state: State, context: Context, work: Work[Array]) -> State:
+        def step(
+            weights: Weights, state: State, context: Context, work: Work[Array], kept: Kept
+        ) -> State:
             predict = partial(self._family.predict.run, self._networks(weights))
             if only_prompts:
                 context = jax.tree.map(lambda leaf: leaf[1:], context)
-            return sampler.step(form, predict, state, context, unpack(work), **given)
+            if takes_mask:
+                context = self._family.with_mask(context, kept.mask, kept.x0)
+            parts = None if takes_mask else kept
+            return sampler.step(form, predict, state, context, unpack(work), parts, **given)
 
         images, state = self._target.shapes.images, self._target.state_spec
         work = jax.tree.map(
             lambda part: spec(part.shape, part.dtype, self._by_image), no_work(images)
         )
-        args = (self._weights_spec("step"), state, self._context_spec, work)
+        kept = self._target.kept_spec
+        args = (self._weights_spec("step"), state, self._context_spec, work, kept)
         return self._apart(step, args, shardings(state), self._options())
 
     def decode(self) -> Program:
@@ -287,6 +321,7 @@ PROGRAMS: dict[str, Entry] = {
     "tiny_decode": Entry(
         Programs.tiny_decode, lambda family: family.tiny_decode.networks, exists=_has_tiny_vae
     ),
+    "encode_image": Entry(Programs.encode_image, lambda family: family.encode_image.networks),
     "encode": Entry(Programs.encode, lambda family: family.encode.networks, sized=False),
     "enter": Entry(Programs.enter, lambda _: ()),
     "noise": Entry(Programs.noise, lambda _: ()),

@@ -4,6 +4,7 @@ They do not depend on a network: a model's family supplies the functions that pr
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,14 +15,15 @@ from pipeline.families.halves import joined, split
 from pipeline.runtime.looping import for_each, put, take
 from pipeline.runtime.work import Task
 from pipeline.schedulers import table as tables
-from pipeline.schedulers.table import State
+from pipeline.schedulers.table import Kept, State
 
 Collective = Callable[[Array], Array]
 # A structure of arrays with the axes `[halves, B, ...]`, or `[B, ...]` for a network.
 Context = Any
 Predict = Callable[[Array, Array, Context], Array]
 Decode = Callable[[Array], Array]
-Form = Callable[[Predict, State, Context, Task[Array], Collective], State]
+Encode = Callable[[Array], Array]
+Form = Callable[[Predict, State, Context, Task[Array], Kept | None, Collective], State]
 # The axes of the slots in a state.
 _AXES = State(0, 1)  # type: ignore[arg-type]
 
@@ -63,13 +65,34 @@ def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
     return jax.vmap(draw)(seeds)
 
 
-def enter(state: State, noise: Array, new: Array) -> State:
-    """Return the state in which new pictures have their noise in their slots, and no history.
+def enter(state: State, kept: Kept, latents: Array, parts: Kept, new: Array) -> tuple[State, Kept]:
+    """Let new pictures enter their slots.
 
-    `noise` is `[B, h, w, C]`; `new` is `[B]` bool.
+    Args:
+        state, kept: those of all slots.
+        latents: the new pictures' first latents, `[B, h, w, C]`.
+        parts: the parts of them that are kept.
+        new: `[B]` bool, the slots of the new pictures.
+
+    Returns:
+        The state and the kept parts of all slots; the new pictures have no history.
     """
     at = new[:, None, None, None]
-    return State(jnp.where(at, noise, state.latents), jnp.where(at, 0, state.history))
+    entered = State(jnp.where(at, latents, state.latents), jnp.where(at, 0, state.history))
+    return entered, jax.tree.map(partial(jnp.where, at), parts, kept)
+
+
+def start(encoder: Encode, image: Array, noise: Array, coefficients: Array) -> tuple[Array, Array]:
+    """Return a picture's latents `[h, w, C]`, and those with noise from which its run begins.
+
+    Args:
+        encoder: returns the latents `[1, h, w, C]` of pictures `[1, H, W, 3]` in 0..1.
+        image: the picture `[H, W, 3]`.
+        noise: standard normal noise `[h, w, C]`.
+        coefficients: see `add_noise`.
+    """
+    x0 = encoder(image[None])[0]
+    return x0, tables.add_noise(x0, noise, coefficients)
 
 
 def _key(seed: Array) -> Array:
@@ -90,6 +113,7 @@ def step(
     state: State,
     context: Context,
     tasks: Task[Array],
+    kept: Kept | None = None,
     gather: Collective = _alone,
 ) -> State:
     """Advance the pictures in B slots by one evaluation each; empty slots stay as they are.
@@ -102,14 +126,20 @@ def step(
         context: the prompts' context; leaves `[2, B, ...]`, or `[1, B, ...]` where only one half is
             predicted here.
         tasks: the pictures' evaluations, arrays `[B]`.
+        kept: the parts of the pictures that are kept; None for networks that take a mask.
         gather: turns the predictions `[1, ...]` of this device's half into those of both halves
             `[2, ...]`, where another device has the other half.
     """
-    return form(predict, state, context, tasks, gather)
+    return form(predict, state, context, tasks, kept, gather)
 
 
 def by_picture(
-    predict: Predict, state: State, context: Context, tasks: Task[Array], gather: Collective
+    predict: Predict,
+    state: State,
+    context: Context,
+    tasks: Task[Array],
+    kept: Kept | None,
+    gather: Collective,
 ) -> State:
     """Predict for one picture at a time: for both halves in one batch, or for the prompt alone."""
 
@@ -123,11 +153,16 @@ def by_picture(
             lambda: jnp.repeat(_forward(predict, latents, prompt, task), 2, axis=0),
         )
 
-    return _in_turn(pair, state, context, tasks)
+    return _in_turn(pair, state, context, tasks, kept)
 
 
 def by_half(
-    predict: Predict, state: State, context: Context, tasks: Task[Array], gather: Collective
+    predict: Predict,
+    state: State,
+    context: Context,
+    tasks: Task[Array],
+    kept: Kept | None,
+    gather: Collective,
 ) -> State:
     """Predict for one half of one picture at a time."""
 
@@ -142,11 +177,16 @@ def by_half(
         # The prompt's half is the last one.
         return jax.lax.fori_loop(2 - task.halves, 2, add, jnp.zeros((2, *latents.shape)))
 
-    return _in_turn(pair, state, context, tasks)
+    return _in_turn(pair, state, context, tasks, kept)
 
 
 def by_slots(
-    predict: Predict, state: State, context: Context, tasks: Task[Array], gather: Collective
+    predict: Predict,
+    state: State,
+    context: Context,
+    tasks: Task[Array],
+    kept: Kept | None,
+    gather: Collective,
 ) -> State:
     """Predict for all slots in one batch, with the negative prompts' halves if any is needed."""
     scaled = jax.vmap(tables.scale_model_input)(state.latents, tasks.row)
@@ -167,7 +207,7 @@ def by_slots(
             lambda: forward(context),
             lambda: jnp.repeat(forward(prompts), 2, axis=0),
         )
-    advance = jax.vmap(_advance, in_axes=(1, _AXES, 0), out_axes=_AXES)
+    advance = jax.vmap(_advance, in_axes=(1, _AXES, 0, 0), out_axes=_AXES)
     occupied = tasks.halves > 0
 
     def keep_empty(axis: int, new: Array, old: Array) -> Array:
@@ -175,7 +215,7 @@ def by_slots(
         shape[axis] = -1
         return jnp.where(occupied.reshape(shape), new, old)
 
-    return jax.tree.map(keep_empty, _AXES, advance(pairs, state, tasks), state)
+    return jax.tree.map(keep_empty, _AXES, advance(pairs, state, tasks, kept), state)
 
 
 # The forms of the forward passes, by the names that `Platform.forward` has. In the first two forms
@@ -188,6 +228,7 @@ def _in_turn(
     state: State,
     context: Context,
     tasks: Task[Array],
+    kept: Kept | None,
 ) -> State:
     """Advance the pictures in turn.
 
@@ -200,7 +241,8 @@ def _in_turn(
         own = jax.tree.map(lambda leaf: take(leaf, slot, 1), context)
         before = jax.tree.map(lambda array, axis: take(array, slot, axis), state, _AXES)
         scaled = tables.scale_model_input(before.latents, task.row)
-        after = _advance(pair(scaled, own, task), before, task)
+        part = jax.tree.map(lambda array: take(array, slot), kept)
+        after = _advance(pair(scaled, own, task), before, task, part)
         return jax.tree.map(lambda all_, one, axis: put(all_, one, slot, axis), state, after, _AXES)
 
     return for_each(tasks.halves > 0, work, state)
@@ -218,7 +260,7 @@ def _forward(predict: Predict, latents: Array, context: Context, task: Task[Arra
     return predict(batch, jnp.broadcast_to(task.row.timesteps, halves), context)
 
 
-def _advance(predictions: Array, state: State, task: Task[Array]) -> State:
+def _advance(predictions: Array, state: State, task: Task[Array], kept: Kept | None) -> State:
     """Return a picture's state after an evaluation, with classifier-free guidance if it has two.
 
     `predictions` are those of its halves, `[2, h, w, C]` or `[1, h, w, C]`. Ho and Salimans 2022,
@@ -234,7 +276,10 @@ def _advance(predictions: Array, state: State, task: Task[Array]) -> State:
         lambda: step_noise(task.seed[None], task.evaluation, cond.shape)[0],
         lambda: jnp.zeros_like(cond),
     )
-    return tables.step(guided, state, task.row, noise)
+    after = tables.step(guided, state, task.row, noise)
+    if kept is None:
+        return after
+    return after._replace(latents=tables.blend(after.latents, kept, task.noised))
 
 
 def _guided(uncond: Array, cond: Array, scale: Array, rescale: Array) -> Array:

@@ -8,7 +8,24 @@ import numpy as np
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.sampler import Context
 from pipeline.runtime.work import Work, no_work
-from pipeline.schedulers.table import State
+from pipeline.schedulers.table import Kept, State
+
+
+@dataclass(frozen=True)
+class ImageStart:
+    """The pictures that n pictures start from.
+
+    Attributes:
+        images: `[n, H, W, 3]` float32 in 0..1.
+        masks: `[n, h, w, 1]` float32, 1 where a picture is redrawn and 0 where it is kept.
+        hidden: `images` with their masked parts in grey, for networks that take a mask; or None.
+        coefficients: those of the pictures' latents and of the noise in the first latents.
+    """
+
+    images: np.ndarray
+    masks: np.ndarray
+    hidden: np.ndarray | None
+    coefficients: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -25,6 +42,7 @@ class Start:
         seeds: `[n]` uint32.
         variations: the variations to apply in order: seeds `[n]` uint32, and the strength.
         noise: `[n, h, w, C]` float32 standard normal noise in place of the seeds'; or None.
+        origin: the pictures to start from; None starts from noise alone.
     """
 
     input_ids: np.ndarray
@@ -35,6 +53,7 @@ class Start:
     seeds: np.ndarray
     variations: Sequence[tuple[np.ndarray, float]]
     noise: np.ndarray | None
+    origin: ImageStart | None = None
 
 
 class Slots:
@@ -49,6 +68,7 @@ class Slots:
 
     Attributes:
         state: the state of all slots after the evaluations that are queued.
+        kept: the parts of all slots' pictures that are kept.
         taken: the slots with a picture.
     """
 
@@ -56,6 +76,7 @@ class Slots:
         self.run = run
         self.context = run.blank_context() if context is None else context
         self.state: State = run.blank_state
+        self.kept: Kept = run.nothing_kept
         self.taken: set[int] = set()
         self._count = run.shapes.images
         self._per_device = self._count // run.mesh.shape["images"]
@@ -93,14 +114,22 @@ class Slots:
         scales = np.full(self._count, start.guidance_scale, np.float32)
         ids, zeroed = placed(start.input_ids, 1), placed(start.zeroed, 1)
         self.context = run.encode(self.context, new, ids, zeroed, scales, start.vectors)
+        origin, parts = start.origin, run.nothing_kept
+        sigma = start.init_noise_sigma if origin is None else 1.0
         if start.noise is None:
-            latents = run.initial_latents(placed(start.seeds), start.init_noise_sigma)
+            latents = run.initial_latents(placed(start.seeds), sigma)
             for seeds, strength in start.variations:
-                other = run.initial_latents(placed(seeds), start.init_noise_sigma)
+                other = run.initial_latents(placed(seeds), sigma)
                 latents = run.vary(latents, other, strength)
         else:
-            latents = run.put_latents(placed(start.noise) * np.float32(start.init_noise_sigma))
-        self.state = run.enter(self.state, latents, new)
+            latents = run.put_latents(placed(start.noise) * np.float32(sigma))
+        if origin is not None:
+            noise, pair = latents, origin.coefficients
+            x0, latents = run.encode_image(placed(origin.images), noise, pair, new)
+            if origin.hidden is not None:
+                x0, _ = run.encode_image(placed(origin.hidden), noise, pair, new)
+            parts = run.put_kept(x0, noise, placed(origin.masks))
+        self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new)
         self.taken.update(slots)
 
     def leave(self, slot: int) -> None:
@@ -116,7 +145,7 @@ class Slots:
         for slot, row in rows.items():
             work.numbers[slot], work.integers[slot] = row
         before = self.state
-        self.state = self.run.step(before, self.context, work)
+        self.state = self.run.step(before, self.context, work, self.kept)
         return before, self.state
 
 

@@ -13,9 +13,10 @@ from pipeline.schedulers.table import REMEMBERED, Schedule, Table
 
 A = TypeVar("A", np.ndarray, Array)
 
-# Columns of numbers: those of a row of the table, the guidance scale and its rescaling.
+# Columns of numbers: those of a row of the table, the guidance scale, its rescaling, and a row of
+# `Schedule.noised`.
 _SCALARS = [name for name in Table._fields if name != "values"]
-NUMBERS = len(_SCALARS) + 1 + REMEMBERED + 2
+NUMBERS = len(_SCALARS) + 1 + REMEMBERED + 2 + 2
 INTEGERS = 3
 
 
@@ -24,6 +25,7 @@ class Task(NamedTuple, Generic[A]):
 
     `row`: the evaluation's row of the table.
     `guidance_scale`, `guidance_rescale`: float32.
+    `noised`: the row of `Schedule.noised` after the evaluation, `[2]` or `[B, 2]`.
     `seed`: uint32; the noise that some schedulers add depends on it.
     `evaluation`: int32, counted from 0.
     `halves`: int32, the halves of guidance that it needs: 2, 1 for the prompt alone, or 0 if there
@@ -33,6 +35,7 @@ class Task(NamedTuple, Generic[A]):
     row: Table[A]
     guidance_scale: A
     guidance_rescale: A
+    noised: A
     seed: A
     evaluation: A
     halves: A
@@ -63,7 +66,7 @@ def pack(
     evaluations = np.arange(count)
     halves = np.where(evaluations < guided, 2, 1)
     integers = np.stack([np.full(count, seed), evaluations, halves], axis=1)
-    numbers = np.concatenate([*columns, table.values, scales], axis=1)
+    numbers = np.concatenate([*columns, table.values, scales, schedule.noised[1:]], axis=1)
     return Work(numbers.astype(np.float32), integers.astype(np.uint32))
 
 
@@ -71,12 +74,13 @@ def unpack(work: Work[Array]) -> Task[Array]:
     """Return packed work as tasks, arrays `[B]`."""
     numbers, integers = work
     scalars = {name: numbers[:, i] for i, name in enumerate(_SCALARS)}
-    row = Table(values=numbers[:, len(_SCALARS) : -2], **scalars)
+    row = Table(values=numbers[:, len(_SCALARS) : -4], **scalars)
     seed, evaluation, halves = (integers[:, i] for i in range(INTEGERS))
     return Task(
         row,
-        guidance_scale=numbers[:, -2],
-        guidance_rescale=numbers[:, -1],
+        guidance_scale=numbers[:, -4],
+        guidance_rescale=numbers[:, -3],
+        noised=numbers[:, -2:],
         seed=seed,
         evaluation=evaluation.astype(jnp.int32),
         halves=halves.astype(jnp.int32),

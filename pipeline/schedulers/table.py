@@ -54,6 +54,20 @@ class State(NamedTuple):
     history: Array
 
 
+class Kept(NamedTuple):
+    """The parts of pictures that a run keeps, float32, of B pictures or of one.
+
+    `x0`: the pictures' latents, `[B, h, w, C]`, or `[h, w, C]`. For networks that take a mask they
+    are those of the pictures with their masked parts in grey.
+    `noise`: the standard normal noise that the run began with, likewise.
+    `mask`: `[B, h, w, 1]`, or `[h, w, 1]`; 1 where the picture is redrawn and 0 where it is kept.
+    """
+
+    x0: Array
+    noise: Array
+    mask: Array
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Schedule of a run with `num_inference_steps`.
@@ -106,7 +120,7 @@ def add_noise(x0: Array, noise: Array, coefficients: Array) -> Array:
     return signal * x0 + deviation * noise
 
 
-def blend(latents: Array, x0: Array, mask: Array, noise: Array, coefficients: Array) -> Array:
+def blend(latents: Array, kept: Kept, coefficients: Array) -> Array:
     """Replace latents by a picture's own outside the mask, after an evaluation.
 
     Networks that take no mask inpaint in this way (Lugmayr et al. 2022, "RePaint", without
@@ -114,13 +128,11 @@ def blend(latents: Array, x0: Array, mask: Array, noise: Array, coefficients: Ar
 
     Args:
         latents: the latents after the evaluation, `[B, h, w, C]`.
-        x0: the picture's latents, in the same shape.
-        mask: `[B, h, w, 1]`, 1 where the picture is redrawn and 0 where it is kept.
-        noise: the standard normal noise that the run began with, in the latents' shape.
+        kept: the picture, its mask and the noise that the run began with.
         coefficients: the row of `Schedule.noised` for the next evaluation, or for the end of the
             run; see `add_noise`.
     """
-    return mask * latents + (1 - mask) * add_noise(x0, noise, coefficients)
+    return jnp.where(kept.mask > 0, latents, add_noise(kept.x0, kept.noise, coefficients))
 
 
 def step(prediction: Array, state: State, row: Table[Array], noise: Array) -> State:

@@ -280,7 +280,7 @@ def test_the_work_of_a_request_is_counted_in_evaluations():
     assert work(scheduler="euler") == (10, 10)
     assert work(scheduler="lcm", timesteps="999,749,499") == (3, 3)
     checked = check_request(GenerateRequest("a star", scheduler="lcm", timesteps="999,5"), 1)
-    assert (checked.num_inference_steps, checked.guided_steps) == (2, 2)
+    assert (checked.num_inference_steps, checked.guided_steps(2)) == (2, 2)
 
 
 def test_weights_of_loras():

@@ -21,6 +21,10 @@ Options = tuple[tuple[str, Any], ...]
 # A request's settings, its pictures, when it begins and when it is cancelled.
 Arrival = tuple[dict[str, Any], int, int, int | None]
 
+IMAGE = np.random.default_rng(0).uniform(size=(16, 16, 3)).astype(np.float32)
+MASK = np.zeros((16, 16), np.float32)
+MASK[:, 6:] = 1
+
 
 @pytest.fixture
 def pipe() -> Iterator[SDXLPipeline]:
@@ -33,9 +37,23 @@ def pipe() -> Iterator[SDXLPipeline]:
 def prepare(
     pipe: SDXLPipeline, images: int = 1, output_type: str = "latent", **options: Any
 ) -> Drawing:
-    sizes = {name: options.pop(name) for name in ("height", "width") if name in options}
+    names = "height", "width", "image", "mask"
+    options = with_picture(options)
+    others = {name: options.pop(name) for name in names if name in options}
     given = {"prompt": "a star", "num_inference_steps": 3, **options}
-    return pipe.prepare(GenerateRequest(**given), images, output_type=output_type, **sizes)
+    return pipe.prepare(GenerateRequest(**given), images, output_type=output_type, **others)
+
+
+def with_picture(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options in which a picture, and a mask if so, replaces `start`."""
+    options = dict(options)
+    start = options.pop("start", None)
+    if start is None:
+        return options
+    masked, strength = start
+    strength = max(strength, 1 / options["num_inference_steps"])  # one step at least
+    mask = {"mask": MASK} if masked else {}
+    return {**options, "image": IMAGE, "strength": strength, **mask}
 
 
 def begin(pipe: SDXLPipeline, images: int = 1, **options: Any) -> Drawing:
@@ -58,7 +76,7 @@ def pictures(drawing: Drawing) -> list[Any]:
 def alone(devices: int, index: int, options: Options) -> np.ndarray:
     """Return a picture's latents `[h, w, C]`, drawn with nothing beside it."""
     chosen = dict(options)
-    request = {**chosen, "seed": (chosen["seed"] + index) % 2**32}
+    request = with_picture({**chosen, "seed": (chosen["seed"] + index) % 2**32})
     pipe = shared_pipeline(devices)
     return pipe.generate("a star", images=1, output_type="latent", **request).images[0]
 
@@ -222,6 +240,8 @@ REQUESTS = st.fixed_dictionaries(
         "guidance_scale": st.sampled_from([1.0, 5.0]),
         "guidance_until": st.sampled_from([0.5, 1.0]),
         "guidance_rescale": st.sampled_from([0.0, 0.7]),
+        # Whether the picture that it starts from has a mask, and the strength.
+        "start": st.sampled_from([None, (False, 0.5), (True, 0.7), (True, 1.0)]),
     }
 )
 ARRIVALS = st.lists(

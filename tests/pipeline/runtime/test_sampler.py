@@ -12,7 +12,7 @@ from pipeline.families import latent_unet, read_config
 from pipeline.runtime import looping, sampler
 from pipeline.runtime.work import Work, no_work, pack, unpack
 from pipeline.schedulers.methods import make_schedule
-from pipeline.schedulers.table import REMEMBERED, State
+from pipeline.schedulers.table import REMEMBERED, Kept, State
 from tests.checkpoints import SMALLEST
 from tests.pipeline.models.test_vae import CONFIG as VAE
 from tests.pipeline.models.test_vae import vae
@@ -171,7 +171,13 @@ def test_an_item_that_is_not_wanted_is_zero() -> None:
 
 def test_a_new_picture_has_no_history() -> None:
     state = State(jnp.ones((2, *SHAPE)), jnp.full((REMEMBERED, 2, *SHAPE), jnp.nan))
-    entered = sampler.enter(state, jnp.full((2, *SHAPE), 7.0), jnp.array([True, False]))
+    kept = Kept(*jnp.zeros((2, 2, *SHAPE)), jnp.zeros((2, *SHAPE[:2], 1)))
+    parts = jax.tree.map(lambda each: each + 3, kept)
+    new = jnp.array([True, False])
+    entered, found = sampler.enter(state, kept, jnp.full((2, *SHAPE), 7.0), parts, new)
+    for each in found:
+        assert (each[0] == 3).all()
+        assert not each[1].any()
     assert (entered.latents[0] == 7).all()
     assert (entered.latents[1] == 1).all()
     assert not entered.history[:, 0].any()

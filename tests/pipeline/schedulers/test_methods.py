@@ -15,7 +15,15 @@ from pipeline.schedulers.euler import euler_sigmas, lms_weights
 from pipeline.schedulers.methods import METHODS, make_schedule
 from pipeline.schedulers.pndm import PNDM_WEIGHTS
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
-from pipeline.schedulers.table import REMEMBERED, State, add_noise, blend, scale_model_input, step
+from pipeline.schedulers.table import (
+    REMEMBERED,
+    Kept,
+    State,
+    add_noise,
+    blend,
+    scale_model_input,
+    step,
+)
 from tools.scheduler_cases import SDXL
 
 STEPS = range(1, MAX_INFERENCE_STEPS + 1)
@@ -287,7 +295,8 @@ def test_a_blend_keeps_the_picture_outside_the_mask() -> None:
     mask = np.zeros((2, 4, 4, 1), np.float32)
     mask[:, :2] = 1
     each = np.array([[0.5, 2], [1, 0]], np.float32)  # one row for each picture
-    blended = np.asarray(blend(*map(jnp.asarray, (latents, x0, mask, noise, each))))
+    kept = Kept(*map(jnp.asarray, (x0, noise, mask)))
+    blended = np.asarray(blend(jnp.asarray(latents), kept, jnp.asarray(each)))
     np.testing.assert_array_equal(blended[:, :2], latents[:, :2])
     np.testing.assert_allclose(blended[0, 2:], 0.5 * x0[0, 2:] + 2 * noise[0, 2:], rtol=1e-5)
     np.testing.assert_array_equal(blended[1, 2:], x0[1, 2:])

@@ -1,0 +1,144 @@
+"""Drawing from pictures: image to image, inpainting, the masked part alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline import InputError, SDXLPipeline, metadata
+from pipeline.images.inputs import to_bytes
+from tests.checkpoints import CompilationCount, shared_pipeline
+from tools.agreement import relative_error
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.uniform(size=(4, 16, 16, 3)).astype(np.float32)
+IMAGE = IMAGES[0]
+MASK = np.zeros((16, 16), np.float32)
+MASK[:, 8:] = 1
+LARGE = RNG.uniform(size=(60, 90, 3)).astype(np.float32)
+LARGE_MASK = np.zeros((60, 90), np.float32)
+LARGE_MASK[10:20, 30:45] = 1
+
+
+@pytest.fixture(scope="module")
+def pipe() -> SDXLPipeline:
+    return shared_pipeline(1)
+
+
+def drawn(pipe: SDXLPipeline, output_type: str = "latent", **options: Any) -> np.ndarray:
+    """Return the pictures of a request with 4 steps, one picture by default."""
+    given = {"images": 1, "num_inference_steps": 4, **options}
+    return pipe.generate("a star", output_type=output_type, **given).images
+
+
+def test_a_picture_with_little_strength_stays_near(pipe: SDXLPipeline) -> None:
+    x0 = drawn(pipe, image=IMAGE, strength=0.25)
+    assert not np.array_equal(x0, drawn(pipe))
+    distances = [
+        np.abs(drawn(pipe, image=IMAGE, strength=strength) - x0).mean()
+        for strength in (0.5, 0.75, 1)
+    ]
+    assert distances == sorted(distances)
+    np.testing.assert_array_equal(drawn(pipe, image=IMAGE), drawn(pipe, image=IMAGE, strength=0.8))
+
+
+def test_strength_is_the_share_of_the_steps(pipe: SDXLPipeline) -> None:
+    steps: list[tuple[int, int]] = []
+    drawn(pipe, image=IMAGE, strength=0.5, on_step=lambda *step: steps.append(step[:2]))
+    assert steps == [(1, 2), (2, 2)]
+
+
+def test_nothing_is_compiled_for_pictures_and_masks(pipe: SDXLPipeline) -> None:
+    drawn(pipe)
+    with CompilationCount() as count:
+        drawn(pipe, image=IMAGE, strength=0.5)
+        drawn(pipe, "np", images=2, image=IMAGE, mask=MASK, strength=0.75)
+    assert count.value == 0
+
+
+def test_one_picture_for_all_or_one_for_each(pipe: SDXLPipeline) -> None:
+    each = drawn(pipe, images=4, image=[*IMAGES], mask=MASK, seed=5)
+    for i, image in enumerate(IMAGES):
+        alone = drawn(pipe, image=image, mask=[MASK], seed=5 + i)
+        np.testing.assert_array_equal(each[i], alone[0])
+
+
+def test_the_picture_outside_the_mask_does_not_change(pipe: SDXLPipeline) -> None:
+    [found] = drawn(pipe, "np", image=IMAGE, mask=MASK, strength=1)
+    np.testing.assert_array_equal(found[MASK == 0], IMAGE[MASK == 0])
+    assert np.abs(found - IMAGE)[:, 12:].mean() > 0.05
+    [picture] = drawn(pipe, "pil", image=IMAGE, mask=MASK, strength=1)
+    np.testing.assert_array_equal(np.asarray(picture), to_bytes(found))
+
+
+def test_latents_are_the_noise_that_is_added(pipe: SDXLPipeline) -> None:
+    noise = RNG.normal(size=(1, *pipe._compiled.latents_shape)).astype(np.float32)
+    given = {"image": IMAGE, "strength": 0.5, "latents": noise}
+    assert not np.array_equal(drawn(pipe, **given), drawn(pipe, **given | {"latents": None}))
+    # A mask of ones keeps nothing.
+    np.testing.assert_array_equal(
+        drawn(pipe, **given), drawn(pipe, **given, mask=np.ones_like(MASK))
+    )
+
+
+def test_all_strength_with_a_mask_starts_from_noise_alone(pipe: SDXLPipeline) -> None:
+    every = np.ones_like(MASK)
+    assert relative_error(drawn(pipe, image=IMAGE, mask=every, strength=1), drawn(pipe)) < 1e-5
+
+
+def test_the_masked_part_alone_is_pasted_into_the_whole_picture(pipe: SDXLPipeline) -> None:
+    given: dict[str, Any] = {"image": LARGE, "mask": LARGE_MASK, "padding": 4, "strength": 1}
+    [found] = drawn(pipe, "np", **given)
+    assert found.shape == LARGE.shape
+    np.testing.assert_array_equal(found[LARGE_MASK == 0], LARGE[LARGE_MASK == 0])
+    assert np.abs(found - LARGE)[LARGE_MASK == 1].mean() > 0.05
+    [picture] = drawn(pipe, "pil", **given)
+    assert picture.size == (90, 60)
+    settings = metadata.from_text(picture.info[metadata.KEY])
+    assert (settings.width, settings.height) == (16, 16)
+    assert (settings.strength, settings.padding) == (1, 4)
+
+
+def test_pictures_of_other_sizes_are_fitted(pipe: SDXLPipeline) -> None:
+    picture = Image.fromarray(to_bytes(LARGE))
+    mask = Image.fromarray(to_bytes(LARGE_MASK))
+    [found] = drawn(pipe, "pil", image=picture, mask=mask)
+    assert found.size == (16, 16)
+
+
+def test_strength_is_in_the_settings_of_pictures_from_pictures(pipe: SDXLPipeline) -> None:
+    def settings(**options: Any) -> metadata.Settings:
+        [picture] = drawn(pipe, "pil", **options)
+        return metadata.from_text(picture.info[metadata.KEY])
+
+    assert settings(image=IMAGE).strength == 0.8
+    assert settings(image=IMAGE, strength=0.5).strength == 0.5
+    assert settings().strength is None
+
+
+def test_variations_and_pictures_go_together(pipe: SDXLPipeline) -> None:
+    given: dict[str, Any] = {"image": IMAGE, "strength": 0.75}
+    varied = drawn(pipe, **given, variation_strength=1.0, variation_seed=9)
+    assert relative_error(varied, drawn(pipe, **given, seed=9)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mask": MASK}, "mask is given without image; pass image too, or leave it out"),
+        ({"strength": 0.5}, "strength is given without image"),
+        ({"image": IMAGE, "padding": 8}, "padding is given without mask"),
+        ({"image": IMAGE, "strength": 0.2}, "strength is 0.2, which leaves none of 4 steps"),
+        ({"image": IMAGE, "strength": 0}, r"strength is 0; expected 0.01 to 1|a number from 0.01"),
+        ({"image": IMAGE, "mask": MASK[:8]}, "mask is of size 16x8; expected 16x16"),
+        ({"image": IMAGE, "mask": 0 * MASK}, "mask is empty; expected at least one white pixel"),
+        ({"image": [IMAGE] * 3}, "image has 3 pictures; expected one, or 1, one for each"),
+        ({"image": []}, "image has 0 pictures; expected one"),
+        ({"image": "a.png"}, "image is of type str; expected a PIL picture"),
+        ({"image": IMAGE, "mask": [MASK[None]]}, "mask has the shape"),
+    ],
+)
+def test_refused_pictures(pipe: SDXLPipeline, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        drawn(pipe, **given)
