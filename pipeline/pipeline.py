@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from operator import or_
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.drawing.drawing import Drawing, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.origins import Given, check_origin, read_origin
+from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extended, read_origin
 from pipeline.drawing.preparing import check_output, make_drawing
 from pipeline.errors import InputError
 from pipeline.families import FamilyReader
@@ -30,6 +31,7 @@ from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.images import metadata, preview
+from pipeline.images.inputs import fitted
 from pipeline.images.screen import Screen
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
@@ -439,6 +441,10 @@ class SDXLPipeline:
         mask: Given = None,
         strength: float | None = None,
         padding: int | None = None,
+        extend: Mapping[str, int] | None = None,
+        enlarge: tuple[int, int] | None = None,
+        enlarge_strength: float = 0.35,
+        enlarge_steps: int | None = None,
     ) -> Result:
         """Draw pictures, without compiling anything.
 
@@ -510,6 +516,15 @@ class SDXLPipeline:
             padding: draw the masked part alone, at full size, with so many pixels around it, and
                 paste it into the whole `image`, whose size the result has. None draws the whole
                 picture.
+            extend: draw what lies around `image`: the number of pixels to add at each side, such as
+                `{"left": 64, "top": 32}`; also "right" and "bottom". The new parts are drawn with
+                `padding` pixels of the picture, 32 where None, and the result is as much larger.
+            enlarge: the height and width in pixels, which must be a size that was added, at which
+                the finished pictures are drawn again. `on_step` counts the steps of each of the two
+                runs.
+            enlarge_strength: how far the second run redraws the enlarged pictures; see `strength`.
+            enlarge_steps: the steps of the second run, of which it takes that share; as many as
+                those of the first where None.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -542,8 +557,35 @@ class SDXLPipeline:
             strength=strength,
             padding=padding,
         )
-        size = height, width
-        drawing = self.prepare(asked, images, *size, latents, output_type, cancelled, image, mask)
+        if extend is not None:
+            image, mask = extended(image, mask, extend)
+            asked = replace(asked, padding=EXTEND_PADDING if padding is None else padding)
+        size, follow = (height, width), (on_step, on_preview)
+        given = latents, output_type, cancelled, image, mask
+        if enlarge is None:
+            return self._drawn(self.prepare(asked, images, *size, *given), *follow)
+        again = replace(asked, strength=enlarge_strength, padding=None)
+        if enlarge_steps is not None:
+            again = replace(again, num_inference_steps=enlarge_steps, timesteps="")
+        self._check_again(again, enlarge)
+        given = latents, "np", cancelled, image, mask
+        first = self._drawn(self.prepare(asked, images, *size, *given), *follow)
+        larger = [fitted(each, *enlarge) for each in first.images]
+        given = None, output_type, cancelled, larger
+        found = self._drawn(self.prepare(again, images, *enlarge, *given), *follow)
+        return replace(found, flagged=[*map(or_, first.flagged, found.flagged)])
+
+    def _check_again(self, request: GenerateRequest, size: tuple[int, int]) -> None:
+        """Raise InputError unless finished pictures can be drawn again in another size."""
+        self._sampler(*size)
+        if self._config.takes_mask:
+            raise InputError("enlarge needs a model that is not for inpainting; leave it out")
+        check_request(request, 1)
+
+    def _drawn(
+        self, drawing: Drawing, on_step: OnStep | None, on_preview: OnPreview | None
+    ) -> Result:
+        """Draw a request to its end."""
         self.begin(drawing)
         try:
             self._draw(drawing, on_step, on_preview)

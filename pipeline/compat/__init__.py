@@ -10,9 +10,15 @@ from pipeline.compat.flax_pipelines import (
     FlaxStableDiffusionPipeline,
     FlaxStableDiffusionXLPipeline,
 )
+from pipeline.compat.from_pictures import (
+    FlaxStableDiffusionImg2ImgPipeline,
+    FlaxStableDiffusionInpaintPipeline,
+)
 
 __all__ = [
     "FlaxDiffusionPipeline",
+    "FlaxStableDiffusionImg2ImgPipeline",
+    "FlaxStableDiffusionInpaintPipeline",
     "FlaxStableDiffusionPipeline",
     "FlaxStableDiffusionXLPipeline",
 ]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -42,13 +42,12 @@ from pipeline.runtime.loading import (
 )
 from pipeline.runtime.work import Task
 from pipeline.schedulers.methods import make_schedule
-from pipeline.schedulers.table import REMEMBERED, State, Table
+from pipeline.schedulers.table import REMEMBERED, Schedule, State, Table
 from pipeline.text.tokenizer import Tokenizers
 
 # Branches with the main branch's weights in Flax's own format, which is not read here.
 FLAX_BRANCHES = ("flax", "bf16")
-# Positions, counted from 0, of the arguments of `_generate` that are not arrays.
-STATIC = (3, 4, 5, 9)
+INPAINTING = "FlaxStableDiffusionInpaintPipeline"
 
 Params = Mapping[str, Any]
 
@@ -74,7 +73,16 @@ class FlaxDiffusionPipeline:
 
     `from_pretrained` returns a pipeline of the class that fits the checkpoint. A pipeline holds
     only the safety checker's parameters; all others are an argument of every call.
+
+    Attributes:
+        model: the class of diffusers' pipeline for the checkpoints that it draws with.
+        takes_mask: whether their UNet takes a mask.
+        static: positions, counted from 0, of the arguments of `_generate` that are not arrays.
     """
+
+    model: ClassVar = ""
+    takes_mask: ClassVar = False
+    static: ClassVar = (3, 4, 5, 9)
 
     def __init__(self, config: Config, tokenizers: Tokenizers, checker: SafetyChecker | None):
         self._config = config
@@ -82,8 +90,8 @@ class FlaxDiffusionPipeline:
         self._factories = module_factories(config)
         self._factories.pop("safety_checker", None)
         self._check = None if checker is None else _on_first_device(checker)
-        self._on_one_device = jax.jit(self._generate, static_argnums=STATIC)
-        self._on_each_device = jax.pmap(self._generate, static_broadcasted_argnums=STATIC)
+        self._on_one_device = jax.jit(self._generate, static_argnums=self.static)
+        self._on_each_device = jax.pmap(self._generate, static_broadcasted_argnums=self.static)
 
     @classmethod
     def from_pretrained(
@@ -133,14 +141,16 @@ class FlaxDiffusionPipeline:
         half = dtype.itemsize == 2
         reader = FamilyReader(safety_checker=checked)
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half)
-        kind = KINDS[checkpoint.config.family.class_name]
-        if not issubclass(kind, cls):
-            raise CheckpointError(f"{model}: is for {kind.__name__}, not for {cls.__name__}")
+        config = checkpoint.config
+        kind: Any = KINDS[config.family.class_name] if cls is FlaxDiffusionPipeline else cls
+        if (kind.model, kind.takes_mask) != (config.family.class_name, config.takes_mask):
+            right = INPAINTING if config.takes_mask else KINDS[config.family.class_name].__name__
+            raise CheckpointError(f"{model}: is for {right}, not for {cls.__name__}")
         tokenizers = load_tokenizers(checkpoint)
         networks = load_networks(find_networks(checkpoint, dtype), _keep)
         checker = networks.pop("safety_checker", None)
         params = {name: parameters.to_dict(network) for name, network in networks.items()}
-        return kind(checkpoint.config, tokenizers, checker), {**params, "scheduler": {}}
+        return kind(config, tokenizers, checker), {**params, "scheduler": {}}
 
     def __call__(self, *arguments: Any, **options: Any) -> Output:
         """Draw a picture for each prompt; the subclasses define the arguments."""
@@ -158,46 +168,26 @@ class FlaxDiffusionPipeline:
         """Convert pictures `[n, H, W, 3]`, or one `[H, W, 3]`, in 0..1 to PIL pictures."""
         return pil_utils.numpy_to_pil(np.asarray(images))
 
-    def _draw(
-        self,
-        jit: bool,
-        prompt_ids: ArrayLike,
-        params: Params,
-        prng_seed: Any,
-        num_inference_steps: int,
-        height: int | None,
-        width: int | None,
-        guidance_scale: ArrayLike,
-        latents: ArrayLike | None,
-        neg_prompt_ids: ArrayLike | None,
-        return_latents: bool = False,
-    ) -> Array:
-        """Run `_generate`, compiled, on one device, or with `jit` on each device."""
-        networks = {name: params[name] for name in self._factories if name in params}
-        guidance = np.asarray(guidance_scale, np.float32)
-        if jit and guidance.ndim == 0:
-            guidance = np.full(np.shape(prompt_ids)[:1], guidance)
+    def _draw(self, jit: bool, **arguments: Any) -> Array:
+        """Run `_generate`, compiled, on one device, or with `jit` on each device.
+
+        `arguments` are those of `_generate`, in its order.
+        """
+        params, scale = arguments["params"], np.asarray(arguments["guidance_scale"], np.float32)
+        if jit and scale.ndim == 0:
+            scale = np.full(np.shape(arguments["prompt_ids"])[:1], scale)
+        size = image_size(self._config, arguments["height"], arguments["width"])
+        arguments |= {
+            "params": {name: params[name] for name in self._factories if name in params},
+            "height": size[0],
+            "width": size[1],
+            "guidance_scale": scale,
+        }
         if jit:
-            _check_devices(
-                prompt_ids=prompt_ids,
-                params=networks,
-                prng_seed=prng_seed,
-                guidance_scale=guidance,
-                latents=latents,
-                neg_prompt_ids=neg_prompt_ids,
-            )
+            arrays = enumerate(arguments.items())
+            _check_devices(**{name: value for i, (name, value) in arrays if i not in self.static})
         generate = self._on_each_device if jit else self._on_one_device
-        return generate(
-            prompt_ids,
-            networks,
-            prng_seed,
-            num_inference_steps,
-            *image_size(self._config, height, width),
-            guidance,
-            latents,
-            neg_prompt_ids,
-            return_latents,
-        )
+        return generate(*arguments.values())
 
     def _generate(
         self,
@@ -224,34 +214,57 @@ class FlaxDiffusionPipeline:
         check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
         schedule = make_schedule(config, num_inference_steps)
         latents = self._noise(len(ids), size, prng_seed, latents) * schedule.init_noise_sigma
-        negative, zero = self._negative(len(ids), neg_prompt_ids)
+        # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
+        # diffusers 0.39 does.
+        whole = schedule.part(0, num_inference_steps)
+        drawn = self._denoised(
+            networks, ids, neg_prompt_ids, size, prng_seed, whole, guidance_scale, latents
+        )
+        if return_latents:
+            return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
+        return self._config.family.decode.run(networks, drawn)
+
+    def _denoised(
+        self,
+        networks: dict[str, Any],
+        ids: Array,
+        neg_prompt_ids: ArrayLike | None,
+        size: tuple[int, int],
+        key: Any,
+        schedule: Schedule,
+        guidance_scale: ArrayLike,
+        latents: Array,
+        masked: tuple[Array, Array] | None = None,
+    ) -> Array:
+        """Return latents `[B, h, w, C]` after all evaluations of a schedule.
+
+        `masked` are the mask and the masked latents of networks that take them; see
+        `Family.with_mask`.
+        """
         family = self._config.family
+        negative, zero = self._negative(len(ids), neg_prompt_ids)
         both = jnp.stack([negative, ids])
         zeroed = jnp.stack([jnp.full(len(ids), zero), jnp.zeros(len(ids), bool)])
         guidance = jnp.broadcast_to(_scalar("guidance_scale", guidance_scale), len(ids))
-        state = State(latents, jnp.zeros((REMEMBERED, *latents.shape)))
         context = family.encode.run(
             networks, both, zeroed, jnp.asarray(size, jnp.float32), guidance
         )
+        if masked is not None:
+            context = family.with_mask(context, *masked)
         predict = partial(family.predict.run, networks)
         tasks = partial(
             self._tasks,
             jax.tree.map(jnp.asarray, schedule.table),
             jnp.asarray(schedule.noised, jnp.float32),
-            jax.random.bits(prng_seed, (len(ids),), jnp.uint32),
+            jax.random.bits(key, (len(ids),), jnp.uint32),
             guidance,
         )
-        # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
-        # diffusers 0.39 does.
-        drawn = jax.lax.fori_loop(
+        return jax.lax.fori_loop(
             0,
-            num_inference_steps,
+            len(schedule.timesteps),
             lambda i, state: sampler.step(sampler.by_slots, predict, state, context, tasks(i)),
-            state,
+            State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
         ).latents
-        if return_latents:
-            return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
-        return family.decode.run(networks, drawn)
 
     def _tasks(
         self, table: Table[Array], noised: Array, seeds: Array, guidance: Array, i: Array
@@ -342,6 +355,8 @@ class FlaxDiffusionPipeline:
 class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
     """The pipeline of Stable Diffusion 1 and 2."""
 
+    model = "StableDiffusionPipeline"
+
     def __call__(
         self,
         prompt_ids: ArrayLike,
@@ -365,21 +380,24 @@ class FlaxStableDiffusionPipeline(FlaxDiffusionPipeline):
         return self._checked(
             self._draw(
                 jit,
-                prompt_ids,
-                params,
-                prng_seed,
-                num_inference_steps,
-                height,
-                width,
-                guidance_scale,
-                latents,
-                neg_prompt_ids,
+                prompt_ids=prompt_ids,
+                params=params,
+                prng_seed=prng_seed,
+                num_inference_steps=num_inference_steps,
+                height=height,
+                width=width,
+                guidance_scale=guidance_scale,
+                latents=latents,
+                neg_prompt_ids=neg_prompt_ids,
+                return_latents=False,
             )
         )
 
 
 class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
     """The pipeline of Stable Diffusion XL."""
+
+    model = "StableDiffusionXLPipeline"
 
     def __call__(
         self,
@@ -423,15 +441,15 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
         return Output(
             self._draw(
                 jit,
-                prompt_ids,
-                params,
-                prng_seed,
-                num_inference_steps,
-                height,
-                width,
-                guidance_scale,
-                latents,
-                neg_prompt_ids,
+                prompt_ids=prompt_ids,
+                params=params,
+                prng_seed=prng_seed,
+                num_inference_steps=num_inference_steps,
+                height=height,
+                width=width,
+                guidance_scale=guidance_scale,
+                latents=latents,
+                neg_prompt_ids=neg_prompt_ids,
                 return_latents=output_type == "latent",
             )
         )
@@ -439,8 +457,7 @@ class FlaxStableDiffusionXLPipeline(FlaxDiffusionPipeline):
 
 # The pipeline of each family, by the class of diffusers' pipeline.
 KINDS: dict[str, type[FlaxDiffusionPipeline]] = {
-    "StableDiffusionPipeline": FlaxStableDiffusionPipeline,
-    "StableDiffusionXLPipeline": FlaxStableDiffusionXLPipeline,
+    kind.model: kind for kind in (FlaxStableDiffusionPipeline, FlaxStableDiffusionXLPipeline)
 }
 
 

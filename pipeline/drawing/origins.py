@@ -1,6 +1,6 @@
 """The pictures and masks that a request starts from, in the size in which it is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -10,9 +10,12 @@ from pipeline.errors import InputError
 from pipeline.images import canvas, inputs
 from pipeline.images.canvas import Frame
 from pipeline.images.inputs import Picture
-from pipeline.request import Request
+from pipeline.request import Request, check_count
 
 T = TypeVar("T")
+SIDES = ("top", "left", "bottom", "right")
+MAX_SIDE = 8192  # pixels that are added
+EXTEND_PADDING = 32  # pixels of a picture around its new parts that are drawn with them
 Given: TypeAlias = Picture | Sequence[Picture] | None  # one for all pictures, or one for each
 
 
@@ -101,15 +104,43 @@ def _masked(
     return part, small, Frame.around(picture, box, mask)
 
 
+def extended(
+    image: Given, mask: Given, sides: Mapping[str, int]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return larger pictures and the masks of their new parts.
+
+    Args:
+        image: a picture, or several.
+        mask: None.
+        sides: the number of pixels to add, by the keys of `SIDES`.
+
+    Raises:
+        InputError: if a value cannot be used, or there is a mask or no picture.
+    """
+    if image is None or mask is not None:
+        raise InputError("extend needs image, and makes the mask itself; pass no mask")
+    for name, pixels in sides.items():
+        if name not in SIDES:
+            raise InputError(f"extend has the key {name!r}; expected {', '.join(map(repr, SIDES))}")
+        check_count(f"extend[{name!r}]", pixels, 0, MAX_SIDE)
+    pairs = [canvas.extended(inputs.read_image(each), **sides) for each in _listed(image)]
+    return [picture for picture, _ in pairs], [mask for _, mask in pairs]
+
+
 def _each(name: str, given: Picture | Sequence[Picture], images: int) -> list[Picture]:
     """Return the given pictures: one, or as many as the request has."""
-    if not isinstance(given, list | tuple):
-        return [given]  # type: ignore[list-item]  # `inputs` refuses anything else
-    if len(given) != images:
+    found = _listed(given)
+    if isinstance(given, list | tuple) and len(found) != images:
         raise InputError(
-            f"{name} has {len(given)} pictures; expected one, or {images}, one for each"
+            f"{name} has {len(found)} pictures; expected one, or {images}, one for each"
         )
-    return [*given]
+    return found
+
+
+def _listed(given: Picture | Sequence[Picture]) -> list[Picture]:
+    if isinstance(given, list | tuple):
+        return [*given]
+    return [given]  # type: ignore[list-item]  # `inputs` refuses anything else
 
 
 def _repeated(values: list[T], count: int) -> list[T]:

@@ -142,3 +142,49 @@ def test_variations_and_pictures_go_together(pipe: SDXLPipeline) -> None:
 def test_refused_pictures(pipe: SDXLPipeline, given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         drawn(pipe, **given)
+
+
+@pytest.mark.parametrize("sides", [{"right": 20}, {"left": 7, "bottom": 9}])
+def test_a_picture_is_extended(pipe: SDXLPipeline, sides: dict[str, int]) -> None:
+    [found] = drawn(pipe, "np", image=LARGE, extend=sides, strength=1)
+    left, bottom = sides.get("left", 0), sides.get("bottom", 0)
+    height, width = LARGE.shape[:2]
+    assert found.shape == (height + bottom, left + width + sides.get("right", 0), 3)
+    # 16 pixels at the sides that grow are redrawn too.
+    kept = LARGE[: height - 16, 16 : width - 16]
+    np.testing.assert_array_equal(found[: height - 16, left + 16 : left + width - 16], kept)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"extend": {"left": 8}}, "extend needs image"),
+        ({"extend": {"left": 8}, "image": IMAGE, "mask": MASK}, "makes the mask itself"),
+        ({"extend": {"up": 8}, "image": IMAGE}, "extend has the key 'up'; expected 'top', 'left'"),
+        ({"extend": {"left": -1}, "image": IMAGE}, r"extend\['left'\] is -1; expected 0 to"),
+        ({"extend": {}, "image": IMAGE}, "no pixels are added at any side"),
+        ({"enlarge": (24, 24)}, "the size is 24x24; expected one of 16x16"),
+        ({"enlarge": (16, 16), "enlarge_strength": 2}, "strength is 2"),
+    ],
+)
+def test_refused_sides_and_sizes(pipe: SDXLPipeline, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        drawn(pipe, **given)
+
+
+def test_finished_pictures_are_drawn_again_in_another_size(pipe: SDXLPipeline) -> None:
+    steps: list[tuple[int, int]] = []
+    found = pipe.generate(
+        "a star",
+        num_inference_steps=4,
+        images=2,
+        enlarge=(16, 16),
+        enlarge_strength=0.5,
+        enlarge_steps=8,
+        output_type="np",
+        on_step=lambda *step: steps.append(step[:2]),
+    )
+    assert steps == [(i, 4) for i in range(1, 5)] * 2
+    first = drawn(pipe, "np", images=2)
+    again = drawn(pipe, "np", images=2, image=[*first], strength=0.5, num_inference_steps=8)
+    np.testing.assert_array_equal(found.images, again)

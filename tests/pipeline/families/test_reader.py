@@ -430,7 +430,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     (UNET, "transformer_layers_per_block", [1, 2, -1]),
     (UNET, "upcast_attention", "yes"),
     (UNET, "motion_module", True),
-    (UNET, "in_channels", 9),
+    (UNET, "in_channels", 7),
     # VAE
     (VAE, "act_fn", "relu"),
     (VAE, "block_out_channels", "128"),
