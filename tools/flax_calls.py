@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 from flax.jax_utils import replicate
+from PIL import Image
 
 PROMPT = "a llama on a blue dolphin"
 NEGATIVE = "hat, red star"
 DEVICES = (1, 4, 8)
 SEED = 33
+SIDE = 32  # pixels of the pictures that others start from
 STEPS = 25
 
 
@@ -62,5 +64,71 @@ def pictures(
             jax.random.split(key, devices),
             num_inference_steps=STEPS,
             jit=True,
+        ).images
+    return {name: np.asarray(array) for name, array in drawn.items()}
+
+
+def picture() -> Image.Image:
+    """Return a picture of random pixels, whose sides are not yet multiples of 32."""
+    rng = np.random.default_rng(SEED)
+    return Image.fromarray(rng.integers(0, 256, (SIDE + 8, SIDE + 4, 3), np.uint8))
+
+
+def mask() -> Image.Image:
+    """Return a mask of its size, whose right half is white."""
+    values = np.zeros((SIDE + 8, SIDE + 4), np.uint8)
+    values[:, SIDE // 2 :] = 255
+    return Image.fromarray(values)
+
+
+def from_picture(
+    pipeline: Any, params: dict[str, Any], device_counts: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Return the inputs and the pictures of a pipeline from a picture to a picture, by name.
+
+    So many devices draw a picture each.
+    """
+    prompt_ids, image = pipeline.prepare_inputs([PROMPT], picture())
+    given = {"strength": 0.6, **_CHOSEN}
+    return {"ids": np.asarray(prompt_ids), "image": np.asarray(image)} | _drawn(
+        pipeline, params, device_counts, (prompt_ids, image), given
+    )
+
+
+def inpainted(
+    pipeline: Any, params: dict[str, Any], device_counts: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Do what `from_picture` does, with a pipeline for inpainting."""
+    prompt_ids, image, masks = pipeline.prepare_inputs([PROMPT], picture(), mask())
+    return {"image": np.asarray(image), "mask": np.asarray(masks)} | _drawn(
+        pipeline, params, device_counts, (prompt_ids, masks, image), _CHOSEN
+    )
+
+
+_CHOSEN: dict[str, Any] = {
+    "num_inference_steps": STEPS,
+    "height": SIDE,
+    "width": SIDE,
+    "guidance_scale": 5.0,
+}
+
+
+def _drawn(
+    pipeline: Any,
+    params: dict[str, Any],
+    device_counts: Sequence[int],
+    arrays: Any,
+    given: dict[str, Any],
+) -> dict[str, np.ndarray]:
+    """Draw a picture without `jit`, and with it a picture on each of several devices."""
+    key = jax.random.PRNGKey(SEED)
+    drawn = {"alone": pipeline(*arrays, params, key, **given).images}
+    for devices in device_counts:
+        drawn[f"devices_{devices}"] = pipeline(
+            *(np.stack([each] * devices) for each in arrays),
+            replicate(params, jax.devices()[:devices]),
+            jax.random.split(key, devices),
+            jit=True,
+            **given,
         ).images
     return {name: np.asarray(array) for name, array in drawn.items()}

@@ -14,6 +14,7 @@ torch's and leaves everything else as it is, so that any other difference is an 
 import argparse
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ MODELS = {
 }
 
 
+# What is drawn by each class.
+DRAWN: dict[str, Callable[..., dict[str, np.ndarray]]] = {
+    "FlaxDiffusionPipeline": flax_calls.pictures,
+    "FlaxStableDiffusionImg2ImgPipeline": flax_calls.from_picture,
+    "FlaxStableDiffusionInpaintPipeline": flax_calls.inpainted,
+}
+
+
 class _Tensor(np.ndarray):
     """A NumPy array for code that expects torch's tensors."""
 
@@ -67,11 +76,11 @@ def convert(checkpoint: Path, folder: Path) -> None:
         (folder / name / "diffusion_flax_model.msgpack").write_bytes(to_bytes(params))
 
 
-def load(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Load a checkpoint's pipeline, without a safety checker, and its parameters."""
+def load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
+    """Load a checkpoint by a class, without a safety checker; return it and its parameters."""
     xl = (folder / "text_encoder_2").is_dir()
     absent = {} if xl else {"safety_checker": None, "feature_extractor": None}
-    return diffusers.FlaxDiffusionPipeline.from_pretrained(folder, **absent)
+    return getattr(diffusers, kind).from_pretrained(folder, **absent)
 
 
 def use_torch_constants() -> None:
@@ -94,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.incumbent")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--kind", choices=DRAWN, default="FlaxDiffusionPipeline")
     parser.add_argument("--torch-constants", action="store_true")
     parser.add_argument("--devices", type=int, nargs="*", default=flax_calls.DEVICES)
     options = parser.parse_args()
@@ -105,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "checkpoint")
         convert(options.checkpoint, folder)
-        drawn = flax_calls.pictures(*load(folder), options.devices)
+        drawn = DRAWN[options.kind](*load(folder, options.kind), options.devices)
     np.savez_compressed(options.out, **drawn)
 
 

@@ -4,40 +4,73 @@ diffusers runs with torch's constants in place of its own (`tools.incumbent`). T
 how far its own constants change a picture.
 """
 
+import dataclasses
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipeline.compat import FlaxDiffusionPipeline
+from pipeline.compat import (
+    FlaxDiffusionPipeline,
+    FlaxStableDiffusionImg2ImgPipeline,
+    FlaxStableDiffusionInpaintPipeline,
+)
 from tests import compiling
 from tests.reference.drawing import draw_flax_checkpoint
 from tools import flax_calls, torch_reference
-from tools.tiny_checkpoints import write
+from tools.tiny_checkpoints import Tiny, write
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-incumbent/bin/python"
 PICTURE_BOUND = 2 / 255
+# What is drawn by each class.
+DRAWN: dict[type[FlaxDiffusionPipeline], Callable[..., dict[str, np.ndarray]]] = {
+    FlaxDiffusionPipeline: flax_calls.pictures,
+    FlaxStableDiffusionImg2ImgPipeline: flax_calls.from_picture,
+    FlaxStableDiffusionInpaintPipeline: flax_calls.inpainted,
+}
 
 
-@pytest.mark.parametrize(("xl", "devices"), [(True, 8), (False, 4)])
-def test_pictures(xl: bool, devices: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    torch_reference.prepare_for_tiny()
-    rng = np.random.default_rng([request.config.getoption("--seed"), 39])
-    tiny = draw_flax_checkpoint(rng, xl=xl)
+def draw(kind: type[FlaxDiffusionPipeline], tiny: Tiny, devices: int, folder: Path) -> None:
+    """Assert that both programs draw the same from a checkpoint."""
     print(tiny)
-    folder, file = tmp_path / "checkpoint", tmp_path / "theirs.npz"
-    write(tiny, folder)
-    command = [PYTHON, "-m", "tools.incumbent", folder, file, "--torch-constants"]
-    command += ["--devices", str(devices)]
+    file = folder / "theirs.npz"
+    write(tiny, folder / "checkpoint")
+    command = [PYTHON, "-m", "tools.incumbent", folder / "checkpoint", file, "--torch-constants"]
+    command += ["--devices", str(devices), "--kind", kind.__name__]
     environment = {**os.environ, **compiling.QUICKLY, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
-        ours = flax_calls.pictures(*FlaxDiffusionPipeline.from_pretrained(folder), [devices])
+        ours = DRAWN[kind](*kind.from_pretrained(folder / "checkpoint"), [devices])
     assert process.returncode == 0
     with np.load(file, allow_pickle=False) as theirs:
         assert set(ours) == set(theirs)
         for name, array in theirs.items():
             assert ours[name].shape == array.shape
             assert np.abs(ours[name] - array).max() <= PICTURE_BOUND, name
+
+
+@pytest.mark.parametrize(("xl", "devices"), [(True, 8), (False, 4)])
+def test_pictures(xl: bool, devices: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    draw(FlaxDiffusionPipeline, drawn_checkpoint(request, xl=xl), devices, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind", [FlaxStableDiffusionImg2ImgPipeline, FlaxStableDiffusionInpaintPipeline]
+)
+def test_pictures_from_pictures(
+    kind: type[FlaxDiffusionPipeline], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    tiny = drawn_checkpoint(request, xl=False)
+    if kind.takes_mask:
+        channels = 2 * tiny.unet["in_channels"] + 1
+        tiny = dataclasses.replace(tiny, unet={**tiny.unet, "in_channels": channels})
+    draw(kind, tiny, 2, tmp_path)
+
+
+def drawn_checkpoint(request: pytest.FixtureRequest, *, xl: bool) -> Tiny:
+    torch_reference.prepare_for_tiny()
+    rng = np.random.default_rng([request.config.getoption("--seed"), 39])
+    return draw_flax_checkpoint(rng, xl=xl)
