@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
@@ -97,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--lora", action="append", default=[], metavar="FILE", help="a LoRA for --loras to name by"
         " the file's name without its suffix, or owner/name/file.safetensors on the Hub; may be"
         " given several times")  # fmt: skip
+    add("--image", type=Path, metavar="FILE", help="a picture to start from; PNG, JPEG or WebP")
+    add("--mask", type=Path, metavar="FILE", help="a picture of the same size that is white where"
+        " --image is redrawn; the rest does not change")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--plan", action="store_true", help="draw nothing; print the memory and the compile time"
         " needed on this machine and on others; downloads no weights but a tiny VAE's")  # fmt: skip
@@ -170,6 +174,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
 
     from pipeline import SDXLPipeline
     from pipeline.default_model import choose_model
+    from pipeline.drawing.origins import check_origin
     from pipeline.images import metadata
     from pipeline.runtime.mesh import cores_as_devices
 
@@ -179,6 +184,9 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     # Check the request before the slow work, so that a mistake is reported at once.
     given = {name: value for name, value in values.items() if value is not None}
     request = check_request(GenerateRequest(**given), options.images)
+    files = {"image": options.image, "mask": options.mask}
+    started = {name: _opened(name, file) for name, file in files.items() if file is not None}
+    check_origin(request, started.get("image"), started.get("mask"))
     _make_folder(options.out)
     cores_as_devices(options.images)
     model, revision = choose_model(options.model, options.revision)
@@ -207,7 +215,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
             bar.total = total
             bar.update()
 
-        result = pipe.generate(**values, on_step=on_step)
+        result = pipe.generate(**values, **started, on_step=on_step)
     for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
         print(f"cut off, too long: {cut}", file=sys.stderr)
     names = [f"{seed}.png" for seed in result.seeds]
@@ -222,6 +230,13 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     for name, image in {**named, "grid.png": grid}.items():
         metadata.save_png(image, options.out / name)
     return [options.out / name for name in (*named, "grid.png")]
+
+
+def _opened(name: str, file: Path) -> Image.Image:
+    from pipeline.images.opening import open_picture
+
+    with file.open("rb") as found:
+        return open_picture(found, f"{name} {file}")
 
 
 def _grid(count: int) -> tuple[int, int]:

@@ -267,6 +267,11 @@ class GenerateRequest:
         """Number of steps: that of the timesteps, if the request names any."""
         return self.timesteps.count(",") + 1 if self.timesteps else self.num_inference_steps
 
+    @property
+    def drawn_steps(self) -> int:
+        """Number of steps that a picture takes: fewer than `steps` with a strength below 1."""
+        return self.steps if self.strength is None else int(self.steps * self.strength)
+
     def guided_steps(self, steps: int) -> int:
         """Return how many of a run's steps have guidance; they come first.
 

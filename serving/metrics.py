@@ -123,7 +123,7 @@ class Observer:
         fields: dict[str, object] = {
             "request_id": request.id,
             "outcome": outcome,
-            "steps": request.steps,
+            "steps": request.drawn_steps,
             **others,
         }
         if self._log_prompts:

@@ -3,9 +3,10 @@
     .venv-reference/bin/python -m tools.make_goldens tests/golden
 
 Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
-beside those of `TINY`, `safety.npz` beside that of `SAFE`, `tests/golden/schedulers.npz`, and
-`tests/golden/tiny_vae` with a tiny VAE and its `tiny_vae.npz`. The bytes are the same each time
-with the same versions of torch, diffusers and transformers.
+beside those of `TINY`, `from_pictures.npz` beside that of `FROM_PICTURES`, `safety.npz` beside that
+of `SAFE`, `tests/golden/schedulers.npz`, and `tests/golden/tiny_vae` with a tiny VAE and its
+`tiny_vae.npz`. The bytes are the same each time with the same versions of torch, diffusers and
+transformers.
 `tests/pipeline/test_golden.py`, `tests/pipeline/models/test_safety_checker.py` and
 `tests/pipeline/schedulers/test_steps.py` compare the project's own networks and schedules with
 them, without torch. All pictures and latents are channels last; all numbers are float32, except the
@@ -57,6 +58,9 @@ CHECKED_SIZES = ((28, 28), (20, 33), (90, 64))
 CHECKED_EACH = 4
 THRESHOLD_SETS = 8
 # Schedulers that draw whole pictures; the others are compared step by step.
+# Checkpoint that draws from pictures, in so many steps and with these strengths.
+FROM_PICTURES, PICTURE_STEPS = "plain", 6
+STRENGTHS = {"image": 0.5, "mask": 0.7}
 DRAWN_BY = ("euler", "euler-ancestral", "ddim", "pndm", "dpmsolver++")
 EVALUATIONS = 9  # the most in the cases of `scheduler_cases`
 
@@ -157,6 +161,32 @@ def _samples(
         )
         result[f"sample_{name}_latents"] = sample.latents
         result[f"sample_{name}_images"] = sample.images
+    return result
+
+
+def from_pictures(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
+    """Draw two pictures from two others, and again with masks."""
+    rng = np.random.default_rng([tiny.seed, 101])
+    noise = _latents(pipe, rng)
+    height, width = (side * pipe.vae_scale_factor for side in noise.shape[1:3])
+    images = rng.uniform(size=(2, height, width, 3)).astype(np.float32)
+    mask = np.zeros((2, height, width), np.float32)
+    mask[0, 3:, : width // 2] = mask[1, :5] = 1
+    result = {"noise": noise, "image": images, "mask": mask}
+    for case, strength in STRENGTHS.items():
+        sample = torch_reference.sample_from_picture(
+            pipe,
+            SAMPLED_PROMPTS,
+            NEGATIVE_PROMPTS,
+            noise,
+            GUIDANCE_SCALE,
+            PICTURE_STEPS,
+            images,
+            mask if case == "mask" else None,
+            strength=strength,
+        )
+        result[f"{case}_latents"] = sample.latents
+        result[f"{case}_images"] = sample.images
     return result
 
 
@@ -279,6 +309,9 @@ def main() -> None:
         write(tiny, checkpoint)
         arrays = golden(load(checkpoint, tiny.files.variant), tiny)
         np.savez_compressed(folder / name / "golden.npz", **arrays)
+        if name == FROM_PICTURES:
+            arrays = from_pictures(load(checkpoint, tiny.files.variant), tiny)
+            np.savez_compressed(folder / name / "from_pictures.npz", **arrays)
         files = [path for path in (folder / name).rglob("*") if path.is_file()]
         print(f"{name}: {sum(path.stat().st_size for path in files) / 1e6:.2f} MB")
 

@@ -35,7 +35,7 @@ class Origin:
     frames: Sequence[Frame]
 
 
-def check_origin(request: Request, image: Given, mask: Given, takes_mask: bool) -> None:
+def check_origin(request: Request, image: Given, mask: Given, takes_mask: bool = False) -> None:
     """Raise InputError if arguments are missing beside others, or beside a model that takes a mask.
 
     Args:

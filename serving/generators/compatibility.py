@@ -21,7 +21,7 @@ def check(event: Event, record: Record, model: Model) -> None:
         BackendError: if the event is not valid; the message says why.
     """
     wanted = record.request.images or model.images_per_request
-    steps = record.request.steps
+    steps = record.request.drawn_steps
     match event:
         case Step(done, total) if not 1 <= done <= total == steps:
             raise BackendError(f"has done {done} of {total} steps, not {steps}", "nonsense")

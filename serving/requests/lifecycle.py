@@ -319,7 +319,10 @@ class RequestLifecycle(ABC):
         if self._slots_in_use < self._slots:
             return self._pace.expect(0)
         drawn = [record for record in self._registry.under_way() if record.is_being_drawn]
-        left = (self._evaluations(each) * each.steps_left / each.request.steps for each in drawn)
+        left = (
+            self._evaluations(each) * each.steps_left / max(1, each.request.drawn_steps)
+            for each in drawn
+        )
         return self._pace.expect(min(left, default=0))
 
     def _evaluations(self, record: Record) -> int:

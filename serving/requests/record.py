@@ -70,7 +70,7 @@ class Record:
         """Number of denoising steps still to be done."""
         newest = self._state.get(Step)
         done = newest[1].done if newest and isinstance(newest[1], Step) else 0
-        return self.request.steps - done
+        return self.request.drawn_steps - done
 
     def publish(self, event: Event) -> None:
         """Send an event to the followers; ignore it after an ending, or if its picture was sent."""

@@ -15,6 +15,7 @@ import pytest
 
 from pipeline import SDXLPipeline
 from pipeline.families import read_config
+from pipeline.images.canvas import soft_edge
 from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
@@ -277,3 +278,39 @@ def test_sample_by_every_scheduler(
             scheduler=scheduler,
         )
     assert count.value == 0
+
+
+@pytest.mark.parametrize(("case", "strength"), [("image", 0.5), ("mask", 0.7)])
+def test_from_pictures(start: Callable[..., SDXLPipeline], case: str, strength: float) -> None:
+    with np.load(GOLDEN / "plain/from_pictures.npz", allow_pickle=False) as arrays:
+        theirs = dict(arrays)
+    prompts, images, masks = golden("plain"), [*theirs["image"]], [*theirs["mask"]]
+    watched: list[jax.Array] = []
+    found = (
+        start("plain")
+        .generate(
+            json.loads(str(prompts["sample_prompts"])),
+            negative_prompts("plain"),
+            5.0,
+            num_inference_steps=6,
+            latents=theirs["noise"],
+            image=images,
+            mask=masks if case == "mask" else None,
+            strength=strength,
+            output_type="np",
+            on_step=lambda _, __, latents: watched.append(latents),
+        )
+        .images
+    )
+    error = relative_error(np.asarray(watched[-1]), theirs[f"{case}_latents"])
+    assert error <= LATENTS_BOUND
+    differences = np.abs(found - theirs[f"{case}_images"])
+    # The kept part of a picture is not that of the VAE, but the picture itself.
+    redrawn = theirs["mask"] == 1 if case == "mask" else np.ones(theirs["mask"].shape, bool)
+    inner = redrawn & ~near_the_edge(redrawn)
+    assert differences[inner].max() <= PICTURE_BOUND
+
+
+def near_the_edge(redrawn: np.ndarray) -> np.ndarray:
+    """Return where the redrawn parts `[B, H, W]` bool fade into the pictures."""
+    return np.stack([soft_edge(each.astype(np.float32)) < 1 for each in redrawn])

@@ -236,6 +236,7 @@ def test_the_work_of_a_request_counts_its_strength():
     half = GenerateRequest("a star", num_inference_steps=20, strength=0.5)
     assert [each.evaluations("euler") for each in (whole, half)] == [20, 10]
     assert [each.evaluations("heun") for each in (whole, half)] == [39, 19]
+    assert [each.drawn_steps for each in (whole, half)] == [20, 10]
 
 
 def test_the_scheduler_decides_eta():

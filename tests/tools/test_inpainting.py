@@ -1,0 +1,57 @@
+"""The miniature changes the colour of a thing by inpainting, and the judge says so."""
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from pipeline import BUNDLED, SDXLPipeline
+from tests.checkpoints import EXECUTABLES
+from tools.miniature.drawing import draw
+from tools.miniature.judge import judge_scene
+from tools.miniature.scenes import COLOURS, SHAPES, Scene, Thing
+
+SCENES = 20
+STEPS = 12
+AROUND = 8  # pixels around the thing that are redrawn too
+RIGHT = 0.9
+
+
+@pytest.mark.slow
+def test_a_thing_gets_another_colour_and_the_rest_stays() -> None:
+    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=4, cache_dir=EXECUTABLES)
+    rng = np.random.default_rng(24)
+    right: list[bool] = []
+    for start in range(0, SCENES, 4):
+        cases = [_case(rng, SHAPES[i % len(SHAPES)]) for i in range(start, start + 4)]
+        images, masks, scenes = zip(*cases, strict=True)
+        found = pipe.generate(
+            [_prompt(scene) for scene in scenes],
+            seed=start,
+            num_inference_steps=STEPS,
+            image=images,
+            mask=masks,
+            strength=1,
+            output_type="np",
+        ).images
+        for picture, image, mask, scene in zip(found, images, masks, scenes, strict=True):
+            assert np.abs(picture - image)[mask == 0].max() <= 2 / 255
+            right.append(judge_scene(np.uint8(np.rint(255 * picture)), scene).colour)
+    assert np.mean(right) >= RIGHT
+
+
+def _case(rng: np.random.Generator, shape: str) -> tuple[np.ndarray, np.ndarray, Scene]:
+    """Return a picture of a thing, a mask around it, and the scene with another colour."""
+    before, after, background = (str(each) for each in rng.choice([*COLOURS], 3, replace=False))
+    picture = draw(_scene(shape, before, background), rng).astype(np.float32) / 255
+    thing = np.abs(picture - picture[2, 2]).max(axis=-1) > 0.08
+    mask = ndimage.binary_dilation(thing, iterations=AROUND).astype(np.float32)
+    return picture, mask, _scene(shape, after, background)
+
+
+def _scene(shape: str, colour: str, background: str) -> Scene:
+    return Scene(background, (Thing(shape, colour, "medium"),), "centre", "flat")
+
+
+def _prompt(scene: Scene) -> str:
+    [thing] = scene.things
+    return f"a {thing.colour} {thing.shape} on a {scene.background} background"
