@@ -138,7 +138,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
         """
         pixels = _prepared("image", image)
         masks = np.stack([_prepared_mask(each) for each in _listed("mask", mask)])[:, None]
-        return super().prepare_inputs(prompt), pixels * (masks < inputs.REDRAWN), jnp.asarray(masks)
+        return super().prepare_inputs(prompt), _hidden(pixels, masks), jnp.asarray(masks)
 
     def __call__(
         self,
@@ -231,6 +231,11 @@ def _sampled(networks: dict[str, Any], pixels: Array, key: Any) -> Array:
     mean, logvar = vae.encode(pixels.transpose(0, 2, 3, 1))
     z = mean + jnp.exp(0.5 * logvar) * jax.random.normal(key, mean.shape)
     return latent_unet.scale(vae.config, z)
+
+
+def _hidden(pixels: Array, masks: np.ndarray) -> Array:
+    """Return pictures `[n, 3, H, W]` with their masked parts in grey."""
+    return jnp.where(jnp.asarray(masks < inputs.REDRAWN), pixels, 0)
 
 
 def _listed(name: str, given: Pictures) -> list[Image.Image]:
