@@ -185,7 +185,9 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     given = {name: value for name, value in values.items() if value is not None}
     request = check_request(GenerateRequest(**given), options.images)
     files = {"image": options.image, "mask": options.mask}
-    started = {name: _opened(name, file) for name, file in files.items() if file is not None}
+    started: dict[str, Any] = {
+        name: _opened(name, file) for name, file in files.items() if file is not None
+    }
     check_origin(request, started.get("image"), started.get("mask"))
     _make_folder(options.out)
     cores_as_devices(options.images)

@@ -26,9 +26,9 @@ def pipe() -> SDXLPipeline:
     return shared_pipeline(1)
 
 
-def drawn(pipe: SDXLPipeline, output_type: str = "latent", **options: Any) -> np.ndarray:
+def drawn(pipe: SDXLPipeline, output_type: str = "latent", **options: Any) -> Any:
     """Return the pictures of a request with 4 steps, one picture by default."""
-    given = {"images": 1, "num_inference_steps": 4, **options}
+    given: dict[str, Any] = {"images": 1, "num_inference_steps": 4, **options}
     return pipe.generate("a star", output_type=output_type, **given).images
 
 
@@ -74,7 +74,7 @@ def test_the_picture_outside_the_mask_does_not_change(pipe: SDXLPipeline) -> Non
 
 def test_latents_are_the_noise_that_is_added(pipe: SDXLPipeline) -> None:
     noise = RNG.normal(size=(1, *pipe._compiled.latents_shape)).astype(np.float32)
-    given = {"image": IMAGE, "strength": 0.5, "latents": noise}
+    given: dict[str, Any] = {"image": IMAGE, "strength": 0.5, "latents": noise}
     assert not np.array_equal(drawn(pipe, **given), drawn(pipe, **given | {"latents": None}))
     # A mask of ones keeps nothing.
     np.testing.assert_array_equal(

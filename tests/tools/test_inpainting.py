@@ -5,6 +5,7 @@ import pytest
 from scipy import ndimage
 
 from pipeline import BUNDLED, SDXLPipeline
+from pipeline.images.inputs import to_bytes
 from tests.checkpoints import EXECUTABLES
 from tools.miniature.drawing import draw
 from tools.miniature.judge import judge_scene
@@ -35,7 +36,7 @@ def test_a_thing_gets_another_colour_and_the_rest_stays() -> None:
         ).images
         for picture, image, mask, scene in zip(found, images, masks, scenes, strict=True):
             assert np.abs(picture - image)[mask == 0].max() <= 2 / 255
-            right.append(judge_scene(np.uint8(np.rint(255 * picture)), scene).colour)
+            right.append(judge_scene(to_bytes(picture), scene).colour)
     assert np.mean(right) >= RIGHT
 
 
