@@ -43,7 +43,7 @@ MODELS = {
 }
 
 
-# What is drawn by each class.
+# The functions that draw by each class.
 DRAWN: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "FlaxDiffusionPipeline": flax_calls.pictures,
     "FlaxStableDiffusionImg2ImgPipeline": flax_calls.from_picture,

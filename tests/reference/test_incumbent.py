@@ -26,7 +26,7 @@ from tools.tiny_checkpoints import FLAX, Tiny, write
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-incumbent/bin/python"
 PICTURE_BOUND = 2 / 255
-# What is drawn by each class.
+# The functions that draw by each class.
 DRAWN: dict[type[FlaxDiffusionPipeline], Callable[..., dict[str, np.ndarray]]] = {
     FlaxDiffusionPipeline: flax_calls.pictures,
     FlaxStableDiffusionImg2ImgPipeline: flax_calls.from_picture,
