@@ -7,12 +7,13 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from serving.generator import Generator
-from serving.http import errors, events, health, openai
+from serving.http import errors, events, health
 from serving.http.addresses import ClientAddress
 from serving.http.auth import ApiKeys, KeyCheck
 from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH, MCP_PATH, CallLimit, SmallBodies
 from serving.http.mcp import McpServer
 from serving.http.middleware import Departures, GuardedRoutes, SecurityHeaders
+from serving.http.openai import routes as openai_routes
 from serving.http.origin import AllowedHosts, CheckedRequests
 from serving.http.timeouts import PatientBodies
 from serving.metrics import Observer
@@ -60,7 +61,7 @@ def build(
     )
     errors.install(app)
     app.include_router(events.router(generator, accepted, passes_on=passes_on))
-    app.include_router(openai.router(generator, accepted))
+    app.include_router(openai_routes.router(generator, accepted))
     app.include_router(health.router(generator, observer))
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.

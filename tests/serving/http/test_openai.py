@@ -23,9 +23,9 @@ from pipeline import metadata
 from pipeline.errors import MetadataError
 from serving.generator import ErrorKind, Request, RequestError
 from serving.generators.local import LocalGenerator
-from serving.http import openai as openai_api
-from serving.http import openai_files
-from serving.http.openai_files import Files
+from serving.http.openai import bodies, parts
+from serving.http.openai import files as openai_files
+from serving.http.openai.files import Files
 from serving.messages import untranslated
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
@@ -34,7 +34,7 @@ from tests.fake_pipeline import FakePipeline
 from tests.web import Site, serve, wait_until
 
 PATH = "/v1/images/generations"
-LOGGER = "serving.http.openai"
+LOGGER = "serving.http.openai.calls"
 
 # Values to send for each parameter, in addition to the literals in openai's annotations.
 VALUES: dict[str, list[Any]] = {
@@ -143,7 +143,7 @@ def red_of(content: bytes) -> int:
 def test_every_parameter_is_known_here():
     """Every parameter of the client is in `VALUES` and `ImagesBody`; add new ones there."""
     assert parameters() == set(VALUES)
-    assert parameters() <= openai_api.ImagesBody.model_fields.keys()
+    assert parameters() <= bodies.ImagesBody.model_fields.keys()
     assert set(get_type_hints(ImageGenerateParamsBase)) <= set(VALUES)
 
 
@@ -363,7 +363,7 @@ def test_a_call_that_has_begun_waits_for_room():
 
 
 def test_a_call_does_not_wait_for_room_for_ever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(openai_api, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(parts, "PATIENCE_S", 0.5)
     with serve(generator=Counted(refusals=100)) as site:
         with pytest.raises(openai.RateLimitError) as refused:
             generate(client_of(site), n=4)

@@ -1,0 +1,1 @@
+"""The OpenAI API: pictures from a prompt, and the list of models."""

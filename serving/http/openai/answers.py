@@ -1,0 +1,179 @@
+"""Answers of the OpenAI API: JSON, or a stream of server-sent events."""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import Request as HttpRequest
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from pydantic_core import to_json
+
+from pipeline.errors import MetadataError
+from pipeline.images import metadata
+from serving.generator import ErrorKind, Event, Image, Preview, RequestError
+from serving.http.errors import error_body
+from serving.messages import Code, Message
+
+T = TypeVar("T")
+
+COMMENT_S = 15.0
+
+
+@dataclass(frozen=True)
+class Format:
+    """The format of a call's files, and one thread that writes them."""
+
+    name: Literal["png", "jpeg", "webp"]
+    quality: int
+    thread: CapacityLimiter
+
+    async def encode(self, png: bytes) -> bytes:
+        """Return a picture's PNG file in this format.
+
+        Raises:
+            RequestError: if the format has no room for the picture's settings.
+        """
+        if self.name == "png":
+            return png
+        kind = "JPEG" if self.name == "jpeg" else "WEBP"
+        try:
+            return await anyio.to_thread.run_sync(
+                metadata.converted, png, kind, self.quality, limiter=self.thread
+            )
+        except MetadataError:
+            field = "output_format"
+            message = Message(Code.TOO_LONG_FOR_FORMAT, {"field": field, "value": self.name})
+            raise RequestError(message, field=field) from None
+
+
+async def finished(followed: AsyncGenerator[Event], output: Format) -> list[bytes]:
+    """Return the files of all pictures, in order."""
+    found: dict[int, bytes] = {}
+    async with aclosing(followed) as events:
+        async for event in events:
+            if isinstance(event, Image):
+                found[event.index] = await output.encode(event.png)
+    return [found[index] for index in sorted(found)]
+
+
+async def while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns; cancel it when the sender hangs up."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(sender))
+    try:
+        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestError(Message(Code.ABANDONED), ErrorKind.ABANDONED)  # the client is gone
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+
+
+async def _hung_up(sender: HttpRequest) -> None:
+    while (await sender.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the parts, and comments between them: proxies close a stream silent for a minute."""
+    coming: asyncio.Task[bytes | None] | None = None
+    try:
+        while True:
+            coming = asyncio.create_task(_next(parts))
+            while not (await asyncio.wait([coming], timeout=COMMENT_S))[0]:
+                yield KEEPALIVE_COMMENT
+            part = coming.result()
+            if part is None:
+                return
+            yield part
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()  # this closes `parts` too
+        else:
+            await parts.aclose()
+
+
+async def _next(parts: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(parts, None)
+
+
+async def stream(
+    followed: AsyncGenerator[Event],
+    kind: str,
+    common: dict[str, str],
+    output: Format,
+    partial_images: int,
+    addresses: Callable[[Sequence[bytes]], list[str]] | None,
+) -> AsyncGenerator[bytes]:
+    """Yield the events as server-sent events.
+
+    `kind`: the kind of call that OpenAI's names of events begin with, such as "image_edit".
+    `addresses`: makes URLs of files, if wanted.
+    """
+    previews = 0
+    try:
+        async with aclosing(followed) as events:
+            async for event in events:
+                if isinstance(event, Preview) and previews < partial_images:
+                    more = {"output_format": "jpeg", "partial_image_index": previews}
+                    yield _sse(f"{kind}.partial_image", event.jpegs[0], common, **more)
+                    previews += 1
+                elif isinstance(event, Image):
+                    file = await output.encode(event.png)
+                    # OpenAI's events always have the file itself.
+                    more = {"url": addresses([file])[0]} if addresses else {}
+                    yield _sse(f"{kind}.completed", file, common, usage=_USAGE, **more)
+    except RequestError as error:
+        yield _event("error", error_body(error.kind, error.message, error.field))
+    else:
+        yield format_sse_event(data_str="[DONE]")
+
+
+def _sse(kind: str, file: bytes, common: dict[str, str], **others: Any) -> bytes:
+    fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **common}
+    return _event(kind, fields | others)
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return format_sse_event(event=name, data_str=to_json(fields).decode())
+
+
+def _entry(file: bytes) -> dict[str, str]:
+    return {"b64_json": base64.b64encode(file).decode()}
+
+
+def common_fields(size: tuple[int, int], output_format: str) -> dict[str, str]:
+    """Return the fields that tell how all pictures of a call were made."""
+    return {
+        "size": "{}x{}".format(*size),
+        "output_format": output_format,
+        "background": "opaque",
+        "quality": "auto",
+    }
+
+
+def body(
+    found: Sequence[bytes],
+    common: dict[str, str],
+    addresses: Callable[[Sequence[bytes]], list[str]] | None,
+) -> dict[str, Any]:
+    """Return the JSON body with all files; `addresses` makes URLs of them, if wanted."""
+    data = [{"url": url} for url in addresses(found)] if addresses else [*map(_entry, found)]
+    # OpenAI's types have no "auto" here.
+    shared = {name: value for name, value in common.items() if name != "quality"}
+    return {"created": int(time.time()), "data": data} | shared
+
+
+# Nothing is charged by the token, but a client may rely on the field.
+_USAGE = {
+    "input_tokens": 0,
+    "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+    "output_tokens": 0,
+    "total_tokens": 0,
+}

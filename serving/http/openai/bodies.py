@@ -1,0 +1,83 @@
+"""Bodies of calls of the OpenAI API."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from pipeline.images import metadata
+from serving.http import schemas
+
+MAX_N = 10
+_SAFE_NAME = re.compile(r"\w{1,40}", re.ASCII)
+_MOST_NAMES = 20  # in a line of the log
+
+
+def _refuse_transparency(background: Any) -> Any:
+    if background == "transparent":
+        raise PydanticCustomError(
+            "transparent", "transparent is not possible here; use 'opaque' or 'auto'"
+        )
+    return background
+
+
+Ignored = Annotated[Any, Field(description="Accepted and ignored.")]
+Background = Annotated[Literal["auto", "opaque"] | None, BeforeValidator(_refuse_transparency)]
+
+
+class ImagesBody(schemas.Body):
+    """OpenAI's parameters, and the settings that every request here can have.
+
+    Every parameter may be null. Unknown ones are ignored, so that newer clients work.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    n: int | None = Field(1, ge=1, le=MAX_N, description="Number of pictures.")
+    size: str | None = Field("auto", pattern=f"^(auto|{schemas.SIZE})$", description="WxH")
+    response_format: Literal["b64_json", "url"] | None = Field(
+        "b64_json", description="A URL can be fetched for an hour, without a key."
+    )
+    output_format: Literal["png", "jpeg", "webp"] | None = "png"
+    output_compression: int | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description=f"Quality of JPEG and WebP files, {metadata.QUALITY} unless given.",
+    )
+    background: Background = "auto"
+    stream: bool | None = False
+    partial_images: int | None = Field(
+        0, ge=0, le=3, description="Number of previews to send; needs `stream`."
+    )
+    model: str | None = Field(
+        None, max_length=200, description="Ignored; the served model is used."
+    )
+    complexity: Ignored = None
+    frame_count: Ignored = None
+    frame_duration_ms: Ignored = None
+    input_fidelity: Ignored = None
+    moderation: Ignored = None
+    quality: Ignored = None
+    safety_identifier: Ignored = None
+    style: Ignored = None
+    svg: Ignored = None
+    user: Ignored = None
+
+
+HINTS = [name for name, field in ImagesBody.model_fields.items() if field.annotation is Any]
+
+
+def ignored(body: ImagesBody, model: str) -> list[str]:
+    """Return the names of the parameters that change nothing, for the log."""
+    names = [name for name in HINTS if getattr(body, name) not in (None, "auto")]
+    if body.model not in (None, model):
+        names.append("model")
+    if body.output_compression is not None and body.output_format in (None, "png"):
+        names.append("output_compression")
+    if body.partial_images and not body.stream:
+        names.append("partial_images")
+    # A client chooses these names: keep line breaks and texts out of the log.
+    unknown = [name if _SAFE_NAME.fullmatch(name) else "?" for name in body.model_extra or ()]
+    return [*names, *dict.fromkeys(unknown)][:_MOST_NAMES]

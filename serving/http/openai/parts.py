@@ -1,0 +1,107 @@
+"""Calls for more pictures than the model draws at once."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from pipeline.request import SETTINGS
+from pipeline.setting_kinds import Seed
+from serving.generator import (
+    Error,
+    ErrorKind,
+    Event,
+    Generator,
+    Image,
+    Model,
+    Request,
+    RequestError,
+    differences,
+    new_id,
+)
+from serving.http.errors import as_refusal
+from serving.messages import Code, Message
+
+# Seconds that a call with some pictures drawn waits for room in the queue or for the rate limit.
+PATIENCE_S = 120.0
+_PASSING = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)
+
+
+def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:
+    """Split a request for `images` pictures into requests for up to `at_once` pictures.
+
+    Picture i is the same as in one large request. Only the first part has previews.
+
+    Raises:
+        RequestError: if a list of texts does not have one for each picture.
+    """
+    each = {  # the texts that differ from picture to picture
+        field: texts
+        for field in ("prompt", "negative_prompt")
+        if isinstance(texts := getattr(request, field), tuple)
+    }
+    for field, texts in each.items():
+        if len(texts) != images:
+            params = {"field": field, "count": len(texts), "images": images}
+            raise RequestError(Message(Code.WRONG_COUNT, params), field=field)
+    seeds = [name for name, setting in SETTINGS.items() if isinstance(setting, Seed)]
+    for first in range(0, images, at_once):
+        part = slice(first, first + at_once)
+        values = request.of_picture(first)
+        yield replace(
+            request,
+            id=new_id(),
+            images=min(at_once, images - first),
+            previews=request.previews and first == 0,
+            **{name: values[name] for name in seeds},
+            **{field: texts[part] for field, texts in each.items()},
+        )
+
+
+async def drawn(
+    generator: Generator, model: Model, parts: Sequence[Request], begun: AsyncGenerator[Event]
+) -> AsyncGenerator[Event]:
+    """Yield the events of all parts, with the pictures numbered across the parts.
+
+    Each part is submitted when the one before it is done, so that a call has one place in the
+    queue. `begun` has the events of the first part, which is submitted already.
+
+    Raises:
+        RequestError: if a part is refused or ends without its pictures; no other part follows.
+    """
+    done = 0
+    for part in parts:
+        followed = await _admitted(generator, part, model) if done else begun
+        async with aclosing(followed) as events:
+            async for event in events:
+                if isinstance(event, Error):
+                    raise as_refusal(event)
+                yield (
+                    replace(event, index=event.index + done) if isinstance(event, Image) else event
+                )
+        done += part.images or 0
+
+
+async def _admitted(generator: Generator, part: Request, model: Model) -> AsyncGenerator[Event]:
+    """Submit a later part of a call that began with `model`, and return its events.
+
+    While there is no room for it, wait: a failure would lose the pictures already drawn.
+
+    Raises:
+        RequestError: if another model draws now, if the part is refused for another reason, or if
+            the wait would be longer than `PATIENCE_S`.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        if differences(generator.model, model):
+            raise RequestError(Message(Code.REPLACED), ErrorKind.UNAVAILABLE)
+        try:
+            await generator.submit(part)
+            return generator.events(part.id)
+        except RequestError as error:
+            wait_s = max(1.0, error.retry_after_s or 0.0)
+            no_room = error.kind in _PASSING
+            if not no_room or time.monotonic() + wait_s > until:
+                raise
+        await asyncio.sleep(wait_s)

@@ -1,0 +1,65 @@
+"""Routes of the OpenAI API.
+
+https://platform.openai.com/docs/api-reference/images/create
+"""
+
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse, Response
+
+from serving.generator import ErrorKind, Generator, Model, RequestError
+from serving.http.auth import ApiKeys
+from serving.http.openai.bodies import ImagesBody
+from serving.http.openai.calls import ImageCalls
+from serving.http.openai.files import LIFETIME_S, Files
+from serving.messages import Code, Message
+
+
+def router(generator: Generator, keys: ApiKeys) -> APIRouter:
+    """Build the routes of the OpenAI API."""
+    routes = APIRouter(prefix="/v1")
+    files = Files()
+    calls = ImageCalls(generator, keys, files)
+    started_at = int(time.time())
+
+    @routes.post("/images/generations", response_class=JSONResponse)
+    async def generations(body: ImagesBody, sender: HttpRequest) -> Response:
+        """Draw pictures as the OpenAI Images API does."""
+        return await calls.answer(body, calls.request(body, sender), sender, "image_generation")
+
+    @routes.api_route("/images/files/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def picture_file(name: str) -> Response:
+        """Return a picture that was asked for with `response_format` "url"; needs no key."""
+        file = files.find(name)
+        if file is None:
+            raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN)
+        headers = {
+            "Content-Disposition": "inline",
+            "Cache-Control": f"private, max-age={LIFETIME_S:.0f}, immutable",
+        }
+        return Response(file.content, media_type=file.media_type, headers=headers)
+
+    @routes.get("/models")
+    async def models() -> dict[str, Any]:
+        """List the model that is served."""
+        return {"object": "list", "data": [_describe_model(generator.model, started_at)]}
+
+    @routes.get("/models/{model:path}")  # the name of a model on the Hub has a slash
+    async def one_model(model: str) -> dict[str, Any]:
+        """Describe the model that is served."""
+        if model != generator.model.name:
+            params = {"field": "model", "value": model, "choices": [generator.model.name]}
+            message = Message(Code.UNKNOWN_CHOICE, params)
+            raise RequestError(message, ErrorKind.UNKNOWN, field="model")
+        return _describe_model(generator.model, started_at)
+
+    return routes
+
+
+def _describe_model(model: Model, started_at: int) -> dict[str, Any]:
+    owner, slash, _ = model.name.partition("/")
+    owned_by = owner if slash else "local"
+    return {"id": model.name, "object": "model", "created": started_at, "owned_by": owned_by}
