@@ -178,6 +178,7 @@ class StandInPipeline(ABC):
 
     model, revision, device_kind, num_devices = "stand-in", None, "none", 1
     family, safety_checker, screened = "Stable Diffusion XL", False, False
+    needs_mask = False
     scheduler, sigma_schedule, version = "euler", "default", "none"
     schedulers: tuple[str, ...] = ("euler",)
     sigma_schedules: tuple[str, ...] = ("default",)
@@ -225,8 +226,10 @@ class StandInPipeline(ABC):
         height: int | None = None,
         width: int | None = None,
         cancelled: Event | None = None,
+        image: Any = None,
+        mask: Any = None,
     ) -> Drawing:
-        """See `SDXLPipeline.prepare`."""
+        """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
         checked = check_request(request, self.images_per_request if images is None else images)
         self._check_loras(checked.lora_weights)
         size = height or self.height, width or self.width

@@ -111,6 +111,7 @@ class SDXLPipeline:
         tiny_vae: the name of the tiny VAE; None if there is none.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
+        needs_mask: whether the model is for inpainting, and draws only from a picture and a mask.
         screened: whether the operator's `screen` function checks the pictures.
         scheduler, sigma_schedule: those that draw requests which name none. The scheduler is a key
             of `pipeline.schedulers.config.SCHEDULERS`.
@@ -148,6 +149,7 @@ class SDXLPipeline:
         config = checkpoint.config
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
+        self.needs_mask = config.takes_mask
         self.screened = screen is not None
         self.scheduler = config.scheduler.name
         self.sigma_schedule = config.scheduler.sigma_schedule

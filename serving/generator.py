@@ -73,6 +73,8 @@ class Model:
     num_train_timesteps: int = 1000
     tiny_vae: str | None = None  # name of the tiny VAE; None if there is none
     live: bool = False  # whether it draws live pictures, see `Request`
+    takes_image: bool = False  # whether requests can have a picture to start from
+    needs_mask: bool = False  # whether it draws only from a picture and a mask
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -157,6 +159,9 @@ class Request(GenerateRequest):
         unblurred: whether to send the original with a blurred picture, if it may be shown.
         live: whether to draw one picture in few steps while the visitor types. It comes after all
             other requests, is dropped for the visitor's next one, and is sent as a `Preview`.
+        image: the picture to start from, as a PNG file that `requests.inputs` made; it is dropped
+            when the request ends.
+        mask: the part of `image` to redraw, in white, as a PNG file of its size; dropped likewise.
     """
 
     images: int | None = None
@@ -168,6 +173,13 @@ class Request(GenerateRequest):
     previews: bool = False
     unblurred: bool = False
     live: bool = False
+    image: bytes | None = field(default=None, repr=False)
+    mask: bytes | None = field(default=None, repr=False)
+
+    @property
+    def input_bytes(self) -> int:
+        """Number of bytes of the pictures that it starts from."""
+        return len(self.image or b"") + len(self.mask or b"")
 
 
 class ErrorKind(StrEnum):

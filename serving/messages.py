@@ -81,6 +81,14 @@ class Code(StrEnum):
     NOT_LIVE = "not_live"
     TOO_LARGE_FOR_URLS = "too_large_for_urls"
 
+    UNUSABLE_PICTURE = "unusable_picture"
+    MASK_SIZE = "mask_size"
+    EMPTY_MASK = "empty_mask"
+    MASK_NEEDED = "mask_needed"
+    NOT_FROM_PICTURES = "not_from_pictures"
+    WITHOUT = "without"
+    INPUT_GONE = "input_gone"
+
 
 @dataclass(frozen=True)
 class Message:
@@ -246,5 +254,18 @@ ENGLISH: dict[Code, str] = {
     Code.NOT_LIVE: "live is true, but live pictures are too slow here or off; leave it out",
     Code.TOO_LARGE_FOR_URLS: (
         "{field} is 'url', for which these pictures are too large; use 'b64_json'"
+    ),
+    Code.UNUSABLE_PICTURE: (
+        "{field} cannot be used: {reason}; expected a PNG, JPEG or WebP picture"
+    ),
+    Code.MASK_SIZE: "{field} is {value} pixels; expected {expected}, the size of image",
+    Code.EMPTY_MASK: "{field} marks no part of the picture, so there is nothing to redraw",
+    Code.MASK_NEEDED: (
+        "{field} is missing; this model redraws masked parts of pictures, so send image and mask"
+    ),
+    Code.NOT_FROM_PICTURES: "{field} cannot be used; this model draws from words alone",
+    Code.WITHOUT: "{field} is given without {other}; send {other} too, or leave {field} out",
+    Code.INPUT_GONE: (
+        "The picture that this request starts from is no longer kept. Send the request again."
     ),
 }

@@ -6,21 +6,26 @@
 import math
 import sys
 import threading
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from PIL import Image
 
 from benchmarks.stand_in_pipeline import Computation, StandInPipeline, number_of
 from pipeline import CheckpointError, InputError
 from pipeline.drawing.drawing import Drawing
+from pipeline.images.inputs import read_image, read_mask
 from pipeline.request import GenerateRequest
 
 
 class FakePipeline(StandInPipeline):
     """Stand-in for `SDXLPipeline` with two slots.
 
+    In the colour of a picture, red is its seed. Green is the mean of the picture that the request
+    starts from, and blue that of its mask.
     A LoRA whose file is named "broken" cannot be loaded.
     The prompts "refuse", "break", "exhaust" and "overflow" raise the matching errors. While `held`,
     every step waits for `let_step`, unless one of its drawings is cancelled. While `stuck`, it
@@ -41,6 +46,8 @@ class FakePipeline(StandInPipeline):
         self.steps = 0  # those that were let
         self.calls: list[dict[str, Any]] = []  # the requests that were prepared
         self.loads: list[tuple[str, str]] = []  # "load" or "unload", and the name of a LoRA
+        # Means of a picture that a request starts from, and of its mask, by the prompt's number.
+        self.colours: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
         self._permits = 0
         self._permitted = threading.Condition()
         self._waiting_for: list[Drawing] | None = None  # the drawings of the step that waits
@@ -88,7 +95,7 @@ class FakePipeline(StandInPipeline):
             self._waiting_for = None
 
     def picture(self, seed: int, prompt: int, height: int, width: int) -> np.ndarray:
-        return np.full((height, width, 3), (seed % 256, 0, 0), np.uint8)
+        return np.full((height, width, 3), (seed % 256, *self.colours[prompt]), np.uint8)
 
     def measure(self, prompt: str) -> tuple[int, int, str]:
         words = prompt.split()
@@ -126,14 +133,26 @@ class FakePipeline(StandInPipeline):
         height: int | None = None,
         width: int | None = None,
         cancelled: threading.Event | None = None,
+        image: Image.Image | None = None,
+        mask: Image.Image | None = None,
     ) -> Drawing:
         others = {"images": images, "height": height, "width": width}
+        others |= {"image": image, "mask": mask}
         self.calls.append(request.settings | others)
         if request.prompt == "refuse":
             raise InputError("not this")
         drawing = super().prepare(request, images, height, width, cancelled)
         if request.prompt == "overflow":
             drawing.start = replace(drawing.start, init_noise_sigma=math.nan)
+        if image is not None:
+            # The number that stands for the prompt stands for the picture too.
+            colours = int(read_image(image).mean() * 255), 0
+            if mask is not None:
+                colours = colours[0], int(read_mask(mask).mean() * 255)
+            number = number_of(f"{request.prompt} {colours}")
+            self.colours[number] = colours
+            ids = np.full_like(drawing.start.input_ids, number)
+            drawing.start = replace(drawing.start, input_ids=ids)
         return drawing
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 from PIL import Image
+from scipy import ndimage
 
 from pipeline.errors import InputError
 
@@ -52,12 +53,12 @@ def read_mask(mask: Picture, name: str = "mask") -> np.ndarray:
     return (values >= REDRAWN).astype(np.float32)
 
 
-def transparent_mask(image: Image.Image) -> np.ndarray | None:
-    """Return the mask that redraws the transparent parts of a picture; None if it has none."""
+def transparent_mask(image: Image.Image) -> Image.Image | None:
+    """Return the mask in mode "1" that redraws a picture's transparent parts; None without any."""
     if not image.has_transparency_data:
         return None
-    alpha = np.asarray(image.convert("RGBA").getchannel("A"), np.float32) / 255
-    return (alpha < REDRAWN).astype(np.float32)
+    alpha = image.convert("RGBA").getchannel("A")
+    return alpha.point([255 * (value < 255 * REDRAWN) for value in range(256)], "1")
 
 
 def _checked(values: object, name: str, channels: int | None, right: str) -> np.ndarray:
@@ -81,12 +82,12 @@ def fitted(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     Where its shape differs, it is cut at both sides, as much at one as at the other. A mask stays
     black and white.
     """
-    top, left, bottom, right = _centre(pixels.shape[0], pixels.shape[1], height, width)
+    top, left, bottom, right = centre(pixels.shape[0], pixels.shape[1], height, width)
     return resized(pixels[top:bottom, left:right], height, width)
 
 
-def _centre(height: int, width: int, to_height: int, to_width: int) -> tuple[int, int, int, int]:
-    """Return top, left, bottom and right of the largest part of a shape, in the middle."""
+def centre(height: int, width: int, to_height: int, to_width: int) -> tuple[int, int, int, int]:
+    """Return top, left, bottom and right of the part of a picture that `fitted` keeps."""
     scale = min(height / to_height, width / to_width)
     rows, columns = (max(1, round(scale * side)) for side in (to_height, to_width))
     top, left = (height - rows) // 2, (width - columns) // 2
@@ -112,6 +113,20 @@ def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 def _resized(plane: np.ndarray, height: int, width: int, by: Image.Resampling) -> np.ndarray:
     image = Image.fromarray(np.ascontiguousarray(plane, np.float32))
     return np.asarray(image.resize((width, height), by))
+
+
+def spread(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return a picture `[H, W, 3]` whose masked part has the colours of its surroundings.
+
+    Args:
+        pixels: the picture; its masked part is unknown, such as pixels behind transparency.
+        mask: `[H, W]`, true in the masked part.
+    """
+    if mask.all():
+        return pixels
+    nearest = ndimage.distance_transform_edt(mask, return_distances=False, return_indices=True)
+    assert nearest is not None
+    return pixels[tuple(nearest)]
 
 
 def masked(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:

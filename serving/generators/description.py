@@ -32,4 +32,6 @@ def describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         refused_schedulers=tuple(pipe.refused_schedulers.items()),
         num_train_timesteps=pipe.num_train_timesteps,
         tiny_vae=pipe.tiny_vae,
+        takes_image=True,
+        needs_mask=pipe.needs_mask,
     )

@@ -1,6 +1,7 @@
 """Generator that draws in this process, in the slots of the devices."""
 
 import asyncio
+import io
 import logging
 import math
 import time
@@ -9,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Literal
+
+from PIL import Image as Pillow
 
 from pipeline import Cancelled, InputError, NotFiniteError, ScreenError, SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Picture
@@ -363,6 +366,8 @@ class LocalGenerator(RequestLifecycle):
                 height=height,
                 width=width,
                 cancelled=seated.stop,
+                image=_opened(request.image),
+                mask=_opened(request.mask),
             )
         return seated.drawing
 
@@ -431,6 +436,11 @@ class LocalGenerator(RequestLifecycle):
         finally:
             self._encoding -= len(pictures)
             self._begin_next()
+
+
+def _opened(png: bytes | None) -> Pillow.Image | None:
+    """Return a picture that a request starts from; its file is one that `requests.inputs` made."""
+    return None if png is None else Pillow.open(io.BytesIO(png), formats=["PNG"])
 
 
 # The size of pictures, and the LoRAs that they are drawn with.

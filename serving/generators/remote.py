@@ -512,11 +512,12 @@ class RemoteGenerator(RequestLifecycle):
             "coming_sizes": tuple(size for size in coming if size not in more),
             "loras": _all_loras(models),
             "live": all(model.live for model in models),
+            "takes_image": any(model.takes_image for model in models),
         }
 
 
 def _without_offers(model: Model) -> Model:
-    return replace(model, more_sizes=(), coming_sizes=(), loras=(), live=False)
+    return replace(model, more_sizes=(), coming_sizes=(), loras=(), live=False, takes_image=False)
 
 
 def _all_loras(models: Sequence[Model]) -> tuple[Lora, ...]:
@@ -529,8 +530,13 @@ def _all_loras(models: Sequence[Model]) -> tuple[Lora, ...]:
 
 
 def _has_all(its: Model, request: Request, model: Model) -> bool:
-    """Return whether an instance has the size and the LoRAs of a request, as `model` has them."""
+    """Return whether an instance has the size and the LoRAs of a request, as `model` has them.
+
+    An instance that takes no pictures, such as an older one, has none for a request with a picture.
+    """
     if request.size not in (None, *its.sizes):
+        return False
+    if request.image is not None and not its.takes_image:
         return False
     here, there = model.usable_loras, its.usable_loras
     return all(

@@ -10,13 +10,22 @@ from serving.generator import Generator
 from serving.http import errors, events, health
 from serving.http.addresses import ClientAddress
 from serving.http.auth import ApiKeys, KeyCheck
-from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH, MCP_PATH, CallLimit, SmallBodies
+from serving.http.limits import (
+    MAX_CALLS,
+    MAX_CALLS_EACH,
+    MCP_PATH,
+    MOST_BYTES,
+    MOST_BYTES_EACH,
+    CallLimit,
+    SmallBodies,
+)
 from serving.http.mcp import McpServer
 from serving.http.middleware import Departures, GuardedRoutes, SecurityHeaders
 from serving.http.openai import routes as openai_routes
 from serving.http.origin import AllowedHosts, CheckedRequests
 from serving.http.timeouts import PatientBodies
 from serving.metrics import Observer
+from serving.requests.inputs import Inputs
 from serving.requests.shares import Shares
 
 # Paths that need an API key if there are any. The name of a picture's file is a secret already.
@@ -51,7 +60,8 @@ def build(
         max_calls_each: limit of calls that are answered at a time for one address.
     """
     accepted = ApiKeys(keys)
-    mcp = McpServer(generator, accepted)
+    inputs = Inputs()
+    mcp = McpServer(generator, accepted, inputs)
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
         title=f"{generator.model.family} on JAX",
@@ -60,8 +70,8 @@ def build(
         lifespan=lambda _: mcp.run(),
     )
     errors.install(app)
-    app.include_router(events.router(generator, accepted, passes_on=passes_on))
-    app.include_router(openai_routes.router(generator, accepted))
+    app.include_router(events.router(generator, accepted, inputs, passes_on=passes_on))
+    app.include_router(openai_routes.router(generator, accepted, inputs))
     app.include_router(health.router(generator, observer))
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.
@@ -69,7 +79,7 @@ def build(
     # A request passes the middleware in the reverse order: the last one added is the first.
     app.add_middleware(Departures)
     app.add_middleware(GuardedRoutes)
-    app.add_middleware(SmallBodies)
+    app.add_middleware(SmallBodies, shares=Shares(MOST_BYTES, MOST_BYTES_EACH))
     app.add_middleware(KeyCheck, keys=accepted, paths=_KEYED)
     app.add_middleware(CallLimit, shares=Shares(max_calls, max_calls_each))
     # Needed even without any origins: otherwise Gradio would let every page read this one.

@@ -11,10 +11,12 @@ from fastapi import Request as HttpRequest
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from serving.generator import ErrorKind, Event, Generator, RequestError
-from serving.http import schemas
+from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
+from serving.http.limits import give_back_body
 from serving.messages import Code, Message
+from serving.requests.inputs import Inputs
 
 # Marks a request that another instance passed on.
 HOP_HEADER = "X-SDXL-Hop"
@@ -24,7 +26,7 @@ RequestId = Annotated[str, Path(pattern=schemas.ID)]
 Followed = tuple[str, AsyncGenerator[Event]]  # id and events of a request
 
 
-def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter:
+def router(generator: Generator, keys: ApiKeys, inputs: Inputs, *, passes_on: bool) -> APIRouter:
     """Build the routes under /v1 that are not OpenAI's.
 
     `passes_on`: whether this instance sends requests to others. It then refuses requests that
@@ -37,9 +39,8 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
 
     routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
 
-    async def submitted(
-        body: schemas.GenerateBody, sender: HttpRequest, response: Response
-    ) -> Followed:
+    async def submitted(sender: HttpRequest, response: Response) -> Followed:
+        body = await bodies.read(sender, schemas.GenerateBody)
         request = schemas.to_request(
             body,
             generator.model,
@@ -47,6 +48,8 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
             address=address_of(sender),
             **schemas.generate_fields(body),
         )
+        request = await inputs.added(request, body.take_input(), generator.model)
+        give_back_body(sender.scope)
         await generator.submit(request)
         # Not X-Request-Id, which proxies set to values of their own.
         response.headers["Content-Location"] = f"/v1/requests/{request.id}"
@@ -56,7 +59,11 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
     def following(request_id: RequestId) -> Followed:
         return request_id, generator.events(request_id)
 
-    @routes.post("/generate", response_class=EventSourceResponse)
+    @routes.post(
+        "/generate",
+        response_class=EventSourceResponse,
+        openapi_extra=bodies.description(schemas.GenerateBody),
+    )
     async def generate(
         followed: Annotated[Followed, Depends(submitted)],
     ) -> AsyncIterable[ServerSentEvent]:

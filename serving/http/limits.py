@@ -16,8 +16,14 @@ UPLOAD_PATH = "/gradio_api/upload"
 # The path of Gradio's own MCP server, which this one replaces; clients of Gradio look for it there.
 MCP_PATH = "/gradio_api/mcp"
 MAX_BODY_BYTES = 2**20
+MAX_PICTURE_BODY_BYTES = 2**25  # of a call that may have pictures to start from
+# Bytes of bodies of such calls that are read, beyond `MAX_BODY_BYTES` each: in all, and of one
+# address.
+MOST_BYTES, MOST_BYTES_EACH = 2**28, 2**26
+PICTURE_PATHS = ("/v1/generate", "/v1/images/edits", "/v1/images/variations", MCP_PATH)
 MAX_PAGE_BODY_BYTES = 2**18  # of a call by the page's own API
 MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
+_SHARE = "body share"  # its key in the scope of a call
 # Every open page holds a call for its heartbeat, so there are many.
 MAX_CALLS = 1000
 # One address may hold a quarter, so that it cannot keep the others out. That is enough for about a
@@ -54,14 +60,47 @@ class CallLimit:
             self._shares.give_back(address)
 
 
-class SmallBodies:
-    """Middleware that refuses bodies over the limit of their path.
+class BodyShare:
+    """The share of one call in the memory for bodies."""
 
-    FastAPI can do this too, but it answers with text where clients expect JSON.
+    def __init__(self, shares: Shares, address: str) -> None:
+        self._shares = shares
+        self._address = address
+        self._bytes = 0
+
+    def grow(self, to: int) -> None:
+        """Have room for a body of so many bytes; the first `MAX_BODY_BYTES` are free.
+
+        Raises:
+            RequestError: if there is no room now.
+        """
+        more = to - MAX_BODY_BYTES - self._bytes
+        if more <= 0:
+            return
+        if not self._shares.take(self._address, more):
+            raise RequestError(Message(Code.TOO_MANY_UPLOADS), ErrorKind.TOO_MANY)
+        self._bytes += more
+
+    def give_back(self) -> None:
+        """Let other calls have the room."""
+        self._shares.give_back(self._address, self._bytes)
+        self._bytes = 0
+
+
+def give_back_body(scope: Scope) -> None:
+    """Let other calls have the room of a call's body, of which nothing is kept any more."""
+    scope[_SHARE].give_back()
+
+
+class SmallBodies:
+    """Middleware that refuses bodies over the limit of their path, and too many large ones.
+
+    FastAPI can do the first too, but it answers with text where clients expect JSON.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, shares: Shares) -> None:
         self._app = app
+        self._shares = shares
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its stated length is small enough; count its bytes as they come."""
@@ -73,6 +112,12 @@ class SmallBodies:
         if stated.isdecimal() and float(stated) > most:
             await errors.too_large(most, scope)(scope, receive, send)
             return
+        share = BodyShare(self._shares, address_of(Request(scope)))
+        try:
+            share.grow(int(stated) if stated.isdecimal() else 0)
+        except RequestError as error:
+            await errors.refusal(error, scope)(scope, receive, send)
+            return
         taken = 0
 
         async def receive_small() -> types.Message:
@@ -81,12 +126,18 @@ class SmallBodies:
             taken += len(message.get("body", b""))
             if taken > most:
                 raise HTTPException(413)
+            share.grow(taken)
             return message
 
-        await self._app(scope, receive_small, send)
+        try:
+            await self._app({**scope, _SHARE: share}, receive_small, send)
+        finally:
+            share.give_back()
 
 
 def _most_bytes(path: str) -> int:
     if path.rstrip("/") == UPLOAD_PATH:
         return MAX_UPLOAD_BYTES
+    if path.rstrip("/") in PICTURE_PATHS:
+        return MAX_PICTURE_BODY_BYTES
     return MAX_BODY_BYTES if path.startswith(("/v1/", MCP_PATH)) else MAX_PAGE_BODY_BYTES

@@ -22,7 +22,8 @@ from serving.generator import Done, Error, Event, Generator, Image, Model, Step
 from serving.http import schemas
 from serving.http.auth import ApiKeys
 from serving.http.errors import as_refusal, first_fault
-from serving.http.limits import MAX_BODY_BYTES, MCP_PATH
+from serving.http.limits import MAX_PICTURE_BODY_BYTES, MCP_PATH
+from serving.requests.inputs import Inputs
 
 _OUTPUT = {
     "type": "object",
@@ -41,7 +42,7 @@ _OUTPUT = {
 }
 
 
-class Arguments(schemas.Body):
+class Arguments(schemas.FromPictureBody):
     """Arguments of the tool `generate`."""
 
     images: int | None = Field(
@@ -60,15 +61,16 @@ class Arguments(schemas.Body):
 class McpServer:
     """MCP server at `MCP_PATH`. It answers inside the context of `run`."""
 
-    def __init__(self, generator: Generator, keys: ApiKeys) -> None:
+    def __init__(self, generator: Generator, keys: ApiKeys, inputs: Inputs) -> None:
         self._generator = generator
+        self._inputs = inputs
         self._keys = keys
         self._server: Server[Any, HttpRequest] = Server(f"{generator.model.family} on JAX")
         self._server.list_tools()(self._list_tools)
         # `_call_tool` validates the arguments itself: its messages name the argument.
         self._server.call_tool(validate_input=False)(self._call_tool)
         self._manager = StreamableHTTPSessionManager(
-            self._server, stateless=True, max_request_body_size=MAX_BODY_BYTES
+            self._server, stateless=True, max_request_body_size=MAX_PICTURE_BODY_BYTES
         )
 
     def run(self) -> AbstractAsyncContextManager[None]:
@@ -115,6 +117,7 @@ class McpServer:
             images=body.images,
             size=schemas.parse_size(body.size),
         )
+        request = await self._inputs.added(request, body.take_input(), self._generator.model)
         await self._generator.submit(request)
         images: list[Image] = []
         left_out = ""

@@ -1,6 +1,7 @@
 """Requests and events as JSON, for clients over HTTP and between instances."""
 
 import base64
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -36,7 +37,9 @@ from serving.generator import (
     Step,
     new_id,
 )
+from serving.http.bodies import File
 from serving.messages import Message, untranslated
+from serving.requests.inputs import Input
 
 ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
 SIZE = r"[1-9]\d{0,4}x[1-9]\d{0,4}"
@@ -109,7 +112,24 @@ class Body(_Settings):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class GenerateBody(Body):
+class FromPictureBody(Body):
+    """Fields of requests that may start from a picture."""
+
+    image: File | None = Field(
+        None, description="Picture to start from: a PNG, JPEG or WebP file.", repr=False
+    )
+    mask: File | None = Field(
+        None, description="Part of `image` to redraw, in white; of the same size.", repr=False
+    )
+
+    def take_input(self) -> Input:
+        """Return the files, which the body does not keep."""
+        found = Input(self.image, self.mask)
+        self.image = self.mask = None
+        return found
+
+
+class GenerateBody(FromPictureBody):
     """A request for pictures, which is answered with a stream of events."""
 
     images: int | None = Field(
@@ -183,8 +203,12 @@ def from_request(request: Request) -> dict[str, Any]:
 
     Settings that change nothing are left out, because older instances may not know them.
     """
-    fields = asdict(request)
+    fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
     del fields["visitor"], fields["address"]
+    for name in ("image", "mask"):
+        file = fields.pop(name)
+        if file is not None:
+            fields[name] = _encoded(file)
     fields["loras"] = request.lora_weights
     fields["timesteps"] = parse_timesteps(request.timesteps)
     fields["size"] = None if request.size is None else "{}x{}".format(*request.size)

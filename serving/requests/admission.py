@@ -1,10 +1,11 @@
 """Check of a request before it is queued, the same for the page and every API."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import InputError
-from pipeline.request import TINY, Misfit, faults, misfits, with_recipe
+from pipeline.request import STRENGTH, TINY, Misfit, faults, misfits, with_recipe
 from pipeline.text.loras import MAX_LORAS, parse_loras
 from serving.generator import (
     MAX_CHARACTERS,
@@ -18,7 +19,7 @@ from serving.requests.blocked_words import BlockedWords
 
 
 def expand(request: Request, model: Model) -> Request:
-    """Return a request with the settings of its recipe, which name the LoRA that it needs.
+    """Return a request with its strength, and the settings of its recipe, which name its LoRA.
 
     Raises:
         RequestError: if the model has no such recipe or draws no live pictures, or the request has
@@ -26,6 +27,8 @@ def expand(request: Request, model: Model) -> Request:
     """
     if request.live:
         request = _as_live(request, model)
+    if request.image is not None and request.strength is None:
+        request = replace(request, strength=STRENGTH)
     known = list(model.recipe_names)
     if request.recipe not in ("", *known):
         if known:
@@ -59,7 +62,8 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     _check_range("images", images, 1, model.images_per_request)
     for field in ("prompt", "negative_prompt"):
         _check_texts(field, getattr(request, field), images)
-    if any(not text.strip() for text in _texts(request.prompt)):
+    # A picture can be varied without words.
+    if request.image is None and any(not text.strip() for text in _texts(request.prompt)):
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
     for fault in faults(request, model):
         code = Code(fault.code)
@@ -70,6 +74,7 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
         raise _wrong(code, fault.setting.name, value=value, **fault.setting.limits)
     for misfit in misfits(request, model.scheduler):
         raise _misfit(misfit)
+    check_input(request, model)
     if request.size not in (None, *model.sizes):
         value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
         coming = request.size in model.coming_sizes
@@ -79,6 +84,24 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     if word := next(filter(None, map(blocked.find, _texts(request.prompt))), ""):
         message = Message(Code.BLOCKED, {"word": word})
         raise RequestError(message, ErrorKind.BLOCKED, field="prompt")
+
+
+def check_input(request: Request, model: Model) -> None:
+    """Check that a model can draw from the picture and the mask of a request, or without them.
+
+    Raises:
+        RequestError: if one is missing, or cannot be used; the message says which.
+    """
+    if request.image is not None and not model.takes_image:
+        raise _wrong(Code.NOT_FROM_PICTURES, "image")
+    if model.needs_mask and request.mask is None:
+        raise _wrong(Code.MASK_NEEDED, "image" if request.image is None else "mask")
+    for field, other in (("mask", "image"), ("strength", "image"), ("padding", "mask")):
+        if getattr(request, field) is not None and getattr(request, other) is None:
+            raise _wrong(Code.WITHOUT, field, other=other)
+    if not request.evaluations(model.scheduler):
+        low = math.ceil(1000 / request.steps) / 1000
+        raise _wrong(Code.OUT_OF_RANGE, "strength", value=request.strength, low=low, high=1)
 
 
 def check_loras(request: Request, model: Model) -> None:

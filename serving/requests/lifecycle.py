@@ -26,6 +26,7 @@ from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits, Registry
+from serving.requests.shares import Shares
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ _KEPT_FREE = 4
 PASSED_OVER_S = 10.0
 # Live pictures that may wait: of one address, whose visitors can have one each, and in all.
 MOST_LIVE_EACH, MOST_LIVE = 8, 64
+# Bytes of the pictures that requests under way start from: in all, and of one address.
+MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH = 2**28, 2**26
 
 
 class RequestLifecycle(ABC):
@@ -60,6 +63,7 @@ class RequestLifecycle(ABC):
         self._queue: FairQueue[Record] = FairQueue(lambda record: record.turns)
         self._live: FairQueue[Record] = FairQueue()  # of live requests, which come after all others
         self._pace = Pace()
+        self._inputs = Shares(MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closing = False
         observer.watch(model, lambda: self.load)
@@ -140,6 +144,7 @@ class RequestLifecycle(ABC):
         except RequestError as error:
             self._observer.refused(request, error)
             raise
+        self._inputs.take(request.address, request.input_bytes)
         record.turns = self._turns_of(request)
         self._queue_of(request).push(request.address, request.visitor, record)
         if not (request.live and self._queue):  # nothing could begin
@@ -151,6 +156,8 @@ class RequestLifecycle(ABC):
         if record.abandoned and (stopping := self._tasks.get(request_id)):
             await asyncio.wait([stopping])
             record = self._registry.find(request_id)
+        if record.abandoned and record.lost_input:
+            raise RequestError(Message(Code.INPUT_GONE), ErrorKind.UNKNOWN, field="image")
         if record.abandoned:
             await self.submit(record.request)
 
@@ -193,6 +200,8 @@ class RequestLifecycle(ABC):
         if self._slots == 0 or self.stuck:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
         check(request, self.model, self._blocked)
+        if not self._inputs.has_room_for(request.address, request.input_bytes):
+            raise RequestError(Message(Code.NO_ROOM_FOR_UPLOADS), ErrorKind.FULL, field="image")
         if request.live:  # it takes neither a place nor a share of its visitor's requests
             self._drop_older(request)
             return
@@ -294,6 +303,8 @@ class RequestLifecycle(ABC):
 
     def _ended(self, record: Record) -> None:
         request = record.request
+        self._inputs.give_back(request.address, request.input_bytes)
+        record.drop_input()
         self._queue_of(request).remove(request.address, request.visitor, record)
         self._stop(record)
         if not self._closing:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 
 from serving.generator import (
     Done,
@@ -33,6 +34,7 @@ class Record:
         followed: whether there was ever a follower.
         accepted_at, started_at, drawn_at, ended_at: `time.monotonic()` when the request was taken
             in, first begun, had its last step done, and ended; None for stages not reached.
+        lost_input: whether the request had a picture to start from, which is dropped.
     """
 
     def __init__(self, request: Request) -> None:
@@ -46,6 +48,7 @@ class Record:
         self.started_at: float | None = None
         self.drawn_at: float | None = None
         self.ended_at: float | None = None
+        self.lost_input = False
         self._count = 0
         self._state: dict[_Key, tuple[int, Event]] = {}
         self._changed = asyncio.Event()
@@ -71,6 +74,12 @@ class Record:
         newest = self._state.get(Step)
         done = newest[1].done if newest and isinstance(newest[1], Step) else 0
         return self.request.drawn_steps - done
+
+    def drop_input(self) -> None:
+        """Drop the pictures that the request starts from: it has ended."""
+        if self.request.input_bytes:
+            self.request = replace(self.request, image=None, mask=None)
+            self.lost_input = True
 
     def publish(self, event: Event) -> None:
         """Send an event to the followers; ignore it after an ending, or if its picture was sent."""

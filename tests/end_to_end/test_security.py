@@ -26,7 +26,12 @@ from starlette.routing import BaseRoute, Mount
 from benchmarks.processes import ROOT, stand_in
 from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
-from serving.http.limits import MAX_BODY_BYTES, MAX_PAGE_BODY_BYTES, MAX_UPLOAD_BYTES
+from serving.http.limits import (
+    MAX_BODY_BYTES,
+    MAX_PAGE_BODY_BYTES,
+    MAX_PICTURE_BODY_BYTES,
+    MAX_UPLOAD_BYTES,
+)
 from serving.http.middleware import CLOSED
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
@@ -299,8 +304,9 @@ JSON = "application/json"
 @pytest.mark.parametrize(
     ("path", "kind", "start", "limit"),
     [
-        ("/v1/generate", JSON, b'{"prompt": "', MAX_BODY_BYTES),
-        ("/gradio_api/mcp", JSON, b'{"jsonrpc": "', MAX_BODY_BYTES),
+        ("/v1/generate", JSON, b'{"prompt": "', MAX_PICTURE_BODY_BYTES),
+        ("/v1/images/generations", JSON, b'{"prompt": "', MAX_BODY_BYTES),
+        ("/gradio_api/mcp", JSON, b'{"jsonrpc": "', MAX_PICTURE_BODY_BYTES),
         ("/gradio_api/call/generate", JSON, b'{"data": ["', MAX_PAGE_BODY_BYTES),
         ("/gradio_api/upload", "multipart/form-data; boundary=x", FORM, MAX_UPLOAD_BYTES),
     ],

@@ -130,6 +130,8 @@ SETTINGS = {
     "several": Words("Ein Bild pro Zeile", "Jede Zeile des Prompts wird ein Bild."),
     "randomise": Words("Jedes Mal ein neuer Seed"),
     "images": Words(GALLERY),
+    "image": Words("Ausgangsbild"),
+    "mask": Words("Maske"),
 }
 
 HISTORY = "Verlauf"
@@ -249,6 +251,13 @@ MESSAGES = {
     Code.TOO_LONG_FOR_FORMAT: "{field}: {value} hat keinen Platz für so lange Prompts.",
     Code.NOT_LIVE: "Livebilder sind hier zu langsam oder abgeschaltet.",
     Code.TOO_LARGE_FOR_URLS: ("{field}: Für „url“ sind diese Bilder zu groß. Nimm „b64_json“."),
+    Code.UNUSABLE_PICTURE: "{field}: Dieses Bild geht nicht ({reason}). Nimm PNG, JPEG oder WebP.",
+    Code.MASK_SIZE: "{field}: {value} Pixel passen nicht zum Bild. Es hat {expected}.",
+    Code.EMPTY_MASK: "{field}: Es ist kein Teil des Bildes markiert.",
+    Code.MASK_NEEDED: "{field} fehlt. Dieses Modell zeichnet nur markierte Teile eines Bildes neu.",
+    Code.NOT_FROM_PICTURES: "{field}: Dieses Modell zeichnet nur nach Worten.",
+    Code.WITHOUT: "{field} geht nur zusammen mit {other}.",
+    Code.INPUT_GONE: "Das Ausgangsbild ist nicht mehr da. Schick es noch einmal.",
 }
 
 

@@ -129,6 +129,8 @@ SETTINGS = {
     "several": Words("One picture per line", "Each line of the prompt becomes a picture."),
     "randomise": Words("New seed every time"),
     "images": Words(GALLERY),
+    "image": Words("Picture to start from"),
+    "mask": Words("Mask"),
 }
 
 HISTORY = "History"
@@ -198,6 +200,13 @@ MESSAGES = messages.ENGLISH | {
     Code.UNUSABLE_LORA: "The LoRA {value} doesn’t fit this model.",
     Code.TOO_MANY_LORAS: "{count} LoRAs are too many. The limit is {limit}.",
     Code.NOT_LIVE: "Live pictures are too slow here or switched off.",
+    Code.UNUSABLE_PICTURE: "{field}: this picture can’t be used ({reason}). Use PNG, JPEG or WebP.",
+    Code.MASK_SIZE: "{field}: {value} pixels don’t fit the picture, which has {expected}.",
+    Code.EMPTY_MASK: "{field}: no part of the picture is marked.",
+    Code.MASK_NEEDED: "{field} is missing. This model only redraws marked parts of a picture.",
+    Code.NOT_FROM_PICTURES: "{field}: this model draws from words alone.",
+    Code.WITHOUT: "{field} needs {other}.",
+    Code.INPUT_GONE: "The picture to start from is no longer kept. Send it again.",
 }
 
 

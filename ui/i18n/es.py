@@ -134,6 +134,8 @@ SETTINGS = {
     "several": Words("Una imagen por línea", "Cada línea del prompt da una imagen."),
     "randomise": Words("Semilla nueva cada vez"),
     "images": Words(GALLERY),
+    "image": Words("Imagen de partida"),
+    "mask": Words("Máscara"),
 }
 
 HISTORY = "Historial"
@@ -252,6 +254,15 @@ MESSAGES = {
     Code.TOO_LARGE_FOR_URLS: (
         "{field}: estas imágenes son demasiado grandes para «url». Use «b64_json»."
     ),
+    Code.UNUSABLE_PICTURE: (
+        "{field}: no se puede usar esta imagen ({reason}). Use PNG, JPEG o WebP."
+    ),
+    Code.MASK_SIZE: "{field}: {value} píxeles no encajan con la imagen, que tiene {expected}.",
+    Code.EMPTY_MASK: "{field}: no hay ninguna parte de la imagen marcada.",
+    Code.MASK_NEEDED: "Falta {field}. Este modelo solo redibuja partes marcadas de una imagen.",
+    Code.NOT_FROM_PICTURES: "{field}: este modelo dibuja solo a partir de palabras.",
+    Code.WITHOUT: "{field} solo es posible con {other}.",
+    Code.INPUT_GONE: "La imagen de partida ya no se conserva. Envíela de nuevo.",
 }
 
 

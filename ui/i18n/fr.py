@@ -137,6 +137,8 @@ SETTINGS = {
     "several": Words("Une image par ligne", "Chaque ligne du prompt donne une image."),
     "randomise": Words("Nouvelle graine à chaque fois"),
     "images": Words(GALLERY),
+    "image": Words("Image de départ"),
+    "mask": Words("Masque"),
 }
 
 HISTORY = "Historique"
@@ -254,6 +256,15 @@ MESSAGES = {
     Code.TOO_LARGE_FOR_URLS: (
         "{field} : ces images sont trop grandes pour « url ». Utilisez « b64_json »."
     ),
+    Code.UNUSABLE_PICTURE: (
+        "{field} : cette image est inutilisable ({reason}). Utilisez PNG, JPEG ou WebP."
+    ),
+    Code.MASK_SIZE: "{field} : {value} pixels ne correspondent pas à l’image, qui en a {expected}.",
+    Code.EMPTY_MASK: "{field} : aucune partie de l’image n’est marquée.",
+    Code.MASK_NEEDED: "{field} manque. Ce modèle ne redessine que des parties marquées d’images.",
+    Code.NOT_FROM_PICTURES: "{field} : ce modèle ne dessine qu’à partir de mots.",
+    Code.WITHOUT: "{field} ne va qu’avec {other}.",
+    Code.INPUT_GONE: "L’image de départ n’est plus conservée. Envoyez-la de nouveau.",
 }
 
 

@@ -3,11 +3,13 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from pipeline.images import metadata
 from serving.http import schemas
+from serving.http.bodies import File
+from serving.requests.inputs import Input
 
 MAX_N = 10
 _SAFE_NAME = re.compile(r"\w{1,40}", re.ASCII)
@@ -64,6 +66,54 @@ class ImagesBody(schemas.Body):
     style: Ignored = None
     svg: Ignored = None
     user: Ignored = None
+
+
+def _one_file(value: Any) -> Any:
+    """Return the one file of a list, or of OpenAI's object with a URL."""
+    if isinstance(value, list):
+        if len(value) != 1:
+            message = "{count} pictures are sent; exactly one can be used here"
+            raise PydanticCustomError("one_picture", message, {"count": len(value)})
+        value = value[0]
+    return value.get("image_url") if isinstance(value, dict) else value
+
+
+OneFile = Annotated[File, BeforeValidator(_one_file)]
+
+
+class VariationBody(ImagesBody):
+    """A call for pictures like another one."""
+
+    prompt: schemas.Texts = ""
+    image: OneFile = Field(
+        description="A PNG, JPEG or WebP file; in JSON as base64 or a data URL.",
+        validation_alias=AliasChoices("image", "images"),
+        repr=False,
+    )
+
+    def take_input(self) -> Input:
+        """Return the picture, which the body does not keep."""
+        found = Input(self.image, any_size=True)
+        self.image = b""
+        return found
+
+
+class EditBody(VariationBody):
+    """A call that redraws a picture, or its transparent part."""
+
+    prompt: schemas.Texts
+    mask: OneFile | None = Field(
+        None,
+        description="A file of the image's size; its transparent part is redrawn. Without it, the "
+        "image's own transparent part is, or else all of the image.",
+        repr=False,
+    )
+
+    def take_input(self) -> Input:
+        """Return the picture and its mask, which the body does not keep."""
+        found = Input(self.image, self.mask, "transparent", any_size=True)
+        self.image, self.mask = b"", None
+        return found
 
 
 HINTS = [name for name, field in ImagesBody.model_fields.items() if field.annotation is Any]

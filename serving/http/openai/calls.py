@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anyio import CapacityLimiter
 from fastapi import Request as HttpRequest
@@ -12,11 +13,16 @@ from serving.generator import Generator, Request
 from serving.http import schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
+from serving.http.limits import give_back_body
 from serving.http.openai import answers
-from serving.http.openai.bodies import ImagesBody, ignored
+from serving.http.openai.bodies import ImagesBody, VariationBody, ignored
 from serving.http.openai.files import Files
 from serving.http.openai.parts import drawn, parts_of
 from serving.logs import log_fields
+from serving.requests.inputs import Inputs
+
+# How far to redraw a picture unless a call says so: its masked part, and one without a prompt.
+MASKED_STRENGTH, VARIATION_STRENGTH = 1.0, 0.6
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +30,10 @@ log = logging.getLogger(__name__)
 class ImageCalls:
     """Requests of the OpenAI API, and their answers; `files` keeps pictures that get a URL."""
 
-    def __init__(self, generator: Generator, keys: ApiKeys, files: Files) -> None:
+    def __init__(self, generator: Generator, keys: ApiKeys, inputs: Inputs, files: Files) -> None:
         self._generator = generator
         self._keys = keys
+        self._inputs = inputs
         self._files = files
         self._encoder = CapacityLimiter(1)  # leaves the processors to the drawing
 
@@ -40,6 +47,20 @@ class ImageCalls:
             size=schemas.parse_size(None if body.size in (None, "auto") else body.size),
             previews=bool(body.stream and body.partial_images),
         )
+
+    async def from_picture(self, body: VariationBody, sender: HttpRequest) -> Request:
+        """Return the request of a body with a picture, for all its pictures.
+
+        Its strength is that of the body, or depends on whether there is a mask, and a prompt.
+        """
+        request = self.request(body, sender)
+        request = await self._inputs.added(request, body.take_input(), self._generator.model)
+        give_back_body(sender.scope)
+        if request.strength is not None:
+            return request
+        if request.mask is not None:
+            return replace(request, strength=MASKED_STRENGTH)
+        return request if request.prompt else replace(request, strength=VARIATION_STRENGTH)
 
     async def answer(
         self, body: ImagesBody, request: Request, sender: HttpRequest, kind: str

@@ -11,24 +11,50 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
 from serving.generator import ErrorKind, Generator, Model, RequestError
+from serving.http import bodies
 from serving.http.auth import ApiKeys
-from serving.http.openai.bodies import ImagesBody
+from serving.http.openai.bodies import EditBody, ImagesBody, VariationBody
 from serving.http.openai.calls import ImageCalls
 from serving.http.openai.files import LIFETIME_S, Files
 from serving.messages import Code, Message
+from serving.requests.inputs import Inputs
 
 
-def router(generator: Generator, keys: ApiKeys) -> APIRouter:
+def router(generator: Generator, keys: ApiKeys, inputs: Inputs) -> APIRouter:
     """Build the routes of the OpenAI API."""
     routes = APIRouter(prefix="/v1")
     files = Files()
-    calls = ImageCalls(generator, keys, files)
+    calls = ImageCalls(generator, keys, inputs, files)
     started_at = int(time.time())
 
     @routes.post("/images/generations", response_class=JSONResponse)
     async def generations(body: ImagesBody, sender: HttpRequest) -> Response:
         """Draw pictures as the OpenAI Images API does."""
         return await calls.answer(body, calls.request(body, sender), sender, "image_generation")
+
+    @routes.post(
+        "/images/edits",
+        response_class=JSONResponse,
+        openapi_extra=bodies.description(EditBody),
+    )
+    async def edits(sender: HttpRequest) -> Response:
+        """Redraw a picture, or its transparent part, as the OpenAI Images API does."""
+        body = await bodies.read(sender, EditBody)
+        return await calls.answer(
+            body, await calls.from_picture(body, sender), sender, "image_edit"
+        )
+
+    @routes.post(
+        "/images/variations",
+        response_class=JSONResponse,
+        openapi_extra=bodies.description(VariationBody),
+    )
+    async def variations(sender: HttpRequest) -> Response:
+        """Draw pictures like another one, as the OpenAI Images API does."""
+        body = await bodies.read(sender, VariationBody)
+        return await calls.answer(
+            body, await calls.from_picture(body, sender), sender, "image_edit"
+        )
 
     @routes.api_route("/images/files/{name}", methods=["GET", "HEAD"], include_in_schema=False)
     async def picture_file(name: str) -> Response:

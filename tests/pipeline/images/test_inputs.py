@@ -71,8 +71,15 @@ def test_transparent_pixels_are_redrawn() -> None:
     image = Image.fromarray(np.array([[[9, 9, 9, 0], [9, 9, 9, 255]]], np.uint8))
     found = inputs.transparent_mask(image)
     assert found is not None
-    assert found.tolist() == [[1, 0]]
+    assert inputs.read_mask(found).tolist() == [[1, 0]]
     assert inputs.transparent_mask(image.convert("RGB")) is None
+
+
+def test_unknown_pixels_get_the_colours_around_them() -> None:
+    pixels = np.array([[[10] * 3, [99] * 3, [99] * 3, [20] * 3]], np.uint8)
+    mask = np.array([[False, True, True, False]])
+    assert inputs.spread(pixels, mask)[0, :, 0].tolist() == [10, 10, 20, 20]
+    assert inputs.spread(pixels, np.ones_like(mask)).tolist() == pixels.tolist()
 
 
 def test_a_picture_of_another_shape_is_cut_in_the_middle() -> None:

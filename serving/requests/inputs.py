@@ -1,0 +1,176 @@
+"""Pictures and masks that requests start from: hostile files are opened, few at a time.
+
+A request carries them as small PNG files, which are made here. They are as large as it can use, so
+neither the queue nor another instance gets more.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import anyio.to_thread
+import numpy as np
+from anyio import CapacityLimiter
+from PIL import Image
+
+from pipeline.errors import InputError
+from pipeline.images import inputs
+from pipeline.images.opening import open_picture
+from pipeline.images.png import encode_png
+from serving.generator import ErrorKind, Model, Request, RequestError
+from serving.messages import Code, Message, Param
+from serving.requests.shares import Shares
+
+# Files that are opened, or wait for that: in all, and of one address.
+MOST_OPENING, MOST_OPENING_EACH = 32, 4
+MAX_PIXELS = 2**22  # of a picture that a request carries; a larger one is reduced
+_TO_WHITE = [255 * (value >= 255 * inputs.REDRAWN) for value in range(256)]
+
+Size = tuple[int, int]  # width and height
+
+
+@dataclass(frozen=True)
+class Input:
+    """Files to start from, as a client sent them.
+
+    Attributes:
+        image: a PNG, JPEG or WebP file, or None.
+        mask: such a file of the same size, or None.
+        redrawn: the part of the mask that is redrawn: "white", or "transparent". With
+            "transparent" and without a mask, it is the transparent part of the image.
+        any_size: whether a request without a size gets the one whose shape is nearest to the
+            image's, rather than the default.
+    """
+
+    image: bytes | None = None
+    mask: bytes | None = None
+    redrawn: Literal["white", "transparent"] = "white"
+    any_size: bool = False
+
+
+class Inputs:
+    """Opens the files of requests, one at a time, on a thread beside the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting = Shares(MOST_OPENING, MOST_OPENING_EACH)
+        self._thread = CapacityLimiter(1)  # bounds the memory, and leaves processors to the drawing
+
+    async def added(self, request: Request, given: Input, model: Model) -> Request:
+        """Return a request with the pictures that a client gave.
+
+        Raises:
+            RequestError: if a file cannot be used, or too many are being opened.
+        """
+        if given.image is None:
+            if given.mask is not None:
+                raise _wrong(Code.WITHOUT, "mask", other="image")
+            return request
+        if not self._waiting.take(request.address):
+            raise RequestError(Message(Code.TOO_MANY_UPLOADS), ErrorKind.TOO_MANY, field="image")
+        sizes = (request.size,) if request.size else model.sizes
+        try:
+            return await anyio.to_thread.run_sync(
+                _opened,
+                request,
+                given,
+                sizes if given.any_size else sizes[:1],
+                limiter=self._thread,
+            )
+        finally:
+            self._waiting.give_back(request.address)
+
+
+def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:
+    assert given.image is not None
+    picture = _open(given.image, "image")
+    mask = _mask(picture, given)
+    own_colours = mask is not None and given.mask is None
+    size = min(sizes, key=lambda each: _unlikeness(each, picture.size))
+    box, reduced = _reduction(picture.size, size if request.padding is None else None)
+    # Where transparent pixels are not redrawn, they are white.
+    picture = _without_alpha(picture, keep_hidden=own_colours)
+    picture = _resized(picture, box, reduced, Image.Resampling.LANCZOS)
+    pixels = np.asarray(picture)
+    if mask is not None:
+        mask = _resized(mask, box, reduced, Image.Resampling.NEAREST)
+        if mask.getbbox() is None:
+            raise _wrong(Code.EMPTY_MASK, "mask")
+    if mask is not None and own_colours:
+        pixels = inputs.spread(pixels, np.asarray(mask))
+    return replace(
+        request,
+        size=request.size or (size if given.any_size else None),
+        image=encode_png(pixels),
+        mask=None if mask is None else _written(mask),
+    )
+
+
+def _open(file: bytes, name: str) -> Image.Image:
+    try:
+        return open_picture(file, name)
+    except InputError as error:
+        raise _wrong(Code.UNUSABLE_PICTURE, name, reason=str(error.__cause__)) from error
+
+
+def _mask(picture: Image.Image, given: Input) -> Image.Image | None:
+    """Return the mask in mode "1", white where the picture is redrawn; None if all of it is."""
+    if given.mask is not None:
+        mask = _open(given.mask, "mask")
+        if mask.size != picture.size:
+            value, expected = (f"{one.width}x{one.height}" for one in (mask, picture))
+            raise _wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
+        if given.redrawn == "transparent":
+            return inputs.transparent_mask(mask) or Image.new("1", mask.size)
+        return _without_alpha(mask).convert("L").point(_TO_WHITE, "1")
+    hidden = inputs.transparent_mask(picture) if given.redrawn == "transparent" else None
+    return hidden if hidden and hidden.getbbox() else None
+
+
+def _without_alpha(picture: Image.Image, *, keep_hidden: bool = False) -> Image.Image:
+    """Return a picture in mode "RGB", on white, or with the colours that transparency hid."""
+    if picture.mode == "RGBA" and not keep_hidden:
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert(
+            "RGB"
+        )
+    return picture.convert("RGB")
+
+
+def _unlikeness(one: Size, other: Size) -> float:
+    """Return how far the shapes of two sizes differ; 0 for equal shapes."""
+    return abs(np.log(one[0] * other[1] / (one[1] * other[0])))
+
+
+def _reduction(size: Size, wanted: Size | None) -> tuple[tuple[int, int, int, int], Size]:
+    """Return the part of a picture that is used, and the size to which it is reduced.
+
+    The part is that which the pipeline draws in the wanted size; None uses all of the picture.
+    Nothing is enlarged.
+    """
+    width, height = size
+    top, left, bottom, right = 0, 0, height, width
+    if wanted is not None:
+        top, left, bottom, right = inputs.centre(height, width, wanted[1], wanted[0])
+    part = right - left, bottom - top
+    reduced = part if wanted is None or wanted[0] * wanted[1] > part[0] * part[1] else wanted
+    scale = min(1.0, (MAX_PIXELS / (reduced[0] * reduced[1])) ** 0.5)
+    fitted = max(1, int(scale * reduced[0])), max(1, int(scale * reduced[1]))
+    return (left, top, right, bottom), reduced if scale == 1 else fitted
+
+
+def _resized(
+    picture: Image.Image, box: tuple[int, int, int, int], size: Size, by: Image.Resampling
+) -> Image.Image:
+    if (box[2] - box[0], box[3] - box[1]) == size:
+        return picture.crop(box)
+    return picture.resize(size, by, box)
+
+
+def _written(mask: Image.Image) -> bytes:
+    file = io.BytesIO()
+    mask.save(file, "PNG")
+    return file.getvalue()
+
+
+def _wrong(code: Code, field: str, **params: Param) -> RequestError:
+    return RequestError(Message(code, {"field": field, **params}), field=field)
