@@ -82,27 +82,27 @@ class Inputs:
 
 
 def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:
+    """Return a request with its pictures, in the one of `sizes` whose shape is the nearest."""
     assert given.image is not None
     picture = _open(given.image, "image")
-    mask = _mask(picture, given)
-    own_colours = mask is not None and given.mask is None
+    mask = None if given.mask is None else _mask(given, picture.size)
     size = min(sizes, key=lambda each: _unlikeness(each, picture.size))
     box, reduced = _reduction(picture.size, size if request.padding is None else None)
-    # Where transparent pixels are not redrawn, they are white.
-    picture = _without_alpha(picture, keep_hidden=own_colours)
     picture = _resized(picture, box, reduced, Image.Resampling.LANCZOS)
-    pixels = np.asarray(picture)
     if mask is not None:
         mask = _resized(mask, box, reduced, Image.Resampling.NEAREST)
         if mask.getbbox() is None:
             raise _wrong(Code.EMPTY_MASK, "mask")
-    if mask is not None and own_colours:
-        pixels = inputs.spread(pixels, np.asarray(mask))
+    pixels = np.asarray(_on_white(picture))
+    if mask is None and given.redrawn == "transparent":
+        mask = inputs.transparent_mask(picture)
+        if mask is not None:
+            pixels = inputs.spread(np.asarray(picture.convert("RGB")), np.asarray(mask))
     return replace(
         request,
         size=request.size or (size if given.any_size else None),
         image=encode_png(pixels),
-        mask=None if mask is None else _written(mask),
+        mask=None if mask is None or mask.getbbox() is None else _written(mask),
     )
 
 
@@ -113,26 +113,22 @@ def _open(file: bytes, name: str) -> Image.Image:
         raise _wrong(Code.UNUSABLE_PICTURE, name, reason=str(error.__cause__)) from error
 
 
-def _mask(picture: Image.Image, given: Input) -> Image.Image | None:
-    """Return the mask in mode "1", white where the picture is redrawn; None if all of it is."""
-    if given.mask is not None:
-        mask = _open(given.mask, "mask")
-        if mask.size != picture.size:
-            value, expected = (f"{one.width}x{one.height}" for one in (mask, picture))
-            raise _wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
-        if given.redrawn == "transparent":
-            return inputs.transparent_mask(mask) or Image.new("1", mask.size)
-        return _without_alpha(mask).convert("L").point(_TO_WHITE, "1")
-    hidden = inputs.transparent_mask(picture) if given.redrawn == "transparent" else None
-    return hidden if hidden and hidden.getbbox() else None
+def _mask(given: Input, size: Size) -> Image.Image:
+    """Return the given mask in mode "1", white where the picture is redrawn."""
+    assert given.mask is not None
+    mask = _open(given.mask, "mask")
+    if mask.size != size:
+        value, expected = ("{}x{}".format(*each) for each in (mask.size, size))
+        raise _wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
+    if given.redrawn == "transparent":
+        return inputs.transparent_mask(mask) or Image.new("1", size)
+    return _on_white(mask).convert("L").point(_TO_WHITE, "1")
 
 
-def _without_alpha(picture: Image.Image, *, keep_hidden: bool = False) -> Image.Image:
-    """Return a picture in mode "RGB", on white, or with the colours that transparency hid."""
-    if picture.mode == "RGBA" and not keep_hidden:
-        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert(
-            "RGB"
-        )
+def _on_white(picture: Image.Image) -> Image.Image:
+    """Return a picture in mode "RGB", with white where it is transparent."""
+    if picture.mode == "RGBA":
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture.convert("RGB")
 
 
@@ -161,9 +157,8 @@ def _reduction(size: Size, wanted: Size | None) -> tuple[tuple[int, int, int, in
 def _resized(
     picture: Image.Image, box: tuple[int, int, int, int], size: Size, by: Image.Resampling
 ) -> Image.Image:
-    if (box[2] - box[0], box[3] - box[1]) == size:
-        return picture.crop(box)
-    return picture.resize(size, by, box)
+    part = picture.crop(box)  # the filter would read beyond a box
+    return part if part.size == size else part.resize(size, by)
 
 
 def _written(mask: Image.Image) -> bytes:

@@ -1,0 +1,171 @@
+"""Pictures that requests start from: how they are opened, reduced and masked."""
+
+import asyncio
+import io
+import threading
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.images.inputs import fitted, read_image
+from serving.generator import ErrorKind, Model, Request, RequestError
+from serving.messages import Code
+from serving.requests import inputs
+from serving.requests.inputs import Input, Inputs
+
+MODEL = Model("a", None, False, "cpu", 1, 8, 8, 4, 25, 50, "Stable Diffusion", True, "euler", "")
+SIZES = replace(MODEL, more_sizes=((16, 8), (8, 16)))
+REQUEST = Request("a star", seed=7, address="one")
+
+
+def saved(image: Image.Image, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def plain(width: int, height: int, colour: Any = (10, 20, 30)) -> Image.Image:
+    return Image.new("RGBA" if len(colour) == 4 else "RGB", (width, height), colour)
+
+
+def with_hole(width: int, height: int, box: tuple[int, int, int, int]) -> Image.Image:
+    """Return a picture with a transparent part, whose hidden colour is black."""
+    picture = plain(width, height, (10, 20, 30, 255))
+    picture.paste((0, 0, 0, 0), box)
+    return picture
+
+
+def added(given: Input, request: Request = REQUEST, model: Model = SIZES) -> Request:
+    return asyncio.run(Inputs().added(request, given, model))
+
+
+def opened(png: bytes | None) -> Image.Image:
+    assert png is not None
+    return Image.open(io.BytesIO(png), formats=["PNG"])
+
+
+def refusal(given: Input, **changes: Any) -> RequestError:
+    with pytest.raises(RequestError) as refused:
+        added(given, replace(REQUEST, **changes))
+    return refused.value
+
+
+def test_a_request_without_a_picture_stays_as_it_is():
+    assert added(Input()) is REQUEST
+
+
+def test_a_picture_is_cut_and_reduced_as_the_pipeline_would_do():
+    noise = np.random.default_rng(0).integers(0, 256, (40, 64, 3), np.uint8)
+    found = opened(added(Input(saved(Image.fromarray(noise)))).image)
+    assert (found.mode, found.size) == ("RGB", (8, 8))
+    right = fitted(read_image(Image.fromarray(noise)), 8, 8)
+    assert np.abs(read_image(found) - right).max() <= 3 / 255  # two rounded passes
+
+
+def test_a_small_picture_is_not_enlarged():
+    assert opened(added(Input(saved(plain(6, 4)))).image).size == (4, 4)
+
+
+def test_a_picture_around_a_part_that_is_drawn_keeps_its_size(monkeypatch: pytest.MonkeyPatch):
+    mask = saved(plain(40, 20, (255, 255, 255)))
+    given = Input(saved(plain(40, 20)), mask)
+    request = replace(REQUEST, padding=4)
+    found = added(given, request)
+    assert opened(found.image).size == opened(found.mask).size == (40, 20)
+    monkeypatch.setattr(inputs, "MAX_PIXELS", 200)
+    found = added(given, request)
+    assert opened(found.image).size == opened(found.mask).size == (20, 10)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "size"), [(50, 50, None), (90, 50, (16, 8)), (20, 30, (8, 16))]
+)
+def test_the_size_of_the_nearest_shape(width: int, height: int, size: tuple[int, int] | None):
+    given = Input(saved(plain(width, height)), any_size=True)
+    assert added(given).size == (size or (8, 8))
+    assert added(given, replace(REQUEST, size=(8, 16))).size == (8, 16)
+    assert added(replace(given, any_size=False)).size is None
+
+
+def test_white_is_redrawn_and_transparency_is_white():
+    mask = plain(8, 8, (0, 0, 0))
+    mask.paste((255, 255, 255), (0, 0, 8, 2))
+    found = added(Input(saved(with_hole(8, 8, (0, 4, 8, 8))), saved(mask)))
+    assert opened(found.image).getpixel((0, 7)) == (255, 255, 255)
+    assert opened(found.mask).getbbox() == (0, 0, 8, 2)
+
+
+def test_transparency_is_redrawn():
+    given = Input(saved(with_hole(8, 8, (0, 4, 8, 8))), redrawn="transparent")
+    found = added(given)
+    assert opened(found.mask).getbbox() == (0, 4, 8, 8)
+    # Nothing of the hidden colour can reach the edge of the redrawn part.
+    assert opened(found.image).getcolors() == [(64, (10, 20, 30))]
+    mask = saved(with_hole(8, 8, (2, 2, 4, 4)))
+    found = added(replace(given, image=saved(plain(8, 8)), mask=mask))
+    assert opened(found.mask).getbbox() == (2, 2, 4, 4)
+    for opaque in (plain(8, 8), plain(8, 8, (1, 2, 3, 255))):
+        assert added(replace(given, image=saved(opaque))).mask is None
+
+
+@pytest.mark.parametrize("redrawn", ["white", "transparent"])
+def test_wrong_masks(redrawn: Any):
+    image = saved(plain(8, 8))
+    given = Input(image, saved(plain(8, 8, (0, 0, 0))), redrawn)
+    assert refusal(given).message.code is Code.EMPTY_MASK
+    found = refusal(replace(given, mask=saved(plain(8, 9))))
+    assert str(found) == "mask is 8x9 pixels; expected 8x8, the size of image"
+    found = refusal(replace(given, mask=b"no picture"))
+    assert (found.field, found.message.code) == ("mask", Code.UNUSABLE_PICTURE)
+    assert refusal(replace(given, image=None)).message.code is Code.WITHOUT
+
+
+def test_a_wrong_picture_is_named_with_the_reason():
+    found = refusal(Input(b"<svg/>"))
+    assert (found.field, found.kind) == ("image", ErrorKind.INVALID)
+    assert str(found) == (
+        "image cannot be used: it is not a PNG, JPEG or WebP file;"
+        " expected a PNG, JPEG or WebP picture"
+    )
+
+
+def test_an_absurd_size_is_not_drawn():
+    """The size is checked later; until then it must cost nothing."""
+    found = added(Input(saved(plain(8, 8))), replace(REQUEST, size=(99_999, 99_999)))
+    assert opened(found.image).size == (8, 8)
+
+
+def test_few_files_are_opened_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    gate, most, now = threading.Event(), 0, 0
+
+    def slow(request: Request, *_: Any) -> Request:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        gate.wait()
+        now -= 1
+        return request
+
+    monkeypatch.setattr(inputs, "_opened", slow)
+
+    async def test() -> None:
+        takes = Inputs()
+        given = Input(saved(plain(8, 8)))
+        each = [takes.added(REQUEST, given, MODEL) for _ in range(inputs.MOST_OPENING_EACH)]
+        tasks = [asyncio.create_task(work) for work in each]
+        await anyio.sleep(0)
+        with pytest.raises(RequestError) as refused:
+            await takes.added(REQUEST, given, MODEL)
+        assert refused.value.kind is ErrorKind.TOO_MANY
+        others = asyncio.create_task(takes.added(replace(REQUEST, address="two"), given, MODEL))
+        await anyio.sleep(0)
+        gate.set()
+        await asyncio.gather(*tasks, others)
+        await takes.added(REQUEST, given, MODEL)
+
+    asyncio.run(test())
+    assert most == 1
