@@ -1,0 +1,247 @@
+"""Pictures to start from in this server's own API: good, hostile, and too many at a time."""
+
+import base64
+import io
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image as Pillow
+
+from serving.generators.local import LocalGenerator
+from serving.http import limits
+from serving.metrics import Observer
+from serving.requests import lifecycle
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
+from tests.pipeline.images.test_opening import HOSTILE, WHOLE, saved, smooth
+from tests.serving.http.test_app import BODY, Event, metric, post, read
+from tests.web import Site, serve, wait_until
+
+ANSWERED_WITHIN = 1.0  # seconds of this process, of which a refusal takes a small part
+GREY = Pillow.new("RGB", (16, 16), (100, 100, 100))
+FUZZED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serve() as site:
+        yield site
+
+
+def base64_of(file: bytes) -> str:
+    return base64.b64encode(file).decode()
+
+
+def mask(width: int = 16, height: int = 16) -> bytes:
+    """Return a mask whose upper half is redrawn."""
+    picture = Pillow.new("L", (width, height))
+    picture.paste(255, (0, 0, width, height // 2))
+    return saved(picture)
+
+
+def colour_of(events: list[Event]) -> tuple[int, ...]:
+    """Return the seed, the mean of the picture, and that of the mask, as the stand-in shows."""
+    file = next(fields["png"] for name, fields in events if name == "image")
+    pixel = Pillow.open(io.BytesIO(base64.b64decode(file))).getpixel((0, 0))
+    assert isinstance(pixel, tuple)
+    return pixel
+
+
+def events_of(answer: httpx.Response) -> list[Event]:
+    assert answer.status_code == 200, answer.text
+    return list(read(answer))
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    assert 400 <= answer.status_code < 500, answer.text
+    return answer.json()["error"]
+
+
+def test_a_picture_and_a_mask(site: Site):
+    body = BODY | {"image": base64_of(saved(GREY))}
+    assert colour_of(events_of(post(site, body))) == (7, 100, 0)
+    assert site.pipe.calls[-1]["strength"] == 0.8
+    body["mask"] = f"data:image/png;base64,{base64_of(mask())}"
+    assert colour_of(events_of(post(site, body | {"strength": 0.5}))) == (7, 100, 127)
+    assert site.pipe.calls[-1]["strength"] == 0.5
+
+
+def test_a_form(site: Site):
+    files = {"image": saved(GREY, "JPEG"), "mask": mask()}
+    data = {"prompt": "a red star", "seed": "7", "images": "1", "previews": "false"}
+    events = events_of(httpx.post(f"{site.url}/v1/generate", files=files, data=data))
+    assert colour_of(events)[0] == 7
+    assert [name for name, _ in events].count("image") == 1
+
+
+def test_a_picture_needs_no_prompt(site: Site):
+    assert events_of(post(site, {"prompt": "", "image": base64_of(saved(GREY))}))
+    assert error_of(post(site, {"prompt": ""}))["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "said"),
+    [
+        ({"mask": ""}, "mask", "mask is given without image; send image too, or leave mask out"),
+        ({"strength": 0.5}, "strength", "strength is given without image"),
+        ({"padding": 8}, "padding", "padding is given without mask"),
+        ({"image": "", "padding": 8}, "padding", "padding is given without mask"),
+        ({"image": "", "strength": 0.1}, "strength", "strength is 0.1; expected 0.25 to 1"),
+        ({"image": "", "strength": 0}, "strength", "greater than or equal to 0.01"),
+    ],
+)
+def test_what_does_not_fit_together(site: Site, given: dict[str, Any], field: str, said: str):
+    files = {"image": base64_of(saved(GREY)), "mask": base64_of(mask())}
+    body = BODY | given | {name: files[name] for name, value in given.items() if value == ""}
+    error = error_of(post(site, body))
+    assert error["param"] == field
+    assert said in error["message"]
+
+
+class Special(LocalGenerator):
+    """A generator whose model is for inpainting, or takes no pictures."""
+
+    def __init__(self, **changes: Any) -> None:
+        rates = RateLimits(None, None)
+        super().__init__(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+        self.model = replace(self.model, **changes)
+
+
+def test_a_model_for_inpainting_needs_a_picture_and_a_mask():
+    with serve(generator=Special(needs_mask=True)) as site:
+        assert httpx.get(f"{site.url}/v1/model").json()["needs_mask"] is True
+        error = error_of(post(site, BODY))
+        assert (error["param"], error["message_code"]) == ("image", "mask_needed")
+        body = BODY | {"image": base64_of(saved(GREY))}
+        assert error_of(post(site, body))["param"] == "mask"
+        assert events_of(post(site, body | {"mask": base64_of(mask())}))[-1][0] == "done"
+
+
+def test_a_model_that_takes_no_pictures():
+    with serve(generator=Special(takes_image=False)) as site:
+        error = error_of(post(site, BODY | {"image": base64_of(saved(GREY))}))
+        assert error["message"] == "image cannot be used; this model draws from words alone"
+
+
+# --- hostile files
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_with_a_reason(site: Site, name: str):
+    make, _ = HOSTILE[name]
+    content = make()
+    small = len(content) < limits.MAX_PICTURE_BODY_BYTES
+    before = time.process_time()
+    answer = httpx.post(
+        f"{site.url}/v1/generate",
+        files={"image": (name, io.BytesIO(content))},
+        data={"prompt": "a"},
+    )
+    assert time.process_time() - before < ANSWERED_WITHIN
+    error = error_of(answer)
+    if small:
+        assert (answer.status_code, error["param"]) == (400, "image")
+        assert error["message"].startswith("image cannot be used: ")
+    else:
+        assert answer.status_code == 413
+        assert error["message"] == "This is too large to send: at most 32768 KiB are possible."
+
+
+def sent(site: Site, content: bytes) -> int:
+    answer = httpx.post(
+        f"{site.url}/v1/generate", files={"image": content}, data={"prompt": "a", "images": "1"}
+    )
+    assert answer.status_code in (200, 400)
+    if answer.status_code == 400:
+        assert answer.json()["error"]["message"].startswith("image")
+    return answer.status_code
+
+
+@settings(FUZZED, max_examples=15)
+@given(st.sampled_from(WHOLE), st.floats(0, 1), st.binary(max_size=8))
+def test_damaged_files_are_drawn_from_or_refused(
+    site: Site, content: bytes, place: float, new: bytes
+):
+    at = int(place * len(content))
+    sent(site, content[:at] + new + content[at + len(new) :])
+
+
+@pytest.mark.slow
+@settings(FUZZED, max_examples=500)
+@given(st.sampled_from(WHOLE), st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=8))))
+def test_many_damaged_files_are_drawn_from_or_refused(
+    site: Site, content: bytes, changes: list[tuple[float, bytes]]
+):
+    for place, new in changes:
+        at = int(place * len(content))
+        content = content[:at] + new + content[at + len(new) :]
+    sent(site, content)
+
+
+# --- too many, too large
+
+
+def opened_call(site: Site, length: int) -> socket.socket:
+    """Begin a call with a body of this length, of which nothing is sent yet."""
+    head = "POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    connection = socket.create_connection(("127.0.0.1", urlsplit(site.url).port), timeout=60)
+    connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+    return connection
+
+
+def test_many_large_bodies_are_refused_before_they_are_read(site: Site):
+    each = limits.MAX_PICTURE_BODY_BYTES
+    fits = limits.MOST_BYTES_EACH // each
+    with ExitStack() as stack:
+        held = [stack.enter_context(opened_call(site, each)) for _ in range(fits)]
+        wait_until(lambda: len(site.connections) >= fits)
+        refused = stack.enter_context(opened_call(site, each))
+        answer = b"".join(iter(lambda: refused.recv(4000), b"")).decode()
+        assert answer.startswith("HTTP/1.1 429 ")
+        assert "retry-after: " in answer.lower()
+        assert "Too many files are being uploaded" in answer
+        assert events_of(post(site, BODY))  # small calls are answered
+        del held
+    wait_until(lambda: not site.connections)
+    large = io.BytesIO()
+    smooth(900, 900).save(large, "PNG", compress_level=0)
+    assert events_of(post(site, BODY | {"image": base64_of(large.getvalue())}))
+
+
+def test_a_body_counts_until_its_picture_is_open(monkeypatch: pytest.MonkeyPatch):
+    """A call that waits for its pictures keeps nobody from sending."""
+    monkeypatch.setattr(limits, "MOST_BYTES_EACH", 2**21)
+    file = io.BytesIO()
+    smooth(700, 700).save(file, "PNG", compress_level=0)
+    body = json.dumps(BODY | {"image": base64_of(file.getvalue())}).encode()
+    assert 1.5 * 2**20 < len(body) < 2 * 2**20
+    with serve(held=True) as site, ExitStack() as stack:
+        for i in range(5):
+            connection = stack.enter_context(opened_call(site, len(body)))
+            connection.sendall(body)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 "), i
+
+
+def test_the_queue_holds_few_bytes_of_pictures(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lifecycle, "MOST_INPUT_BYTES_EACH", 150)
+    body = BODY | {"image": base64_of(saved(GREY))}
+    with serve(held=True) as site:
+        with httpx.stream("POST", f"{site.url}/v1/generate", json=body) as first:
+            assert first.status_code == 200
+            refused = post(site, body)
+            assert refused.status_code == 429
+            assert refused.json()["error"]["message_code"] == "no_room_for_uploads"
+        wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1)
+        site.pipe.let_all()
+        assert events_of(post(site, body))
