@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import InputError
-from pipeline.request import STRENGTH, TINY, Misfit, faults, misfits, with_recipe
+from pipeline.request import TINY, Misfit, faults, misfits, with_recipe, with_strength
 from pipeline.text.loras import MAX_LORAS, parse_loras
 from serving.generator import (
     MAX_CHARACTERS,
@@ -27,8 +27,8 @@ def expand(request: Request, model: Model) -> Request:
     """
     if request.live:
         request = _as_live(request, model)
-    if request.image is not None and request.strength is None:
-        request = replace(request, strength=STRENGTH)
+    if request.image is not None:
+        request = with_strength(request)
     known = list(model.recipe_names)
     if request.recipe not in ("", *known):
         if known:
