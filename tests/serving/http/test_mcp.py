@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
+from PIL import Image
 
 from pipeline import metadata
 from serving.http.limits import MCP_PATH as PATH
@@ -124,6 +126,19 @@ def test_an_impossible_request_is_an_error(site: Site, arguments: dict[str, Any]
     result = call(site, **arguments)
     assert result.isError
     assert message in said(result)
+
+
+def test_from_a_picture(site: Site):
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16), (100, 100, 100)).save(file, "PNG")
+    given = base64.b64encode(file.getvalue()).decode()
+    result = call(site, prompt="a red star", image=given, strength=0.5, images=1, seed=7)
+    picture, _ = result.content
+    assert isinstance(picture, types.ImageContent)
+    drawn = Image.open(io.BytesIO(base64.b64decode(picture.data)))
+    assert drawn.getpixel((0, 0)) == (7, 100, 0)
+    refused = call(site, prompt="a", image="data:image/png;base64,aGVsbG8=")
+    assert "image cannot be used: it is not a PNG, JPEG or WebP file" in said(refused)
 
 
 def test_an_unknown_tool_is_an_error(site: Site):

@@ -1,0 +1,116 @@
+"""Pictures that requests start from: in a generator's memory, and on their way to instances."""
+
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.generator import Error, Request, RequestError
+from serving.generators import remote
+from serving.generators.local import LocalGenerator
+from serving.http import schemas
+from serving.messages import Code
+from tests.fake_pipeline import FakePipeline
+from tests.serving.generators.test_local import follow, run, until
+from tests.serving.generators.test_remote import front_of, pictures
+from tests.serving.http.test_app import BODY, post
+from tests.serving.http.test_pictures import GREY, Special, base64_of, colour_of, events_of, mask
+from tests.serving.http.test_pictures import saved as file_of
+from tests.web import serve, wait_until
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "HEALTH_S", 0.1)
+
+
+def request(prompt: str = "a star", **others: Any) -> Request:
+    values = {"image": file_of(GREY.resize((8, 8))), "seed": 7, "images": 1} | others
+    return Request(prompt, num_inference_steps=4, **values)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [("done", None), ("refused", "invalid"), ("cancelled", "cancelled"), ("left", "abandoned")],
+)
+def test_a_picture_is_not_kept_when_its_request_has_ended(ends: str, kind: str | None):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        picture = file_of(GREY.resize((8, 8)))
+        before = sys.getrefcount(picture)
+        wanted = request("refuse" if ends == "refused" else "a star", image=picture)
+        request_id = wanted.id
+        await generator.submit(wanted)
+        del wanted
+        assert sys.getrefcount(picture) > before
+        await until(lambda: pipe.calls)
+        if ends == "cancelled":
+            generator.cancel(request_id)
+        elif ends == "left":
+            events = generator.events(request_id)
+            await anext(events)
+            await events.aclose()
+            await until(lambda: generator.load.running == 0)
+        pipe.let_all()
+        told = await follow(generator, request_id)
+        assert (told[-1].kind if isinstance(told[-1], Error) else None) == kind
+        await until(lambda: not generator._tasks)
+        pipe.calls.clear()  # the stand-in keeps them for tests
+        assert sys.getrefcount(picture) == before
+
+    run(test, held=True)
+
+
+def test_a_request_that_lost_its_picture_is_not_drawn_again():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        wanted = request(keep=True)
+        await generator.submit(wanted)
+        events = generator.events(wanted.id)
+        await anext(events)
+        await generator.take_up(wanted.id)  # it is still under way
+        await events.aclose()
+        await until(lambda: generator.load.running + generator.load.waiting == 0)
+        with pytest.raises(RequestError) as refused:
+            await generator.take_up(wanted.id)
+        assert refused.value.message.code is Code.INPUT_GONE
+
+    run(test, held=True, grace_s=0.02)
+
+
+def test_a_picture_is_in_no_description_of_a_request():
+    wanted = request(mask=b"a mask")
+    assert "PNG" not in repr(wanted)
+    assert "a mask" not in str(wanted)
+    assert wanted.input_bytes == len(wanted.image or b"") + 6
+
+
+def test_a_picture_is_passed_on():
+    wanted = request(mask=mask(8, 8), strength=0.5, padding=3)
+    sent = schemas.from_request(wanted)
+    body = schemas.GenerateBody.model_validate(sent)
+    found = body.take_input()
+    assert (found.image, found.mask) == (wanted.image, wanted.mask)
+    assert (body.strength, body.padding, body.image, body.mask) == (0.5, 3, None, None)
+    plain = schemas.from_request(Request("a star", seed=7))
+    assert not plain.keys() & {"image", "mask", "strength", "padding"}
+
+
+def test_a_front_end_passes_pictures_on_and_only_to_instances_that_take_them():
+    body = BODY | {"image": base64_of(file_of(GREY)), "mask": base64_of(mask()), "strength": 0.6}
+    with (
+        serve(generator=Special(takes_image=False)) as older,
+        serve() as newer,
+        front_of(older.url, newer.url) as front,
+    ):
+        wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["takes_image"])
+        there, here = events_of(post(newer, body)), events_of(post(front, body))
+        assert pictures(here) == pictures(there)
+        assert colour_of(here) == (7, 100, 127)
+        assert events_of(post(front, BODY))[-1][0] == "done"
+
+
+def test_a_front_end_of_older_instances_refuses_pictures():
+    body = BODY | {"image": base64_of(file_of(GREY))}
+    with serve(generator=Special(takes_image=False)) as older, front_of(older.url) as front:
+        refused = post(front, body)
+        assert refused.json()["error"]["message_code"] == "not_from_pictures"
