@@ -137,9 +137,14 @@ def plain(error: HTTPException) -> JSONResponse:
     return JSONResponse(body, error.status_code, error.headers)
 
 
+def too_large_message(most: int) -> Message:
+    """Return the message that a body of more than `most` bytes is too large."""
+    return Message(Code.TOO_LARGE, {"kib": most // 1024})
+
+
 def too_large(most: int, scope: Scope) -> JSONResponse:
     """Return the answer to a body of more than `most` bytes."""
-    message = Message(Code.TOO_LARGE, {"kib": most // 1024})
+    message = too_large_message(most)
     return JSONResponse(error_body("http_413", message) | _detail(message, scope), 413)
 
 

@@ -125,7 +125,7 @@ class SmallBodies:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > most:
-                raise HTTPException(413)
+                raise HTTPException(413, str(errors.too_large_message(most)))
             share.grow(taken)
             return message
 

@@ -383,6 +383,7 @@ def test_large_body(site: Site, path: str, most: int, over: int, stated: bool):
     assert refused.status_code == 413
     assert refused.json()["error"]["code"] == "http_413"
     assert refused.json()["error"]["type"] == "invalid_request_error"
+    assert f"at most {most // 1024} KiB are possible" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
