@@ -450,6 +450,7 @@ def _passed(setting: Setting) -> tuple[str, Any, Any]:
     return setting.link, setting.kind, setting.default
 
 
+FILES = ("image", "mask")  # that programs may upload
 # Numbers that come before the size in a program's call. Settings that are declared later follow it,
 # so that no argument changes its place.
 _BEFORE_SIZE = [setting.name for setting in VALUES].index("variation_seed") + 1
@@ -461,6 +462,7 @@ _PASSED: list[tuple[str, Any, Any]] = [
     *map(_passed, VALUES[:_BEFORE_SIZE]),
     ("size", str, USUAL),
     *map(_passed, VALUES[_BEFORE_SIZE:]),
+    *((name, dict[str, Any] | None, None) for name in FILES),
 ]
 
 
@@ -470,7 +472,7 @@ def for_programs(
     """Give the method `draw(self, sender, **values)` the signature that programs see.
 
     Gradio reads names, types, defaults and descriptions from a function's signature and docstring.
-    A number that is None, and may be, is left out of `values`.
+    A number or a file that is None, and may be, is left out of `values`.
     """
     plain = inspect.signature(draw)
     own = [*plain.parameters.values()][:2]
@@ -484,7 +486,7 @@ def for_programs(
         for name, kind, default in _PASSED
     ]
     signature = plain.replace(parameters=[*own, *passed])
-    may_be_none = {each.link for each in VALUES if each.absent_note}
+    may_be_none = {*FILES, *(each.link for each in VALUES if each.absent_note)}
 
     @wraps(draw)
     async def call(*given: Any, **named: Any) -> T:

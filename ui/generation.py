@@ -28,10 +28,13 @@ from serving.generator import (
     Started,
     Step,
 )
-from serving.messages import Code, Message
+from serving.messages import Code, Message, Param
+from serving.requests import inputs
 from serving.requests.eta import TimeLeft
+from serving.requests.inputs import Input
 from ui import form, history, i18n, link, status
 from ui.form import Fields, Visitor
+from ui.gradio_compat import uploads
 from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
@@ -257,6 +260,8 @@ class Drawing:
             {numbers}
             size: width and height such as "1024x1024", one of the sizes that the page offers; the
                 page's own if left out.
+            image: the file of a picture to start from, if any.
+            mask: the file of the part of it to redraw, in white and of the same size, if any.
 
         Returns:
             The PNG files with their settings inside; the seed of each; and the part of the
@@ -264,9 +269,10 @@ class Drawing:
         """
         try:
             visitor = Visitor.behind(sender)
-            request = form.to_request(
-                self._generator.model, self._styles, visitor=visitor, **values
-            )
+            model = self._generator.model
+            image, mask = [await _content(name, values.pop(name, None)) for name in form.FILES]
+            request = form.to_request(model, self._styles, visitor=visitor, **values)
+            request = await inputs.shared().added(request, Input(image, mask), model)
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
             saved = await asyncio.to_thread(
@@ -450,6 +456,17 @@ async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | 
         following.cancel()
         await asyncio.wait([following])
         await events.aclose()
+
+
+async def _content(name: str, file: dict[str, Any] | None) -> bytes | None:
+    """Return the content of an uploaded file, which is deleted; None for None."""
+    if file is None:
+        return None
+    try:
+        return await asyncio.to_thread(uploads.take, str(file.get("path")))
+    except FileNotFoundError:
+        params: dict[str, Param] = {"field": name, "reason": "it was not uploaded"}
+        raise RequestError(Message(Code.UNUSABLE_PICTURE, params), field=name) from None
 
 
 def _running(strip: Any = _LEAVE, **others: Any) -> Update:

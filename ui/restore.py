@@ -1,7 +1,6 @@
 """Settings read back from a picture, or from its text."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from serving.generator import MAX_CHARACTERS, Generator
 from serving.http.limits import MAX_UPLOAD_BYTES
 from ui import i18n, settings, status
 from ui.events import AT_ONCE
-from ui.gradio_compat.context import upload_folder
+from ui.gradio_compat import uploads
 from ui.pictures.picture_panel import apply
 from ui.styles import Style, typed
 
@@ -72,7 +71,10 @@ def from_picture(path: Path) -> Settings:
     Raises:
         RestoreError: if the picture has no settings, or it or they cannot be read.
     """
-    upload = _uploaded(path)
+    try:
+        upload = uploads.resolved(path)
+    except FileNotFoundError as error:
+        raise RestoreError(i18n.UNREADABLE_PICTURE) from error
     try:
         found = metadata.read(upload)
     except TooLargeError as error:
@@ -82,27 +84,10 @@ def from_picture(path: Path) -> Settings:
     except MetadataError as error:
         raise RestoreError(i18n.UNREADABLE_SETTINGS) from error
     finally:
-        with suppress(OSError):  # somebody may have uploaded the same picture into the folder
-            upload.unlink()
-            upload.parent.rmdir()
+        uploads.remove(upload)
     if found is None:
         raise RestoreError(i18n.NO_SETTINGS_IN_PICTURE)
     return settings.bounded(found)
-
-
-def _uploaded(path: Path) -> Path:
-    """Return the resolved path of an upload: a file in a folder of its own, inside Gradio's folder.
-
-    Raises:
-        RestoreError: if the path is not that of an upload.
-    """
-    try:
-        upload = path.resolve(strict=True)
-        if upload.parent.parent == upload_folder().resolve() and upload.is_file():
-            return upload
-    except (OSError, RuntimeError, ValueError):  # missing; a loop of links; a NUL in its name
-        pass
-    raise RestoreError(i18n.UNREADABLE_PICTURE)
 
 
 def from_text(text: str) -> Settings:

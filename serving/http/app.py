@@ -25,7 +25,6 @@ from serving.http.openai import routes as openai_routes
 from serving.http.origin import AllowedHosts, CheckedRequests
 from serving.http.timeouts import PatientBodies
 from serving.metrics import Observer
-from serving.requests.inputs import Inputs
 from serving.requests.shares import Shares
 
 # Paths that need an API key if there are any. The name of a picture's file is a secret already.
@@ -60,8 +59,7 @@ def build(
         max_calls_each: limit of calls that are answered at a time for one address.
     """
     accepted = ApiKeys(keys)
-    inputs = Inputs()
-    mcp = McpServer(generator, accepted, inputs)
+    mcp = McpServer(generator, accepted)
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
         title=f"{generator.model.family} on JAX",
@@ -70,8 +68,8 @@ def build(
         lifespan=lambda _: mcp.run(),
     )
     errors.install(app)
-    app.include_router(events.router(generator, accepted, inputs, passes_on=passes_on))
-    app.include_router(openai_routes.router(generator, accepted, inputs))
+    app.include_router(events.router(generator, accepted, passes_on=passes_on))
+    app.include_router(openai_routes.router(generator, accepted))
     app.include_router(health.router(generator, observer))
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.

@@ -16,7 +16,7 @@ from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.limits import give_back_body
 from serving.messages import Code, Message
-from serving.requests.inputs import Inputs
+from serving.requests import inputs
 
 # Marks a request that another instance passed on.
 HOP_HEADER = "X-SDXL-Hop"
@@ -26,7 +26,7 @@ RequestId = Annotated[str, Path(pattern=schemas.ID)]
 Followed = tuple[str, AsyncGenerator[Event]]  # id and events of a request
 
 
-def router(generator: Generator, keys: ApiKeys, inputs: Inputs, *, passes_on: bool) -> APIRouter:
+def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter:
     """Build the routes under /v1 that are not OpenAI's.
 
     `passes_on`: whether this instance sends requests to others. It then refuses requests that
@@ -48,7 +48,7 @@ def router(generator: Generator, keys: ApiKeys, inputs: Inputs, *, passes_on: bo
             address=address_of(sender),
             **schemas.generate_fields(body),
         )
-        request = await inputs.added(request, body.take_input(), generator.model)
+        request = await inputs.shared().added(request, body.take_input(), generator.model)
         give_back_body(sender.scope)
         await generator.submit(request)
         # Not X-Request-Id, which proxies set to values of their own.

@@ -23,7 +23,7 @@ from serving.http import schemas
 from serving.http.auth import ApiKeys
 from serving.http.errors import as_refusal, first_fault
 from serving.http.limits import MAX_PICTURE_BODY_BYTES, MCP_PATH
-from serving.requests.inputs import Inputs
+from serving.requests import inputs
 
 _OUTPUT = {
     "type": "object",
@@ -61,9 +61,8 @@ class Arguments(schemas.FromPictureBody):
 class McpServer:
     """MCP server at `MCP_PATH`. It answers inside the context of `run`."""
 
-    def __init__(self, generator: Generator, keys: ApiKeys, inputs: Inputs) -> None:
+    def __init__(self, generator: Generator, keys: ApiKeys) -> None:
         self._generator = generator
-        self._inputs = inputs
         self._keys = keys
         self._server: Server[Any, HttpRequest] = Server(f"{generator.model.family} on JAX")
         self._server.list_tools()(self._list_tools)
@@ -117,7 +116,7 @@ class McpServer:
             images=body.images,
             size=schemas.parse_size(body.size),
         )
-        request = await self._inputs.added(request, body.take_input(), self._generator.model)
+        request = await inputs.shared().added(request, body.take_input(), self._generator.model)
         await self._generator.submit(request)
         images: list[Image] = []
         left_out = ""

@@ -12,6 +12,7 @@ from typing import Literal
 import anyio.to_thread
 import numpy as np
 from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
 from PIL import Image
 
 from pipeline.errors import InputError
@@ -79,6 +80,16 @@ class Inputs:
             )
         finally:
             self._waiting.give_back(request.address)
+
+
+_SHARED = RunVar[Inputs]("inputs")
+
+
+def shared() -> Inputs:
+    """Return the `Inputs` of this event loop, which the page and all APIs share."""
+    if (found := _SHARED.get(None)) is None:
+        _SHARED.set(found := Inputs())
+    return found
 
 
 def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:

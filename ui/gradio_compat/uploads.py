@@ -105,6 +105,41 @@ class Uploads:
         return JSONResponse([str(path)])
 
 
+def resolved(path: str | Path) -> Path:
+    """Return the real path of an upload: a file in a folder of its own, inside Gradio's folder.
+
+    Raises:
+        FileNotFoundError: if the path is not that of an upload.
+    """
+    try:
+        upload = Path(path).resolve(strict=True)
+        if upload.parent.parent == upload_folder().resolve() and upload.is_file():
+            return upload
+    except (OSError, RuntimeError, ValueError):  # missing; a loop of links; a NUL in its name
+        pass
+    raise FileNotFoundError(path)
+
+
+def take(path: str) -> bytes:
+    """Return the content of an upload, and delete it.
+
+    Raises:
+        FileNotFoundError: if the path is not that of an upload.
+    """
+    upload = resolved(path)
+    try:
+        return upload.read_bytes()
+    finally:
+        remove(upload)
+
+
+def remove(upload: Path) -> None:
+    """Delete an upload that was read, and its folder if that is empty."""
+    with suppress(OSError):  # somebody may have uploaded the same picture into the folder
+        upload.unlink()
+        upload.parent.rmdir()
+
+
 def _written(file: UploadFile) -> Path:
     """Write an upload where Gradio expects it: in a folder named after its content's hash."""
     folder = upload_folder()

@@ -19,7 +19,7 @@ from serving.http.openai.bodies import ImagesBody, VariationBody, ignored
 from serving.http.openai.files import Files
 from serving.http.openai.parts import drawn, parts_of
 from serving.logs import log_fields
-from serving.requests.inputs import Inputs
+from serving.requests import inputs
 
 # How far to redraw a picture unless a call says so: its masked part, and one without a prompt.
 MASKED_STRENGTH, VARIATION_STRENGTH = 1.0, 0.6
@@ -30,10 +30,9 @@ log = logging.getLogger(__name__)
 class ImageCalls:
     """Requests of the OpenAI API, and their answers; `files` keeps pictures that get a URL."""
 
-    def __init__(self, generator: Generator, keys: ApiKeys, inputs: Inputs, files: Files) -> None:
+    def __init__(self, generator: Generator, keys: ApiKeys, files: Files) -> None:
         self._generator = generator
         self._keys = keys
-        self._inputs = inputs
         self._files = files
         self._encoder = CapacityLimiter(1)  # leaves the processors to the drawing
 
@@ -54,7 +53,7 @@ class ImageCalls:
         Its strength is that of the body, or depends on whether there is a mask, and a prompt.
         """
         request = self.request(body, sender)
-        request = await self._inputs.added(request, body.take_input(), self._generator.model)
+        request = await inputs.shared().added(request, body.take_input(), self._generator.model)
         give_back_body(sender.scope)
         if request.strength is not None:
             return request

@@ -17,14 +17,13 @@ from serving.http.openai.bodies import EditBody, ImagesBody, VariationBody
 from serving.http.openai.calls import ImageCalls
 from serving.http.openai.files import LIFETIME_S, Files
 from serving.messages import Code, Message
-from serving.requests.inputs import Inputs
 
 
-def router(generator: Generator, keys: ApiKeys, inputs: Inputs) -> APIRouter:
+def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     """Build the routes of the OpenAI API."""
     routes = APIRouter(prefix="/v1")
     files = Files()
-    calls = ImageCalls(generator, keys, inputs, files)
+    calls = ImageCalls(generator, keys, files)
     started_at = int(time.time())
 
     @routes.post("/images/generations", response_class=JSONResponse)
