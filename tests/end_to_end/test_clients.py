@@ -11,9 +11,11 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from gradio_client import Client, handle_file
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, ImageContent
+from PIL import Image
 
 from benchmarks.processes import ROOT
 
@@ -49,8 +51,8 @@ def test_python(address: str, tmp_path: Path):
 def test_openai(address: str, tmp_path: Path):
     program = example("python", "from openai", address)
     assert output(sys.executable, "-c", program, folder=tmp_path) == ""
-    pictures = [tmp_path / f"moon-{i}.png" for i in range(2)]
-    assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 2
+    pictures = [tmp_path / f"{name}.png" for name in ("moon-0", "moon-1", "star")]
+    assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 3
 
 
 def test_openai_with_every_extra(address: str):
@@ -73,6 +75,29 @@ def test_openai_with_every_extra(address: str):
     assert len({file.content for file in files}) == 6
     (model,) = client.models.list()
     assert client.models.retrieve(model.id).id == model.id
+
+
+def test_python_with_a_picture(address: str, tmp_path: Path):
+    """Only the masked part of the uploaded picture changes."""
+    Image.new("RGB", (256, 256), "red").save(tmp_path / "red.png")
+    lower_half = Image.new("L", (256, 256))
+    lower_half.paste(255, (0, 128, 256, 256))
+    lower_half.save(tmp_path / "mask.png")
+    client = Client(address, verbose=False, download_files=str(tmp_path))
+    files = {name: handle_file(tmp_path / f"{name}.png") for name in ("red", "mask")}
+    pictures, _, _ = client.predict(
+        "a blue moon", image=files["red"], mask=files["mask"], seed=7, api_name="/generate"
+    )
+    with Image.open(pictures[0]) as picture:
+        assert "Denoising strength: 0.8" in picture.info["parameters"]
+        red, *others = picture.getpixel((128, 64))
+        assert red >= 253
+        assert max(others) <= 2
+        assert picture.convert("RGB").crop((0, 128, 256, 256)).getextrema() != (
+            (255, 255),
+            (0, 0),
+            (0, 0),
+        )
 
 
 def test_javascript(address: str):

@@ -18,6 +18,7 @@ from typing import Any
 
 import gradio as gr
 import pytest
+from PIL import Image as Pillow
 
 from pipeline.images.metadata import Settings
 from pipeline.request import VALUES as DECLARED
@@ -710,6 +711,25 @@ def test_programs_get_files_and_seeds():
     assert seeds == [7, 8, 9, 10]
     assert left_out == "end"
     assert [file["orig_name"] for file in found] == [f"a-red-star-{s}.png" for s in seeds]
+
+
+def test_programs_upload_a_picture_which_is_deleted(served_folder: Path):
+    upload = served_folder / "hash" / "picture.png"
+    upload.parent.mkdir()
+    Pillow.new("RGB", (8, 8), "red").save(upload)
+    stand_in = StandIn()
+    program = Drawing(stand_in, Kind.MINIATURE).for_programs
+    asyncio.run(program(SENDER, "a red star", strength=0.5, image={"path": str(upload)}))
+    (asked,) = stand_in.asked
+    assert asked.strength == 0.5
+    assert (asked.image or b"").startswith(b"\x89PNG")
+    assert not upload.parent.exists()
+    other = served_folder / "a-secret.png"
+    other.write_bytes(b"a secret")
+    for file in ({"path": str(other)}, {"path": str(upload)}, {}, {"path": "\0"}):
+        with pytest.raises(gr.Error, match="it was not uploaded"):
+            asyncio.run(program(SENDER, "a red star", image=file))
+    assert other.exists()
 
 
 def test_programs_get_errors_without_details():
