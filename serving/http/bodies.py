@@ -30,8 +30,10 @@ _PARTS = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")  # a field's name: loras[p
 
 def _content(value: Any) -> Any:
     """Return the bytes of a file that is given as base64 or as a data URL."""
-    if not isinstance(value, str):
+    if isinstance(value, bytes):
         return value
+    if not isinstance(value, str):
+        raise _not_a_file()
     if _URL.match(value):
         raise PydanticCustomError("url", "URLs are not fetched; send the file itself in base64")
     head, comma, data = value.partition(",")
@@ -41,7 +43,11 @@ def _content(value: Any) -> Any:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise PydanticCustomError("base64", "expected a file in base64, or a data URL") from None
+        raise _not_a_file() from None
+
+
+def _not_a_file() -> PydanticCustomError:
+    return PydanticCustomError("base64", "expected a file in base64, or a data URL")
 
 
 File = Annotated[

@@ -229,10 +229,10 @@ def test_json_bodies(site: Site):
         ("data:image/png,abc", "expected a data URL such as"),
         ("data:image/png;base64,§", "expected a file in base64"),
         ("no base64!", "expected a file in base64"),
-        (7, "should be a valid bytes"),
-        (None, "should be a valid bytes"),
+        (7, "expected a file in base64"),
+        (None, "expected a file in base64"),
         ([], "0 pictures are sent"),
-        ({"file_id": "file-1"}, "should be a valid bytes"),
+        ({"file_id": "file-1"}, "expected a file in base64"),
     ],
 )
 def test_wrong_files_in_json(site: Site, image: Any, said: str):
