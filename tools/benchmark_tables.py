@@ -30,9 +30,10 @@ DELIVERY, LIGHTHOUSE, PREVIEWS = (
     "2026-11-25-lighthouse",
     "2026-11-22-previews",
 )
+SLOTS = "2026-11-25-slots"
 LIVE = {images: f"2026-11-25-live-{images}" for images in (1, 2, 4)}
 LOAD, CHAOS, SOAK, ATTACK = (
-    "2026-11-22-load",
+    "2026-11-25-load",
     "2026-11-22-chaos",
     "2026-11-22-soak",
     "2026-11-24-attack",
@@ -53,6 +54,7 @@ LIBRARIES = {
     "torch float32": "torch's diffusers, float32",
     "torch bfloat16": "torch's diffusers, bfloat16",
 }
+CHECKOUTS = ("here", "beside")
 BOUNDS = ("least", "compiler")  # the two counts of the time of a compiled program
 PUBLISHED_SECONDS = 2.89  # diffusers 0.39's Flax pipeline on a v5e-4, by its authors
 
@@ -486,6 +488,41 @@ def _load() -> str:
     )
 
 
+def _mixed() -> str:
+    def row(name: str, path: str, form: str = ".0f", divisor: float = 1) -> list[str]:
+        return [name, figure(LOAD, f"mixed/{path}", form, divisor)]
+
+    return table(
+        ["requests of different work", "three times the capacity"],
+        [
+            row("requests", "arrivals"),
+            row("done", "outcomes/done"),
+            row("refused", "outcomes/refused: full"),
+            row("slots in use, of the time", "slots_in_use", ".1%"),
+            row("finished pictures, of the possible work", "useful_work", ".1%"),
+        ],
+    )
+
+
+def _slots() -> str:
+    names = {"miniature": "miniature, this CPU", "stand_in": "stand-in, a TPU's times"}
+
+    def row(name: str) -> Iterable[str]:
+        yield names[name]
+        for path, unit in (
+            ("pictures_per_second", ""),
+            ("short_wait_seconds", " s"),
+            ("four_pictures_seconds", " s"),
+        ):
+            here, before = (float(value(SLOTS, f"{name}/{each}/{path}")) for each in CHECKOUTS)
+            yield f"{before:.2f}{unit} to {here:.2f}{unit}"
+
+    return table(
+        ["", "pictures per second", "wait of a short request", "request for four, alone"],
+        map(row, names),
+    )
+
+
 def _failures() -> str:
     mishaps = {each: value(each, "mishaps") for each in (CHAOS, SOAK)}
     faults = ("delayed", "reset", "truncated")
@@ -739,8 +776,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "guidance": _guidance,
     "killed": _killed,
     "load": _load,
+    "mixed": _mixed,
     "page": _page,
     "parity": _parity,
+    "slots": _slots,
     "start": _start,
     "steps": _steps,
     "summary": _summary,
