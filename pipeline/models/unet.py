@@ -129,6 +129,9 @@ class Transformer2D(nnx.Module):
         Each block takes the next item of `keys_values`.
         """
         tokens = self.proj_in(self.norm(x)).reshape(x.shape[0], -1, x.shape[-1])  # [B, h*w, C]
+        # Without the barrier, XLA moves the reshape into the blocks. A TPU then computes the
+        # statistics of layer norms from [h, w, C] in passes of their own, not with the products.
+        tokens = jax.lax.optimization_barrier(tokens)
         for block in self.transformer_blocks:
             tokens = block(tokens, next(keys_values))
         return x + self.proj_out(tokens.reshape(x.shape))
