@@ -1,9 +1,14 @@
-"""A lower bound of the time that a TPU needs for a compiled program, from its operations."""
+"""Two counts of the time that a TPU needs for a compiled program, from its operations.
 
-from collections.abc import Iterable, Mapping, Sequence
+The lower one lets every operation take the time of the unit that it needs longest, which then never
+waits. The higher one is the compiler's own.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.hlo import Cost, Program
+from benchmarks.hlo import Program
+from benchmarks.hlo_costs import Cost, costs
 
 # The class of an operation, by the innermost of these scopes, which the networks' modules name.
 CLASSES = {
@@ -22,55 +27,113 @@ CLASSES = {
 OTHER = "other"
 
 
+# The unit that bounds an operation, by what it would wait for.
+MATRIX, VECTOR, MEMORY = "matrix", "vector", "memory"
+# A register has 8 x 128 words of 32 bits. In a cycle, the vector unit computes four registers and
+# one of special functions, and writes one: the capacities that libtpu's dumps of schedules state.
+REGISTER = 8 * 128
+VECTOR_SLOTS = 4
+
+
 @dataclass(frozen=True)
 class Chip:
-    """One chip: bf16 FLOP/s of its matrix units, HBM bytes/s, clock in Hz."""
+    """One chip.
+
+    Attributes:
+        flops: bfloat16 FLOP/s of its matrix units.
+        width: rows and columns of a matrix unit.
+        bandwidth: bytes per second between HBM and the chip.
+        clock: in Hz.
+    """
 
     flops: float
+    width: int
     bandwidth: float
     clock: float
 
+    def seconds(self, cost: Cost) -> dict[str, float]:
+        """Return the least time of an operation in each of the units that share its work."""
+        products = sum(each.padded(self.width) for each in cost.products)
+        cycles = max(
+            cost.vector / (VECTOR_SLOTS * REGISTER),
+            cost.special / REGISTER,
+            cost.written / (4 * REGISTER),
+        )
+        return {
+            MATRIX: products / self.flops,
+            VECTOR: cycles / self.clock,
+            MEMORY: cost.bytes / self.bandwidth,
+        }
+
 
 CHIPS = {
-    "v5e": Chip(flops=197e12, bandwidth=819e9, clock=1.5e9),
-    "v6e": Chip(flops=918e12, bandwidth=1640e9, clock=1.75e9),
+    "v5e": Chip(flops=197e12, width=128, bandwidth=819e9, clock=1.5e9),
+    "v6e": Chip(flops=918e12, width=256, bandwidth=1640e9, clock=1.75e9),
 }
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The compiler's schedule of a custom kernel, for which the HLO has no estimate.
+
+    Attributes:
+        cycles: bundles of instructions, one a cycle, of all blocks. Waits are not among them.
+        idle: those that give the matrix unit nothing to do.
+    """
+
+    cycles: float
+    idle: float
 
 
 @dataclass
 class Row:
     """The time and work of all operations of one class.
 
-    `least` sums, over the operations, the larger of FLOPs over peak and bytes over bandwidth;
-    `compiler` is the compiler's estimate. Both are in microseconds.
+    Times are in microseconds. `least` sums the time of each operation in the unit that it needs
+    longest, and `matrix`, `vector` and `memory` are its parts by that unit. `compiler` is the
+    compiler's estimate, and `unsure` its part for operations of which the compiler has no model.
     """
 
     operations: int = 0
     gflop: float = 0.0
     megabytes: float = 0.0
     least: float = 0.0
+    matrix: float = 0.0
+    vector: float = 0.0
+    memory: float = 0.0
     compiler: float = 0.0
+    unsure: float = 0.0
 
-    def add(self, cost: Cost, times: int, chip: Chip, kernel_cycles: float) -> None:
+    def add(self, cost: Cost, times: int, chip: Chip, kernel: Kernel | None) -> None:
         """Add an operation that runs `times` times.
 
-        `kernel_cycles` are a custom kernel's, for which the HLO has no estimate. They come from the
-        kernel's schedule, which leaves out waits for the matrix unit and for memory. If the lower
-        bound is higher, it is used instead.
+        A custom kernel takes at least its schedule, or the time of its products if that is longer.
+        The cycles that leave the matrix unit idle come on top in `compiler`.
         """
-        seconds = max(cost.flops / chip.flops, cost.bytes / chip.bandwidth)
-        kernel = max(kernel_cycles, seconds * chip.clock) if kernel_cycles else 0
-        cycles = cost.instruction.estimated_cycles or kernel
+        micro = times * 1e6
+        seconds = chip.seconds(cost)
+        if kernel is not None:
+            seconds[MATRIX] = max(seconds[MATRIX], kernel.cycles / chip.clock)
+        unit = max(seconds, key=lambda name: seconds[name])
+        bound = micro * seconds[unit]
+        setattr(self, unit, getattr(self, unit) + bound)
         self.operations += times
         self.gflop += times * cost.flops / 1e9
         self.megabytes += times * cost.bytes / 1e6
-        self.least += times * seconds * 1e6
-        self.compiler += times * cycles / chip.clock * 1e6
+        self.least += bound
+        if kernel is not None:
+            self.compiler += bound + micro * kernel.idle / chip.clock
+            return
+        # Of some copies the compiler says nothing. They take their bound at least.
+        estimate = micro * cost.instruction.estimated_cycles / chip.clock or bound
+        self.compiler += estimate
+        if not cost.instruction.estimate_is_valid:
+            self.unsure += estimate
 
 
 @dataclass
 class Estimate:
-    """The time of one run of a program, or of one iteration of its loop, in microseconds.
+    """The time of one run of a program, in microseconds.
 
     Some transfers run beside other operations. `exposed` is the part of them that does not fit into
     the bandwidth that those operations leave unused.
@@ -89,33 +152,44 @@ class Estimate:
         """The compiler's estimate, with kernels as they are scheduled."""
         return sum(row.compiler for row in self.rows.values())
 
+    @property
+    def unsure(self) -> float:
+        """The part of the compiler's estimate for operations of which it has no model."""
+        return sum(row.unsure for row in self.rows.values())
+
     def as_json(self) -> dict[str, object]:
         """Return all values, rounded."""
         rows = {
             name: {key: round(value, 1) for key, value in asdict(row).items()}
             for name, row in sorted(self.rows.items(), key=lambda item: -item[1].least)
         }
-        totals = {"least": self.least, "compiler": self.compiler, "exposed_copies": self.exposed}
+        names = "least", "compiler", "unsure"
+        totals = {name: getattr(self, name) for name in names} | {"exposed_copies": self.exposed}
         return {**{name: round(value, 1) for name, value in totals.items()}, "classes": rows}
 
 
 def estimate(
-    costs: Iterable[tuple[Cost, int]], chip: Chip, kernels: Mapping[float, float]
+    text: str, chip: Chip, kernels: Mapping[float, Kernel], lengths: Sequence[int] = ()
 ) -> Estimate:
-    """Estimate a program's time from `Program.costs`.
+    """Estimate the time of a program.
 
-    `kernels` has the cycles of custom kernels, by the FLOPs that they declare.
+    Args:
+        text: the compiled program, from `jax.stages.Compiled.as_text()`.
+        chip: the chip that it is compiled for.
+        kernels: the schedules of custom kernels, by the FLOPs that they declare.
+        lengths: the iterations of nested loops of unknown length, the outermost first.
     """
     rows: dict[str, Row] = {}
     copied = unused = 0.0
-    for cost, times in costs:
+    for cost, times in costs(Program(text), lengths):
         transfer = times * cost.bytes / chip.bandwidth * 1e6
         if cost.hidden:
             copied += transfer
             continue
-        row = rows.setdefault(kind(cost.instruction.scope), Row())
+        row = rows.setdefault(kind(cost.scope), Row())
         before = row.least
-        row.add(cost, times, chip, kernels.get(cost.flops, 0.0))
+        custom = cost.instruction.opcode == "custom-call"
+        row.add(cost, times, chip, kernels.get(cost.flops) if custom else None)
         unused += row.least - before - transfer
     return Estimate(rows, max(0.0, copied - unused))
 
@@ -124,21 +198,3 @@ def kind(scope: str) -> str:
     """Return the class of an operation, by its scope in the source."""
     found = [name for name in scope.split("/") if name in CLASSES]
     return CLASSES[found[-1]] if found else OTHER
-
-
-def whole_and_loop(
-    text: str, chip: Chip, kernels: Mapping[float, float]
-) -> tuple[Estimate, Estimate | None]:
-    """Estimate what a program runs once, and its loop of steps; None if it has no such loop."""
-    program = Program(text)
-    loop = program.loop()
-    once = estimate(program.costs(program.entry), chip, kernels)
-    return once, None if loop is None else estimate(program.costs(loop), chip, kernels)
-
-
-def with_loops(
-    text: str, chip: Chip, kernels: Mapping[float, float], lengths: Sequence[int]
-) -> Estimate:
-    """Estimate a program whose loops of unknown length have these lengths; see `Program.costs`."""
-    program = Program(text)
-    return estimate(program.costs(program.entry, lengths), chip, kernels)

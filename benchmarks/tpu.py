@@ -1,33 +1,53 @@
 """`make bench-tpu`: full-size SDXL base for TPUs, by analysis; no TPU is needed.
 
 Compiles `encode`, `step` and `decode` for each topology through libtpu, and estimates the time
-of a step and of a request from the compiled programs. Writes results/<date>-tpu-<topology>.json and
-prints it as tables; benchmarks/experiments.md explains the method.
+of a step and of a request from the compiled programs, with a picture in every slot. Writes
+results/<date>-tpu-<topology>.json and prints it as tables; benchmarks/experiments.md explains the
+method.
 """
 
 import argparse
+import json
+import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks import apart, record
 from benchmarks.processes import ROOT
-from benchmarks.roofline import CHIPS, Estimate, whole_and_loop, with_loops
+from benchmarks.roofline import CHIPS, Chip, Estimate, Kernel, estimate
 
 INCUMBENT = ROOT / ".venv-incumbent/bin/python"
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
+IMAGES = 4  # of a request, and slots of all chips together: `tpu_compile.SHAPES`
 STEPS = 25
-STEP = ", a step"
-GUIDED, PLAIN = "step", "step, unguided"
-# The parts of a request: a program, and the lengths of its loops over pictures and their halves.
+
+
+@dataclass(frozen=True)
+class Part:
+    """A program of a request.
+
+    Attributes:
+        program: its name.
+        times: how often a request runs it.
+        halves: the halves of guidance that it predicts for each picture, one after the other.
+    """
+
+    program: str
+    times: int = 1
+    halves: int = 1
+
+
 PARTS = {
-    "encode": ("encode", (1,)),
-    "noise": ("noise", ()),
-    "enter": ("enter", ()),
-    GUIDED: ("step", (1, 2)),
-    PLAIN: ("step", (1, 1)),
-    "decode": ("decode", (1,)),
+    "encode": Part("encode"),
+    "noise": Part("noise"),
+    "enter": Part("enter"),
+    "step": Part("step", STEPS, halves=2),
+    "step, unguided": Part("step", times=0),
+    "decode": Part("decode"),
 }
 
 
@@ -35,69 +55,82 @@ def main() -> None:
     """Compile, estimate and record, one topology after another."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu", description=__doc__)
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
-    for topology in parser.parse_args().topologies:
+    parser.add_argument("--programs", type=Path, help="a folder that keeps the compiled programs")
+    options = parser.parse_args()
+    for topology in options.topologies:
         with tempfile.TemporaryDirectory() as folder:
-            report = measure(topology, Path(folder))
+            kept = folder if options.programs is None else options.programs / topology
+            report = measure(topology, Path(kept))
         file = record.save(f"tpu-{topology}", report)
         print(table(report), file, sep="\n", flush=True)
 
 
 def measure(topology: str, folder: Path) -> dict[str, Any]:
-    """Estimate this project and the incumbent for one topology; programs are left in `folder`."""
+    """Estimate this project and the incumbent for one topology.
+
+    Programs are left in `folder`. Programs that it has already are not compiled again.
+    """
     ours, theirs = folder / "ours", folder / "incumbent"
-    compiled = apart.run("benchmarks.tpu_compile", ["--topology", topology, "--out", str(ours)])
-    kernels = attention_kernels(topology, folder)
-    compiled |= our_estimates(topology, ours, kernels)
-    incumbent = apart.run(
+    compiled = _compiled(ours, "benchmarks.tpu_compile", topology)
+    incumbent = _compiled(
+        theirs,
         "benchmarks.tpu_incumbent",
-        ["--topology", topology, "--out", str(theirs)],
-        INCUMBENT,
+        topology,
+        python=INCUMBENT,
         TPU_LIBRARY_PATH=import_module("libtpu").get_library_path(),
     )
-    incumbent |= estimates(topology, theirs)
-    times = {
-        kind: round(incumbent["request_seconds"][kind] / seconds, 2)
-        for kind, seconds in compiled["request_seconds"].items()
-    }
-    head = record.head("benchmarks.tpu")
-    return {**head, **compiled, "incumbent": incumbent, "incumbent_takes_times": times}
+    chip = CHIPS[topology.partition(":")[0]]
+    pictures = IMAGES // compiled["layout"]["images"]
+    kernels = attention_kernels(topology, folder)
+    compiled |= our_estimates(ours, chip, kernels, pictures)
+    whole = estimate((theirs / "generate.hlo").read_text(), chip, {})
+    incumbent |= _report({"generate": whole}, {"generate": 1})
+    return {**record.head("benchmarks.tpu"), **compiled, "incumbent": incumbent}
 
 
-def our_estimates(topology: str, folder: Path, kernels: dict[float, float]) -> dict[str, Any]:
-    """Estimate this project's programs in a folder, for one picture on each chip.
+def _compiled(
+    folder: Path,
+    module: str,
+    topology: str,
+    python: str | Path = sys.executable,
+    **environment: str,
+) -> dict[str, Any]:
+    """Return the report of a module that compiles into a folder, which keeps the report too."""
+    report = folder / "report.json"
+    if not report.exists():
+        arguments = ["--topology", topology, "--out", str(folder)]
+        report.write_text(json.dumps(apart.run(module, arguments, python, **environment)))
+    return json.loads(report.read_text())
+
+
+def our_estimates(
+    folder: Path, chip: Chip, kernels: Mapping[float, Kernel], pictures: int
+) -> dict[str, Any]:
+    """Estimate this project's programs in a folder, with a picture in every slot.
+
+    Args:
+        folder: has the programs' HLO.
+        chip: a chip, which runs the same as all others.
+        kernels: the schedules of the attention kernels.
+        pictures: the slots of each chip.
 
     Returns:
         The seconds of a request, and the microseconds of each program by class.
     """
-    chip = CHIPS[topology.partition(":")[0]]
     parts = {
-        name: with_loops((folder / f"{program}.hlo").read_text(), chip, kernels, lengths)
-        for name, (program, lengths) in PARTS.items()
+        name: estimate(
+            (folder / f"{part.program}.hlo").read_text(), chip, kernels, (pictures, part.halves)
+        )
+        for name, part in PARTS.items()
     }
-    return _report(parts, {name: STEPS if name == GUIDED else 1 for name in parts if name != PLAIN})
-
-
-def estimates(topology: str, folder: Path) -> dict[str, Any]:
-    """Estimate the incumbent's programs in a folder, whose loops are its steps.
-
-    Returns:
-        The seconds of a request, and the microseconds of each program and of its step, by class.
-    """
-    chip = CHIPS[topology.partition(":")[0]]
-    parts: dict[str, Estimate] = {}
-    for file in sorted(folder.glob("*.hlo")):
-        once, step = whole_and_loop(file.read_text(), chip, {})
-        parts[file.stem] = once
-        if step is not None:
-            parts[f"{file.stem}{STEP}"] = step
-    return _report(parts, {name: STEPS if name.endswith(STEP) else 1 for name in parts})
+    return _report(parts, {name: part.times for name, part in PARTS.items() if part.times})
 
 
 def _report(parts: dict[str, Estimate], times: dict[str, int]) -> dict[str, Any]:
     """Return the estimates of programs, and of a request that runs them so many times."""
     request = {
         kind: round(sum(getattr(parts[n], kind) * t for n, t in times.items()) / 1e6, 3)
-        for kind in ("least", "compiler")
+        for kind in ("least", "compiler", "unsure")
     }
     return {
         "request_seconds": request,
@@ -105,13 +138,13 @@ def _report(parts: dict[str, Estimate], times: dict[str, int]) -> dict[str, Any]
     }
 
 
-def attention_kernels(topology: str, folder: Path) -> dict[float, float]:
-    """Return the cycles of each attention kernel, by the FLOPs that it declares."""
+def attention_kernels(topology: str, folder: Path) -> dict[float, Kernel]:
+    """Return the schedule of each attention kernel, by the FLOPs that it declares."""
     dump = folder / "llo"
     arguments = ["--topology", topology, "--dump", str(dump)]
     flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
     found = apart.run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
-    return dict(found)
+    return {flops: Kernel(cycles, idle) for flops, cycles, idle in found}
 
 
 def table(report: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from benchmarks import record
 from benchmarks.full_size import read_with_tiny_vae
-from benchmarks.roofline import CHIPS, with_loops
+from benchmarks.roofline import CHIPS, estimate
 from benchmarks.tpu import attention_kernels
 from benchmarks.tpu_compile import SHAPES
 from pipeline.runtime.compiled import make_mesh
@@ -51,7 +51,7 @@ def main() -> None:
         seconds = round(time.perf_counter() - began, 1)
         found["programs"][name] = {"compile_seconds": seconds, **megabytes(executable)}
         # Each chip decodes one picture.
-        once = with_loops(executable.as_text() or "", chip, kernels, (1,))
+        once = estimate(executable.as_text() or "", chip, kernels, (1,))
         found["microseconds"][name] = once.as_json()
         print(name, json.dumps({kind: each[name] for kind, each in found.items()}), flush=True)
     head = record.head("benchmarks.tpu_decoders")

@@ -1,11 +1,11 @@
-"""One process: the number of cycles that the attention kernels are scheduled for on a TPU.
+"""One process: the cycles that the attention kernels are scheduled for on a TPU.
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=FOLDER --xla_jf_dump_llo_text=true" \
         .venv-tpu/bin/python -m benchmarks.tpu_kernels --topology v5e:2x2 --dump FOLDER
 
 The HLO has no estimate of a kernel's time. The compiler's dump has its schedule: one bundle of
 instructions a cycle, and the whole kernel is repeated for every block of its grid. The schedule
-leaves out waits for memory and for the matrix unit.
+leaves out waits for memory and for the matrix unit. The dump also says which units a bundle uses.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks.hlo import Program
+from benchmarks.hlo_costs import costs
 from pipeline.kernels import flash_tpu
 
 # Heads, width, tokens: SDXL's UNet at 1024x1024 with one half of one picture's guidance, and its
@@ -32,7 +33,7 @@ SHAPES = ((10, 640, 4096), (20, 1280, 1024), (1, 512, 16384))
 
 
 def main() -> None:
-    """Compile every kernel alone and print `[[FLOPs, cycles], ...]`."""
+    """Compile every kernel alone and print `[[FLOPs, cycles, idle cycles], ...]`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_kernels")
     parser.add_argument("--topology", required=True)
     parser.add_argument("--dump", type=Path, required=True, help="as in LIBTPU_INIT_ARGS")
@@ -43,14 +44,14 @@ def main() -> None:
 
 def _kernel(
     heads: int, width: int, tokens: int, place: SingleDeviceSharding, dump: Path
-) -> tuple[float, int]:
+) -> tuple[float, int, int]:
     shutil.rmtree(dump, ignore_errors=True)
     shape = jax.ShapeDtypeStruct((1, tokens, 3 * width), jnp.bfloat16, sharding=place)
     lowered = jax.jit(partial(flash_tpu.flash_attention, heads)).lower(shape)
-    program = Program(lowered.compile().as_text() or "")
-    costs = [cost for cost, _ in program.costs(program.entry)]
-    [flops] = [cost.flops for cost in costs if cost.instruction.opcode == "custom-call"]
-    return flops, _bundles(dump) * math.prod(flash_tpu.grid(heads, shape))
+    counted = costs(Program(lowered.compile().as_text() or ""))
+    [flops] = [cost.flops for cost, _ in counted if cost.instruction.opcode == "custom-call"]
+    blocks = math.prod(flash_tpu.grid(heads, shape))
+    return flops, _bundles(dump) * blocks, _idle(dump) * blocks
 
 
 def _bundles(dump: Path) -> int:
@@ -58,6 +59,14 @@ def _bundles(dump: Path) -> int:
     [file] = dump.glob("*flash_attention*-schedule-analysis_final_bundles.txt")
     line = next(line for line in file.read_text().splitlines() if "total scheduled" in line)
     return int(line.split()[-1])
+
+
+def _idle(dump: Path) -> int:
+    """Return how many bundles of one block give the matrix unit nothing to do."""
+    [file] = dump.glob("*flash_attention*-final_hlo-static-per-bundle-utilization.txt")
+    _, units, _, _, *bundles = file.read_text().splitlines()
+    place = units.split(", ").index("MXU")
+    return sum(bundle.split()[place] == "0" for bundle in bundles)
 
 
 if __name__ == "__main__":

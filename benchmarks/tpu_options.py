@@ -18,7 +18,7 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks import record
-from benchmarks.roofline import CHIPS, Chip, whole_and_loop
+from benchmarks.roofline import CHIPS, Chip, estimate
 from benchmarks.tpu_blocks import BLOCKS, program
 from pipeline.platforms import CompilerOptions
 
@@ -78,11 +78,11 @@ def measure(options: CompilerOptions, place: SingleDeviceSharding, chip: Chip) -
     began = time.monotonic()
     for name, block in BLOCKS.items():
         try:
-            estimate, _ = whole_and_loop(program(*block, place, options), chip, {})
+            found = estimate(program(*block, place, options), chip, {})
         except jax.errors.JaxRuntimeError as error:
             layers[name] = str(error).splitlines()[0]
             continue
-        layers[name] = {"least": round(estimate.least), "compiler": round(estimate.compiler)}
+        layers[name] = {"least": round(found.least), "compiler": round(found.compiler)}
     return {**layers, "compile_seconds": round(time.monotonic() - began)}
 
 

@@ -1,0 +1,275 @@
+"""The work of every operation of a compiled TPU program, from its HLO.
+
+XLA's own `cost_analysis` does not look into loops, and counts no padding. Counted here are
+multiplications in the matrix unit, operations of the vector unit, registers written, and bytes that
+move between HBM and the chip. An operation moves what it uses: a slice moves its own size, an
+update in place moves the part that is new.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.hlo import BRANCHES, ArrayType, Computation, Instruction, Program
+from benchmarks.hlo_products import Product, product
+
+# Operations that only name, join or split existing arrays, and move no data.
+FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "after-all",
+    "partition-id",
+}
+FREE_KERNEL = 'custom_call_target="ConcatBitcast"'  # joins slices that lie side by side
+# Transfers that run beside other operations. The ends of asynchronous operations are free.
+TRANSFERS = {"copy-start", "slice-start", "dynamic-slice-start", "async-start"}
+END = "-done"
+# Operations that use a part of their first operand, as large as their result.
+SLICES = {"slice", "dynamic-slice", "gather"}
+UPDATE = "dynamic-update-slice"
+# Operations of the vector unit on an element, in 32 bits. Others only move data. Functions count
+# with the fewest operations that their polynomials need: for erf, XLA's rational function in x^2 of
+# degrees 4 and 6 (`math.cc`, ErfImpl32), where products and sums are separate operations.
+VECTOR = {
+    **dict.fromkeys(
+        (
+            *("abs", "add", "and", "compare", "convert", "divide", "exponential", "floor", "log"),
+            *("log-plus-one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or"),
+            *("power", "round-nearest-even", "select", "shift-left", "shift-right-arithmetic"),
+            *("shift-right-logical", "sqrt", "subtract", "xor"),
+        ),
+        1,
+    ),
+    "clamp": 2,
+    "cosine": 10,
+    "sine": 10,
+    "erf": 24,
+}
+# Operations of the unit for reciprocals, roots and exponentials.
+SPECIAL = {
+    **dict.fromkeys(("divide", "erf", "exponential", "log", "log-plus-one", "rsqrt", "sqrt"), 1),
+    **dict.fromkeys(("logistic", "power"), 2),
+    "tanh": 1,
+}
+REDUCTIONS = {"reduce", "reduce-window"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The work of an operation each time it runs.
+
+    Attributes:
+        instruction: the operation.
+        products: its matrix products and convolutions.
+        vector: operations of the vector unit, each on 32 bits.
+        special: reciprocals, roots and exponentials, likewise.
+        written: bytes of its results, wherever they are.
+        bytes: bytes that move between HBM and the chip.
+        hidden: whether it is a transfer beside other operations.
+        scope: the path of `jax.named_scope`s: that of its largest product, if it has any.
+    """
+
+    instruction: Instruction
+    products: tuple[Product, ...] = ()
+    vector: float = 0.0
+    special: float = 0.0
+    written: float = 0.0
+    bytes: float = 0.0
+    hidden: bool = False
+    scope: str = ""
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the products, without padding."""
+        return sum(each.flops for each in self.products)
+
+
+def costs(program: Program, lengths: Sequence[int] = ()) -> Iterator[tuple[Cost, int]]:
+    """Yield every operation of a program and how often it runs.
+
+    Args:
+        program: the program.
+        lengths: the iterations of nested loops of unknown length, the outermost first.
+
+    Raises:
+        ValueError: if a loop's length is neither known nor given.
+    """
+    return _Counter(program.computations).costs(program, program.entry, lengths)
+
+
+class _Counter:
+    """Counts the work of instructions, whose fusions are among `computations`."""
+
+    def __init__(self, computations: Mapping[str, Computation]):
+        self._computations = computations
+
+    def costs(
+        self, program: Program, name: str, lengths: Sequence[int]
+    ) -> Iterator[tuple[Cost, int]]:
+        inside = self._computations[name]
+        for instruction in inside.instructions:
+            opcode = instruction.opcode
+            if opcode in FREE or opcode.endswith(END) or FREE_KERNEL in instruction.attributes:
+                continue
+            if opcode == "while":
+                trips, deeper = _trips(program, instruction, lengths)
+                assert instruction.called is not None
+                for cost, times in self.costs(program, instruction.called, deeper):
+                    yield cost, times * trips
+            elif opcode == "call":
+                assert instruction.called is not None
+                yield from self.costs(program, instruction.called, lengths)
+            elif opcode == "conditional":
+                yield from self._cheapest_branch(program, instruction, lengths)
+            else:
+                yield self._cost(inside, instruction), 1
+
+    def _cheapest_branch(
+        self, program: Program, instruction: Instruction, lengths: Sequence[int]
+    ) -> list[tuple[Cost, int]]:
+        """Return the costs of the branch that moves the fewest bytes.
+
+        A scheduler that adds no noise of its own takes this branch.
+        """
+        found = BRANCHES.search(instruction.attributes)
+        names = found[1].replace("%", "").split(", ") if found else []
+        branches = [list(self.costs(program, name, lengths)) for name in names]
+        return min(branches, key=lambda costs: sum(cost.bytes for cost, _ in costs), default=[])
+
+    def _cost(self, inside: Computation, instruction: Instruction) -> Cost:
+        if instruction.opcode in TRANSFERS:
+            return Cost(instruction, bytes=_transferred(inside, instruction), hidden=True)
+        flops, moved = instruction.kernel_cost
+        if flops or moved:
+            stated = (Product(flops, instruction.scope),)
+            return Cost(instruction, stated, bytes=moved, scope=instruction.scope)
+        products = tuple(self._products(inside, instruction))
+        largest = max(products, key=lambda each: each.flops, default=None)
+        vector, special = self._vector_work(inside, instruction)
+        written = self._written(inside, instruction)
+        read = sum(
+            self._read(inside, instruction, index) for index in range(len(instruction.operands))
+        )
+        return Cost(
+            instruction,
+            products,
+            vector,
+            special,
+            sum(size for _, size in written),
+            read + sum(size for array, size in written if not array.in_vmem),
+            scope=instruction.scope if largest is None else largest.scope,
+        )
+
+    def _fused(self, instruction: Instruction) -> Computation | None:
+        """Return the computation of a fusion; None for other instructions."""
+        if instruction.opcode != "fusion" or instruction.called is None:
+            return None
+        return self._computations[instruction.called]
+
+    def _products(self, inside: Computation, instruction: Instruction) -> Iterator[Product]:
+        if (fused := self._fused(instruction)) is not None:
+            for part in fused.instructions:
+                yield from self._products(fused, part)
+        elif instruction.opcode in ("convolution", "dot"):
+            left, right = (inside.by_name[name].outputs[0] for name in instruction.operands)
+            yield product(instruction, left, right)
+
+    def _vector_work(self, inside: Computation, instruction: Instruction) -> tuple[float, float]:
+        """Return the operations of the vector unit, and of its unit for special functions."""
+        if (fused := self._fused(instruction)) is not None:
+            parts = [self._vector_work(fused, part) for part in fused.instructions]
+            return sum(part[0] for part in parts), sum(part[1] for part in parts)
+        opcode = instruction.opcode
+        if opcode in REDUCTIONS:
+            half = instruction.operands[: len(instruction.operands) // 2]
+            return sum(_words(inside.by_name[name].outputs[:1]) for name in half), 0.0
+        words = _words(instruction.outputs[:1])
+        return VECTOR.get(opcode, 0) * words, SPECIAL.get(opcode, 0) * words
+
+    def _read(self, inside: Computation, instruction: Instruction, index: int) -> float:
+        """Return the HBM bytes that are read of an operand."""
+        arrays = inside.by_name[instruction.operands[index]].outputs
+        whole = float(sum(array.size for array in arrays if not array.in_vmem))
+        used = self._used_by(instruction, index)
+        return whole if used is None else min(whole, used)
+
+    def _used_by(self, instruction: Instruction, index: int) -> float | None:
+        """Return the bytes of an operand that an instruction uses; None if it uses all."""
+        if instruction.opcode in SLICES:
+            return float(sum(out.size for out in instruction.outputs)) if index == 0 else None
+        if instruction.opcode == UPDATE:
+            return 0.0 if index == 0 else None
+        if (fused := self._fused(instruction)) is None:
+            return None
+        parameters = (each for each in fused.instructions if each.opcode == "parameter")
+        own = next(each for each in parameters if each.attributes.startswith(f"({index})"))
+        return self._used_of(fused, own.name)
+
+    def _used_of(self, fused: Computation, name: str) -> float | None:
+        """Return the bytes of an array that a computation uses; None if it uses all."""
+        total = 0.0
+        for user in fused.instructions:
+            for index, operand in enumerate(user.operands):
+                if operand != name:
+                    continue
+                bitcast = user.opcode == "bitcast"
+                used = self._used_of(fused, user.name) if bitcast else self._used_by(user, index)
+                if used is None:
+                    return None
+                total += used
+        return total
+
+    def _written(
+        self, inside: Computation, instruction: Instruction
+    ) -> list[tuple[ArrayType, float]]:
+        """Return each result, and the bytes of it that are written."""
+        fused = self._fused(instruction)
+        if fused is None or fused.root is None:
+            if instruction.opcode == UPDATE:
+                return [(instruction.outputs[0], _new(inside, instruction))]
+            return [(array, float(array.size)) for array in instruction.outputs]
+        root = fused.root
+        names = root.operands if root.opcode == "tuple" else (root.name,)
+        made = (fused.by_name[name] for name in names)
+        return [
+            (array, _new(fused, each))
+            for array, each in zip(instruction.outputs, made, strict=True)
+        ]
+
+
+def _new(inside: Computation, instruction: Instruction) -> float:
+    """Return the bytes of an instruction's first result that it writes."""
+    while instruction.opcode == "bitcast":
+        instruction = inside.by_name[instruction.operands[0]]
+    if instruction.opcode == UPDATE:
+        instruction = inside.by_name[instruction.operands[1]]
+    return float(instruction.outputs[0].size)
+
+
+def _trips(
+    program: Program, loop: Instruction, lengths: Sequence[int]
+) -> tuple[int, Sequence[int]]:
+    """Return a loop's iterations, and the lengths that are left for the loops inside it."""
+    if (known := program.trips(loop)) is not None:
+        return known, lengths
+    if not lengths:
+        raise ValueError(f"the length of the loop {loop.name} is not known; pass it in lengths")
+    return lengths[0], lengths[1:]
+
+
+def _transferred(inside: Computation, instruction: Instruction) -> float:
+    """Return the bytes that a transfer moves to or from HBM: of a slice, its own."""
+    place = 0 if instruction.opcode == "copy-start" else len(instruction.operands)
+    result = instruction.outputs[place]
+    source = inside.by_name[instruction.operands[0]].outputs[0]
+    return float(result.size * ((not source.in_vmem) + (not result.in_vmem)))
+
+
+def _words(arrays: Sequence[ArrayType]) -> float:
+    """Return the 32-bit words of arrays in registers, where a predicate takes a word."""
+    return sum(
+        array.elements if array.dtype == "pred" else min(array.size / 4, array.elements)
+        for array in arrays
+    )

@@ -1,0 +1,78 @@
+"""Two counts of a compiled program's time, on a program small enough to count by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.hlo import Instruction
+from benchmarks.hlo_costs import Cost
+from benchmarks.hlo_products import Product
+from benchmarks.roofline import CHIPS, Chip, Kernel, Row, estimate, kind
+from tests.benchmarks.test_hlo import CONV_FLOPS, PROGRAM
+
+KNOWN = PROGRAM.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"1"}}')
+SLOW = Chip(flops=1e9, width=128, bandwidth=1e15, clock=1.5e12)
+TRANSFER = 640 * 128 * 2
+
+
+def cost(**work: float) -> Cost:
+    return Cost(Instruction("a", "fusion", (), (), ""), **work)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("scope", "right"),
+    [
+        ("jit(f)/while/body/resnet/group_norm/mul", "group norm and SiLU"),
+        ("jit(f)/while/body/transformer/self_attention/dot_general", "self-attention projections"),
+        ("jit(f)/transformer/self_attention/flash_attention/pallas_call", "attention kernel"),
+        ("jit(f)/while/body/add", "other"),
+    ],
+)
+def test_class_of_an_operation(scope: str, right: str) -> None:
+    assert kind(scope) == right
+
+
+def test_a_kernel_has_its_schedule_and_its_idle_cycles() -> None:
+    found = estimate(KNOWN, SLOW, {5000.0: Kernel(12e6, 3e6)})
+    convolution, kernel = found.rows["ResNet convolutions"], found.rows["attention kernel"]
+    assert convolution.least == convolution.matrix == pytest.approx(CONV_FLOPS / 1e3)
+    assert convolution.compiler == pytest.approx(1500 / 1.5e6)
+    assert kernel.least == pytest.approx(8)
+    assert kernel.compiler == pytest.approx(10)
+    waiting = estimate(KNOWN, SLOW, {5000.0: Kernel(3e6, 3e6)}).rows["attention kernel"]
+    assert (waiting.least, waiting.compiler) == (pytest.approx(5), pytest.approx(7))
+
+
+def test_an_operation_takes_the_time_of_the_unit_that_it_needs_longest() -> None:
+    chip = CHIPS["v5e"]
+    product = Product(197e6, "", 128, 128, 128)
+    for work, unit, micro in (
+        (cost(products=(product,), vector=4096, bytes=819), "matrix", 1),  # type: ignore[arg-type]
+        (cost(vector=4 * 1024 * 3000, bytes=819e3), "vector", 2),
+        (cost(special=1024 * 3000), "vector", 2),
+        (cost(written=4 * 1024 * 3000), "vector", 2),
+        (cost(vector=4 * 1024 * 3000, bytes=819e4), "memory", 10),
+    ):
+        row = Row()
+        row.add(work, 1, chip, None)
+        assert row.least == getattr(row, unit) == pytest.approx(micro)
+
+
+def test_a_wider_matrix_unit_pads_more() -> None:
+    heads = cost(products=(Product(1e9, "", 64, 1024, 1024),))  # type: ignore[arg-type]
+    v6e = CHIPS["v6e"]
+    narrow = replace(v6e, width=128)
+    assert v6e.seconds(heads)["matrix"] == 2 * narrow.seconds(heads)["matrix"]
+
+
+def test_estimates_without_a_model_are_told_apart() -> None:
+    invalid = '"estimated_cycles":"1500","cost_model_type":"COST_MODEL_TYPE_INVALID"'
+    assert estimate(KNOWN, SLOW, {}).unsure == 0
+    found = estimate(KNOWN.replace('"estimated_cycles":"1500"', invalid), SLOW, {})
+    assert found.unsure == pytest.approx(1500 / 1.5e6)
+
+
+def test_transfers_count_where_the_bandwidth_is_taken() -> None:
+    fast = Chip(flops=1e15, width=128, bandwidth=1e9, clock=1.5e15)
+    assert estimate(KNOWN, fast, {}).exposed == pytest.approx(TRANSFER / 1e3)
+    assert estimate(KNOWN, replace(SLOW, bandwidth=1e9), {}).exposed == 0
