@@ -89,7 +89,7 @@ bench-gpu:
 	@if ! command -v nvidia-smi >/dev/null; then \
 	  echo "There is no NVIDIA GPU here (no nvidia-smi): nothing is measured."; \
 	else \
-	  $(MAKE) --no-print-directory $(VENV)/.installed-bench-gpu $(REFERENCE)/.installed \
+	  $(MAKE) --no-print-directory $(VENV)/.installed-cuda13 $(REFERENCE)/.installed \
 	    $(INCUMBENT)/.installed-cuda13 && $(VENV)/bin/python -m benchmarks.gpu $(ARGS); \
 	fi
 

@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from benchmarks.processes import ROOT
@@ -33,3 +34,43 @@ def run(
         env={**os.environ, **environment},
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def stream(
+    module: str,
+    arguments: Sequence[str],
+    python: str | Path,
+    seconds: float,
+    **environment: str,
+) -> Iterator[Any]:
+    """Run a module and yield each line that it prints to stdout, parsed as JSON, at once.
+
+    Its stderr is passed through.
+
+    Raises:
+        TimeoutExpired: if the module takes longer than `seconds`; it is killed.
+        CalledProcessError: if the module exits with a status other than 0.
+    """
+    command = [str(python), "-m", module, *arguments]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    ) as running:
+        assert running.stdout is not None
+        limit = Timer(seconds, running.kill)
+        limit.start()
+        try:
+            for line in running.stdout:
+                yield json.loads(line)
+            status = running.wait()
+        finally:
+            expired = limit.finished.is_set()
+            limit.cancel()
+            running.kill()
+    if expired:
+        raise subprocess.TimeoutExpired(command, seconds)
+    if status:
+        raise subprocess.CalledProcessError(status, command)

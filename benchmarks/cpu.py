@@ -7,13 +7,14 @@ results/<date>-cpu.json.
 """
 
 import argparse
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
-from benchmarks.gpu import ENVIRONMENTS, run
+from benchmarks import apart, record
+from benchmarks.gpu import ENVIRONMENTS
 from pipeline import BUNDLED
 from tools.published_configs import SDXL_BASE, write
 
@@ -56,6 +57,17 @@ def measure(configs: Path, job: list[str], libraries: Sequence[str]) -> dict[str
         if ours and "request_seconds" in each:
             each["times_ours"] = round(each["request_seconds"] / ours, 2)
     return found
+
+
+def run(python: Path, module: str, arguments: list[str], **environment: str) -> dict[str, Any]:
+    """Return the JSON that a program prints, or how it failed.
+
+    A failure is not raised, so that the other measurements are kept.
+    """
+    try:
+        return apart.run(module, arguments, python, **environment)
+    except subprocess.CalledProcessError as error:
+        return {"failed": f"{module} ended with status {error.returncode}"}
 
 
 if __name__ == "__main__":

@@ -27,12 +27,29 @@ def read_arguments(program: str) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="after one to warm up")
     parser.add_argument("--profile", type=Path, help="a folder for the profile of a request")
     parser.add_argument("--fidelity", action="store_true", help="compare with float32")
+    parser.add_argument("--cache", type=Path, help="a folder for compiled programs")
     return parser.parse_args()
 
 
 def config(folder: Path, name: str) -> dict[str, Any]:
     """Return one of a checkpoint's JSON files."""
     return json.loads((folder / name).read_text())
+
+
+class Report:
+    """Measurements, of which all so far are printed as a line of JSON whenever one is added.
+
+    So what a program has measured is known even if it does not come to its end.
+    """
+
+    def __init__(self, **figures: Any):
+        self._figures: dict[str, Any] = {}
+        self.add(**figures)
+
+    def add(self, **figures: Any) -> None:
+        """Add measurements, and print."""
+        self._figures |= figures
+        print(json.dumps(self._figures), flush=True)
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:

@@ -2,12 +2,11 @@
 
     .venv/bin/python -m benchmarks.draw_ours CONFIGS
 
-Prints its measurements as JSON. `--fidelity` also draws the pictures in float32, from the same
-latents and weights, and compares them.
+Prints its measurements as JSON, each line with all so far. `--fidelity` also draws the pictures in
+float32, from the same latents and weights, and compares them.
 """
 
 import importlib.metadata
-import json
 import time
 from argparse import Namespace
 from functools import partial
@@ -27,7 +26,8 @@ from pipeline.families.family import Config
 from pipeline.kernels.matmul_conv import dot_general
 from pipeline.platforms import platform_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh
-from pipeline.runtime.executables import compile_missing
+from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.executables import compile_missing, load_cached
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
@@ -47,36 +47,40 @@ def main() -> None:
     options = draw_job.read_arguments("draw_ours")
     cores_as_devices(options.images)
     config = read_config(options.configs)
+    device = jax.devices()[0]
+    report = draw_job.Report(
+        provider="this project",
+        device=device.device_kind,
+        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+    )
     begin = time.perf_counter()
     job = Job(config, options, options.dtype)
     started = time.perf_counter() - begin
+    report.add(start_seconds=started, compile_seconds=job.compile_seconds)
     job.encode()
     latents = job.denoise()
     timed = partial(draw_job.seconds, repeats=options.repeats)
-    device = jax.devices()[0]
-    report: dict[str, Any] = {
-        "provider": "this project",
-        "device": device.device_kind,
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "start_seconds": started,
-        "compile_seconds": job.compile_seconds,
-        "request_seconds": timed(lambda: job.pictures()),
-        "encode_seconds": timed(lambda: jax.block_until_ready(job.encode())),
-        "step_seconds": timed(lambda: job.denoise().block_until_ready()) / options.steps,
-        "decode_seconds": timed(lambda: np.asarray(job.decode(latents)[1])),
-        "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
-        "matmul_tflops": matmul_tflops(job.mesh, jnp.dtype(options.dtype)),
-    }
+    report.add(step_seconds=timed(lambda: job.denoise().block_until_ready()) / options.steps)
+    report.add(request_seconds=timed(lambda: job.pictures()))
+    report.add(decode_seconds=timed(lambda: np.asarray(job.decode(latents)[1])))
+    report.add(encode_seconds=timed(lambda: jax.block_until_ready(job.encode())))
+    memory = (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
+    report.add(peak_memory_mb=memory)
+    report.add(matmul_tflops=matmul_tflops(job.mesh, jnp.dtype(options.dtype)))
     if options.profile:
         with jax.profiler.trace(str(options.profile)):
             job.pictures()
-        report["milliseconds_by_kernel_class"] = gpu_profile.by_class(options.profile)
+        kernels = gpu_profile.kernels(options.profile)
+        report.add(
+            milliseconds_by_kernel_class=gpu_profile.by_class(kernels),
+            kernels=gpu_profile.longest(kernels),
+        )
     if options.fidelity:
         pictures = job.pictures()
         del job
-        exact = Job(config, options, "float32").pictures()
-        report["psnr_db_against_float32"] = psnr(pictures, exact)
-    print(json.dumps(report))
+        with jax.default_matmul_precision("highest"):  # else a GPU multiplies in TF32
+            exact = Job(config, options, "float32").pictures()
+        report.add(psnr_db_against_float32=psnr(pictures, exact))
 
 
 class Job:
@@ -91,7 +95,8 @@ class Job:
         shapes = Shapes(images, pixels, pixels, config.tokens)
         target = Target(config, jnp.dtype(dtype), self.mesh, shapes)
         networks = random_networks(config, target.dtype, NamedSharding(self.mesh, P()))
-        executables = compile_missing(target, networks)
+        cache = None if options.cache is None else ExecutableCache(options.cache)
+        executables = compile_missing(target, networks, cache, load_cached(target, cache))
         self.compile_seconds = executables.compile_seconds
         self.compiled = CompiledSampler(target, executables, Parameters(networks))
         self._slots = Slots(self.compiled)

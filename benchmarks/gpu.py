@@ -1,10 +1,18 @@
 """`make bench-gpu`: full-size SDXL with random weights on one NVIDIA GPU, with three libraries.
 
-Draws four 1024x1024 pictures, 25 steps, guidance 5, bfloat16, with this project's sampler, the Flax
-pipeline of diffusers 0.39 and torch's diffusers with `torch.compile`, each in its own process and
-environment. A library without an environment is left out, and the report says so. Then repeats this
-project's job with each of the XLA flags in `SWEEP`. Writes results/<date>-<device>-gpu.json, and
-plots the history of all such files.
+    python3 -m benchmarks.gpu first
+
+Needs only JAX, Flax, NumPy, Pillow and safetensors, and no environment of its own. Each part runs
+in other processes, ends within nine minutes, and writes every figure into
+results/<date>-<device>-gpu-<part>.json as soon as it has it. Parts share compiled programs.
+
+- `first`: copies and products at the device's own rate, attention, two layers, two steps of a small
+  picture, and then the job: four 1024x1024 pictures, 25 steps, guidance 5, bfloat16;
+- `profile`: the kernels of the job;
+- `fidelity`: the pictures in float32 from the same latents, and the difference;
+- `flags`: the job with each of the XLA flags in `FLAGS`;
+- `torch` and `flax`: the job with torch's diffusers and `torch.compile`, and with the Flax pipeline
+  of diffusers 0.39. A library without an environment is left out, and the report says so.
 """
 
 import argparse
@@ -12,6 +20,9 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,110 +31,133 @@ from benchmarks.draw_job import REQUEST_TFLOP
 from benchmarks.processes import ROOT
 from tools.published_configs import SDXL_BASE, write
 
-HISTORY = record.RESULTS / "gpu-history.png"
 ENVIRONMENTS = {
     "ours": Path(sys.executable),
     "flax": ROOT / ".venv-incumbent/bin/python",
     "torch": ROOT / ".venv-reference/bin/python",
 }
 # XLA flags that might be good defaults; none becomes one without a measurement.
-SWEEP = (
+FLAGS = (
     "--xla_gpu_autotune_level=4",
     "--xla_gpu_triton_gemm_any=true",
     "--xla_gpu_enable_command_buffer=",
     "--xla_gpu_enable_latency_hiding_scheduler=true",
 )
+PARTS = ("first", "profile", "fidelity", "flags", "torch", "flax")
+SMOKE_PIXELS = 256
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process of a part: the name of its figures, its module and its arguments."""
+
+    name: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    library: str = "ours"
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def main() -> None:
-    """Measure, record the results, and plot their history."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    """Measure the parts, one after another."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="part", help=", ".join(PARTS))
     parser.add_argument("--pixels", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--no-sweep", dest="sweep", action="store_false")
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=530, help="the most that a part takes")
+    parser.add_argument("--cache", type=Path, default=ROOT / "out/gpu", help="compiled programs")
+    parser.add_argument("--results", type=Path, default=record.RESULTS, help="for the reports")
+    parser.add_argument("--configs", type=Path, help="a model's JSON files; SDXL base if not given")
     for name, python in ENVIRONMENTS.items():
-        parser.add_argument(f"--{name}", type=Path, default=python, help="a Python, or 'none'")
+        parser.add_argument(f"--{name}", type=Path, default=python, help="a Python")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report = measure(options, write(Path(folder), SDXL_BASE))
-    file = record.save(f"{report['device']}-gpu", report)
-    print(json.dumps(report, indent=2), file, sep="\n")
-    plot(HISTORY)
+        configs = options.configs or write(Path(folder), SDXL_BASE)
+        for part in options.parts:
+            measure(part, options, configs, Path(folder) / "profile")
 
 
-def measure(options: argparse.Namespace, configs: Path) -> dict[str, Any]:
-    """Measure every library in turn, then every flag."""
-    common = [str(configs), "--pixels", str(options.pixels), "--repeats", str(options.repeats)]
-    found: dict[str, Any] = {}
-    for name in ENVIRONMENTS:
-        python = getattr(options, name)
-        if not python.exists():
-            found[name] = {"left_out": f"{python} is not there"}
-            continue
-        extra = ["--fidelity", "--profile", str(configs / "profile")] if name == "ours" else []
-        found[name] = run(python, f"benchmarks.draw_{name}", [*common, *extra])
-    ours = found["ours"]
-    for each in found.values():
-        if seconds := each.get("request_seconds"):
-            each |= compared(seconds, ours, options.pixels)
-    sweep = {
-        flag: run(options.ours, "benchmarks.draw_ours", common, XLA_FLAGS=flag).get(
-            "request_seconds"
-        )
-        for flag in (SWEEP if options.sweep else ())
-    }
-    return {
-        **record.head("benchmarks.gpu"),
-        "device": ours.get("device", "unknown"),
-        "job": f"4 x {options.pixels}x{options.pixels}, 25 steps",
-        **found,
-        "request_seconds_with_flag": sweep,
-    }
+def runs(part: str, options: argparse.Namespace, configs: Path, profile: Path) -> Iterator[Run]:
+    """Yield the processes of a part.
 
-
-def compared(seconds: float, ours: dict[str, Any], pixels: int) -> dict[str, float]:
-    """Return the ratio of a library's seconds to ours, and the rate that its seconds amount to.
-
-    The work is known, and so the rate, only for pictures of 1024x1024.
+    Raises:
+        KeyError: if there is no such part.
     """
-    if "failed" in ours or "left_out" in ours:
-        return {}
-    ratio = {"times_ours": round(seconds / ours["request_seconds"], 3)}
-    if pixels != 1024:
-        return ratio
-    rate = REQUEST_TFLOP / seconds
-    share = rate / ours["matmul_tflops"]
-    return {"tflops": round(rate, 1), "share_of_matmul_rate": round(share, 3), **ratio}
+    job = (str(configs), "--pixels", str(options.pixels), "--steps", str(options.steps))
+    cached = (*job, "--cache", str(options.cache))
+    ours, repeated = "benchmarks.draw_ours", ("--repeats", str(options.repeats))
+    if part == "first":
+        small = (str(configs), "--pixels", str(min(SMOKE_PIXELS, options.pixels)), "--steps", "2")
+        yield Run("device", "benchmarks.gpu_first")
+        yield Run("smoke", ours, (*small, "--repeats", "1", "--cache", str(options.cache)))
+        yield Run("ours", ours, (*cached, *repeated))
+    elif part == "flags":
+        for flag in FLAGS:
+            # Its programs are others than the cached ones.
+            yield Run(flag, ours, (*job, "--repeats", "1"), environment={"XLA_FLAGS": flag})
+    elif part in ("torch", "flax"):
+        yield Run(part, f"benchmarks.draw_{part}", (*job, *repeated), library=part)
+    else:
+        own = {"profile": ("--profile", str(profile)), "fidelity": ("--fidelity",)}[part]
+        yield Run("ours", ours, (*cached, "--repeats", "1", *own))
 
 
-def run(python: Path, module: str, arguments: list[str], **environment: str) -> dict[str, Any]:
-    """Return the JSON that a program prints, or how it failed.
+def measure(part: str, options: argparse.Namespace, configs: Path, profile: Path) -> None:
+    """Run a part, and write its report anew with every figure."""
+    end = time.monotonic() + options.seconds
+    report: dict[str, Any] = {
+        **record.head("benchmarks.gpu"),
+        "part": part,
+        "job": f"4 x {options.pixels}x{options.pixels}, {options.steps} steps",
+        "device": "unknown",
+        "figures": {},
+    }
+    for run in runs(part, options, configs, profile):
+        found: dict[str, Any] = {}
+        for figures in followed(run, getattr(options, run.library), end - time.monotonic()):
+            found |= figures
+            report["figures"][run.name] = found | rates(found, options)
+            report["device"] = found.get("device", report["device"])
+            record.save(f"{report['device']}-gpu-{part}", report, options.results)
+    print(json.dumps(report, indent=2), flush=True)
+
+
+def followed(run: Run, python: Path, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a process as it prints them, then how it failed if it did.
 
     A failure is not raised, so that the other measurements are kept.
     """
+    if not python.exists():
+        yield {"left_out": f"{python} is not there"}
+        return
+    if seconds <= 0:
+        yield {"left_out": "the part's time was over"}
+        return
     try:
-        return apart.run(module, arguments, python, **environment)
+        yield from apart.stream(run.module, run.arguments, python, seconds, **run.environment)
+    except subprocess.TimeoutExpired:
+        yield {"failed": f"{run.module} was ended after {seconds:.0f} s"}
     except subprocess.CalledProcessError as error:
-        return {"failed": f"{module} ended with status {error.returncode}"}
+        yield {"failed": f"{run.module} ended with status {error.returncode}"}
 
 
-def plot(file: Path) -> None:
-    """Plot the seconds per request from all of this command's files, a line for each library."""
-    import matplotlib
+def rates(figures: dict[str, Any], options: argparse.Namespace) -> dict[str, float]:
+    """Return the rate that a request amounts to, and its share of the device's own for products.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    reports = [json.loads(path.read_text()) for path in sorted(record.RESULTS.glob("*-gpu.json"))]
-    figure, axes = pyplot.subplots(figsize=(8, 4))
-    for name in ENVIRONMENTS:
-        points = [(r["date"], r[name].get("request_seconds")) for r in reports if name in r]
-        shown = [(date, value) for date, value in points if value is not None]
-        if shown:
-            axes.plot(*zip(*shown, strict=True), marker="o", label=name)
-    axes.set(ylabel="seconds for four pictures", ylim=(0, None))
-    axes.legend()
-    figure.savefig(file, dpi=120, bbox_inches="tight")
+    The work is known, and so the rate, only for the job: 25 steps at 1024x1024.
+    """
+    if "request_seconds" not in figures or (options.pixels, options.steps) != (1024, 25):
+        return {}
+    rate = REQUEST_TFLOP / figures["request_seconds"]
+    found = {"tflops": round(rate, 1)}
+    if "matmul_tflops" in figures:
+        found["share_of_matmul_rate"] = round(rate / figures["matmul_tflops"], 3)
+    return found
 
 
 if __name__ == "__main__":

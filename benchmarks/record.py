@@ -23,14 +23,14 @@ def head(module: str) -> dict[str, Any]:
     }
 
 
-def save(name: str, report: dict[str, Any]) -> Path:
-    """Write a report that begins with a `head`, and return its file.
+def save(name: str, report: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a report that begins with a `head` into a folder, and return its file.
 
     The file's name is made of the date and `name`.
     """
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     slug = re.sub(r"\W+", "-", name).strip("-").lower()
-    file = RESULTS / f"{report['date']}-{slug}.json"
+    file = folder / f"{report['date']}-{slug}.json"
     file.write_text(json.dumps(report, indent=2) + "\n")
     return file
 

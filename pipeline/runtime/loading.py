@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from tqdm import tqdm
 
 from pipeline.checkpoints import weights
 from pipeline.checkpoints.checkpoint import Checkpoint
@@ -133,8 +132,11 @@ def module_factories(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Modu
     return {name: factory(makers[name], part) for name, part in config.networks.items()}
 
 
-def _progress_bar(title: str) -> tqdm:
+def _progress_bar(title: str) -> Any:
     """Return a progress bar of bytes loaded, which is silent outside a terminal."""
+    # Benchmarks with random weights run where this package is not.
+    from tqdm import tqdm
+
     return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
 
 
