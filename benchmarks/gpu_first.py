@@ -97,8 +97,11 @@ def measure_attention(pictures: int, queries: int, keys: int | None, heads: int)
 
 
 def _plain(heads: int, *projections: jax.Array) -> jax.Array:
-    parts = len(projections) == 1 and jnp.split(projections[0], 3, axis=-1)
-    query, key, value = parts or (projections[0], *jnp.split(projections[1], 2, axis=-1))
+    query, *others = projections
+    if others:
+        key, value = jnp.split(others[0], 2, axis=-1)
+    else:
+        query, key, value = jnp.split(query, 3, axis=-1)
     query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
     return attention(query, key, value).reshape(*query.shape[:2], -1)
 

@@ -139,10 +139,10 @@ class Program:
                 if found[1]:
                     current.root = current.instructions[-1]
 
-    def trips(self, loop: Instruction) -> int | None:
-        """Return the iterations of a loop that is annotated, or counts from 0 to a constant.
+    def trips(self, inside: Computation, loop: Instruction) -> int | None:
+        """Return the iterations of a loop that is annotated, or counts between two constants.
 
-        The result is None for a loop of unknown length.
+        The result is None for a loop of unknown length. `inside` has the loop.
         """
         if loop.known_trips is not None:
             return loop.known_trips
@@ -150,10 +150,25 @@ class Program:
         assert found is not None
         condition = self.computations[found[1]]
         last = condition.root
-        assert last is not None
-        limit = condition.by_name[last.operands[1]] if last.opcode == "compare" else last
-        number = re.match(r"\((\d+)\)", limit.attributes) if limit.opcode == "constant" else None
-        return int(number[1]) if number else None
+        if last is None or last.opcode != "compare":
+            return None
+        counter, limit = (condition.by_name[name] for name in last.operands)
+        place = re.search(r"index=(\d+)", counter.attributes)
+        state = inside.by_name[loop.operands[0]]
+        if place is None or state.opcode != "tuple":
+            return None
+        begin = _number(inside, state.operands[int(place[1])])
+        end = _number(condition, limit.name)
+        return None if begin is None or end is None else end - begin
+
+
+def _number(inside: Computation, name: str) -> int | None:
+    """Return the value of a constant integer, or of a copy of one."""
+    made = inside.by_name[name]
+    while made.opcode in ("copy", "bitcast"):
+        made = inside.by_name[made.operands[0]]
+    found = re.match(r"\((\d+)\)", made.attributes) if made.opcode == "constant" else None
+    return int(found[1]) if found else None
 
 
 def _instruction(name: str, rest: str) -> Instruction:

@@ -114,7 +114,7 @@ class _Counter:
             if opcode in FREE or opcode.endswith(END) or FREE_KERNEL in instruction.attributes:
                 continue
             if opcode == "while":
-                trips, deeper = _trips(program, instruction, lengths)
+                trips, deeper = _trips(program, inside, instruction, lengths)
                 assert instruction.called is not None
                 for cost, times in self.costs(program, instruction.called, deeper):
                     yield cost, times * trips
@@ -231,8 +231,10 @@ class _Counter:
                 return [(instruction.outputs[0], _new(inside, instruction))]
             return [(array, float(array.size)) for array in instruction.outputs]
         root = fused.root
-        names = root.operands if root.opcode == "tuple" else (root.name,)
-        made = (fused.by_name[name] for name in names)
+        if root.opcode != "tuple":  # one array, or several of one operation
+            sizes = [float(array.size) for array in instruction.outputs]
+            return list(zip(instruction.outputs, [_new(fused, root), *sizes[1:]], strict=True))
+        made = (fused.by_name[name] for name in root.operands)
         return [
             (array, _new(fused, each))
             for array, each in zip(instruction.outputs, made, strict=True)
@@ -249,10 +251,10 @@ def _new(inside: Computation, instruction: Instruction) -> float:
 
 
 def _trips(
-    program: Program, loop: Instruction, lengths: Sequence[int]
+    program: Program, inside: Computation, loop: Instruction, lengths: Sequence[int]
 ) -> tuple[int, Sequence[int]]:
     """Return a loop's iterations, and the lengths that are left for the loops inside it."""
-    if (known := program.trips(loop)) is not None:
+    if (known := program.trips(inside, loop)) is not None:
         return known, lengths
     if not lengths:
         raise ValueError(f"the length of the loop {loop.name} is not known; pass it in lengths")

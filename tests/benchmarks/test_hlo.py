@@ -150,6 +150,19 @@ def test_an_update_in_place_moves_the_new_part() -> None:
     assert fused.vector == 8 * 128
 
 
+def test_a_fusion_may_return_several_results_of_one_operation() -> None:
+    results = f"(f32[8,128]{TILED}, s32[8,128]{TILED})"
+    sort = f"""\
+%fused (p.0: f32[8,128], p.1: s32[8,128]) -> (f32[8,128], s32[8,128]) {{
+  %p.0 = f32[8,128]{TILED} parameter(0)
+  %p.1 = s32[8,128]{TILED} parameter(1)
+  ROOT %sorted = {results} sort(%p.0, %p.1), dimensions={{1}}
+}}
+"""
+    call = f"ROOT %s = {results} fusion(%b, %b), kind=kCustom, calls=%fused"
+    assert entry(call, fused=sort).written == 2 * ROW
+
+
 def test_a_gather_moves_what_it_picks() -> None:
     gather = f"ROOT %g = f32[16,128]{TILED} gather(%a, %i), offset_dims={{1}}"
     assert entry(gather).bytes == pytest.approx(2 * 16 * 128 * 4, abs=1024)
@@ -180,24 +193,38 @@ def test_a_loop_of_unknown_length_needs_one() -> None:
     assert (found["convolution.2"], found["matmul"]) == (3, 1)
 
 
-UNKNOWN = "  ROOT %less = pred[]{:T(512)} constant(true)"
+ALWAYS = "  ROOT %less = pred[]{:T(512)} constant(true)"
 COUNTED = """\
   %turn = s32[]{:T(128)} get-tuple-element(%param.1), index=0
   %limit = s32[]{:T(128)} constant(16), metadata={op_name="jit(f)/while"}
   ROOT %less = pred[]{:T(512)} compare(%turn, %limit), direction=LT
   %behind = s32[]{:T(128)} constant(4)"""
+STATE = "custom-call(%matmul)"
+
+
+def counted(begin: str) -> str:
+    """Return the program with a loop from `begin` to 16."""
+    first = f"%first = s32[]{{:T(128)}} {begin}\n  %begin = s32[]{{:T(128)}} copy(%first)\n"
+    text = PROGRAM.replace(ALWAYS, COUNTED).replace(STATE, "tuple(%begin, %matmul)")
+    return text.replace("  %state =", f"  {first}  %state =")
 
 
 @pytest.mark.parametrize(
-    ("unknown", "known"),
+    ("text", "length"),
     [
-        ("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"16"}}'),
-        (UNKNOWN, COUNTED),
+        (PROGRAM.replace("body=%body", 'body=%body, x={"known_trip_count":{"n":"16"}}'), 16),
+        (counted("constant(0)"), 16),
+        (counted("constant(14)"), 2),
     ],
 )
-def test_a_loop_of_known_length(unknown: str, known: str) -> None:
-    found = times(PROGRAM.replace(unknown, known))
-    assert (found["convolution.2"], found["matmul"]) == (16, 1)
+def test_a_loop_of_known_length(text: str, length: int) -> None:
+    found = times(text)
+    assert (found["convolution.2"], found["matmul"]) == (length, 1)
+
+
+def test_a_loop_that_begins_anywhere_has_no_known_length() -> None:
+    with pytest.raises(ValueError, match="length of the loop loop is not known"):
+        times(counted("custom-call(%t)"))
 
 
 def test_convolution_without_its_padding() -> None:
