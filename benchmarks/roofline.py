@@ -124,7 +124,7 @@ class Row:
         if kernel is not None:
             self.compiler += bound + micro * kernel.idle / chip.clock
             return
-        # Of some copies the compiler says nothing. They take their bound at least.
+        # The compiler says nothing of some copies, which take their bound at least.
         estimate = micro * cost.instruction.estimated_cycles / chip.clock or bound
         self.compiler += estimate
         if not cost.instruction.estimate_is_valid:

@@ -21,10 +21,10 @@ AMX_256, AMX_256_FLOAT32 = "2026-11-22-cpu-256", "2026-11-23-cpu-256-float32"
 AMX_512 = "2026-11-22-cpu-512"
 START = "2026-11-23-start-1-x-cpu-avx512"
 TPU = {
-    "v5e-4": "2026-11-23-tpu-v5e-2x2",
-    "v5e-8": "2026-11-23-tpu-v5e-2x4",
-    "v6e-4": "2026-11-23-tpu-v6e-2x2",
+    "v5e-4": "2026-11-25-tpu-v5e-2x2",
 }
+# The lower count of older records leaves out the vector unit.
+TPU_INCUMBENT = "2026-11-23-tpu-v5e-2x2"
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
     "2026-11-23-delivery",
     "2026-11-25-lighthouse",
@@ -56,7 +56,6 @@ LIBRARIES = {
 }
 CHECKOUTS = ("here", "beside")
 BOUNDS = ("least", "compiler")  # the two counts of the time of a compiled program
-PUBLISHED_SECONDS = 2.89  # diffusers 0.39's Flax pipeline on a v5e-4, by its authors
 
 
 @cache
@@ -85,38 +84,36 @@ def figure(name: str, path: str, form: str = ".2f", divisor: float = 1) -> str:
         return ""
 
 
-def estimate(steps: int = 25, program: str = "denoise", decoder: str = "decode") -> list[float]:
-    """Return the seconds of a request on a v5e-4: at least, estimated, and by the compiler.
+def span(name: str, path: str, unit: str, divisor: float, digits: int) -> str:
+    """Return the range of a TPU's time, from the lower to the higher count, or nothing."""
+    ends = [figure(name, f"{path}/{bound}", f".{digits}f", divisor) for bound in BOUNDS]
+    return f"{' to '.join(ends)} {unit}" if all(ends) else ""
 
-    The least is every operation at its bound. The estimate has all operations but the attention
-    kernels, which are scheduled to the cycle, as far above their bounds as the incumbent's are.
+
+def estimate(
+    steps: int = 25, program: str = "step", decoder: str = "decode"
+) -> tuple[float, float]:
+    """Return the lower and the higher count of the seconds of a request on a v5e-4.
 
     Args:
         steps: the number of steps.
-        program: `denoise` for steps with guidance, `unguided` for steps without.
+        program: `step` for steps with guidance, `step, unguided` for steps without.
         decoder: `decode` for SDXL's VAE, `tiny_decode` for the tiny VAE.
     """
     name = TPU["v5e-4"]
     of_decoder = value(TPU_DECODERS if decoder.startswith("tiny") else name, "microseconds")
     parts = value(name, "microseconds") | of_decoder
-    times = {"encode": 1, "noise": 1, program: 1, f"{program}, a step": steps, decoder: 1}
-
-    def seconds(bound: str) -> float:
-        return round(sum(count * parts[part][bound] for part, count in times.items()) / 1e6, 3)
-
-    least, most = map(seconds, BOUNDS)
-    kernels = sum(
-        count * parts[part]["classes"].get("attention kernel", {BOUNDS[1]: 0.0})[BOUNDS[1]]
-        for part, count in times.items()
+    times = {"encode": 1, "noise": 1, "enter": 1, program: steps, decoder: 1}
+    low, high = (
+        sum(count * parts[part][bound] for part, count in times.items()) / 1e6 for bound in BOUNDS
     )
-    above = PUBLISHED_SECONDS / value(name, "incumbent/request_seconds/least")
-    return [least, kernels / 1e6 + (least - kernels / 1e6) * above, most]
+    return low, high
 
 
 def memory_gb(name: str) -> float:
     """Return what a chip holds: all weights, all code and the largest temporaries."""
     programs = value(name, "programs")
-    weights = sum(programs[each]["arguments_mb"] for each in ("encode", "denoise", "decode"))
+    weights = sum(programs[each]["arguments_mb"] for each in ("encode", "step", "decode"))
     code = sum(each["code_mb"] for each in programs.values())
     return (weights + code + max(each["temporaries_mb"] for each in programs.values())) / 1000
 
@@ -209,72 +206,33 @@ def _start() -> str:
 def _tpu() -> str:
     def row(chips: str, name: str) -> Iterable[str]:
         yield chips
-        for which in ("", "incumbent/"):
-            for bound in BOUNDS:
-                yield figure(name, f"{which}request_seconds/{bound}") + " s"
+        yield span(name, "request_seconds", "s", 1, 1)
+        yield span(TPU_INCUMBENT, "incumbent/request_seconds", "s", 1, 1)
         yield f"{memory_gb(name):.1f} GB"
-        yield source(name)
+        yield ", ".join(map(source, (name, TPU_INCUMBENT)))
 
-    return table(
-        [
-            "",
-            "here: at least",
-            "compiler",
-            "diffusers 0.39, Flax: at least",
-            "compiler",
-            "memory of a chip",
-            "record",
-        ],
-        (row(*each) for each in TPU.items()),
-    )
-
-
-def _tpu_trust() -> str:
-    def counts(path: str) -> list[str]:
-        name = TPU["v5e-4"]
-        return [figure(name, f"{path}request_seconds/{each}") + " s" for each in BOUNDS]
-
-    (least, compiler), (their_least, their_compiler) = counts(""), counts("incumbent/")
-    return table(
-        ["v5e-4", "at least", "published or estimated", "compiler"],
-        [
-            [
-                "diffusers 0.39, Flax",
-                their_least,
-                f"{PUBLISHED_SECONDS} s",
-                their_compiler,
-            ],
-            ["here", least, f"{estimate()[1]:.2f} s", compiler],
-        ],
-    )
+    head = ["", "here", "diffusers 0.39, Flax", "memory of a chip", "records"]
+    return table(head, (row(*each) for each in TPU.items()))
 
 
 def _tpu_programs() -> str:
     name = TPU["v5e-4"]
     rows = {
         "encode the prompt": ("encode", "encode"),
-        "a step with guidance": ("denoise", "denoise, a step"),
-        "a step without guidance": ("unguided", "unguided, a step"),
-        "decode the pictures": ("decode", "decode"),
+        "a step with guidance": ("step", "step"),
+        "a step without guidance": ("step", "step, unguided"),
+        "decode the picture": ("decode", "decode"),
     }
     sizes = "arguments_mb", "temporaries_mb", "code_mb"
-    return table(
-        ["program", "weights and inputs", "temporaries", "code", "at least", "compiler"],
-        [
-            [
-                label,
-                *(
-                    figure(name, f"programs/{program}/{size}", ".2f", 1000) + " GB"
-                    for size in sizes
-                ),
-                *(
-                    figure(name, f"microseconds/{part}/{bound}", ".1f", 1000) + " ms"
-                    for bound in BOUNDS
-                ),
-            ]
-            for label, (program, part) in rows.items()
-        ],
-    )
+
+    def row(label: str, program: str, part: str) -> Iterable[str]:
+        yield label
+        for size in sizes:
+            yield figure(name, f"programs/{program}/{size}", ".2f", 1000) + " GB"
+        yield span(name, f"microseconds/{part}", "ms", 1000, 0)
+
+    head = ["program", "weights and inputs", "temporaries", "code", "time"]
+    return table(head, (row(label, *each) for label, each in rows.items()))
 
 
 def _decoders() -> str:
@@ -284,8 +242,7 @@ def _decoders() -> str:
         yield label
         yield figure(DECODERS, f"sizes/{on_cpu}/{program}/seconds", ".1f") + " s"
         yield figure(DECODERS, f"sizes/{on_cpu}/{program}/temporaries_mb", ".0f") + " MB"
-        for bound in BOUNDS:
-            yield figure(of_tpu, f"microseconds/{program}/{bound}", ".0f", 1000) + " ms"
+        yield span(of_tpu, f"microseconds/{program}", "ms", 1000, 0)
         yield figure(of_tpu, f"programs/{program}/temporaries_mb", ".2f", 1000) + " GB"
         yield ", ".join(map(source, (DECODERS, of_tpu)))
 
@@ -294,8 +251,7 @@ def _decoders() -> str:
             "",
             f"CPU, {on_cpu}",
             "temporaries",
-            "v5e-4: at least",
-            "compiler",
+            "v5e-4",
             "temporaries",
             "records",
         ],
@@ -310,16 +266,14 @@ def _tpu_few_steps() -> str:
     decoders = {"decode": "SDXL's VAE", "tiny_decode": "tiny VAE"}
 
     def row(steps: int, program: str) -> Iterable[str]:
-        yield f"{steps}, {'with' if program == 'denoise' else 'without'} guidance"
+        yield f"{steps}, {'with' if program == 'step' else 'without'} guidance"
         for decoder in decoders:
-            for seconds in estimate(steps, program, decoder):
-                yield f"{seconds:.2f} s"
+            low, high = estimate(steps, program, decoder)
+            digits = 1 if low >= 1 else 2
+            yield f"{low:.{digits}f} to {high:.{digits}f} s"
 
-    counts = "at least", "estimated", "compiler"
-    first = (f"{label}: {counts[0]}" for label in decoders.values())
-    head = ["steps", *(cell for each in first for cell in (each, *counts[1:]))]
-    rows = [*((steps, "unguided") for steps in (1, 2, 4, 8)), (25, "denoise")]
-    return table(head, (row(*each) for each in rows))
+    rows = [*((steps, "step, unguided") for steps in (1, 2, 4, 8)), (25, "step")]
+    return table(["steps", *decoders.values()], (row(*each) for each in rows))
 
 
 def _steps() -> str:
@@ -378,18 +332,21 @@ def _changes_of_loras(
 
 
 def _tpu_step() -> str:
-    classes = value(TPU["v5e-4"], "microseconds/denoise, a step/classes")
+    path = "microseconds/step/classes"
+    classes = value(TPU["v5e-4"], path)
+    units = {"matrix": "matrix", "vector": "vector", "memory": "HBM"}
+
+    def row(name: str) -> Iterable[str]:
+        yield name
+        yield span(TPU["v5e-4"], f"{path}/{name}", "ms", 1000, 1)
+        longest = max(units, key=lambda unit: classes[name][unit])
+        yield units[longest] if classes[name]["least"] else ""
+        yield figure(TPU["v5e-4"], f"{path}/{name}/unsure", ".1f", 1000) + " ms"
+
     names = sorted(classes, key=lambda each: -classes[each]["compiler"])
-    return table(
-        ["part of a step", "at least", "compiler"],
-        [
-            [
-                name,
-                *(f"{classes[name][bound] / 1000:.1f} ms" for bound in BOUNDS),
-            ]
-            for name in names
-        ],
-    )
+    shown = [name for name in names if classes[name]["compiler"] >= 100]
+    head = ["part of a step", "time", "bounded mostly by", "of the higher count, without a model"]
+    return table(head, map(row, shown))
 
 
 def _guidance() -> str:
@@ -715,7 +672,7 @@ def _summary() -> str:
             ],
             [
                 "SDXL base on a TPU v5e-4, four 1024x1024, 25 steps, **estimated**",
-                "{:.1f} to {:.1f} s".format(*estimate()[:2]),
+                "{:.1f} to {:.1f} s".format(*estimate()),
                 source(tpu),
             ],
             [
@@ -788,6 +745,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "tpu-options": _options,
     "tpu-programs": _tpu_programs,
     "tpu-step": _tpu_step,
-    "tpu-trust": _tpu_trust,
     "waits": _waits,
 }

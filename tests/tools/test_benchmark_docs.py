@@ -48,7 +48,15 @@ def test_a_figure_that_was_not_measured_is_left_out(
     assert benchmark_tables.figure("one", "b/seconds/0", ".1f") == ""
 
 
-def test_the_estimate_lies_between_the_two_counts():
+def test_the_estimate_of_a_request_is_the_records():
     counts = benchmark_tables.value(benchmark_tables.TPU["v5e-4"], "request_seconds")
-    least, most, compiler = benchmark_tables.estimate()
-    assert counts["least"] == least < most < compiler == counts["compiler"]
+    low, high = benchmark_tables.estimate()
+    assert (round(low, 3), round(high, 3)) == (counts["least"], counts["compiler"])
+    unguided, _ = benchmark_tables.estimate(program="step, unguided")
+    assert unguided < low < high
+
+
+def test_a_range_without_its_record_is_left_out():
+    name = benchmark_tables.TPU["v5e-4"]
+    assert benchmark_tables.span(name, "request_seconds", "s", 1, 1).endswith(" s")
+    assert benchmark_tables.span(name, "no such program", "s", 1, 1) == ""
