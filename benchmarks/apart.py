@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 from benchmarks.processes import ROOT
@@ -60,17 +60,22 @@ def stream(
         env={**os.environ, **environment},
     ) as running:
         assert running.stdout is not None
-        limit = Timer(seconds, running.kill)
+        expired = Event()
+
+        def end() -> None:
+            expired.set()
+            running.kill()
+
+        limit = Timer(seconds, end)
         limit.start()
         try:
             for line in running.stdout:
                 yield json.loads(line)
             status = running.wait()
         finally:
-            expired = limit.finished.is_set()
             limit.cancel()
             running.kill()
-    if expired:
+    if expired.is_set():
         raise subprocess.TimeoutExpired(command, seconds)
     if status:
         raise subprocess.CalledProcessError(status, command)
