@@ -1,1 +1,1 @@
-"""Tokenizers of the text encoders."""
+"""Prompts: tokenizers, syntaxes, embeddings and the names of LoRAs."""

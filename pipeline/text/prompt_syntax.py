@@ -1,0 +1,44 @@
+"""The syntaxes of prompts: plain text, and AUTOMATIC1111's."""
+
+from typing import NamedTuple
+
+from pipeline.errors import InputError
+from pipeline.text.emphasis import Fragment, Section, read_emphasis
+from pipeline.text.prompt_editing import read_stages
+
+PLAIN, A1111 = "plain", "a1111"
+SYNTAXES = (PLAIN, A1111)
+MAX_TEXTS = 4  # different texts that a prompt may have during a run
+
+
+class Reading(NamedTuple):
+    """A prompt as it is read for the steps after the reading before, up to step `until`."""
+
+    until: int
+    sections: tuple[Section, ...]
+
+
+def read_prompt(prompt: str, syntax: str, steps: int) -> tuple[Reading, ...]:
+    """Return how any prompt is read during a run of `steps` steps, in order.
+
+    Odd brackets are read as AUTOMATIC1111 reads them, and are no error.
+
+    Args:
+        prompt: the prompt, without the tags of LoRAs.
+        syntax: one of `SYNTAXES`.
+        steps: the number of steps, at least 1.
+
+    Raises:
+        InputError: if the prompt has more than `MAX_TEXTS` different texts during the run.
+    """
+    if syntax == PLAIN:
+        return (Reading(steps, ((Fragment(prompt, 1.0),),)),)
+    stages = read_stages(prompt, steps)
+    texts = {stage.text for stage in stages}
+    if len(texts) > MAX_TEXTS:
+        raise InputError(
+            f"the prompt changes between {len(texts)} different texts in {steps} steps; expected"
+            f" at most {MAX_TEXTS}, with fewer [from:to:when] and [a|b]"
+        )
+    read = {text: read_emphasis(text) for text in texts}
+    return tuple(Reading(stage.until, read[stage.text]) for stage in stages)
