@@ -74,6 +74,7 @@ from pipeline.schedulers.recipes import LoraRecipe, Recipe, find_lora_recipes
 from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embedding, Placement
 from pipeline.text.loras import LoraWeights
+from pipeline.text.prompt_syntax import PLAIN
 from pipeline.text.tokenizer import Tokenizers, longest
 
 log = logging.getLogger(__name__)
@@ -447,6 +448,7 @@ class SDXLPipeline:
         enlarge: tuple[int, int] | None = None,
         enlarge_strength: float = 0.35,
         enlarge_steps: int | None = None,
+        prompt_syntax: str | None = None,
     ) -> Result:
         """Draw pictures, without compiling anything.
 
@@ -527,6 +529,9 @@ class SDXLPipeline:
             enlarge_strength: how far the second run redraws the enlarged pictures; see `strength`.
             enlarge_steps: the steps of the second run, of which it takes that share; as many as
                 those of the first where None.
+            prompt_syntax: "plain", or "a1111" for AUTOMATIC1111's syntax: weights such as
+                `(x:1.3)`, changes such as `[from:to:when]`, `BREAK`, and LoRAs such as
+                `<lora:pixel:0.8>`; "plain" where None.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -558,6 +563,7 @@ class SDXLPipeline:
             recipe=recipe or "",
             strength=strength,
             padding=padding,
+            prompt_syntax=prompt_syntax or PLAIN,
         )
         if extend is not None:
             image, mask = extended(image, mask, extend)

@@ -41,7 +41,8 @@ from pipeline.setting_kinds import (
     Whole,
     parse_variations,
 )
-from pipeline.text.loras import format_loras, parse_loras
+from pipeline.text.loras import format_loras, parse_loras, take_tags
+from pipeline.text.prompt_syntax import A1111, PLAIN, SYNTAXES
 
 FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
@@ -251,6 +252,15 @@ class GenerateRequest:
             note="The whole picture is drawn if None.",
         )
     )
+    prompt_syntax: str = _declare(
+        Choice(
+            choices=SYNTAXES,
+            default=PLAIN,
+            description="The syntax of prompts.",
+            details="a1111: AUTOMATIC1111's, with weights, changes, breaks, lists and LoRAs.",
+            optional=True,
+        )
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -377,6 +387,37 @@ def with_strength(request: R) -> R:
     return dataclasses.replace(request, strength=strength)
 
 
+def with_named_loras(request: R) -> R:
+    """Return a request in AUTOMATIC1111's syntax with the LoRAs that its prompts name.
+
+    Their tags, such as `<lora:pixel:0.8>`, leave the prompts. The weight in a tag counts more than
+    that in `loras`. A request in plain syntax stays as it is.
+
+    Raises:
+        InputError: if there are too many LoRAs.
+    """
+    if request.prompt_syntax != A1111:
+        return request
+    prompts = [take_tags(text)[0] for text in _texts(request.prompt)]
+    try:
+        loras = format_loras(all_loras(request))
+    except ValueError as error:
+        raise InputError(f"loras and the LoRAs of prompts: {error}") from error
+    prompt = prompts[0] if isinstance(request.prompt, str) else tuple(prompts)
+    return dataclasses.replace(request, prompt=prompt, loras=loras)
+
+
+def all_loras(request: GenerateRequest) -> dict[str, tuple[float, float]]:
+    """Return the weights of the LoRAs of `loras` and of the tags in prompts, by name."""
+    tags = [take_tags(text)[1] for text in _texts(request.prompt)]
+    named = {name: weights for text in tags for name, weights in parse_loras(text).items()}
+    return {**request.lora_weights, **named}
+
+
+def _texts(prompt: str | Sequence[str]) -> Sequence[str]:
+    return [prompt] if isinstance(prompt, str) else prompt
+
+
 @dataclass(frozen=True)
 class Misfit:
     """Reason why a setting cannot be used together with another one.
@@ -489,7 +530,7 @@ def check_request(request: GenerateRequest, images: int) -> Request:
             values[name] = _per_picture(name, "" if absent else values[name], images)
         else:
             values[name] = setting.checked(values[name])
-    checked = Request(**values, images=images)
+    checked = with_named_loras(Request(**values, images=images))
     return dataclasses.replace(checked, num_inference_steps=checked.steps)
 
 

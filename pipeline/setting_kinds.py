@@ -259,7 +259,7 @@ class Seed(Whole):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Setting):
-    """Declaration of a choice among names. The default "" stands for the model's own.
+    """Declaration of a choice among names. A default of "" stands for the model's own.
 
     Attributes:
         choices: the names.
@@ -286,7 +286,7 @@ class Choice(Setting):
 
     @property
     def absent_note(self) -> str:
-        return "The model's own if None."
+        return "" if self.default else "The model's own if None."
 
     def for_model(self, model: object) -> Self:
         own = getattr(model, self.model_choices) if self.model_choices else self.choices
@@ -304,7 +304,7 @@ class Choice(Setting):
         return None if known else Fault(self.unknown, self, value)
 
     def checked(self, value: str | None) -> str:
-        return value or ""
+        return value or self.default
 
     def in_text(self, value: Any) -> str:
         return self.texts.get(value, value)

@@ -217,6 +217,8 @@ def _choices(setting: Choice, model: Model) -> list[tuple[str, str]]:
     if setting.name == "recipe":
         return _qualities(model)
     texts = [(setting.texts.get(name, name), name) for name in setting.choices]
+    if setting.default:
+        return texts
     own = setting.in_text(model.scheduler) if setting.name == "scheduler" else ""
     return [(i18n.automatic(own), ""), *texts]
 

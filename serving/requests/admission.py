@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import InputError
-from pipeline.request import TINY, Misfit, faults, misfits, with_recipe, with_strength
+from pipeline.request import (
+    TINY,
+    Misfit,
+    all_loras,
+    faults,
+    misfits,
+    with_named_loras,
+    with_recipe,
+    with_strength,
+)
 from pipeline.text.loras import MAX_LORAS, parse_loras
 from serving.generator import (
     MAX_CHARACTERS,
@@ -19,7 +28,9 @@ from serving.requests.blocked_words import BlockedWords
 
 
 def expand(request: Request, model: Model) -> Request:
-    """Return a request with its strength, and the settings of its recipe, which name its LoRA.
+    """Return a request with its strength, the settings of its recipe, and all LoRAs that it needs.
+
+    LoRAs can be named by the recipe, and by prompts in AUTOMATIC1111's syntax.
 
     Raises:
         RequestError: if the model has no such recipe or draws no live pictures, or the request has
@@ -35,12 +46,10 @@ def expand(request: Request, model: Model) -> Request:
             raise _wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=known)
         raise _wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
     try:
-        return with_recipe(request, model.recipes)
+        return with_recipe(with_named_loras(request), model.recipes)
     except InputError as error:
-        params: dict[str, Param] = {
-            "count": len(parse_loras(request.loras)) + 1,
-            "limit": MAX_LORAS,
-        }
+        count = len(all_loras(request)) + (request.recipe != "")
+        params: dict[str, Param] = {"count": count, "limit": MAX_LORAS}
         raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="loras") from error
 
 

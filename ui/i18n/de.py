@@ -121,6 +121,7 @@ SETTINGS = {
     ),
     "strength": Words("Stärke", "Wie weit das Bild neu gezeichnet wird."),
     "padding": Words("Rand", "Pixel um die Maske, wenn nur der maskierte Teil gezeichnet wird."),
+    "prompt_syntax": Words("Syntax des Prompts", "„a1111“ liest Gewichte wie (red:1.3)."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Rauschplan"),
     "size": Words("Größe"),

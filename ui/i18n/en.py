@@ -120,6 +120,7 @@ SETTINGS = {
     ),
     "strength": Words("Strength", "How far the picture is redrawn."),
     "padding": Words("Padding", "Pixels around the mask, if only the masked part is drawn."),
+    "prompt_syntax": Words("Prompt syntax", "“a1111” reads weights such as (red:1.3)."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Noise schedule"),
     "size": Words("Size"),

@@ -125,6 +125,7 @@ SETTINGS = {
     "padding": Words(
         "Margen", "Píxeles alrededor de la máscara, si solo se dibuja la parte enmascarada."
     ),
+    "prompt_syntax": Words("Sintaxis del prompt", "«a1111» lee pesos como (red:1.3)."),
     "sampler": Words("Muestreador"),
     "schedule_type": Words("Plan de ruido"),
     "size": Words("Tamaño"),

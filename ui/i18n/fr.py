@@ -128,6 +128,7 @@ SETTINGS = {
     ),
     "strength": Words("Force", "À quel point l’image est redessinée."),
     "padding": Words("Marge", "Pixels autour du masque, si seule la partie masquée est dessinée."),
+    "prompt_syntax": Words("Syntaxe du prompt", "« a1111 » lit des poids comme (red:1.3)."),
     "sampler": Words("Échantillonneur"),
     "schedule_type": Words("Plan de bruit"),
     "size": Words("Taille"),

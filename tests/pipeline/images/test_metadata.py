@@ -292,6 +292,14 @@ def test_the_settings_of_a_scheduler_survive() -> None:
         from_text('a\nSteps: 1, Seed: 1, Timesteps: "9,99"')
 
 
+def test_the_syntax_of_a_prompt_survives() -> None:
+    settings = replace(SETTINGS, prompt="a (red:1.3) fox", prompt_syntax="a1111", loras="pixel:0.8")
+    text = to_text(settings)
+    assert text.startswith("a (red:1.3) fox <lora:pixel:0.8>\n")
+    assert "Prompt syntax: a1111" in text
+    assert from_text(text) == settings
+
+
 def test_fields_that_are_not_there() -> None:
     settings = from_text("Version: 1, Sampler: Euler, Steps: 4")
     right = replace(Settings("", "", **NOT_SAID), num_inference_steps=4, scheduler="euler")

@@ -78,6 +78,21 @@ def test_a_lora_is_loaded_when_it_is_first_asked_for(folder: Path):
     run(folder, test)
 
 
+def test_a_prompt_names_loras(folder: Path):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        asked = request(prompt="a fox <lora:a:0.5>", loras="b:1", prompt_syntax="a1111")
+        assert isinstance(ending(await draw(generator, asked)), Done)
+        assert pipe.calls[-1]["loras"] == "a:0.5,b:1"
+        assert pipe.calls[-1]["prompt"] == "a fox"
+        many = ",".join(f"own{i}:1" for i in range(8))
+        with pytest.raises(RequestError) as refused:
+            await draw(generator, request(prompt="<lora:a>", loras=many, prompt_syntax="a1111"))
+        params = {"count": 9, "limit": 8}
+        assert refused.value.message == Message(Code.TOO_MANY_LORAS, params)
+
+    run(folder, test)
+
+
 def test_a_recipe_loads_its_lora_and_sets_the_rest(folder: Path):
     lora = "sdxl_lightning_4step_lora"
     write(folder, lora)
