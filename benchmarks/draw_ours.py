@@ -107,10 +107,11 @@ class Job:
         self._work = [pack(schedule, *scales, evaluations, seed) for seed in range(images)]
         self._evaluations = range(evaluations)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
-        shape = (2, images, len(config.text_encoders), config.tokens)
+        shape = (1, 2, images, len(config.text_encoders), config.tokens)
         self._start = Start(
             input_ids=np.random.default_rng(0).integers(0, words, shape, np.int32),
-            zeroed=np.zeros((2, images), np.bool_),
+            weights=np.ones(shape, np.float32),
+            zeroed=np.zeros((1, 2, images), np.bool_),
             vectors=None,
             guidance_scale=draw_job.GUIDANCE_SCALE,
             init_noise_sigma=schedule.init_noise_sigma,

@@ -1,5 +1,6 @@
 """A drawing: the pictures of one request, from their start to the end."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event
@@ -91,6 +92,7 @@ class Drawing:
         run: the programs of its size.
         schedule: the schedule of its steps.
         start: all that its pictures start from.
+        text_of_step: `[images, steps]`, which of the texts in `start` each step uses.
         guided: the number of evaluations with guidance, which come first.
         placement: the embeddings that its prompts use.
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
@@ -111,6 +113,7 @@ class Drawing:
     run: CompiledSampler
     schedule: Schedule
     start: Start
+    text_of_step: np.ndarray
     guided: int
     placement: Placement
     output_type: str
@@ -163,6 +166,11 @@ class Drawing:
         """Return the row of a picture's work for an evaluation."""
         numbers, integers = self._work[index]
         return Work(numbers[evaluation], integers[evaluation])
+
+    def text(self, index: int, evaluation: int) -> int:
+        """Return which of the texts in `start` an evaluation of a picture uses."""
+        step = bisect_right(self.schedule.stops, evaluation)
+        return int(self.text_of_step[index, step])
 
     def stop(self) -> None:
         """End the drawing because it was cancelled."""

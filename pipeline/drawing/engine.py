@@ -41,11 +41,12 @@ class _Flight:
 
 @dataclass
 class _Seat:
-    """A picture in a slot, and the evaluation of it that comes next."""
+    """A picture in a slot, the evaluation of it that comes next, and the text in its context."""
 
     drawing: Drawing
     index: int
     evaluation: int = 0
+    text: int = 0
 
 
 class Engine:
@@ -196,6 +197,7 @@ class Engine:
     def _dispatch(self) -> _Flight:
         """Queue an evaluation of all pictures in slots, and the decoding of those it finishes."""
         assert self._slots is not None
+        self._change_prompts(self._slots)
         rows = {
             slot: seat.drawing.work(seat.index, seat.evaluation)
             for slot, seat in self._seats.items()
@@ -214,6 +216,18 @@ class Engine:
             if seat.evaluation == last:
                 self._leave(slot)
         return _Flight(before, after, parts)
+
+    def _change_prompts(self, slots: Slots) -> None:
+        """Queue the encoding of prompts that have another text from this evaluation on."""
+        changed: dict[Drawing, dict[int, int]] = {}
+        for slot, seat in self._seats.items():
+            text = seat.drawing.text(seat.index, seat.evaluation)
+            if text != seat.text:
+                seat.text = text
+                changed.setdefault(seat.drawing, {})[slot] = text
+        for drawing, texts in changed.items():
+            pictures = {slot: self._seats[slot].index for slot in texts}
+            slots.write_prompts(drawing.start, pictures, texts)
 
     def _part(self, drawing: Drawing, slots: dict[int, int], after: State) -> _Part:
         evaluations = {index: self._seats[slot].evaluation for index, slot in slots.items()}

@@ -7,6 +7,7 @@ import numpy as np
 
 from pipeline.drawing.drawing import Drawing
 from pipeline.drawing.origins import Origin
+from pipeline.drawing.prompts import read_prompts
 from pipeline.errors import InputError
 from pipeline.families.family import Config
 from pipeline.images import inputs
@@ -66,17 +67,14 @@ def make_drawing(
         if request.variation_strength > 0:
             raise InputError("pass either latents or variation_strength, not both")
         latents = checked_latents(latents, (request.images, *run.latents_shape))
-    (ids, truncated), (negative_ids, negative_truncated) = (
-        tokenizers.tokenize([placement.place(text) for text in texts])
-        for texts in (request.prompts, request.negative_prompts)
-    )
-    blank = np.array([not text.strip() for text in request.negative_prompts])
-    zeroed = blank & config.force_zeros_for_empty_prompt
     strength = 1.0 if request.strength is None else request.strength
     schedule = make_schedule(scheduler, request.num_inference_steps, strength=strength)
+    prompts = read_prompts(request, len(schedule.stops), tokenizers, placement)
+    blank_negative = prompts.blank & np.array([True, False])[:, None]
     start = Start(
-        input_ids=np.stack([negative_ids, ids]),
-        zeroed=np.stack([zeroed, np.zeros_like(zeroed)]),
+        input_ids=prompts.input_ids,
+        weights=prompts.weights,
+        zeroed=blank_negative & config.force_zeros_for_empty_prompt,
         vectors=placement.vectors(),
         guidance_scale=request.guidance_scale,
         init_noise_sigma=schedule.init_noise_sigma,
@@ -93,11 +91,12 @@ def make_drawing(
         run=run,
         schedule=schedule,
         start=start,
+        text_of_step=prompts.of_step,
         guided=schedule.stops[steps - 1] if steps else 0,
         placement=placement,
         output_type=output_type,
-        truncated=truncated,
-        negative_truncated=negative_truncated,
+        truncated=prompts.truncated,
+        negative_truncated=prompts.negative_truncated,
         frames=() if origin is None else origin.frames,
         cancelled=Event() if cancelled is None else cancelled,
     )

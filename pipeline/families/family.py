@@ -105,12 +105,13 @@ class Family:
             `model_index.json` may say otherwise if this is True.
         check: raises CheckpointError if the components of a checkpoint do not fit together; the
             first argument is the file that describes the UNet.
-        encode: `(networks, input_ids, zeroed, size, guidance_scale) -> context`. The token ids are
-            `[H, B, E, L]` int32 for H halves of guidance and E text encoders; where there are two
-            halves, the negative prompts come first. `zeroed` is `[H, B]` bool: whether to replace a
-            prompt's embeddings with zeros. `size` is `[2]` float32, the pictures' height and width.
-            `guidance_scale` is `[B]` float32, for networks that take it as an input. The context is
-            any structure of arrays `[H, B, ...]` that stay the same in all steps.
+        encode: `(networks, input_ids, zeroed, size, guidance_scale, weights) -> context`. The token
+            ids are `[H, B, E, L]` int32 for H halves of guidance and E text encoders; where there
+            are two halves, the negative prompts come first. `zeroed` is `[H, B]` bool: whether to
+            replace a prompt's embeddings with zeros. `size` is `[2]` float32, the pictures' height
+            and width. `guidance_scale` is `[B]` float32, for networks that take it as an input.
+            `weights` are how much each token counts, `[H, B, E, L]` float32, or None for 1. The
+            context is any structure of arrays `[H, B, ...]` that stay the same in all steps.
         predict: `(networks, latents, timesteps, context) -> prediction`. The latents `[B, h, w, C]`
             are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
             arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.

@@ -42,9 +42,14 @@ def check(file: Path, config: Config) -> None:
 
 
 def encode_prompts(
-    text_encoders: Sequence[CLIPTextEncoder], input_ids: Array, zeroed: Array
+    text_encoders: Sequence[CLIPTextEncoder],
+    input_ids: Array,
+    zeroed: Array,
+    weights: Array | None = None,
 ) -> tuple[Array, Array | None]:
     """Return `prompt_embeds` and `pooled_prompt_embeds`; the arguments are those of `encode`.
+
+    Weights change the hidden states alone.
 
     Returns:
         The hidden states `[H, B, L, D]` of all text encoders side by side, and the pooled
@@ -52,7 +57,11 @@ def encode_prompts(
     """
     halves, ids = len(input_ids), joined(input_ids)
     outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
-    embeds = split(jnp.concatenate([states for states, _ in outputs], axis=-1), halves)
+    hidden = [states for states, _ in outputs]
+    if weights is not None:
+        own = joined(weights)
+        hidden = [weighted(states, own[:, i]) for i, states in enumerate(hidden)]
+    embeds = split(jnp.concatenate(hidden, axis=-1), halves)
     embeds = jnp.where(zeroed[:, :, None, None], 0, embeds)
     _, pooled = outputs[-1]
     if pooled is None:
@@ -60,11 +69,31 @@ def encode_prompts(
     return embeds, jnp.where(zeroed[:, :, None], 0, split(pooled, halves))
 
 
+def weighted(states: Array, weights: Array) -> Array:
+    """Return hidden states `[N, L, D]` multiplied by weights `[N, L]` float32.
+
+    Each prompt keeps the mean of its states, as in AUTOMATIC1111's `EmphasisOriginal`:
+    https://github.com/AUTOMATIC1111/stable-diffusion-webui/blob/master/modules/sd_emphasis.py
+    States whose weights are all 1 stay the same to the bit.
+    """
+    before = states.astype(jnp.float32)
+    after = before * weights[..., None]
+    axes = (1, 2)
+    after *= before.mean(axes, keepdims=True) / after.mean(axes, keepdims=True)
+    unchanged = (weights == 1).all(-1)[:, None, None]
+    return jnp.where(unchanged, states, after.astype(states.dtype))
+
+
 def encode(
-    networks: Networks, input_ids: Array, zeroed: Array, size: Array, guidance_scale: Array
+    networks: Networks,
+    input_ids: Array,
+    zeroed: Array,
+    size: Array,
+    guidance_scale: Array,
+    weights: Array | None = None,
 ) -> Context:
     """Return the UNet's context for the prompts, with leaves `[H, B, ...]`; see `Family.encode`."""
-    embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zeroed)
+    embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zeroed, weights)
     halves = len(embeds)
     guidance = jnp.tile(guidance_scale, halves)
     found = networks["unet"].condition(joined(embeds), guidance_scale=guidance)

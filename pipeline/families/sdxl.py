@@ -46,11 +46,16 @@ def time_ids(size: Array) -> Array:
 
 
 def encode(
-    networks: Networks, input_ids: Array, zeroed: Array, size: Array, guidance_scale: Array
+    networks: Networks,
+    input_ids: Array,
+    zeroed: Array,
+    size: Array,
+    guidance_scale: Array,
+    weights: Array | None = None,
 ) -> Context:
     """Return the UNet's context for the prompts, with leaves `[H, B, ...]`; see `Family.encode`."""
     encoders = [networks[name] for name in TEXT_ENCODERS]
-    embeds, pooled = latent_unet.encode_prompts(encoders, input_ids, zeroed)
+    embeds, pooled = latent_unet.encode_prompts(encoders, input_ids, zeroed, weights)
     assert pooled is not None  # the second text encoder has a projection
     halves, both = len(embeds), (joined(embeds), joined(pooled))
     sizes = jnp.broadcast_to(time_ids(size), (len(both[0]), 6))

@@ -203,6 +203,7 @@ class CompiledSampler:
         zeroed: np.ndarray,
         guidance_scales: np.ndarray,
         vectors: Sequence[np.ndarray] | None = None,
+        weights: np.ndarray | None = None,
     ) -> Context:
         """Return the context with that of new pictures' prompts, which stays the same in all steps.
 
@@ -214,12 +215,14 @@ class CompiledSampler:
             guidance_scales: `[B]` float32, for networks that take the scale as an input.
             vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
                 `CLIPTextEncoder`. None means zeros.
+            weights: how much each token counts, `[2, B, E, L]` float32; None means 1.
         """
-        ids, zeros = jax.device_put((input_ids, zeroed), self._by_half)
+        counted = np.ones(input_ids.shape, np.float32) if weights is None else weights
+        ids, zeros, emphasis = jax.device_put((input_ids, zeroed, counted), self._by_half)
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
         scales = self._put_columns(guidance_scales)
         size, wanted = self._size, self._put_columns(new)
-        return self._run("encode", context, wanted, ids, zeros, size, scales, rows)
+        return self._run("encode", context, wanted, ids, zeros, size, scales, rows, emphasis)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:

@@ -76,7 +76,9 @@ class Programs:
         """Return the program that writes the prompts' context of new pictures into their slots."""
         shape = (2, self._target.shapes.images)
         encoders = self._target.config.text_encoders
-        ids = spec((*shape, len(encoders), self._target.shapes.tokens), jnp.int32, self._by_half)
+        tokens = *shape, len(encoders), self._target.shapes.tokens
+        ids = spec(tokens, jnp.int32, self._by_half)
+        emphasis = spec(tokens, jnp.float32, self._by_half)
         zeroed = spec(shape, jnp.bool_, self._by_half)
         size = spec((2,), jnp.float32, self._whole)
         guidance, new = self._column_spec(jnp.float32), self._column_spec(jnp.bool_)
@@ -85,7 +87,7 @@ class Programs:
             for encoder in encoders.values()
         )
         weights = self._weights_spec("encode")
-        given = ids, zeroed, size, guidance, vectors
+        given = ids, zeroed, size, guidance, vectors, emphasis
         shapes = jax.eval_shape(self._encode, weights, *given)
         context = jax.tree.map(lambda leaf: spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
@@ -98,11 +100,15 @@ class Programs:
             size: Array,
             guidance: Array,
             vectors: tuple[Array, ...],
+            emphasis: Array,
         ) -> Context:
             def write(slot: Array, context: Context) -> Context:
-                own_ids, own_zeroed = (looping.take_one(each, slot, 1) for each in (ids, zeroed))
+                own_ids, own_zeroed, own_emphasis = (
+                    looping.take_one(each, slot, 1) for each in (ids, zeroed, emphasis)
+                )
                 own = looping.take_one(guidance, slot)
-                found = self._encode(weights, own_ids, own_zeroed, size, own, vectors)
+                given = own_ids, own_zeroed, size, own, vectors, own_emphasis
+                found = self._encode(weights, *given)
                 return jax.tree.map(
                     lambda all_, one: looping.put(all_, one[:, 0], slot, 1), context, found
                 )
@@ -120,12 +126,13 @@ class Programs:
         size: Array,
         guidance: Array,
         vectors: tuple[Array, ...],
+        emphasis: Array,
     ) -> Context:
         """Return the context of prompts, of the halves that `ids` has."""
         networks = self._networks(weights)
         for name, rows in zip(self._target.config.text_encoders, vectors, strict=True):
             networks[name] = partial(networks[name], vectors=rows)
-        return self._family.encode.run(networks, ids, zeroed, size, guidance)
+        return self._family.encode.run(networks, ids, zeroed, size, guidance, emphasis)
 
     def encode_image(self) -> Program:
         """Return the program that encodes the pictures that new ones start from."""

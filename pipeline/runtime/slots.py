@@ -33,8 +33,10 @@ class Start:
     """All that the n pictures of a request start from.
 
     Attributes:
-        input_ids: `[2, n, E, L]` int32, the negative prompts first.
-        zeroed: `[2, n]` bool; see `Family.encode`.
+        input_ids: `[V, 2, n, E, L]` int32, the negative prompts first, for V texts that the prompts
+            have in turn.
+        weights: how much each token counts, `[V, 2, n, E, L]` float32.
+        zeroed: `[V, 2, n]` bool; see `Family.encode`.
         vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; None if there are
             none.
         guidance_scale: for networks that take it as an input.
@@ -46,6 +48,7 @@ class Start:
     """
 
     input_ids: np.ndarray
+    weights: np.ndarray
     zeroed: np.ndarray
     vectors: Sequence[np.ndarray] | None
     guidance_scale: float
@@ -100,20 +103,12 @@ class Slots:
 
         `pictures` has the index among those of `start`, by slot.
         """
-        slots, indices = [*pictures.keys()], [*pictures.values()]
 
-        def placed(values: np.ndarray, axis: int = 0) -> np.ndarray:
-            """Return the chosen pictures' values in their slots, and zeros in the others."""
-            before = (slice(None),) * axis
-            shape = *values.shape[:axis], self._count, *values.shape[axis + 1 :]
-            found = np.zeros(shape, values.dtype)
-            found[*before, slots] = values[*before, indices]
-            return found
+        def placed(values: np.ndarray) -> np.ndarray:
+            return self._placed(values, pictures)
 
-        run, new = self.run, slot_mask(self._count, slots)
-        scales = np.full(self._count, start.guidance_scale, np.float32)
-        ids, zeroed = placed(start.input_ids, 1), placed(start.zeroed, 1)
-        self.context = run.encode(self.context, new, ids, zeroed, scales, start.vectors)
+        self.write_prompts(start, pictures, dict.fromkeys(pictures, 0))
+        run, new = self.run, slot_mask(self._count, pictures)
         origin, parts = start.origin, run.nothing_kept
         sigma = start.init_noise_sigma if origin is None else 1.0
         if start.noise is None:
@@ -130,7 +125,37 @@ class Slots:
                 x0, _ = run.encode_image(placed(origin.hidden), noise, pair, new)
             parts = run.put_kept(x0, noise, placed(origin.masks))
         self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new)
-        self.taken.update(slots)
+        self.taken.update(pictures)
+
+    def write_prompts(
+        self, start: Start, pictures: Mapping[int, int], texts: Mapping[int, int]
+    ) -> None:
+        """Encode prompts of pictures in slots, for the evaluations that are queued from now on.
+
+        `pictures` has the index among those of `start`, and `texts` that of the text, by slot.
+        """
+
+        def placed(values: np.ndarray) -> np.ndarray:
+            own = [values[texts[slot], :, index] for slot, index in pictures.items()]
+            return self._placed(np.stack(own, 1), {slot: i for i, slot in enumerate(pictures)}, 1)
+
+        self.context = self.run.encode(
+            self.context,
+            slot_mask(self._count, pictures),
+            placed(start.input_ids),
+            placed(start.zeroed),
+            np.full(self._count, start.guidance_scale, np.float32),
+            start.vectors,
+            placed(start.weights),
+        )
+
+    def _placed(self, values: np.ndarray, pictures: Mapping[int, int], axis: int = 0) -> np.ndarray:
+        """Return pictures' values in their slots, and zeros in the others."""
+        before = (slice(None),) * axis
+        shape = *values.shape[:axis], self._count, *values.shape[axis + 1 :]
+        found = np.zeros(shape, values.dtype)
+        found[*before, [*pictures.keys()]] = values[*before, [*pictures.values()]]
+        return found
 
     def leave(self, slot: int) -> None:
         """Make a slot empty. The latents of its picture are in the states before."""

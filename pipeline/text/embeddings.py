@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES, Tensor, open_file
 from pipeline.errors import CheckpointError, InputError
-from pipeline.text.tokenizer import POSITIONS, Inserted
+from pipeline.text.tokenizer import POSITIONS, Inserted, Part, Weighted
 
 MAX_VECTORS = 256  # of all embeddings that a request uses
 MAX_LENGTH = POSITIONS - 2  # vectors of an embedding: a prompt without its start and end tokens
@@ -200,8 +200,8 @@ class Placement:
         self._rows: dict[str, int] = {}  # the first row of each, by name
         self._count = 0
 
-    def place(self, prompt: str) -> list[str | Inserted]:
-        """Return a prompt with the ids of rows where it names embeddings.
+    def place(self, prompt: str, weight: float = 1.0) -> list[Part]:
+        """Return the parts of a text, all of one weight: ids of rows where it names embeddings.
 
         Row i has the id -1 - i, which no token has.
 
@@ -209,7 +209,9 @@ class Placement:
             InputError: if the embeddings need more rows than there are.
         """
         return [
-            text if embedding is None else Inserted(self._ids(embedding), text)
+            (text if weight == 1 else Weighted(text, weight))
+            if embedding is None
+            else Inserted(self._ids(embedding), text, weight)
             for text, embedding in self._loaded.split(prompt)
         ]
 

@@ -28,12 +28,14 @@ class Tokens:
 
     Attributes:
         input_ids: `[L]` int32: start token, the prompt, end token, padding.
+        weights: `[L]` float32, how much each token counts; 1 for all but weighted parts of prompts.
         truncated: the end of the prompt that did not fit, or "".
         count: the number of the prompt's tokens, including the start and end tokens and the tokens
             that did not fit.
     """
 
     input_ids: np.ndarray
+    weights: np.ndarray
     truncated: str
     count: int
 
@@ -45,14 +47,25 @@ class Inserted:
     Attributes:
         ids: the ids that stand for it.
         text: the part as it is written in the prompt.
+        weight: how much each of its tokens counts.
     """
 
     ids: Sequence[int]
     text: str
+    weight: float = 1.0
 
 
+@dataclass(frozen=True)
+class Weighted:
+    """A part of a prompt whose tokens count more or less than 1."""
+
+    text: str
+    weight: float
+
+
+Part: TypeAlias = str | Weighted | Inserted
 # A prompt, or its parts.
-Prompt: TypeAlias = str | Sequence[str | Inserted]
+Prompt: TypeAlias = str | Sequence[Part]
 
 
 class Tokenizer:
@@ -120,21 +133,31 @@ class Tokenizer:
         parts = (prompt,) if isinstance(prompt, str) else prompt
         start, end = self._backend.encode("").ids
         # The backend does not truncate, so the text that is cut off is known without a second pass.
-        found = [
-            part.ids
-            if isinstance(part, Inserted)
-            else self._backend.encode(_valid_unicode(part)).ids[1:-1]
-            for part in parts
-        ]
+        found = [self._ids(part) for part in parts]
         ids = [start, *chain.from_iterable(found), end]
         padded = np.full(self.length, self._pad_token_id, np.int32)
+        weights = self._weights(parts, found)
         if len(ids) <= self.length:
             padded[: len(ids)] = ids
-            return Tokens(padded, truncated="", count=len(ids))
+            return Tokens(padded, weights, truncated="", count=len(ids))
         padded[:] = [*ids[: self.length - 1], end]
-        return Tokens(padded, truncated=self._cut(parts, found), count=len(ids))
+        return Tokens(padded, weights, truncated=self._cut(parts, found), count=len(ids))
 
-    def _cut(self, parts: Sequence[str | Inserted], found: Sequence[Sequence[int]]) -> str:
+    def _ids(self, part: Part) -> Sequence[int]:
+        if isinstance(part, Inserted):
+            return part.ids
+        text = part if isinstance(part, str) else part.text
+        return self._backend.encode(_valid_unicode(text)).ids[1:-1]
+
+    def _weights(self, parts: Sequence[Part], found: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return the weight of each position, for the parts' ids; start, end and padding have 1."""
+        of_parts = [1.0 if isinstance(part, str) else part.weight for part in parts]
+        own = np.repeat(of_parts, [len(ids) for ids in found])[: self.length - 2]
+        weights = np.ones(self.length, np.float32)
+        weights[1 : 1 + len(own)] = own
+        return weights
+
+    def _cut(self, parts: Sequence[Part], found: Sequence[Sequence[int]]) -> str:
         """Return the text of the ids that do not fit, for the parts' ids."""
         room, texts = self.length - 2, []
         for part, ids in zip(parts, found, strict=True):
@@ -191,10 +214,14 @@ class Tokenizers:
             `input_ids` `[n, E, L]` int32 for E encoders, and for each prompt the end that did not
             fit, or "". If tokenizers cut at different places, it is the longer end.
         """
-        rows = [[tokenizer.tokenize(text) for tokenizer in self.each] for text in prompts]
+        rows = [self.tokens(prompt) for prompt in prompts]
         ids = np.array([[tokens.input_ids for tokens in row] for row in rows], np.int32)
-        truncated = [max((tokens.truncated for tokens in row), key=len) for row in rows]
+        truncated = [longest_end(row) for row in rows]
         return ids.reshape(len(rows), len(self.each), self.length), truncated
+
+    def tokens(self, prompt: Prompt) -> list[Tokens]:
+        """Return a prompt's tokens for every text encoder."""
+        return [tokenizer.tokenize(prompt) for tokenizer in self.each]
 
 
 def read_length(folder: Path) -> int:
@@ -228,6 +255,11 @@ def identity(folder: Path, names: Iterable[str]) -> object:
             except OSError as error:
                 raise CheckpointError(f"{file}: this file cannot be read: {error}") from error
     return digests, [version(library) for library in ("transformers", "tokenizers")]
+
+
+def longest_end(tokens: Iterable[Tokens]) -> str:
+    """Return the longest end that did not fit, of one prompt's tokenisations."""
+    return max((each.truncated for each in tokens), key=len)
 
 
 def longest(tokens: Sequence[Tokens]) -> Tokens:

@@ -58,6 +58,29 @@ def test_blank_negative_prompts_are_zero_for_their_own_picture() -> None:
         assert before[0, 0].any()
 
 
+def weigh(weights: np.ndarray) -> Embeds:
+    both = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None].repeat(2, axis=2))
+    encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
+    return _encode(encoders, both, jnp.zeros((2, IMAGES), bool), jnp.asarray(weights))
+
+
+def test_weights_multiply_hidden_states_and_keep_their_mean() -> None:
+    weights = np.ones((2, IMAGES, 2, 6), np.float32)
+    weights[1, 0, :, 2] = 1.5
+    weights[1, 0, 1, 4] = -0.5
+    plain, pooled = map(np.asarray, encode(IDS[::-1], [False, False]))
+    found, found_pooled = map(np.asarray, weigh(weights))
+    np.testing.assert_array_equal(found_pooled, pooled)
+    for i, columns in enumerate((slice(8), slice(8, None))):
+        states = plain[1, 0, :, columns]
+        expected = states * weights[1, 0, i, :, None]
+        expected *= states.mean() / expected.mean()
+        np.testing.assert_allclose(found[1, 0, :, columns], expected, rtol=1e-5, atol=1e-6)
+    # The other prompts have no weights, and stay the same to the bit.
+    np.testing.assert_array_equal(found[0], plain[0])
+    np.testing.assert_array_equal(found[1, 1], plain[1, 1])
+
+
 def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
     config = replace(TEXT, projection_dim=None, penultimate=False)
     ids = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None])  # [2, B, 1, L]

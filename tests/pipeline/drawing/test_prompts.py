@@ -1,0 +1,106 @@
+"""Prompts in AUTOMATIC1111's syntax: their ids and weights, and the pictures drawn from them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import InputError, SDXLPipeline
+from pipeline.drawing.prompts import read_prompts
+from pipeline.request import GenerateRequest, check_request
+from pipeline.text.embeddings import Embeddings, Placement
+from tests.checkpoints import CompilationCount, shared_pipeline
+
+
+@pytest.fixture
+def pipe() -> SDXLPipeline:
+    return shared_pipeline(1)
+
+
+def read(pipe: SDXLPipeline, prompt: Any, negative: Any = "", steps: int = 4, images: int = 1):
+    asked = GenerateRequest(prompt, negative, prompt_syntax="a1111")
+    placement = Placement(Embeddings())
+    return read_prompts(check_request(asked, images), steps, pipe._tokenizers, placement)
+
+
+def latents(pipe: SDXLPipeline, prompt: Any, syntax: str = "a1111", **options: Any) -> np.ndarray:
+    given = {"images": 1, "num_inference_steps": 4, "output_type": "latent", **options}
+    return pipe.generate(prompt, prompt_syntax=syntax, **given).images
+
+
+def test_tokens_have_the_weights_of_their_words(pipe: SDXLPipeline) -> None:
+    found = read(pipe, "a (red star:1.5) on [blue]")
+    plain = read(pipe, "a red star on blue")
+    np.testing.assert_array_equal(found.input_ids, plain.input_ids)
+    until = [pipe.measure(text).tokens - 1 for text in ("a", "a red star", "a red star on")]
+    expected = np.ones_like(plain.weights)
+    expected[0, 1, 0, :, until[0] : until[1]] = 1.5
+    expected[0, 1, 0, :, until[2] : pipe.measure("a red star on blue").tokens - 1] = 1 / 1.1
+    np.testing.assert_allclose(found.weights, expected, rtol=1e-6)
+    assert (plain.weights == 1).all()
+
+
+def test_each_step_has_its_texts(pipe: SDXLPipeline) -> None:
+    found = read(pipe, ["a [red:blue:2]", "a star"], ["[x:3]", ""], images=2)
+    assert found.of_step.tolist() == [[0, 0, 1, 2], [0, 0, 0, 0]]
+    assert found.input_ids.shape[:3] == (3, 2, 2)
+    red, blue = (read(pipe, text).input_ids[0, 1, 0] for text in ("a red", "a blue"))
+    for text, expected in enumerate((red, blue, blue)):
+        np.testing.assert_array_equal(found.input_ids[text, 1, 0], expected)
+    assert found.blank[:, 0].tolist() == [[True, True], [True, True], [False, True]]
+
+
+def test_a_text_that_returns_is_encoded_as_the_first_time(pipe: SDXLPipeline) -> None:
+    found = read(pipe, "[a|b]")
+    assert found.of_step.tolist() == [[0, 1, 0, 1]]
+    assert len(found.input_ids) == 2
+
+
+def test_the_longest_end_is_cut_off(pipe: SDXLPipeline) -> None:
+    found = read(pipe, "a [star:" + "a " * 76 + "ring:3]")
+    assert found.truncated[0].endswith("a a ring")
+    assert found.negative_truncated == [""]
+
+
+def test_weights_of_1_change_no_bit(pipe: SDXLPipeline) -> None:
+    plain = latents(pipe, "a red star", "plain", negative_prompt="a ring")
+    written = latents(pipe, "(a red star:1.0)", negative_prompt="a ring")
+    np.testing.assert_array_equal(plain, written)
+
+
+def test_weights_and_changes_compile_nothing(pipe: SDXLPipeline) -> None:
+    with CompilationCount() as count:
+        plain, weighted, changed = (
+            latents(pipe, prompt) for prompt in ("a star", "a (star:1.5)", "a [star:ring:2]")
+        )
+    assert count.value == 0
+    assert np.abs(plain - weighted).max() > 1e-3
+    assert np.abs(plain - changed).max() > 1e-3
+
+
+def test_a_prompt_changes_after_its_step(pipe: SDXLPipeline) -> None:
+    def after_each_step(prompt: str) -> list[np.ndarray]:
+        seen: list[np.ndarray] = []
+        latents(pipe, prompt, scheduler="heun", on_step=lambda *each: seen.append(each[2][0]))
+        return seen
+
+    star, ring, changed = map(after_each_step, ("a star", "a ring", "a [star:ring:2]"))
+    for step in range(2):  # of two evaluations each
+        np.testing.assert_array_equal(star[step], changed[step])
+    for step in range(2, 4):
+        assert not np.array_equal(star[step], changed[step])
+        assert not np.array_equal(ring[step], changed[step])
+    np.testing.assert_array_equal(ring, after_each_step("a [star:ring:0]"))
+
+
+def test_pictures_that_change_are_the_same_beside_others(pipe: SDXLPipeline) -> None:
+    prompts = ["a [star|ring]", "a star", "a [ring:(star:1.5):1]"]
+    together = latents(pipe, prompts, images=3)
+    for index, prompt in enumerate(prompts):
+        np.testing.assert_array_equal(together[index], latents(pipe, prompt, seed=index)[0])
+
+
+def test_too_many_texts_are_refused_before_anything_is_drawn(pipe: SDXLPipeline) -> None:
+    asked = GenerateRequest("[a|b|c|d|e]", prompt_syntax="a1111")
+    with pytest.raises(InputError, match="5 different texts in 25 steps; expected at most 4"):
+        pipe.prepare(asked, 1)

@@ -1,0 +1,53 @@
+"""Weights of prompts: agreement with AUTOMATIC1111's rule on the states of torch's encoders."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from pipeline.families.latent_unet import encode_prompts
+from pipeline.text.embeddings import Embeddings, Placement
+from pipeline.text.emphasis import read_emphasis
+from tests.checkpoints import GOLDEN
+from tools import agreement, torch_reference
+from tools.agreement import relative_error
+from tools.tiny_checkpoints import load
+
+WEIGHTED = "a (red:1.4) star ((on)) [blue], (background:-0.3)"
+PLAIN = "a red star on blue, background"
+WORDS = {"red": 1.4, "on": 1.21, "blue": 1 / 1.1, "background": -0.3}
+
+
+@pytest.mark.parametrize("name", ["sd_1", "sd_2", "plain", "three_levels"])
+def test_weighted_states_agree(name: str) -> None:
+    torch_reference.prepare_for_tiny()
+    folder = GOLDEN / name / "checkpoint"
+    theirs = load(folder, "fp16" if list(folder.glob("unet/*.fp16*")) else None)
+    ours = agreement.load_networks(folder)
+    states = torch_reference.encode_text(theirs, [PLAIN])
+    count = len(ours.text_encoders)
+    expected = []
+    for i in range(count):
+        tokenizer = theirs.tokenizer if i == 0 else theirs.tokenizer_2
+        z = torch.from_numpy(states[f"hidden_{i + 1}"])
+        multipliers = torch.ones(z.shape[:2])
+        place = 1
+        for word in PLAIN.replace(",", " ,").split():
+            length = len(tokenizer(word).input_ids) - 2
+            multipliers[0, place : place + length] = WORDS.get(word, 1.0)
+            place += length
+        before = z.mean()
+        z = z * multipliers[..., None]
+        expected.append((z * (before / z.mean())).numpy())
+    placement = Placement(Embeddings())
+    (section,) = read_emphasis(WEIGHTED)
+    parts = [part for fragment in section for part in placement.place(*fragment)]
+    tokens = ours.tokenizers.tokens(parts)
+    ids, weights = (
+        jnp.asarray(np.stack([getattr(each, of) for each in tokens])[None, None])
+        for of in ("input_ids", "weights")
+    )
+    for i in range(count):
+        np.testing.assert_array_equal(ids[0, 0, i], states[f"input_ids_{i + 1}"][0])
+    found, _ = encode_prompts(ours.text_encoders, ids, jnp.zeros((1, 1), bool), weights)
+    assert relative_error(np.asarray(found[0]), np.concatenate(expected, axis=-1)) <= 1e-5
