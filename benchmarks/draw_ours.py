@@ -111,6 +111,7 @@ class Job:
         self._start = Start(
             input_ids=np.random.default_rng(0).integers(0, words, shape, np.int32),
             weights=np.ones(shape, np.float32),
+            chunks=np.ones((1, 2, images), np.int32),
             zeroed=np.zeros((1, 2, images), np.bool_),
             vectors=None,
             guidance_scale=draw_job.GUIDANCE_SCALE,

@@ -16,6 +16,7 @@ from pipeline.drawing.drawing import Drawing, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.preparing import make_drawing
+from pipeline.drawing.prompts import resolved
 from pipeline.images import metadata
 from pipeline.images.preview import Colours
 from pipeline.request import GenerateRequest, Request, check_request, effective
@@ -26,7 +27,7 @@ from pipeline.runtime.work import Work
 from pipeline.schedulers.config import SchedulerConfig
 from pipeline.schedulers.table import State
 from pipeline.text.embeddings import Embeddings, Placement
-from pipeline.text.tokenizer import Tokenizers
+from pipeline.text.tokenizer import Tokenizers, Tokens
 
 EULER = SchedulerConfig(
     name="euler",
@@ -145,10 +146,10 @@ class _Tokenizers:
     def __init__(self, truncated: str) -> None:
         self._truncated = truncated
 
-    def tokenize(self, prompts: Sequence[Sequence[Any]]) -> tuple[np.ndarray, list[str]]:
-        """Return the numbers of the prompts `[n, 1, 1]`, and the texts that did not fit."""
-        ids = [[[number_of("".join(map(str, parts)))]] for parts in prompts]
-        return np.array(ids, np.int64), [self._truncated] + [""] * (len(prompts) - 1)
+    def tokens(self, prompt: Sequence[Any], chunks: int) -> list[Tokens]:
+        """Return the number of a prompt, and the text that did not fit."""
+        number = number_of("".join(map(str, prompt)))
+        return [Tokens(np.array([number]), np.ones(1, np.float32), self._truncated, count=1)]
 
 
 class _Selection:
@@ -188,7 +189,7 @@ class StandInPipeline(ABC):
     height = width = 64
     max_inference_steps = 50
     compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}
-    truncated = ""  # said to be left out of the first prompt of a request
+    truncated = ""  # said to be left out of every prompt
 
     def __init__(self, images_per_request: int, num_inference_steps: int) -> None:
         self.images_per_request = images_per_request
@@ -230,7 +231,8 @@ class StandInPipeline(ABC):
         mask: Any = None,
     ) -> Drawing:
         """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
-        checked = check_request(request, self.images_per_request if images is None else images)
+        count = self.images_per_request if images is None else images
+        checked = resolved(check_request(request, count), None)
         self._check_loras(checked.lora_weights)
         size = height or self.height, width or self.width
         run = self._runs.setdefault(size, Run(self, *size))

@@ -101,6 +101,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--image", type=Path, metavar="FILE", help="a picture to start from; PNG, JPEG or WebP")
     add("--mask", type=Path, metavar="FILE", help="a picture of the same size that is white where"
         " --image is redrawn; the rest does not change")  # fmt: skip
+    add("--prompt-chunks", type=int, default=1, metavar="COUNT", help="chunks of 75 tokens that a"
+        " prompt may have, 1 to 3; default 1")  # fmt: skip
+    add("--wildcard-dir", type=Path, metavar="FOLDER", help="folder with lists, as text files, that"
+        " prompts in the syntax a1111 can name, such as __colour__")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--plan", action="store_true", help="draw nothing; print the memory and the compile time"
         " needed on this machine and on others; downloads no weights but a tiny VAE's")  # fmt: skip
@@ -206,7 +210,9 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         vae=options.vae,
         tiny_vae=options.tiny_vae,
         unet=options.unet,
+        prompt_chunks=options.prompt_chunks,
     )
+    pipe.wildcard_dir = options.wildcard_dir
     for source in options.lora:
         pipe.load_lora(source)
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten

@@ -25,6 +25,7 @@ from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extended, read_origin
 from pipeline.drawing.preparing import check_output, make_drawing
+from pipeline.drawing.prompts import resolved
 from pipeline.errors import InputError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
@@ -79,6 +80,8 @@ from pipeline.text.tokenizer import Tokenizers, longest
 
 log = logging.getLogger(__name__)
 
+MAX_CHUNKS = 3  # of a prompt
+
 OnStep = Callable[[int, int, np.ndarray], object]
 OnPreview = Callable[[Callable[[], np.ndarray]], object]
 
@@ -87,14 +90,17 @@ class Length(NamedTuple):
     """The length of a prompt in tokens.
 
     Attributes:
-        tokens: the number of tokens, including the start and end tokens.
-        limit: the largest number of tokens that the model takes.
+        tokens: the number of tokens, including the start and end tokens; without them if prompts
+            may have several chunks.
+        limit: the largest number of tokens that the model takes, likewise.
         left_out: the text beyond the limit, or "".
+        chunks: the number of chunks that the prompt takes.
     """
 
     tokens: int
     limit: int
     left_out: str
+    chunks: int = 1
 
 
 class SDXLPipeline:
@@ -125,11 +131,13 @@ class SDXLPipeline:
         num_inference_steps, guidance_scale: the defaults of `generate`.
         recipe: the recipe of a distilled model, which gives these defaults; None for other models.
         device_kind, num_devices: the devices in use, such as "NVIDIA H200" and 1.
+        wildcard_dir: the folder of the lists that prompts can name, as text files; None for none.
         compile_seconds: seconds spent on the executables: "hit" for those loaded from the cache,
             "miss" for those compiled.
     """
 
     max_inference_steps = MAX_INFERENCE_STEPS
+    wildcard_dir: Path | None = None
 
     def __init__(
         self,
@@ -210,6 +218,7 @@ class SDXLPipeline:
         ema: bool = False,
         unet: str | Path | None = None,
         tiny_vae: str | Path | None = None,
+        prompt_chunks: int = 1,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -245,6 +254,8 @@ class SDXLPipeline:
             tiny_vae: a tiny VAE (AutoencoderTiny) such as "madebyollin/taesdxl", for previews, and
                 for the pictures of calls that ask for it: a folder, an id on the Hub, or a single
                 file.
+            prompt_chunks: the most chunks of 75 tokens that a prompt can have, 1 to 3. Longer
+                prompts take more memory; those of one chunk are drawn as without the others.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -253,6 +264,7 @@ class SDXLPipeline:
             PermissionError: if `cache_dir` is open to other users.
         """
         check_count("images_per_request", images_per_request, 1, MAX_IMAGES)
+        check_count("prompt_chunks", prompt_chunks, 1, MAX_CHUNKS)
         if num_inference_steps is not None:
             check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
         if scheduler is not None and scheduler not in SCHEDULERS:
@@ -278,7 +290,8 @@ class SDXLPipeline:
             chosen = network_dtype("bfloat16", used)
         config = checkpoint.config
         _log_recipe(config.recipe)
-        shapes = Shapes(images_per_request, *image_size(config, height, width), config.tokens)
+        size = image_size(config, height, width)
+        shapes = Shapes(images_per_request, *size, config.tokens, prompt_chunks)
         if devices is None:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request)
@@ -530,8 +543,9 @@ class SDXLPipeline:
             enlarge_steps: the steps of the second run, of which it takes that share; as many as
                 those of the first where None.
             prompt_syntax: "plain", or "a1111" for AUTOMATIC1111's syntax: weights such as
-                `(x:1.3)`, changes such as `[from:to:when]`, `BREAK`, and LoRAs such as
-                `<lora:pixel:0.8>`; "plain" where None.
+                `(x:1.3)`, changes such as `[from:to:when]`, `BREAK`, LoRAs such as
+                `<lora:pixel:0.8>`, and lists such as `{red|blue}` and `__colour__`, from which a
+                picture's seed chooses; "plain" where None.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -644,6 +658,7 @@ class SDXLPipeline:
         checked = self._with_recipes(check_request(request, count))
         if image is not None:
             checked = with_strength(checked)
+        checked = resolved(checked, self.wildcard_dir)
         scheduler = self._scheduler_of(checked)
         check_output(checked, output_type, self.tiny_vae is not None)
         check_origin(checked, image, mask, self._config.takes_mask)
@@ -710,8 +725,11 @@ class SDXLPipeline:
     def measure(self, prompt: str) -> Length:
         """Return the length of a prompt in tokens. Any thread may call this."""
         parts = Placement(self._additions.embeddings, limit=None).place(prompt)
-        tokens = longest([tokenizer.tokenize(parts) for tokenizer in self._tokenizers.each])
-        return Length(tokens.count, self._tokenizers.length, tokens.truncated)
+        chunks, length = self._compiled.shapes.chunks, self._tokenizers.length
+        tokens = longest(self._tokenizers.tokens(parts, chunks))
+        if chunks == 1:
+            return Length(tokens.count, length, tokens.truncated)
+        return Length(tokens.count - 2, chunks * (length - 2), tokens.truncated, tokens.chunks)
 
     def _with_recipes(self, request: Request) -> Request:
         """Return a request with the settings of its recipe, and with the model's own timesteps."""
@@ -793,7 +811,9 @@ def _load(
         empty = {name: stored.module for name, stored in found.items()}
         model = measure_networks(target.config, empty, target.dtype, cache)
         shapes = target.shapes
-        budget = budget_of(model, list(target.mesh.devices.flat), shapes.images, shapes.tokens)
+        budget = budget_of(
+            model, list(target.mesh.devices.flat), shapes.images, shapes.prompt_tokens
+        )
         budget.check([(shapes.height, shapes.width)])
         networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, empty, cache, cached.result())

@@ -80,9 +80,11 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         vae=chosen.vae_id,
         tiny_vae=chosen.tiny_vae,
         unet=chosen.unet_id,
+        prompt_chunks=chosen.prompt_chunks,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)
+    pipe.wildcard_dir = chosen.wildcard_dir
     return pipe, Path(model).resolve() == BUNDLED.resolve()
 
 

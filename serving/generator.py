@@ -326,14 +326,17 @@ class Length:
     """Length of a prompt in tokens.
 
     Attributes:
-        tokens: number of tokens, with the start and end tokens that every prompt has.
-        limit: number of tokens that the model reads.
+        tokens: number of tokens, with the start and end tokens that every prompt has; without them
+            if prompts may have several chunks.
+        limit: number of tokens that the model reads, likewise.
         left_out: the text beyond the limit, which the model does not read, or "".
+        chunks: number of chunks that the prompt takes.
     """
 
     tokens: int
     limit: int
     left_out: str = ""
+    chunks: int = 1
 
 
 class Generator(Protocol):

@@ -185,6 +185,19 @@ class Options(BaseSettings):
         "names. Files may come and go while the server runs.",
         default_text="none",
     )
+    wildcard_dir: Path | None = _setting(
+        None,
+        "Folder with lists, as text files with a choice in each line, that prompts in "
+        "AUTOMATIC1111's syntax name by the files' names, such as __colour__ for colour.txt.",
+        default_text="none",
+    )
+    prompt_chunks: Whole = _setting(
+        1,
+        "Number of chunks of 75 tokens that a prompt may have. More take more memory; prompts of "
+        "one chunk are drawn as before.",
+        ge=1,
+        le=3,
+    )
     sizes: Sizes = _setting(
         (),
         "Widths and heights of the pictures in pixels, separated by commas, such as "

@@ -47,7 +47,7 @@ def length(length: Length | None) -> str:
     """Return the token count of a long prompt, and the beginning of the text beyond the limit."""
     if length is None or not (length.left_out or length.tokens >= COUNTED_FROM):
         return EMPTY
-    count = i18n.length(length.tokens, length.limit)
+    count = i18n.length(length.tokens, length.limit, length.chunks)
     if not length.left_out:
         return f'<p class="length">{escape(count)}</p>'
     left_out = i18n.truncated(short(length.left_out, _QUOTED))

@@ -69,11 +69,12 @@ def make_drawing(
         latents = checked_latents(latents, (request.images, *run.latents_shape))
     strength = 1.0 if request.strength is None else request.strength
     schedule = make_schedule(scheduler, request.num_inference_steps, strength=strength)
-    prompts = read_prompts(request, len(schedule.stops), tokenizers, placement)
+    prompts = read_prompts(request, len(schedule.stops), tokenizers, placement, run.shapes.chunks)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
     start = Start(
         input_ids=prompts.input_ids,
         weights=prompts.weights,
+        chunks=prompts.chunks,
         zeroed=blank_negative & config.force_zeros_for_empty_prompt,
         vectors=placement.vectors(),
         guidance_scale=request.guidance_scale,

@@ -112,6 +112,9 @@ class Family:
             and width. `guidance_scale` is `[B]` float32, for networks that take it as an input.
             `weights` are how much each token counts, `[H, B, E, L]` float32, or None for 1. The
             context is any structure of arrays `[H, B, ...]` that stay the same in all steps.
+        with_chunks: `(context, room, chunks) -> context`: turns the context of one chunk of prompts
+            into that of prompts with `room` chunks, of which `chunks`, `[H, B]` int32, count. Its
+            third axis is that of the chunks where it has tokens.
         predict: `(networks, latents, timesteps, context) -> prediction`. The latents `[B, h, w, C]`
             are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
             arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
@@ -138,6 +141,7 @@ class Family:
     networks: tuple[Network, ...]
     check: Callable[[Path, "Config"], None]
     encode: Stage
+    with_chunks: Callable[..., Any]
     predict: Stage
     decode: Stage
     tiny_decode: Stage

@@ -100,6 +100,12 @@ def encode(
     return jax.tree.map(lambda batch: split(batch, halves), found)
 
 
+def with_chunks(context: Context, room: int, chunks: Array) -> Context:
+    """Add the chunks' axis to the keys and values `[H, B, L, ...]`; see `Family.with_chunks`."""
+    keys_values = tuple(jnp.repeat(each[:, :, None], room, axis=2) for each in context.keys_values)
+    return context._replace(keys_values=keys_values, chunks=chunks)
+
+
 def predict(networks: Networks, latents: Array, timesteps: Array, context: Context) -> Array:
     """Run the UNet; see `Family.predict`."""
     return networks["unet"](latents, timesteps, context)

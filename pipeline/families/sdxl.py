@@ -102,6 +102,7 @@ SDXL = Family(
     zeros_for_empty_prompt=True,
     check=check,
     encode=Stage((*TEXT_ENCODERS, "unet"), encode),
+    with_chunks=latent_unet.with_chunks,
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,
     tiny_decode=latent_unet.TINY_DECODE,

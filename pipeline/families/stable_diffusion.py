@@ -72,6 +72,7 @@ SD_1 = Family(
     ),
     check=latent_unet.check,
     encode=Stage(("text_encoder", "unet"), latent_unet.encode),
+    with_chunks=latent_unet.with_chunks,
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,
     tiny_decode=latent_unet.TINY_DECODE,

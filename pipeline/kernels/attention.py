@@ -46,15 +46,46 @@ def self_attention(query_key_value: Array, heads: int) -> Array:
     return _of_projections(heads, query_key_value)
 
 
-def cross_attention(query: Array, key_value: Array, heads: int) -> Array:
-    """Compute `attention` of one sequence to another, without a mask; return `[B, L, W]`.
+def cross_attention(
+    query: Array, key_value: Array, heads: int, chunks: Array | None = None
+) -> Array:
+    """Compute `attention` of one sequence to another; return `[B, L, W]`.
 
     Args:
         query: `[B, L, W]`; each head is W / heads wide.
-        key_value: `[B, S, 2 W]`, the other sequence's keys and values side by side.
+        key_value: `[B, S, 2 W]`, the other sequence's keys and values side by side; or with
+            `chunks` `[B, C, S, 2 W]`, those of C chunks of it.
         heads: the number of heads.
+        chunks: `[B]` int32, from 1 to C: the first chunks, to which alone it attends. The work
+            grows with the largest of them, and if that is 1, the result is the same to the bit as
+            without the others.
     """
-    return _of_projections(heads, query, key_value)
+    if chunks is None:
+        return _of_projections(heads, query, key_value)
+
+    def attend(count: int) -> Array:
+        if count == 1:
+            return _of_projections(heads, query, key_value[:, 0])
+        batch, _, length, width = key_value.shape
+        first = key_value[:, :count].reshape(batch, count * length, width)
+        return _masked(heads, query, first, chunks * length)
+
+    counts = range(1, key_value.shape[1] + 1)
+    return jax.lax.switch(jnp.max(chunks) - 1, [partial(attend, count) for count in counts])
+
+
+def _masked(heads: int, query: Array, key_value: Array, lengths: Array) -> Array:
+    """Compute `cross_attention` to the first `lengths` `[B]` keys."""
+    counts = jnp.arange(key_value.shape[1]) < lengths[:, None]  # [B, S]
+    # Other keys may be anything, even NaN.
+    query, key, value = _split(heads, query, jnp.where(counts[..., None], key_value, 0))
+    mask = counts[:, None, None]
+    done = _in_turns(
+        lambda part: jax.nn.dot_product_attention(part, key, value, mask=mask),
+        query,
+        key.shape[1],
+    )
+    return done.reshape(*done.shape[:2], -1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

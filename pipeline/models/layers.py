@@ -270,12 +270,13 @@ class CrossAttention(nnx.Module):
         self.to_out = linear(width, width, dtype=dtype, rngs=rngs)
 
     @jax.named_scope("cross_attention")
-    def __call__(self, x: Array, key_value: Array) -> Array:
+    def __call__(self, x: Array, key_value: Array, chunks: Array | None = None) -> Array:
         """Apply the layer, `[B, L, width] -> [B, L, width]`.
 
-        `key_value` `[B, S, 2 width]` is `to_kv` of the context.
+        `key_value` `[B, S, 2 width]` is `to_kv` of the context. With `chunks`, see
+        `cross_attention`.
         """
-        return self.to_out(cross_attention(self.to_q(x), key_value, self.heads))
+        return self.to_out(cross_attention(self.to_q(x), key_value, self.heads, chunks))
 
 
 class Upsample(nnx.Module):

@@ -7,7 +7,7 @@ pooled prompt and the picture size ("text_time") condition it too.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,10 @@ LAYER_NORM_EPS = 1e-5
 GUIDANCE_EMBEDDING_SCALE = 1000.0  # in diffusers' get_guidance_scale_embedding
 
 
+# For each transformer block in turn, the prompts' keys and values, and how many chunks count.
+KeysValues: TypeAlias = Iterator[tuple[Array, Array | None]]
+
+
 class Context(NamedTuple):
     """Inputs of the UNet that stay the same in every step of a request.
 
@@ -45,12 +49,15 @@ class Context(NamedTuple):
     every timestep's sinusoid; None if the UNet takes none.
     `masked`: the further input channels of a UNet for inpainting, from `masked_input`; None for
     others.
+    `chunks`: the number of chunks of each prompt, `[B]` int32, if they can have several; the keys
+    and values are then `[B, C, L, 2 width]`, and those of later chunks do not count. None if not.
     """
 
     keys_values: tuple[Array, ...]
     added_embed: Array | None
     guidance_embed: Array | None = None
     masked: Array | None = None
+    chunks: Array | None = None
 
 
 def masked_input(mask: Array, masked_latents: Array) -> Array:
@@ -94,13 +101,13 @@ class TransformerBlock(nnx.Module):
         self.norm3 = norm()
         self.ff = FeedForward(width, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Array, key_value: Array) -> Array:
+    def __call__(self, x: Array, key_value: Array, chunks: Array | None = None) -> Array:
         """Apply the block, `[B, h*w, width] -> [B, h*w, width]`.
 
-        `key_value` `[B, L, 2 width]` holds the prompt's keys and values.
+        `key_value` `[B, L, 2 width]` holds the prompt's keys and values; see `Context`.
         """
         x = x + self.attn1(self.norm1(x))
-        x = x + self.attn2(self.norm2(x), key_value)
+        x = x + self.attn2(self.norm2(x), key_value, chunks)
         return x + self.ff(self.norm3(x))
 
 
@@ -123,7 +130,7 @@ class Transformer2D(nnx.Module):
         self.proj_out = project(width, width, dtype=dtype, rngs=rngs)
 
     @jax.named_scope("transformer")
-    def __call__(self, x: Array, keys_values: Iterator[Array]) -> Array:
+    def __call__(self, x: Array, keys_values: KeysValues) -> Array:
         """Apply the blocks, `[B, h, w, C] -> [B, h, w, C]`.
 
         Each block takes the next item of `keys_values`.
@@ -133,7 +140,7 @@ class Transformer2D(nnx.Module):
         # statistics of layer norms from [h, w, C] in passes of their own, not with the products.
         tokens = jax.lax.optimization_barrier(tokens)
         for block in self.transformer_blocks:
-            tokens = block(tokens, next(keys_values))
+            tokens = block(tokens, *next(keys_values))
         return x + self.proj_out(tokens.reshape(x.shape))
 
 
@@ -172,7 +179,7 @@ class DownBlock(nnx.Module):
         down = partial(conv, width, width, stride=2)
         self.downsample = None if is_last else down(dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> list[Array]:
+    def __call__(self, x: Array, time_embed: Array, keys_values: KeysValues) -> list[Array]:
         """Return the output of every layer; the last output is the next block's input."""
         outputs = []
         for i, resnet in enumerate(self.resnets):
@@ -200,7 +207,7 @@ class MidBlock(nnx.Module):
                 Transformer2D(config, level, config.mid_depth, dtype=dtype, rngs=rngs)
             )
 
-    def __call__(self, x: Array, time_embed: Array, keys_values: Iterator[Array]) -> Array:
+    def __call__(self, x: Array, time_embed: Array, keys_values: KeysValues) -> Array:
         """Apply the block, `[B, h, w, C] -> [B, h, w, C]`."""
         for i, resnet in enumerate(self.resnets):
             if i == 1:
@@ -240,7 +247,7 @@ class UpBlock(nnx.Module):
         self.upsample = Upsample(width, dtype=dtype, rngs=rngs) if level > 0 else None
 
     def __call__(
-        self, x: Array, skips: list[Array], time_embed: Array, keys_values: Iterator[Array]
+        self, x: Array, skips: list[Array], time_embed: Array, keys_values: KeysValues
     ) -> Array:
         """Apply the block to `x` and to the skips that it pops from the end of `skips`."""
         for i, resnet in enumerate(self.resnets):
@@ -351,7 +358,7 @@ class UNet(nnx.Module):
         time_embed = self.time_embedding(wave)
         if context.added_embed is not None:
             time_embed = time_embed + context.added_embed
-        keys_values = iter(context.keys_values)
+        keys_values = ((each, context.chunks) for each in context.keys_values)
         if context.masked is not None:
             latents = jnp.concatenate([latents, context.masked], axis=-1)
         x = self.conv_in(latents.astype(self.dtype))

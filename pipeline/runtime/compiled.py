@@ -131,7 +131,7 @@ class CompiledSampler:
         Returns:
             The decoded pictures `[B, H, W, 3]` float32 in 0..1.
         """
-        images, tokens = self.shapes.images, self.shapes.tokens
+        images, tokens = self.shapes.images, self.shapes.prompt_tokens
         every = np.ones(images, bool)
         ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
         zeroed, scales = np.zeros((2, images), bool), np.ones(images, np.float32)
@@ -204,25 +204,32 @@ class CompiledSampler:
         guidance_scales: np.ndarray,
         vectors: Sequence[np.ndarray] | None = None,
         weights: np.ndarray | None = None,
+        chunks: np.ndarray | None = None,
     ) -> Context:
         """Return the context with that of new pictures' prompts, which stays the same in all steps.
 
         Args:
             context: the context of all slots, which is gone afterwards: its memory is used again.
             new: `[B]` bool, the slots of the new pictures. The other arguments matter only there.
-            input_ids: `[2, B, E, L]` int32, the negative prompts first; see `Family.encode`.
+            input_ids: `[2, B, E, C * L]` int32 for C chunks, the negative prompts first; see
+                `Family.encode`.
             zeroed: `[2, B]` bool; see `Family.encode`.
             guidance_scales: `[B]` float32, for networks that take the scale as an input.
             vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
                 `CLIPTextEncoder`. None means zeros.
-            weights: how much each token counts, `[2, B, E, L]` float32; None means 1.
+            weights: how much each token counts, `[2, B, E, C * L]` float32; None means 1.
+            chunks: `[2, B]` int32, the number of chunks of each prompt, at most C; None means 1.
         """
         counted = np.ones(input_ids.shape, np.float32) if weights is None else weights
-        ids, zeros, emphasis = jax.device_put((input_ids, zeroed, counted), self._by_half)
+        numbers = np.ones(zeroed.shape, np.int32) if chunks is None else chunks
+        ids, zeros, emphasis, of_chunks = jax.device_put(
+            (input_ids, zeroed, counted, numbers), self._by_half
+        )
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
         scales = self._put_columns(guidance_scales)
         size, wanted = self._size, self._put_columns(new)
-        return self._run("encode", context, wanted, ids, zeros, size, scales, rows, emphasis)
+        given = ids, zeros, size, scales, rows, emphasis, of_chunks
+        return self._run("encode", context, wanted, *given)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:

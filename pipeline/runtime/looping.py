@@ -46,3 +46,20 @@ def take_one(array: Array, i: Array, axis: int = 0) -> Array:
 def put(array: Array, item: Array, i: Array, axis: int = 0) -> Array:
     """Return the array with another item i along an axis."""
     return jax.lax.dynamic_update_index_in_dim(array, item, i, axis)
+
+
+def put_at(array: Array, items: Array, starts: tuple[Array | int, ...]) -> Array:
+    """Return the array with other items from `starts` on, along the first axes.
+
+    Where `items` are as long as the array, they are put at 0.
+    """
+    wanted = (*starts, *[0] * array.ndim)[: array.ndim]
+    sizes = zip(array.shape, items.shape, wanted, strict=True)
+    places = [start if length > own else 0 for length, own, start in sizes]
+    return jax.lax.dynamic_update_slice(array, items, places)
+
+
+def chunk(array: Array, i: Array | int, count: int) -> Array:
+    """Return chunk i of `count` chunks of equal length along the last axis."""
+    length = array.shape[-1] // count
+    return jax.lax.dynamic_slice_in_dim(array, i * length, length, -1)

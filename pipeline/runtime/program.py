@@ -28,13 +28,20 @@ SLOT_AXES = ("images",), (None, "images")
 class Shapes:
     """The sizes fixed at compilation: slots, the pictures' sides in pixels, and tokens.
 
-    `images` is the number of slots, which is the most pictures of a request.
+    `images` is the number of slots, which is the most pictures of a request. `tokens` are those of
+    a chunk, and `chunks` the most that a prompt can have.
     """
 
     images: int
     height: int
     width: int
     tokens: int
+    chunks: int = 1
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The most tokens of a prompt, with the start and the end of each chunk."""
+        return self.chunks * self.tokens
 
 
 @dataclass(frozen=True)

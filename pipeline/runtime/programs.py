@@ -76,7 +76,7 @@ class Programs:
         """Return the program that writes the prompts' context of new pictures into their slots."""
         shape = (2, self._target.shapes.images)
         encoders = self._target.config.text_encoders
-        tokens = *shape, len(encoders), self._target.shapes.tokens
+        tokens = *shape, len(encoders), self._target.shapes.prompt_tokens
         ids = spec(tokens, jnp.int32, self._by_half)
         emphasis = spec(tokens, jnp.float32, self._by_half)
         zeroed = spec(shape, jnp.bool_, self._by_half)
@@ -87,8 +87,20 @@ class Programs:
             for encoder in encoders.values()
         )
         weights = self._weights_spec("encode")
-        given = ids, zeroed, size, guidance, vectors, emphasis
-        shapes = jax.eval_shape(self._encode, weights, *given)
+        chunks = spec(shape, jnp.int32, self._by_half)
+        given = ids, zeroed, size, guidance, vectors, emphasis, chunks
+        most = self._target.shapes.chunks
+        one = jax.eval_shape(partial(looping.chunk, i=0, count=most), ids)
+        of_one = (
+            one,
+            zeroed,
+            size,
+            guidance,
+            vectors,
+            jax.ShapeDtypeStruct(one.shape, jnp.float32),
+            chunks,
+        )
+        shapes = jax.eval_shape(partial(self._encode, room=most), weights, *of_one)
         context = jax.tree.map(lambda leaf: spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
         def encode(
@@ -101,17 +113,28 @@ class Programs:
             guidance: Array,
             vectors: tuple[Array, ...],
             emphasis: Array,
+            chunks: Array,
         ) -> Context:
             def write(slot: Array, context: Context) -> Context:
-                own_ids, own_zeroed, own_emphasis = (
-                    looping.take_one(each, slot, 1) for each in (ids, zeroed, emphasis)
+                own_ids, own_zeroed, own_emphasis, own_chunks = (
+                    looping.take_one(each, slot, 1) for each in (ids, zeroed, emphasis, chunks)
                 )
-                own = looping.take_one(guidance, slot)
-                given = own_ids, own_zeroed, size, own, vectors, own_emphasis
-                found = self._encode(weights, *given)
-                return jax.tree.map(
-                    lambda all_, one: looping.put(all_, one[:, 0], slot, 1), context, found
-                )
+                own, count = looping.take_one(guidance, slot), jnp.maximum(own_chunks.max(), 1)
+
+                def write_chunk(i: Array, context: Context) -> Context:
+                    # The first chunk comes last: it has what is not of tokens.
+                    chunk = count - 1 - i
+                    these = (looping.chunk(each, chunk, most) for each in (own_ids, own_emphasis))
+                    chunk_ids, chunk_emphasis = these
+                    given = chunk_ids, own_zeroed, size, own, vectors, chunk_emphasis, own_chunks
+                    found = self._encode(weights, *given)
+                    return jax.tree.map(
+                        lambda all_, one: looping.put_at(all_, one, (0, slot, chunk)),
+                        context,
+                        found,
+                    )
+
+                return jax.lax.fori_loop(0, count, write_chunk, context)
 
             return looping.for_each(new, write, context)
 
@@ -127,12 +150,20 @@ class Programs:
         guidance: Array,
         vectors: tuple[Array, ...],
         emphasis: Array,
+        chunks: Array,
+        room: int = 1,
     ) -> Context:
-        """Return the context of prompts, of the halves that `ids` has."""
+        """Return the context of a chunk of prompts, of the halves that `ids` has.
+
+        If prompts can have several chunks, it has room for `room`.
+        """
         networks = self._networks(weights)
         for name, rows in zip(self._target.config.text_encoders, vectors, strict=True):
             networks[name] = partial(networks[name], vectors=rows)
-        return self._family.encode.run(networks, ids, zeroed, size, guidance, emphasis)
+        found = self._family.encode.run(networks, ids, zeroed, size, guidance, emphasis)
+        if self._target.shapes.chunks == 1:
+            return found
+        return self._family.with_chunks(found, room, chunks)
 
     def encode_image(self) -> Program:
         """Return the program that encodes the pictures that new ones start from."""
@@ -359,7 +390,8 @@ def cache_key(name: str, target: Target) -> object:
     networks = {part: read for part, read in config.networks.items() if part not in others}
     sides = (shapes.height, shapes.width) if entry.sized else None
     model = family.class_name, family.name, networks, target.dtype.name
-    return name, *model, dict(target.mesh.shape), shapes.images, shapes.tokens, sides
+    tokens = shapes.tokens, shapes.chunks
+    return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:

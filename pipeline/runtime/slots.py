@@ -33,9 +33,10 @@ class Start:
     """All that the n pictures of a request start from.
 
     Attributes:
-        input_ids: `[V, 2, n, E, L]` int32, the negative prompts first, for V texts that the prompts
-            have in turn.
-        weights: how much each token counts, `[V, 2, n, E, L]` float32.
+        input_ids: `[V, 2, n, E, C * L]` int32, the negative prompts first, for V texts that the
+            prompts have in turn.
+        weights: how much each token counts, `[V, 2, n, E, C * L]` float32.
+        chunks: `[V, 2, n]` int32, the number of chunks of each prompt, at most C.
         zeroed: `[V, 2, n]` bool; see `Family.encode`.
         vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; None if there are
             none.
@@ -49,6 +50,7 @@ class Start:
 
     input_ids: np.ndarray
     weights: np.ndarray
+    chunks: np.ndarray
     zeroed: np.ndarray
     vectors: Sequence[np.ndarray] | None
     guidance_scale: float
@@ -147,6 +149,7 @@ class Slots:
             np.full(self._count, start.guidance_scale, np.float32),
             start.vectors,
             placed(start.weights),
+            placed(start.chunks),
         )
 
     def _placed(self, values: np.ndarray, pictures: Mapping[int, int], axis: int = 0) -> np.ndarray:

@@ -42,3 +42,16 @@ def read_prompt(prompt: str, syntax: str, steps: int) -> tuple[Reading, ...]:
         )
     read = {text: read_emphasis(text) for text in texts}
     return tuple(Reading(stage.until, read[stage.text]) for stage in stages)
+
+
+def texts_of(prompt: str, syntax: str, steps: int) -> list[str]:
+    """Return the different texts that a prompt has in a run, without the signs of its syntax.
+
+    Raises:
+        InputError: as `read_prompt`.
+    """
+    return [*dict.fromkeys(map(_text, read_prompt(prompt, syntax, steps)))]
+
+
+def _text(reading: Reading) -> str:
+    return "\n".join("".join(text for text, _ in section) for section in reading.sections)

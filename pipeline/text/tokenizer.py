@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from pipeline.errors import CheckpointError
 from pipeline.strict_json import StrictJson
+from pipeline.text.chunks import Break, Run, arrange
 from pipeline.text.clip_vocabulary import MERGES, completed, uses_bundled_vocabulary
 
 if TYPE_CHECKING:
@@ -27,17 +27,21 @@ class Tokens:
     """A tokenised prompt.
 
     Attributes:
-        input_ids: `[L]` int32: start token, the prompt, end token, padding.
-        weights: `[L]` float32, how much each token counts; 1 for all but weighted parts of prompts.
+        input_ids: `[C * L]` int32 for C chunks, each of them: start token, a part of the prompt,
+            end token, padding.
+        weights: `[C * L]` float32, how much each token counts; 1 for all but those of `Weighted`
+            and `Inserted` parts.
         truncated: the end of the prompt that did not fit, or "".
         count: the number of the prompt's tokens, including the start and end tokens and the tokens
             that did not fit.
+        chunks: the number of chunks with a part of the prompt; 1 for a blank one.
     """
 
     input_ids: np.ndarray
     weights: np.ndarray
     truncated: str
     count: int
+    chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Weighted:
     weight: float
 
 
-Part: TypeAlias = str | Weighted | Inserted
+Part: TypeAlias = str | Weighted | Inserted | Break
 # A prompt, or its parts.
 Prompt: TypeAlias = str | Sequence[Part]
 
@@ -128,42 +132,51 @@ class Tokenizer:
         """The largest id plus one; the text encoder must have at least as many embeddings."""
         return max(self._backend.get_vocab().values()) + 1
 
-    def tokenize(self, prompt: Prompt) -> Tokens:
-        """Return the ids of any text, cut and padded to `length`; threads may share a tokenizer."""
+    def tokenize(self, prompt: Prompt, chunks: int = 1) -> Tokens:
+        """Return the ids of any text in up to `chunks` chunks; threads may share a tokenizer.
+
+        Each chunk is padded to `length`. The text that does not fit is cut.
+        """
         parts = (prompt,) if isinstance(prompt, str) else prompt
         start, end = self._backend.encode("").ids
         # The backend does not truncate, so the text that is cut off is known without a second pass.
-        found = [self._ids(part) for part in parts]
-        ids = [start, *chain.from_iterable(found), end]
-        padded = np.full(self.length, self._pad_token_id, np.int32)
-        weights = self._weights(parts, found)
-        if len(ids) <= self.length:
-            padded[: len(ids)] = ids
-            return Tokens(padded, weights, truncated="", count=len(ids))
-        padded[:] = [*ids[: self.length - 1], end]
-        return Tokens(padded, weights, truncated=self._cut(parts, found), count=len(ids))
+        runs = [self._run(part) for part in parts]
+        comma = self._backend.token_to_id(f",{self._end_of_word}")
+        found, used = arrange(runs, self.length - 2, chunks, comma)
+        ids = np.full((chunks, self.length), self._pad_token_id, np.int32)
+        ids[:, :2] = start, end
+        weights = np.ones((chunks, self.length), np.float32)
+        for row, chunk in enumerate(found):
+            inside = slice(1, 1 + len(chunk))
+            ids[row, inside] = [token for token, _ in chunk]
+            weights[row, inside] = [weight for _, weight in chunk]
+            ids[row, 1 + len(chunk)] = end
+        count = 2 + sum(len(run.ids) for run in runs if isinstance(run, Run))
+        cut = self._cut(parts, runs, used) if used < count - 2 else ""
+        return Tokens(ids.reshape(-1), weights.reshape(-1), cut, count, len(found))
 
-    def _ids(self, part: Part) -> Sequence[int]:
-        if isinstance(part, Inserted):
-            return part.ids
-        text = part if isinstance(part, str) else part.text
+    def _run(self, part: Part) -> Run | Break:
+        match part:
+            case Break():
+                return part
+            case Inserted():
+                return Run(part.ids, part.weight, is_whole=True)
+            case Weighted():
+                return Run(self._ids(part.text), part.weight)
+        return Run(self._ids(part))
+
+    def _ids(self, text: str) -> Sequence[int]:
         return self._backend.encode(_valid_unicode(text)).ids[1:-1]
 
-    def _weights(self, parts: Sequence[Part], found: Sequence[Sequence[int]]) -> np.ndarray:
-        """Return the weight of each position, for the parts' ids; start, end and padding have 1."""
-        of_parts = [1.0 if isinstance(part, str) else part.weight for part in parts]
-        own = np.repeat(of_parts, [len(ids) for ids in found])[: self.length - 2]
-        weights = np.ones(self.length, np.float32)
-        weights[1 : 1 + len(own)] = own
-        return weights
-
-    def _cut(self, parts: Sequence[Part], found: Sequence[Sequence[int]]) -> str:
-        """Return the text of the ids that do not fit, for the parts' ids."""
-        room, texts = self.length - 2, []
-        for part, ids in zip(parts, found, strict=True):
-            if cut := ids[max(room, 0) :]:
+    def _cut(self, parts: Sequence[Part], runs: Sequence[Run | Break], room: int) -> str:
+        """Return the text of the ids after the first `room`, for the parts' ids."""
+        texts = []
+        for part, run in zip(parts, runs, strict=True):
+            if isinstance(run, Break):
+                continue
+            if cut := run.ids[max(room, 0) :]:
                 texts.append(part.text if isinstance(part, Inserted) else self._decode(cut))
-            room -= len(ids)
+            room -= len(run.ids)
         return " ".join(texts)
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -219,9 +232,9 @@ class Tokenizers:
         truncated = [longest_end(row) for row in rows]
         return ids.reshape(len(rows), len(self.each), self.length), truncated
 
-    def tokens(self, prompt: Prompt) -> list[Tokens]:
-        """Return a prompt's tokens for every text encoder."""
-        return [tokenizer.tokenize(prompt) for tokenizer in self.each]
+    def tokens(self, prompt: Prompt, chunks: int = 1) -> list[Tokens]:
+        """Return a prompt's tokens in up to `chunks` chunks, for every text encoder."""
+        return [tokenizer.tokenize(prompt, chunks) for tokenizer in self.each]
 
 
 def read_length(folder: Path) -> int:

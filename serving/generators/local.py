@@ -38,7 +38,7 @@ from serving.generators.seated import Seated
 from serving.logs import log_fields
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
-from serving.requests.admission import expand
+from serving.requests.admission import check_words, expand
 from serving.requests.lifecycle import (
     MAX_FINISHING,
     RequestLifecycle,
@@ -360,7 +360,7 @@ class LocalGenerator(RequestLifecycle):
             if self._embeddings:
                 self._embeddings.refresh()
             width, height = request.size or (None, None)
-            seated.drawing = self._pipe.prepare(
+            drawing = self._pipe.prepare(
                 GenerateRequest(**request.settings),
                 images=request.images,
                 height=height,
@@ -369,6 +369,9 @@ class LocalGenerator(RequestLifecycle):
                 image=_opened(request.image),
                 mask=_opened(request.mask),
             )
+            # Lists in prompts have become words.
+            check_words(drawing.request, self._blocked)
+            seated.drawing = drawing
         return seated.drawing
 
     def _hear(self, record: Record, seated: Seated, news: News) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pipeline.errors import InputError
 from pipeline.request import (
     TINY,
+    GenerateRequest,
     Misfit,
     all_loras,
     faults,
@@ -16,6 +17,7 @@ from pipeline.request import (
     with_strength,
 )
 from pipeline.text.loras import MAX_LORAS, parse_loras
+from pipeline.text.prompt_syntax import texts_of
 from serving.generator import (
     MAX_CHARACTERS,
     ErrorKind,
@@ -23,7 +25,7 @@ from serving.generator import (
     Request,
     RequestError,
 )
-from serving.messages import Code, Message, Param
+from serving.messages import Code, Message, Param, untranslated
 from serving.requests.blocked_words import BlockedWords
 
 
@@ -90,7 +92,25 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
         code = Code.NOT_READY if coming else Code.UNKNOWN_CHOICE
         raise _wrong(code, "size", value=value, choices=choices)
     check_loras(request, model)
-    if word := next(filter(None, map(blocked.find, _texts(request.prompt))), ""):
+    check_words(request, blocked)
+
+
+def check_words(request: GenerateRequest, blocked: BlockedWords) -> None:
+    """Check that prompts have no blocked words, as they are written and as they are read.
+
+    Raises:
+        RequestError: if a prompt has one, or has too many different texts.
+    """
+    written = _texts(request.prompt)
+    try:
+        read = [
+            text
+            for prompt in written
+            for text in texts_of(prompt, request.prompt_syntax, request.steps)
+        ]
+    except InputError as error:
+        raise RequestError(untranslated(str(error)), field="prompt") from error
+    if word := next(filter(None, map(blocked.find, (*written, *read))), ""):
         message = Message(Code.BLOCKED, {"word": word})
         raise RequestError(message, ErrorKind.BLOCKED, field="prompt")
 

@@ -373,9 +373,13 @@ def shortened(limit: int) -> str:
     return f"Nur die ersten {limit} Zeichen des Prompts werden verwendet."
 
 
-def length(tokens: int, limit: int) -> str:
-    """Return the number of tokens in a prompt, and the model's limit."""
-    return f"{tokens} von {limit} Token"
+def length(tokens: int, limit: int, chunks: int = 1) -> str:
+    """Return the number of tokens in a prompt, the model's limit, and the chunks if several."""
+    return (
+        f"{tokens} von {limit} Token, {chunks} Abschnitte"
+        if chunks > 1
+        else f"{tokens} von {limit} Token"
+    )
 
 
 def truncated(left_out: str) -> str:

@@ -322,9 +322,13 @@ def shortened(limit: int) -> str:
     return f"Only the first {limit} characters of the prompt are used."
 
 
-def length(tokens: int, limit: int) -> str:
-    """Return the number of tokens in a prompt, and the model's limit."""
-    return f"{tokens} of {limit} tokens"
+def length(tokens: int, limit: int, chunks: int = 1) -> str:
+    """Return the number of tokens in a prompt, the model's limit, and the chunks if several."""
+    return (
+        f"{tokens} of {limit} tokens, {chunks} chunks"
+        if chunks > 1
+        else f"{tokens} of {limit} tokens"
+    )
 
 
 def truncated(left_out: str) -> str:

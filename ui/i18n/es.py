@@ -378,9 +378,13 @@ def shortened(limit: int) -> str:
     return f"Solo se usan los primeros {limit} caracteres del prompt."
 
 
-def length(tokens: int, limit: int) -> str:
-    """Return the number of tokens in a prompt, and the model's limit."""
-    return f"{tokens} de {limit} tokens"
+def length(tokens: int, limit: int, chunks: int = 1) -> str:
+    """Return the number of tokens in a prompt, the model's limit, and the chunks if several."""
+    return (
+        f"{tokens} de {limit} tokens, {chunks} fragmentos"
+        if chunks > 1
+        else f"{tokens} de {limit} tokens"
+    )
 
 
 def truncated(left_out: str) -> str:

@@ -380,9 +380,13 @@ def shortened(limit: int) -> str:
     return f"Seuls les {limit} premiers caractères du prompt sont utilisés."
 
 
-def length(tokens: int, limit: int) -> str:
-    """Return the number of tokens in a prompt, and the model's limit."""
-    return f"{tokens} tokens sur {limit}"
+def length(tokens: int, limit: int, chunks: int = 1) -> str:
+    """Return the number of tokens in a prompt, the model's limit, and the chunks if several."""
+    return (
+        f"{tokens} tokens sur {limit}, {chunks} segments"
+        if chunks > 1
+        else f"{tokens} tokens sur {limit}"
+    )
 
 
 def truncated(left_out: str) -> str:

@@ -1,12 +1,15 @@
 """Prompts in AUTOMATIC1111's syntax: their ids and weights, and the pictures drawn from them."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pipeline import InputError, SDXLPipeline
-from pipeline.drawing.prompts import read_prompts
+from pipeline.drawing.prompts import read_prompts, resolved
+from pipeline.images import metadata
 from pipeline.request import GenerateRequest, check_request
 from pipeline.text.embeddings import Embeddings, Placement
 from tests.checkpoints import CompilationCount, shared_pipeline
@@ -33,6 +36,7 @@ def test_tokens_have_the_weights_of_their_words(pipe: SDXLPipeline) -> None:
     plain = read(pipe, "a red star on blue")
     np.testing.assert_array_equal(found.input_ids, plain.input_ids)
     until = [pipe.measure(text).tokens - 1 for text in ("a", "a red star", "a red star on")]
+    assert (found.chunks == 1).all()
     expected = np.ones_like(plain.weights)
     expected[0, 1, 0, :, until[0] : until[1]] = 1.5
     expected[0, 1, 0, :, until[2] : pipe.measure("a red star on blue").tokens - 1] = 1 / 1.1
@@ -104,3 +108,36 @@ def test_too_many_texts_are_refused_before_anything_is_drawn(pipe: SDXLPipeline)
     asked = GenerateRequest("[a|b|c|d|e]", prompt_syntax="a1111")
     with pytest.raises(InputError, match="5 different texts in 25 steps; expected at most 4"):
         pipe.prepare(asked, 1)
+
+
+def test_lists_are_resolved_by_each_pictures_seed(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    (tmp_path / "shape.txt").write_text("star\nring\ndisc\nbox")
+    asked = GenerateRequest(
+        "a {(red:1.2)|blue|green} __shape__", "{dark|light}", seed=5, prompt_syntax="a1111"
+    )
+    checked = check_request(asked, 4)
+    found = resolved(checked, tmp_path)
+    assert len({*found.prompts}) > 1
+    for index, pair in enumerate(zip(found.prompts, found.negative_prompts, strict=True)):
+        own = resolved(check_request(replace(asked, seed=5 + index), 1), tmp_path)
+        assert pair == (own.prompts[0], own.negative_prompts[0])
+    assert resolved(found, tmp_path) == found
+    plain = replace(checked, prompt_syntax="plain")
+    assert resolved(plain, tmp_path) == plain
+
+
+def test_a_picture_has_the_resolved_prompt_in_its_settings(pipe: SDXLPipeline) -> None:
+    asked: dict[str, Any] = {"images": 1, "seed": 3, "num_inference_steps": 1}
+    image = pipe.generate("a {red|blue} (star:1.2)", prompt_syntax="a1111", **asked).images[0]
+    settings = metadata.from_text(image.info["parameters"])
+    assert settings.prompt in ("a red (star:1.2)", "a blue (star:1.2)")
+    assert settings.prompt_syntax == "a1111"
+    again = pipe.generate(settings.prompt, prompt_syntax="a1111", **asked).images[0]
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(image))
+    assert again.info == image.info
+
+
+def test_an_unknown_list_is_an_error(pipe: SDXLPipeline) -> None:
+    with pytest.raises(InputError, match="names the list __colour__, but there is no folder"):
+        pipe.prepare(GenerateRequest("a __colour__ fox", prompt_syntax="a1111"), 1)
+    pipe.prepare(GenerateRequest("a __colour__ fox"), 1)

@@ -140,7 +140,7 @@ def test_previews_are_sent_on_request(site: Site):
 
 def test_length_of_a_prompt(site: Site):
     found = post(site, {"prompt": "one two three four five six seven"}, "/v1/length")
-    assert found.json() == {"tokens": 9, "limit": 8, "left_out": "seven"}
+    assert found.json() == {"tokens": 9, "limit": 8, "left_out": "seven", "chunks": 1}
     assert post(site, {"prompt": "x" * 2001}, "/v1/length").status_code == 400
 
 

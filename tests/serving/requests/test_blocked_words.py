@@ -88,6 +88,20 @@ def test_over_http_nothing_is_drawn():
         assert generate(site, negative_prompt="a gun")[-1][0] == "done"
 
 
+def test_signs_of_a_syntax_hide_no_word():
+    with serve(limits=Limits(blocked=BlockedWords(["gun"]))) as site:
+        for prompt in ("a g(u:1.2)n", "a g[u|o]n", r"a [moon:g\un:3]"):
+            refused = post(site, BODY | {"prompt": prompt, "prompt_syntax": "a1111"})
+            assert refused.json()["error"]["code"] == "blocked"
+            assert generate(site, prompt=prompt)[-1][0] == "done"
+        name, ended = generate(site, prompt="a g{u|u}n", prompt_syntax="a1111")[-1]
+        assert (name, ended["code"]) == ("error", "blocked")
+        many = {"prompt": "[a|b|c|d|e]", "prompt_syntax": "a1111", "num_inference_steps": 8}
+        refused = post(site, BODY | many)
+        assert refused.json()["error"]["param"] == "prompt"
+        assert "at most 4" in refused.json()["error"]["message"]
+
+
 def test_on_the_page_and_for_programs_nothing_is_drawn():
     pipe = FakePipeline()
     limits = Limits(blocked=BlockedWords(["gun"]))

@@ -47,6 +47,7 @@ SAMPLES: dict[str, Any] = {
     "model": MODEL,
     "name": "NAME",
     "number": 7.5,
+    "chunks": 14,
     "count": 17,
     "own": "OWN",
     "position": 18,

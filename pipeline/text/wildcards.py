@@ -1,0 +1,143 @@
+"""Lists in prompts, from which a seed chooses: `{red|blue}`, `{2$$a|b|c}` and `__colour__`.
+
+`{a|b}` becomes one of its options and `{2$$a|b|c}` two different ones, with a comma between them.
+`__colour__` becomes a line of the file colour.txt in a folder. Lists may be nested, and lines may
+name other files. The syntax is that of https://github.com/adieyal/sd-dynamic-prompts
+"""
+
+import re
+import stat
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+from pipeline.errors import InputError
+
+MAX_FILE = 2**20  # bytes
+MAX_TEXT = 20_000  # characters of a resolved prompt
+MAX_DEPTH = 10  # files that name others
+MAX_LINES = 200  # lines that a prompt takes from files
+_TOKEN = re.compile(r"[^\\{}\[\]|]++|\\[\s\S]?|[\s\S]")
+_COUNT = re.compile(r"\s*+([0-9]{1,2})\$\$")
+_NAME = re.compile(r"[\w-]++(?:/[\w-]++)*+")
+# A name begins and ends with no underscore or space, so that "____" is text.
+_WILDCARD = re.compile(r"__(?=[^\s_])((?:(?!__)\S){1,100}+)__")
+
+
+@dataclass
+class _List:
+    """An open bracket: the place of its first part, and those of the bars directly inside it."""
+
+    kind: str
+    start: int
+    bars: list[int] = field(default_factory=list)
+
+
+class Resolver:
+    """Chooses from lists for one seed.
+
+    Args:
+        seed: decides all choices.
+        folder: the folder of the files; None for none.
+    """
+
+    def __init__(self, seed: int, folder: Path | None):
+        self._random = Random(seed)
+        self._folder = folder
+        self._left = MAX_LINES
+
+    def resolve(self, text: str, depth: int = 0) -> str:
+        """Return a text with a choice in place of each list.
+
+        Brackets that enclose no list stay as they are.
+
+        Raises:
+            InputError: if a file cannot be used, or the text becomes too long.
+        """
+        chosen = self._without_lists(text)
+        found = _WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
+        if len(found) > max(MAX_TEXT, len(text)):
+            raise InputError(
+                f"the lists in a prompt make it longer than {MAX_TEXT} characters; use shorter ones"
+            )
+        return found
+
+    def _without_lists(self, text: str) -> str:
+        parts: list[str] = []
+        opened: list[_List] = []
+        lists = 0  # of the open brackets, those that may enclose a list
+        for token in _TOKEN.findall(text):
+            if token in "{[":
+                lists += token == "{"
+                opened.append(_List(token, len(parts)))
+            elif token == "|" and opened:
+                opened[-1].bars.append(len(parts))
+            parts.append(token)
+            if token == "]" and opened and opened[-1].kind == "[":
+                opened.pop()
+            elif token == "}" and lists:
+                lists -= 1
+                while (bracket := opened.pop()).kind != "{":
+                    pass
+                self._choose(parts, bracket)
+        return "".join(parts)
+
+    def _choose(self, parts: list[str], bracket: _List) -> None:
+        """Replace the parts from a bracket on by a choice of its options, if it has any."""
+        ends = [bracket.start, *bracket.bars, len(parts) - 1]
+        options = ["".join(parts[a + 1 : b]) for a, b in pairwise(ends)]
+        count = _COUNT.match(options[0])
+        if count is None and len(options) == 1:
+            return
+        if count is not None:
+            options[0] = options[0][count.end() :]
+        wanted = min(1 if count is None else int(count[1]), len(options))
+        parts[bracket.start :] = [", ".join(self._pick(options) for _ in range(wanted))]
+
+    def _pick(self, options: list[str]) -> str:
+        """Take one of the options out of the list, in a way that Python's versions share."""
+        return options.pop(int(self._random.random() * len(options)))
+
+    def _line(self, name: str, depth: int) -> str:
+        self._left -= 1
+        if depth >= MAX_DEPTH or self._left < 0:
+            raise InputError(
+                f"the list __{name}__ leads to more than {MAX_DEPTH} files in a row or"
+                f" {MAX_LINES} lines; its files may name each other in a circle"
+            )
+        return self.resolve(self._pick(read_lines(self._folder, name)), depth + 1)
+
+
+def read_lines(folder: Path | None, name: str) -> list[str]:
+    """Return the lines of a list's file without blank ones and those that begin with #.
+
+    Raises:
+        InputError: if the list has no file that can be used; the message says why.
+    """
+    if folder is None:
+        raise InputError(f"the prompt names the list __{name}__, but there is no folder of lists")
+    if _NAME.fullmatch(name) is None:
+        raise InputError(
+            f"__{name}__ is no name of a list; expected letters, digits, - and _, with / between"
+            " folders"
+        )
+    reason, text = "is not there", ""
+    try:
+        file = (folder / f"{name}.txt").resolve(strict=True)
+        found = file.stat()
+        if not file.is_relative_to(folder.resolve()):
+            reason = "is outside of the folder of lists"
+        elif not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE:
+            reason = f"is not a text file of at most {MAX_FILE >> 20} MB"
+        else:
+            reason, text = "has no lines of text", file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError):
+        reason = "cannot be read as text in UTF-8"
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if not lines or "\0" in text:
+        raise InputError(f"the file {name}.txt of the list __{name}__ {reason}")
+    return lines

@@ -1,0 +1,142 @@
+"""Lists in prompts are resolved by a seed; no file and no text does harm."""
+
+import os
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InputError
+from pipeline.text.wildcards import MAX_FILE, MAX_TEXT, Resolver
+
+ODD = st.lists(st.sampled_from([*"{}[]|\\_$2", "a", "__", "2$$", "{a|b}"]), max_size=40).map(
+    "".join
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "lists").mkdir()
+    write(tmp_path / "lists", "colour", "# colours\nred\n\n  blue \n{dark|light} green")
+    return tmp_path / "lists"
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.txt").write_text(text)
+
+
+def choices(text: str, folder: Path | None = None, seeds: int = 60) -> set[str]:
+    return {Resolver(seed, folder).resolve(text) for seed in range(seeds)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a {red|blue} fox", {"a red fox", "a blue fox"}),
+        ("{a|{b|c} d}", {"a", "b d", "c d"}),
+        ("{a|}b", {"ab", "b"}),
+        ("{2$$a|b|c}", {"a, b", "b, a", "a, c", "c, a", "b, c", "c, b"}),
+        ("{9$$a|b}", {"a, b", "b, a"}),
+        ("{0$$a|b}", {""}),
+        ("{1$$a}", {"a"}),
+        ("{[a|b]|(c:1.2)}", {"[a|b]", "(c:1.2)"}),
+        ("{[a|b}", {"{[a|b}"}),
+        ("{a}", {"{a}"}),
+        ("{a|b", {"{a|b"}),
+        ("a|b}", {"a|b}"}),
+        (r"\{a|b\}", {r"\{a|b\}"}),
+        ("____ __ __", {"____ __ __"}),
+    ],
+)
+def test_lists(text: str, expected: set[str]) -> None:
+    assert choices(text) == expected
+
+
+def test_each_option_is_as_likely() -> None:
+    counted = Counter(Resolver(seed, None).resolve("{a|b|c|d}") for seed in range(2000))
+    assert min(counted.values()) > 400
+
+
+def test_a_seed_always_chooses_the_same() -> None:
+    # The choices are part of pictures' settings, so no version of Python may change them.
+    found = [Resolver(seed, None).resolve("{a|b|c|d} {2$$e|f|g}") for seed in (0, 1, 2**32 - 1)]
+    assert found == EXPECTED
+
+
+EXPECTED = ["d g, e", "a g, f", "c e, g"]
+
+
+def test_files(folder: Path) -> None:
+    expected = {"a red fox", "a blue fox", "a dark green fox", "a light green fox"}
+    assert choices("a __colour__ fox", folder) == expected
+    (folder / "coats").mkdir()
+    write(folder, "coats/long", "long __colour__ coat")
+    assert "long blue coat" in choices("{__coats/long__|}", folder)
+
+
+ELSEWHERE = ["../secret", "/etc/passwd", "a/../../secret", "a\\b", "a.b", ".."]
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_names_that_lead_elsewhere(folder: Path, name: str) -> None:
+    write(folder.parent, "secret", "secret")
+    with pytest.raises(InputError, match="is no name of a list; expected letters"):
+        Resolver(0, folder).resolve(f"a __{name}__")
+
+
+def test_links_that_lead_elsewhere(folder: Path) -> None:
+    write(folder.parent, "secret", "secret")
+    (folder / "link.txt").symlink_to(folder.parent / "secret.txt")
+    with pytest.raises(InputError, match="list __link__ is outside of the folder"):
+        Resolver(0, folder).resolve("__link__")
+
+
+def test_files_that_cannot_be_used(folder: Path) -> None:
+    (folder / "large.txt").write_bytes(b"a" * (MAX_FILE + 1))
+    (folder / "binary.txt").write_bytes(b"\xff\xfe\0")
+    (folder / "nul.txt").write_bytes(b"a\0b\n")
+    (folder / "blank.txt").write_bytes(b"# nothing\n\n")
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "folder.txt").mkdir()
+    for name, message in {
+        "large": "is not a text file of at most 1 MB",
+        "binary": "cannot be read as text in UTF-8",
+        "nul": "has no lines of text",
+        "blank": "has no lines of text",
+        "pipe": "is not a text file",
+        "folder": "is not a text file",
+        "missing": "missing.txt of the list __missing__ is not there",
+        "n" * 100: "is not there",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            Resolver(0, folder).resolve(f"__{name}__")
+    with pytest.raises(InputError, match="there is no folder of lists"):
+        Resolver(0, None).resolve("__colour__")
+
+
+def test_files_that_name_each_other(folder: Path) -> None:
+    write(folder, "circle", "__circle__")
+    write(folder, "bomb", "__bomb__ __bomb__")
+    write(folder, "wide", "__long__ " * 30)
+    write(folder, "long", "x" * (MAX_TEXT // 20))
+    for name in ("circle", "bomb"):
+        with pytest.raises(InputError, match="name each other in a circle"):
+            Resolver(0, folder).resolve(f"__{name}__")
+    with pytest.raises(InputError, match=f"longer than {MAX_TEXT} characters"):
+        Resolver(0, folder).resolve("__wide__")
+
+
+@given(ODD | st.text(), st.integers(0, 2**32))
+def test_any_text_is_resolved(text: str, seed: int) -> None:
+    with suppress(InputError):  # where it names a file
+        found = Resolver(seed, None).resolve(text)
+        assert len(found) <= len(text) + text.count("{")  # a comma may come between two options
+
+
+@pytest.mark.parametrize("piece", ["{", "}", "[", "{a|", "__", "|", "\\", "{2$$", "_", "__ a"])
+def test_long_texts(piece: str) -> None:
+    Resolver(0, None).resolve(piece * 10_000)
+    Resolver(0, None).resolve(piece * 5_000 + "}" * 5_000)
