@@ -141,7 +141,8 @@ def _print_plan(options: argparse.Namespace) -> None:
     config = found.config
     given = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(config, *size) for size in given))
-    plans = report(config, sizes, options.images, config.tokens, find_devices(), options.dtype)
+    tokens = options.prompt_chunks * config.tokens
+    plans = report(config, sizes, options.images, tokens, find_devices(), options.dtype)
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:
         raise DeviceError(plans.refusal)

@@ -44,6 +44,24 @@ def test_cross_attention_agrees_with_the_definition() -> None:
     np.testing.assert_allclose(ours, by_definition(q, k, v, False), atol=1e-5)
 
 
+@pytest.mark.parametrize("counts", [(1, 1), (1, 3), (2, 2), (3, 1)])
+def test_only_the_first_chunks_count(counts: tuple[int, int]) -> None:
+    rng = np.random.default_rng(1)
+    query = rng.normal(size=(2, 6, 24)).astype(np.float32)
+    chunks = rng.normal(size=(2, 3, 5, 48)).astype(np.float32)
+    for row, count in enumerate(counts):
+        chunks[row, count:] = np.nan
+    run = jax.jit(lambda *given: cross_attention(given[0], given[1], 3, given[2]))
+    found = run(query, chunks, jnp.array(counts, jnp.int32))
+    alone = jax.jit(lambda q, kv: cross_attention(q, kv, 3))
+    for row, count in enumerate(counts):
+        own = chunks[row, :count].reshape(1, -1, 48)
+        right = alone(query[row : row + 1], own)[0]
+        np.testing.assert_allclose(found[row], right, atol=1e-6)
+    if counts == (1, 1):
+        np.testing.assert_array_equal(found, alone(query, chunks[:, 0]))
+
+
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_softmax_is_float32_where_the_network_is_bfloat16() -> None:
     """The softmax is in float32; with a thousand equal weights, bfloat16 errors would add up."""
