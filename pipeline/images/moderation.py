@@ -1,6 +1,6 @@
 """The safety checker's input, and the blurring of pictures that it flags."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from PIL import Image
@@ -11,7 +11,7 @@ from pipeline.models.clip_config import SafetyCheckerConfig
 SQUARES = 6
 
 
-def prepare(images: Sequence[np.ndarray], config: SafetyCheckerConfig) -> np.ndarray:
+def prepare(images: Iterable[np.ndarray], config: SafetyCheckerConfig) -> np.ndarray:
     """Convert B pictures `[H, W, 3]` uint8 to `[B, S, S, 3]` uint8, as in CLIP's training.
 
     The shorter side is scaled by Pillow's bicubic filter, as CLIPImageProcessor in torch's

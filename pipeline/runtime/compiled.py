@@ -208,6 +208,8 @@ class CompiledSampler:
     ) -> Context:
         """Return the context with that of new pictures' prompts, which stays the same in all steps.
 
+        New pictures with the same prompts on the same device share one encoding.
+
         Args:
             context: the context of all slots, which is gone afterwards: its memory is used again.
             new: `[B]` bool, the slots of the new pictures. The other arguments matter only there.
@@ -222,14 +224,15 @@ class CompiledSampler:
         """
         counted = np.ones(input_ids.shape, np.float32) if weights is None else weights
         numbers = np.ones(zeroed.shape, np.int32) if chunks is None else chunks
-        ids, zeros, emphasis, of_chunks = jax.device_put(
-            (input_ids, zeroed, counted, numbers), self._by_half
-        )
+        halves = input_ids, zeroed, counted, numbers
+        ids, zeros, emphasis, of_chunks = jax.device_put(halves, self._by_half)
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
-        scales = self._put_columns(guidance_scales)
-        size, wanted = self._size, self._put_columns(new)
+        per_device = len(new) // self.mesh.shape["images"]
+        of_slots = [guidance_scales, *(each.swapaxes(0, 1) for each in halves)]
+        sources = _sources(new, per_device, of_slots)
+        size, (scales, places) = self._size, self._put_columns((guidance_scales, sources))
         given = ids, zeros, size, scales, rows, emphasis, of_chunks
-        return self._run("encode", context, wanted, *given)
+        return self._run("encode", context, places, *given)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:
@@ -326,3 +329,22 @@ class CompiledSampler:
         `images` are `[B, S, S, 3]` uint8, from `moderation.prepare`.
         """
         return np.asarray(self._run("check", *self._put_columns((images, wanted))))
+
+
+def _sources(new: np.ndarray, per_device: int, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return which slot each new slot gets its context from, `[B]` int32.
+
+    It is the first new slot of the same device with the same values, by its index among the
+    device's slots; -1 for a slot that is not new.
+
+    Args:
+        new: `[B]` bool.
+        per_device: the number of slots of each device.
+        values: arrays `[B, ...]`.
+    """
+    found = np.full(len(new), -1, np.int32)
+    first: dict[tuple[int | bytes, ...], int] = {}
+    for slot in map(int, np.flatnonzero(new)):
+        own = (*(each[slot].tobytes() for each in values),)
+        found[slot] = first.setdefault((slot // per_device, *own), slot % per_device)
+    return found

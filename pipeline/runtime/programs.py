@@ -81,7 +81,7 @@ class Programs:
         emphasis = spec(tokens, jnp.float32, self._by_half)
         zeroed = spec(shape, jnp.bool_, self._by_half)
         size = spec((2,), jnp.float32, self._whole)
-        guidance, new = self._column_spec(jnp.float32), self._column_spec(jnp.bool_)
+        guidance, sources = self._column_spec(jnp.float32), self._column_spec(jnp.int32)
         vectors = tuple(
             spec((MAX_VECTORS, encoder.hidden_size), jnp.float32, self._whole)
             for encoder in encoders.values()
@@ -106,7 +106,7 @@ class Programs:
         def encode(
             weights: Weights,
             context: Context,
-            new: Array,
+            sources: Array,
             ids: Array,
             zeroed: Array,
             size: Array,
@@ -136,9 +136,17 @@ class Programs:
 
                 return jax.lax.fori_loop(0, count, write_chunk, context)
 
-            return looping.for_each(new, write, context)
+            def copy(slot: Array, context: Context) -> Context:
+                source = looping.take(sources, slot)
+                return jax.tree.map(
+                    lambda all_: looping.put(all_, looping.take(all_, source, 1), slot, 1), context
+                )
 
-        args = (weights, context, new, *given)
+            is_source = sources == jnp.arange(len(sources))
+            context = looping.for_each(is_source, write, context)
+            return looping.for_each((sources >= 0) & ~is_source, copy, context)
+
+        args = (weights, context, sources, *given)
         return self._apart(encode, args, shardings(context), self._options(), donated=(1,))
 
     def _encode(

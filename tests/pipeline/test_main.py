@@ -132,7 +132,9 @@ def test_a_picture_to_start_from(tmp_path: Path, run: Callable[..., tuple]) -> N
     assert status == 0
     found = np.asarray(Image.open(file))
     np.testing.assert_array_equal(found[white == 0], pixels[white == 0])
-    assert metadata.read(Path(file)).strength == 1
+    settings = metadata.read(Path(file))
+    assert settings is not None
+    assert settings.strength == 1
 
 
 def test_variations_of_a_picture(tmp_path: Path, run: Callable[..., tuple]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline import SDXLPipeline
 from pipeline.platforms import PLATFORMS
+from pipeline.runtime import compiled
 from pipeline.runtime.compiled import choose_layout, make_mesh
 from tests.checkpoints import SMALLEST, encoded, shared_pipeline
 
@@ -173,6 +174,26 @@ def test_new_pictures_are_encoded_into_the_memory_of_the_others() -> None:
     for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(kept), strict=True):
         np.testing.assert_array_equal(new[:, [0, 2, 3]], old[:, [0, 2, 3]])
         np.testing.assert_array_equal(new[:, 1], old[:, 2])  # the prompt of slot 2
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_pictures_with_the_same_prompts_are_encoded_once(devices: int) -> None:
+    run = shared_pipeline(devices)._compiled
+    ids = np.random.default_rng(1).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
+    same = ids[:, [0, 1, 0, 0]]
+    for new, old in zip(
+        *map(jax.tree.leaves, (encoded(run, same), encoded(run, ids))), strict=True
+    ):
+        for slot, alone in enumerate([0, 1, 0, 0]):
+            np.testing.assert_array_equal(new[:, slot], old[:, alone])
+
+
+@pytest.mark.parametrize(
+    ("per_device", "sources"), [(4, [0, -1, 2, 0]), (2, [0, -1, 0, 1]), (1, [0, -1, 0, 0])]
+)
+def test_the_source_of_a_context_is_on_the_same_device(per_device: int, sources: list[int]) -> None:
+    new, values = np.array([True, False, True, True]), np.array([5, 5, 6, 5])
+    assert compiled._sources(new, per_device, [values]).tolist() == sources
 
 
 def test_only_wanted_pictures_are_decoded() -> None:

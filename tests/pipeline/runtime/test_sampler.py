@@ -171,7 +171,8 @@ def test_an_item_that_is_not_wanted_is_zero() -> None:
 
 def test_a_new_picture_has_no_history() -> None:
     state = State(jnp.ones((2, *SHAPE)), jnp.full((REMEMBERED, 2, *SHAPE), jnp.nan))
-    kept = Kept(*jnp.zeros((2, 2, *SHAPE)), jnp.zeros((2, *SHAPE[:2], 1)))
+    blank = jnp.zeros((2, *SHAPE))
+    kept = Kept(blank, blank, jnp.zeros((2, *SHAPE[:2], 1)))
     parts = jax.tree.map(lambda each: each + 3, kept)
     new = jnp.array([True, False])
     entered, found = sampler.enter(state, kept, jnp.full((2, *SHAPE), 7.0), parts, new)
