@@ -1,4 +1,4 @@
-"""What slots give, and what they cost.
+"""The gain from slots, and their cost.
 
     python -m benchmarks.slots [--beside ../other/checkout]
 

@@ -34,7 +34,7 @@ SLOTS = "2026-11-25-slots"
 LIVE = {images: f"2026-11-25-live-{images}" for images in (1, 2, 4)}
 LOAD, CHAOS, SOAK, ATTACK = (
     "2026-11-25-load",
-    "2026-11-22-chaos",
+    "2026-11-25-chaos",
     "2026-11-22-soak",
     "2026-11-24-attack",
 )
@@ -447,7 +447,7 @@ def _load() -> str:
 
 def _mixed() -> str:
     def row(name: str, path: str, form: str = ".0f", divisor: float = 1) -> list[str]:
-        return [name, figure(LOAD, f"mixed/{path}", form, divisor)]
+        return [name, figure(LOAD, f"mixed/{path}", form, divisor).replace("%", " %")]
 
     return table(
         ["requests of different work", "three times the capacity"],

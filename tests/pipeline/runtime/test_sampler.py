@@ -74,10 +74,11 @@ def test_step_noise_depends_on_seed_and_evaluation_alone() -> None:
 
 def test_pictures_are_clipped_and_rounded() -> None:
     latents = 20 * jnp.array(np.random.default_rng(0).normal(size=(2, 4, 4, 2)), jnp.float32)
+    networks = {"vae": vae(VAE)}
 
     @jax.jit
     def decode(latents: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return sampler.decode(partial(latent_unet.decode, {"vae": vae(VAE)}), latents)
+        return sampler.decode(partial(latent_unet.decode, networks), latents)
 
     as_float, as_bytes = decode(latents[0])
     assert (as_float.shape, as_float.dtype) == ((8, 8, 3), jnp.float32)
