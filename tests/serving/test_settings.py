@@ -22,6 +22,8 @@ OTHERS = {
     "scheduler": ("ddim", "ddim"),
     "lora_dir": ("loras", Path("loras")),
     "embedding_dir": ("embeddings", Path("embeddings")),
+    "wildcard_dir": (".", Path()),
+    "prompt_chunks": ("3", 3),
     "sizes": ("64x32", ((64, 32),)),
     "images_per_request": ("2", 2),
     "steps": ("30", 30),
