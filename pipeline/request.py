@@ -237,7 +237,6 @@ class GenerateRequest:
             details="1: as if there were none.",
             key="Denoising strength",
             optional=True,
-            on_page=False,
             note=f"{STRENGTH} with a picture if None.",
             slider_step=0.01,
         )
@@ -248,7 +247,6 @@ class GenerateRequest:
             description="Draw only the masked part, with so many pixels around it.",
             key="Masked area padding",
             optional=True,
-            on_page=False,
             note="The whole picture is drawn if None.",
         )
     )

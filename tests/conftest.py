@@ -42,6 +42,7 @@ TOGETHER = {
         "end_to_end/test_accessibility",
         "end_to_end/test_clients",
         "end_to_end/test_live",
+        "end_to_end/test_start",
     ),
     "the page's servers": (
         "end_to_end/test_second_look",

@@ -7,7 +7,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 
+from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 from ui import i18n
@@ -62,6 +64,8 @@ def walk(page: Page, steps: int) -> Iterator[str]:
         yield name
         if name == "style":
             yield from _looks(page)
+        if name == "picture":
+            yield from _start(page)
         page.locator(f"#chip-{name}").click()
     if page.locator("#live").count():  # offered only where the model draws quickly
         yield from _live(page)
@@ -97,6 +101,15 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     page.locator("#history-open").click()
     open_picture(page)
     yield "opened"
+    page.locator("#use-picture").click()
+    page.locator("#start-strength input").fill("100")
+    prompt.press("Enter")
+    expect(page.locator("#gallery .preview")).to_have_count(0)
+    expect(page.locator("#generate")).to_be_visible(timeout=_MINUTE_MS)
+    _wait_for_pictures(page)
+    open_picture(page)
+    page.locator("#before input").fill("50")
+    yield "compared"
 
 
 def _looks(page: Page) -> Iterator[str]:
@@ -109,6 +122,27 @@ def _looks(page: Page) -> Iterator[str]:
     look.click()
     expect(weight).to_have_count(0)
     page.locator("#prompt").scroll_into_view_if_needed()
+
+
+def _start(page: Page) -> Iterator[str]:
+    """Start from a picture and mark a part of it, then remove it."""
+    picture, file = Image.new("RGB", (384, 256), "white"), BytesIO()
+    ImageDraw.Draw(picture).ellipse((80, 40, 250, 210), fill="red")
+    picture.save(file, "PNG")
+    page.locator("#restore-picture input[type=file]").set_input_files(
+        {"name": "disc.png", "mimeType": "image/png", "buffer": file.getvalue()}
+    )
+    expect(page.locator("#start .preview canvas")).to_be_visible()
+    page.locator("#start [data-start] > details summary").click()
+    yield "start"
+    page.locator("#start [data-do=mark]").click()
+    page.locator("#start dialog summary").click()
+    page.locator("#start [data-do=add]").click()
+    yield "marking"
+    page.locator("#start [data-do=done]").click()
+    yield "marked"
+    page.locator("#start [data-do=remove]").click()
+    expect(page.locator("#start .preview")).to_be_hidden()
 
 
 def _live(page: Page) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from serving.generator import Generator, Model
-from ui import i18n, looks, restore
+from ui import i18n, looks, restore, start
 from ui.events import AT_ONCE
 from ui.form import Form, size_name
 from ui.restore import Restorer
@@ -24,12 +24,12 @@ _FIELDS = {
     "seed": ("seed", "randomise"),
 }
 _MOUNT = '() => ({ __type__: "update", visible: true })'
-FIELDS = frozenset(field for fields in _FIELDS.values() for field in fields)
+FIELDS = frozenset((*(field for fields in _FIELDS.values() for field in fields), *start.FIELDS))
 
 
 @dataclass(frozen=True)
 class Chips:
-    """The buttons by the names of their panels, and the one that frees a fixed seed.
+    """The buttons by the names of their panels, the one that frees a fixed seed, and `ui.start`'s.
 
     The panel of pictures is mounted when its chip is first pressed, so that the page opens sooner.
     """
@@ -37,6 +37,7 @@ class Chips:
     buttons: Mapping[str, gr.Button]
     free_seed: gr.Button
     picture: gr.Column
+    start: gr.HTML
 
 
 def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
@@ -45,7 +46,6 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
         "style": i18n.SETTINGS["style"].label,
         "size": i18n.size(model.sizes[0]),
         "count": i18n.pictures(model.images_per_request),
-        "picture": f"+ {i18n.PICTURE}",
     }
     offered = {"size": len(model.sizes) > 1, "count": model.images_per_request > 1}
     with gr.Row(elem_id="chips"):
@@ -53,6 +53,9 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
             name: _chip(text, f"chip-{name}", offered.get(name, True))
             for name, text in texts.items()
         }
+        with gr.Row(elem_id="picture-chips"):
+            buttons["picture"] = _chip(i18n.PICTURE, "chip-picture")
+            _chip("✕", "free-picture")  # the tools of `ui.start` name and show it
         with gr.Row(elem_id="seed-chips"):
             buttons["seed"] = _chip(i18n.SETTINGS["seed"].label, "chip-seed")
             free_seed = _chip("✕", "free-seed", visible=False)
@@ -61,8 +64,11 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
             for field in fields:
                 form.parts[field].render()
     with _panel("picture", visible=False) as picture:
-        restorer = restore.layout()
-    return Chips(buttons, free_seed, picture), restorer
+        restorer = restore.layout(model)
+        tools = start.layout(model)
+        for field in start.FIELDS:
+            form.parts[field].render()
+    return Chips(buttons, free_seed, picture, tools), restorer
 
 
 def _chip(text: str, elem_id: str, visible: bool = True) -> gr.Button:

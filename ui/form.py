@@ -33,7 +33,7 @@ from pipeline.setting_kinds import (
 from pipeline.text.loras import MAX_LORAS, format_loras, parse_loras, take_tags
 from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
 from serving.messages import Code, Message, Param
-from ui import i18n, looks, settings
+from ui import i18n, looks, settings, start
 from ui.events import AT_ONCE
 from ui.styles import NONE, Style, Typed
 
@@ -55,7 +55,11 @@ _SET_BY_RECIPE = [
 _OWN_NUMBERS = [setting.link for setting in ON_PAGE if isinstance(setting, OwnNumber)]
 _IN_PER_CENT = [setting.link for setting in ON_PAGE if setting.in_per_cent]
 # Ids of the elements of fields that have another name there, by the name in a `RequestError`.
-_ELEMENTS = {"negative_prompt": "negative", **{each.name: each.flag for each in ON_PAGE}}
+_ELEMENTS = {
+    "negative_prompt": "negative",
+    **{each.name: each.flag for each in ON_PAGE},
+    **start.ELEMENTS,
+}
 _DEFAULTS: dict[str, Any] = {
     "prompt": "",
     "style": NONE,
@@ -182,6 +186,8 @@ def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form
 
 def _component(setting: Setting, model: Model) -> Component:
     here = setting.for_model(model)
+    if setting.name in start.FIELDS:
+        return start.field(setting)
     named: dict[str, Any] = {
         "label": _label(setting),
         "info": i18n.SETTINGS[setting.name].info,
@@ -283,6 +289,11 @@ def element_of(field: str | None) -> str | None:
     return None if field is None else _ELEMENTS.get(field, field)
 
 
+def size_of(size: tuple[int, int] | None, model: Model) -> str:
+    """Return the value for the choice of sizes."""
+    return USUAL if size in (None, model.sizes[0]) else size_name(size)
+
+
 def size_name(size: tuple[int, int]) -> str:
     """Return a size as programs and links write it, such as "1024x768"."""
     return "{}x{}".format(*size)
@@ -307,13 +318,14 @@ def to_request(
     unblurred: bool = False,
     live: bool = False,
     tags: bool = False,
+    blank: bool = False,
     **values: object,
 ) -> Request:
     """Check every value, and return a request with the style's words around the prompt.
 
     With `several`, every line of the prompt becomes a picture of its own. A number that is left
     out becomes the default, and a seed that is None a random one. With `tags`, the prompt may name
-    LoRAs, as in "<lora:pixel:0.8>".
+    LoRAs, as in "<lora:pixel:0.8>". With `blank`, it may be empty.
 
     Raises:
         RequestError: if a value cannot be used; the message is about the first such value.
@@ -324,8 +336,9 @@ def to_request(
     if tags:
         prompts, named = _without_tags(prompts)
         numbers["loras"] = _with_loras(numbers["loras"], named)
-    if not prompts:
+    if not prompts and not blank:
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
+    prompts = prompts or [""]
     if len(prompts) > model.images_per_request:
         params = {"lines": len(prompts), "limit": model.images_per_request}
         raise RequestError(Message(Code.TOO_MANY_LINES, params), field="prompt")
@@ -603,6 +616,8 @@ def _differences(found: Settings, model: Model) -> Sequence[str]:
     notes = []
     if None not in size and size not in model.sizes:
         notes.append(i18n.other_size(*size, model))
+    if found.strength is not None:
+        notes.append(i18n.PICTURE_NEEDED)
     if found.model and found.model != model.name:
         notes.append(i18n.other_model(found.model, model))
     # Settings from elsewhere that name no VAE may have been drawn with any.

@@ -28,17 +28,17 @@ from serving.generator import (
     Started,
     Step,
 )
-from serving.messages import Code, Message, Param
+from serving.messages import Code, Message
 from serving.requests import inputs
 from serving.requests.eta import TimeLeft
 from serving.requests.inputs import Input
-from ui import form, history, i18n, link, status
+from ui import form, history, i18n, link, start, status
 from ui.form import Fields, Visitor
-from ui.gradio_compat import uploads
 from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
 from ui.pictures.saved import Picture, Unfinished
+from ui.start import Start
 from ui.styles import Style, styles_for
 
 # Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
@@ -80,42 +80,35 @@ class Drawing:
         self._styles = styles_for(kind)
 
     async def for_page(
-        self, sender: gr.Request, files: str | None, *values: Any
+        self, sender: gr.Request, files: str | None, sent: Any, *values: Any
     ) -> AsyncGenerator[Update]:
         """Draw pictures for a visitor, and yield updates; an error becomes a message in the strip.
 
-        If `files` is `saved_pictures.BARE`, the files have no settings inside. The `values` are
-        those of the components of `Fields`.
+        If `files` is `saved_pictures.BARE`, the files have no settings inside. `sent` is the
+        picture to start from, as `start.take` reads it; the `values` are those of the components
+        of `Fields`.
         """
-        async with aclosing(self._draw(sender, files, Fields.sent(values))) as updates:
+        async with aclosing(self._draw(sender, files, sent, Fields.sent(values))) as updates:
             async for update in updates:
                 yield update
 
     async def _draw(
-        self, sender: gr.Request, files: str | None, fields: Fields
+        self, sender: gr.Request, files: str | None, sent: Any, fields: Fields
     ) -> AsyncGenerator[Update]:
         began = time.monotonic()
         try:
-            request = self._request(
-                fields._replace(seed=None) if fields.randomise else fields,
-                visitor=Visitor.behind(sender),
-                keep=True,
-                previews=True,
-                unblurred=True,
-            )
-            await self._generator.submit(request)
-            numbers = {setting.link: getattr(request, setting.name) for setting in form.ON_PAGE}
-            # LoRAs that the prompt names are not chosen as well.
-            asked = fields._replace(**numbers, randomise=False)._replace(loras=fields.loras)
-            entry = history.asked(request.id, asked)
+            request_id, asked, start_id = await self._submitted(sender, sent, fields)
+            entry = history.asked(request_id, asked)
             yield _running(
                 status.busy(i18n.starting()),
                 gallery=gr.Gallery(selected_index=None),
-                seed=request.seed,
-                request_id=request.id,
+                seed=asked.seed,
+                request_id=request_id,
                 history=entry,
             )
-            following = self._follow(request.id, files, asked, began=began, entry=entry)
+            following = self._follow(
+                request_id, files, asked, began=began, entry=entry, start_id=start_id
+            )
             async with aclosing(following) as updates:
                 async for update in updates:
                     yield update
@@ -125,12 +118,40 @@ class Drawing:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(i18n.translate(_BROKEN)))
 
+    async def _submitted(
+        self, sender: gr.Request, sent: Any, fields: Fields
+    ) -> tuple[str, Fields, str]:
+        """Submit a request; return its id, the values that ask for it, and its picture's id.
+
+        Raises:
+            RequestError: if it is refused.
+        """
+        model = self._generator.model
+        began_with = await start.take(sent)
+        fields = _fitting(fields, began_with)
+        request = self._request(
+            fields._replace(seed=None) if fields.randomise else fields,
+            visitor=Visitor.behind(sender),
+            keep=True,
+            previews=True,
+            unblurred=True,
+            blank=began_with is not None,
+        )
+        if began_with is not None:
+            request = await began_with.added(request, model)
+        await self._generator.submit(request)
+        numbers = {setting.link: getattr(request, setting.name) for setting in form.ON_PAGE}
+        # LoRAs that the prompt names are not chosen as well.
+        numbers |= {"loras": fields.loras, "size": form.size_of(request.size, model)}
+        asked = fields._replace(**numbers, randomise=False)
+        return request.id, asked, "" if began_with is None else began_with.id
+
     async def waited(
-        self, sender: gr.Request, entered: gr.EventData, files: str | None, *values: Any
+        self, sender: gr.Request, entered: gr.EventData, files: str | None, sent: Any, *values: Any
     ) -> AsyncGenerator[Update]:
         """Draw the prompt that waited for the end of a drawing, with the settings of the fields."""
         fields = Fields.sent(values)._replace(prompt=entered._data)
-        async with aclosing(self._draw(sender, files, fields)) as updates:
+        async with aclosing(self._draw(sender, files, sent, fields)) as updates:
             async for update in updates:
                 yield update
 
@@ -138,11 +159,15 @@ class Drawing:
         self,
         sender: gr.Request,
         key: str | None,
+        sent: Any,
         pictures: list[Picture],
         strength: float,
         files: str | None = None,
     ) -> AsyncGenerator[Update]:
-        """Draw variations of the picture with this key; the page's fields do not change."""
+        """Draw variations of the picture with this key; the page's fields do not change.
+
+        `sent` is the picture that it began with, if any.
+        """
 
         def varied(picture: Picture) -> Fields:
             fields, _ = form.as_fields(picture.settings, self._generator.model, picture.typed)
@@ -153,7 +178,9 @@ class Drawing:
                 variation_of=earlier, variation_strength=strength, variation_seed=random_seed()
             )
 
-        async with aclosing(self._from_picture(sender, key, pictures, files, varied)) as updates:
+        async with aclosing(
+            self._from_picture(sender, key, sent, pictures, files, varied)
+        ) as updates:
             async for update in updates:
                 yield update
 
@@ -161,6 +188,7 @@ class Drawing:
         self,
         sender: gr.Request,
         key: str | None,
+        sent: Any,
         pictures: list[Picture],
         files: str | None = None,
     ) -> AsyncGenerator[Update]:
@@ -169,7 +197,9 @@ class Drawing:
         def whole(picture: Picture) -> Fields | None:
             return picture.unfinished and picture.unfinished.asked
 
-        async with aclosing(self._from_picture(sender, key, pictures, files, whole)) as updates:
+        async with aclosing(
+            self._from_picture(sender, key, sent, pictures, files, whole)
+        ) as updates:
             async for update in updates:
                 yield update
 
@@ -177,6 +207,7 @@ class Drawing:
         self,
         sender: gr.Request,
         key: str | None,
+        sent: Any,
         pictures: list[Picture],
         files: str | None,
         ask: Callable[[Picture], Fields | None],
@@ -191,7 +222,7 @@ class Drawing:
         fields = ask(picture)
         if fields is None:
             return
-        async with aclosing(self._draw(sender, files, fields)) as updates:
+        async with aclosing(self._draw(sender, files, sent, fields)) as updates:
             async for update in updates:
                 yield update
 
@@ -270,8 +301,10 @@ class Drawing:
         try:
             visitor = Visitor.behind(sender)
             model = self._generator.model
-            image, mask = [await _content(name, values.pop(name, None)) for name in form.FILES]
-            request = form.to_request(model, self._styles, visitor=visitor, **values)
+            image, mask = [await start.content(name, values.pop(name, None)) for name in form.FILES]
+            request = form.to_request(
+                model, self._styles, visitor=visitor, blank=image is not None, **values
+            )
             request = await inputs.shared().added(request, Input(image, mask), model)
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
@@ -299,7 +332,7 @@ class Drawing:
         if found is None or found[0].randomise:
             return None
         try:
-            self._request(found[0], visitor=Visitor("", ""))
+            self._request(found[0], visitor=Visitor("", ""), blank=True)
         except RequestError:  # the browser may have kept anything
             return None
         return found[0]
@@ -332,6 +365,7 @@ class Drawing:
         *,
         began: float | None = None,
         entry: dict[str, Any] | None = None,
+        start_id: str = "",
     ) -> AsyncGenerator[Update]:
         """Yield what the page shows of a request until it has ended.
 
@@ -342,6 +376,7 @@ class Drawing:
             began: the `time.monotonic` at which the visitor asked; None to show no duration.
             entry: the request's entry in the history. It is sent again at the end, because Gradio
                 drops a value that is replaced before the browser has rendered it.
+            start_id: the browser's id of the picture that the request starts from, "" for none.
         """
         images: list[Image] = []
         previews: Sequence[bytes] = ()
@@ -371,7 +406,7 @@ class Drawing:
                         styles = self._styles_of(asked)
                         count = form.ALL if asked is None else asked.images
                         saved = await asyncio.to_thread(
-                            saved_pictures.save, images, styles, embed, count
+                            saved_pictures.save, images, styles, embed, count, start_id
                         )
                         yield _ended(
                             _ending(event, images, began),
@@ -383,7 +418,7 @@ class Drawing:
                         calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
                         strip = (status.note if calm else status.error)(i18n.translate(message))
                         unfinished = await asyncio.to_thread(
-                            self._unfinished, previews, step, asked
+                            self._unfinished, previews, step, asked, start_id
                         )
                         yield _ended(strip, history=entry or _LEAVE, **unfinished)
 
@@ -401,7 +436,7 @@ class Drawing:
         }
 
     def _unfinished(
-        self, previews: Sequence[bytes], step: Step, asked: Fields | None
+        self, previews: Sequence[bytes], step: Step, asked: Fields | None, start_id: str
     ) -> dict[str, Any]:
         """Return the latest previews for the gallery; without any, it keeps the older pictures."""
         if not previews:
@@ -410,8 +445,8 @@ class Drawing:
         if asked is None:  # they cannot be finished
             caption = i18n.unfinished(step.done, step.total)
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
-        request = self._request(asked, visitor=Visitor("", ""))
-        unfinished = Unfinished(step.done, step.total, asked)
+        request = self._request(asked, visitor=Visitor("", ""), blank=True)
+        unfinished = Unfinished(step.done, step.total, asked, start_id)
         return self._in_gallery(
             saved_pictures.unfinished(paths, request, self._generator.model, unfinished)
         )
@@ -458,15 +493,13 @@ async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | 
         await events.aclose()
 
 
-async def _content(name: str, file: dict[str, Any] | None) -> bytes | None:
-    """Return the content of an uploaded file, which is deleted; None for None."""
-    if file is None:
-        return None
-    try:
-        return await asyncio.to_thread(uploads.take, str(file.get("path")))
-    except FileNotFoundError:
-        params: dict[str, Param] = {"field": name, "reason": "it was not uploaded"}
-        raise RequestError(Message(Code.UNUSABLE_PICTURE, params), field=name) from None
+def _fitting(fields: Fields, began_with: Start | None) -> Fields:
+    """Return the fields without the settings of a picture that is not there."""
+    if began_with is None:
+        return fields._replace(strength=None, padding=None)
+    strength = began_with.strength if fields.strength is None else fields.strength
+    padding = None if began_with.mask is None else fields.padding
+    return fields._replace(strength=strength, padding=padding)
 
 
 def _running(strip: Any = _LEAVE, **others: Any) -> Update:

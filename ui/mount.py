@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from serving.generator import Generator
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import i18n, live, looks, sample_pictures, theme
+from ui import i18n, live, looks, sample_pictures, start, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
@@ -58,6 +58,7 @@ def mount(
     component.connect(app)
     downloads.connect(app)
     live.connect(app, generator)
+    start.connect(app)
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
         samples.connect(app, kind_of(generator.model))
     looks.connect_pictures(app, generator)

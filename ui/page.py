@@ -22,6 +22,7 @@ from ui import (
     network,
     restore,
     sample_pictures,
+    start,
     status,
     waiting,
 )
@@ -175,7 +176,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 )
                 gr.HTML(picture_panel.arrows(), elem_id="walk", padding=False)
                 beginning.cards(kind)
-            panel = picture_panel.layout()
+            panel = picture_panel.layout(model)
             requests = history.layout()
     gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
     return Parts(
@@ -264,11 +265,13 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         **AT_ONCE,
     )
     measured = [parts.prompt, parts.form.parts["style"], several]
+    fields = [parts.embedding.kept, parts.chips.start, *parts.form.inputs]
     sent = gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
-        [parts.embedding.kept, *parts.form.inputs],
+        fields,
         parts.updated,
+        js=start.WITH_PICTURE,
         **IN_THE_STRIP,
     )
     gr.on(
@@ -297,22 +300,24 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     sent_anew = new_seed.then(
         drawing.for_page,
-        [parts.embedding.kept, *parts.form.inputs],
+        fields,
         parts.updated,
+        js=start.WITH_ITS_PICTURE,
         **IN_THE_STRIP,
     )
+    its_start = [parts.panel.key, parts.chips.start, parts.pictures]
     varied = parts.panel.variations.click(
         drawing.variations,
-        [parts.panel.key, parts.pictures, parts.panel.strength, parts.embedding.kept],
+        [*its_start, parts.panel.strength, parts.embedding.kept],
         parts.updated,
-        js=picture_panel.WITH_KEY,
+        js=start.WITH_KEY_AND_ITS_PICTURE,
         **IN_THE_STRIP,
     )
     finished = parts.panel.finish.click(
         drawing.finish,
-        [parts.panel.key, parts.pictures, parts.embedding.kept],
+        [*its_start, parts.embedding.kept],
         parts.updated,
-        js=picture_panel.WITH_KEY,
+        js=start.WITH_KEY_AND_ITS_PICTURE,
         **IN_THE_STRIP,
     )
     link.connect(parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
@@ -336,8 +341,9 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     resumed = network.connect(
         parts.network, drawing.resume, newest, parts.updated, history.WITH_LINK
     )
-    fields = [parts.embedding.kept, *parts.form.inputs]
-    waited = waiting.connect(parts.waiting, drawing.waited, fields, parts.updated)
+    waited = waiting.connect(
+        parts.waiting, drawing.waited, fields, parts.updated, start.WITH_PICTURE
+    )
     for drawn in (sent, sent_anew, varied, finished, brought_back, found, resumed, waited):
         # Gradio ignores a press of Generate until the previous run has ended: show it only then.
         buttons = [parts.generate, parts.stop]
@@ -348,13 +354,15 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
 def _header(model: Model, kind: Kind) -> str:
     # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
+    # `data-starts` says that requests can start from pictures.
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
     shown = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
     data = json.dumps(shown | {"looks": looks.texts(), "live": live.texts()})
     title, line, data = map(escape, (i18n.title(model), i18n.model_line(model, kind), data))
-    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}">{title}</h1><p>{line}</p>'
+    starts = " data-starts" if model.takes_image else ""
+    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}"{starts}>{title}</h1><p>{line}</p>'
 
 
 def _footer(model: Model, kind: Kind) -> str:

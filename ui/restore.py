@@ -15,7 +15,7 @@ from gradio.components import Component
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import MAX_CHARACTERS, Generator
+from serving.generator import MAX_CHARACTERS, Generator, Model
 from serving.http.limits import MAX_UPLOAD_BYTES
 from ui import i18n, settings, status
 from ui.events import AT_ONCE
@@ -62,6 +62,10 @@ class RestoreError(Exception):
     """An input without readable settings; the message is meant for the visitor."""
 
 
+class NoSettingsError(RestoreError):
+    """A picture without settings, which can still be one to start from."""
+
+
 def from_picture(path: Path) -> Settings:
     """Read the settings in an uploaded picture, then delete the file and, if empty, its folder.
 
@@ -69,7 +73,8 @@ def from_picture(path: Path) -> Settings:
     is neither opened nor deleted.
 
     Raises:
-        RestoreError: if the picture has no settings, or it or they cannot be read.
+        NoSettingsError: if the picture has no settings.
+        RestoreError: if it or they cannot be read.
     """
     try:
         upload = uploads.resolved(path)
@@ -86,7 +91,7 @@ def from_picture(path: Path) -> Settings:
     finally:
         uploads.remove(upload)
     if found is None:
-        raise RestoreError(i18n.NO_SETTINGS_IN_PICTURE)
+        raise NoSettingsError(i18n.NO_SETTINGS_IN_PICTURE)
     return settings.bounded(found)
 
 
@@ -104,10 +109,10 @@ def from_text(text: str) -> Settings:
         raise RestoreError(i18n.NO_SETTINGS_IN_TEXT) from error
 
 
-def layout() -> Restorer:
+def layout(model: Model) -> Restorer:
     """Return a place to drop a picture, and one to paste a text."""
     file = gr.File(
-        label=i18n.RESTORE_PICTURE,
+        label=i18n.START_PICTURE if model.takes_image else i18n.RESTORE_PICTURE,
         file_types=[".png", ".jpg", ".jpeg", ".webp"],
         height=140,
         elem_id="restore-picture",
@@ -162,7 +167,7 @@ def connect(
     """Show settings as soon as they are found, and put them into the page's fields on request."""
 
     async def of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
-        return await _of_picture(dropped, styles)
+        return await _of_picture(dropped, styles, needed=not generator.model.takes_image)
 
     def of_text(text: str | None) -> tuple[Any, ...]:
         return _of_text(text, styles)
@@ -183,11 +188,12 @@ def connect(
 
 
 async def _of_picture(
-    dropped: dict[str, Any] | None, styles: Mapping[str, Style]
+    dropped: dict[str, Any] | None, styles: Mapping[str, Style], *, needed: bool
 ) -> tuple[Any, ...]:
     """Read a picture in a thread, and empty the field so that the next one can be dropped there.
 
-    `dropped` is Gradio's `FileData` as JSON.
+    `dropped` is Gradio's `FileData` as JSON. Unless settings are `needed`, a picture without any
+    is no mistake.
     """
     path = Path((dropped or {}).get("path") or "")
     limiter = _reading.get(None)
@@ -195,7 +201,7 @@ async def _of_picture(
         limiter = CapacityLimiter(MOST_READ)
         _reading.set(limiter)
     label = i18n.RESTORE_ITS_SETTINGS
-    find = partial(_shown, lambda: from_picture(path), label, styles)
+    find = partial(_shown, lambda: from_picture(path), label, styles, needed=needed)
     return None, *await anyio.to_thread.run_sync(find, limiter=limiter)
 
 
@@ -207,22 +213,27 @@ def _refused(event: gr.EventData) -> tuple[Any, ...]:
 
 def _of_text(text: str | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
     if not (text or "").strip():
-        return status.EMPTY, gr.Button(visible=False), None
+        return _nothing()
     return _shown(lambda: from_text(text or ""), i18n.USE_SETTINGS, styles)
 
 
 def _shown(
-    find: Callable[[], Settings], label: str, styles: Mapping[str, Style]
+    find: Callable[[], Settings], label: str, styles: Mapping[str, Style], *, needed: bool = True
 ) -> tuple[str, Any, Settings | None]:
     try:
         found = find()
     except RestoreError as error:
-        return _not_found(str(error))
+        is_fine = isinstance(error, NoSettingsError) and not needed
+        return _nothing() if is_fine else _not_found(str(error))
     own = typed(styles.values(), found.prompt, found.negative_prompt)
     shown = settings.as_html(found, own)
     if settings.is_shortened(found):
         shown += status.warning(i18n.shortened(MAX_CHARACTERS))
     return shown, gr.Button(label, visible=True), found
+
+
+def _nothing() -> tuple[str, Any, None]:
+    return status.EMPTY, gr.Button(visible=False), None
 
 
 def _not_found(why: str) -> tuple[str, Any, None]:

@@ -33,6 +33,10 @@ def connect(
     draw: Callable[..., Any],
     inputs: Sequence[Component],
     shown: Sequence[Component],
+    js: str,
 ) -> Any:
-    """Draw the waiting prompt when its turn comes; return the event of that."""
-    return waiting.select(draw, inputs, shown, trigger_mode="multiple", **IN_THE_STRIP)
+    """Draw the waiting prompt when its turn comes, with the `inputs` as `js` changes them.
+
+    Return the event of that.
+    """
+    return waiting.select(draw, inputs, shown, js=js, trigger_mode="multiple", **IN_THE_STRIP)

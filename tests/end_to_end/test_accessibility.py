@@ -15,12 +15,16 @@ STATES = (
     "looks",
     "advanced",
     "picture",
+    "start",
+    "marking",
+    "marked",
     "error",
     "waiting",
     "running",
     "stopped",
     "finished",
     "history",
+    "compared",
 )
 VIOLATIONS = """async () => (await axe.run()).violations.map(
     (each) => `${each.id} (${each.impact}): ${each.nodes.map((node) => node.html.slice(0, 200))}`

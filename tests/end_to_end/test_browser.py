@@ -166,7 +166,8 @@ def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
     page.locator("#chip-picture").click()
     place = page.locator("#restore-picture input[type=file]")
     place.set_input_files(tmp_path / "plain.png")
-    expect(page.locator("#restored")).to_have_text(i18n.NO_SETTINGS_IN_PICTURE)
+    expect(page.locator("#start .preview")).to_be_visible()  # it has none, and can be used
+    expect(page.locator("#restored")).to_have_text("")
     place.set_input_files(tmp_path / "made.png")
     expect(page.locator("#restored dd").first).to_have_text(made.prompt)
     expect(page.locator("#prompt textarea")).to_have_value("")

@@ -190,7 +190,7 @@ def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list
     async def collect() -> list[Update]:
         page = Drawing(stand_in, Kind.MINIATURE).for_page
         values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
-        return [update async for update in page(SENDER, None, *Fields(**values).shown())]
+        return [update async for update in page(SENDER, None, None, *Fields(**values).shown())]
 
     return asyncio.run(collect())
 
@@ -467,7 +467,7 @@ def test_a_stopped_request_is_finished_with_its_own_settings():
     stand_in = StandIn()
 
     async def finished(key: str) -> list[Update]:
-        drawn = Drawing(stand_in, Kind.MINIATURE).finish(SENDER, key, update.pictures)
+        drawn = Drawing(stand_in, Kind.MINIATURE).finish(SENDER, key, None, update.pictures)
         return [update async for update in drawn]
 
     last = asyncio.run(finished(update.pictures[1].key))[-1]
@@ -660,7 +660,7 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
 
     async def leave() -> None:
         updates = Drawing(stand_in, Kind.MINIATURE).for_page(
-            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
+            SENDER, None, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
         )
         await anext(updates)
         await anext(updates)
@@ -693,7 +693,7 @@ def test_a_departure_is_noticed_while_nothing_happens(monkeypatch: pytest.Monkey
 
     async def leave() -> None:
         updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
-            SENDER, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
+            SENDER, None, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
         )
         told = [await anext(updates) for _ in range(5)]  # sent, queued, then pauses
         assert told[-1] == Update()
@@ -797,7 +797,8 @@ def test_variations_of_a_picture():
     again = replace(picture, path=Path("folder/again.png"), settings=varied)
 
     async def collect(key: str) -> list[Update]:
-        drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, key, [picture, again], 0.3)
+        pictures = [picture, again]
+        drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, key, None, pictures, 0.3)
         return [update async for update in drawn]
 
     assert "no longer kept" in asyncio.run(collect("other/a-star-7.png"))[-1].strip

@@ -277,7 +277,7 @@ def test_few_pictures_are_read_at_a_time_and_the_page_stays_responsive(
 
     async def dropped(number: int) -> tuple[Any, ...]:
         path = picture(upload.with_name(f"{number}.png"), None)
-        return await restore._of_picture({"path": str(path)}, STYLES)
+        return await restore._of_picture({"path": str(path)}, STYLES, needed=True)
 
     monkeypatch.setattr(metadata, "read", read_when_told)
     for _ in range(2):  # with two event loops

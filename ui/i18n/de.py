@@ -154,6 +154,39 @@ UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild sind nicht lesbar. Füge
 UNREADABLE_PICTURE = "Diese Datei ist nicht lesbar. Nimm PNG, JPEG oder WebP."
 TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß. Nimm ein kleineres."
 
+START_PICTURE = "Ausgangsbild, oder Bild mit Einstellungen"
+TAKE_PICTURE = "Foto aufnehmen"
+USE_PICTURE = "Hiervon ausgehen"  # of a picture that was drawn
+REMOVE_PICTURE = "Bild entfernen"
+PICTURE_NEEDED = "Es begann mit einem anderen Bild. Wähle es unter „+ Bild“ noch einmal."
+START = {
+    "least": "fast alles behalten",
+    "most": "fast alles ändern",
+    "mark": "Bereich markieren",
+    "remove": "Entfernen",
+    "cut": "Die abgedunkelten Ränder werden abgeschnitten.",
+    "only": "Nur den markierten Bereich",
+    "extend": "Bild erweitern",
+    "top": "Oben",
+    "left": "Links",
+    "right": "Rechts",
+    "bottom": "Unten",
+    "editor": "Markiere, was sich ändern soll",
+    "draw": "Malen",
+    "erase": "Radieren",
+    "brush": "Pinsel",
+    "clear": "Leeren",
+    "invert": "Umkehren",
+    "numbers": "Rechteck mit Zahlen",
+    "width": "Breite",
+    "height": "Höhe",
+    "add": "Hinzufügen",
+    "done": "Fertig",
+    "compare": "Vorher und nachher",
+    "before": "Vorher",
+    "after": "Nachher",
+}
+
 NEXT_PROMPT = "Als Nächstes:"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Seine Einstellungen übernehmen"
 LOOKS_LIKE_SETTINGS = "Das sieht nach Einstellungen aus."

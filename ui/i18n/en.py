@@ -149,6 +149,39 @@ UNREADABLE_SETTINGS = "Can’t read the settings in this picture. Paste them as 
 UNREADABLE_PICTURE = "Can’t read this file. Use PNG, JPEG or WebP."
 TOO_LARGE_A_PICTURE = "This picture is too large. Use a smaller one."
 
+START_PICTURE = "Picture to start from, or with settings"
+TAKE_PICTURE = "Take a picture"
+USE_PICTURE = "Start from this"  # of a picture that was drawn
+REMOVE_PICTURE = "Remove the picture"
+PICTURE_NEEDED = "It began with another picture. Choose that one again under “+ Picture”."
+START = {
+    "least": "keep most",
+    "most": "change most",
+    "mark": "Mark a part",
+    "remove": "Remove",
+    "cut": "The shaded edges are cut off.",
+    "only": "Only the marked part",
+    "extend": "Extend the picture",
+    "top": "Top",
+    "left": "Left",
+    "right": "Right",
+    "bottom": "Bottom",
+    "editor": "Mark the part to change",
+    "draw": "Draw",
+    "erase": "Erase",
+    "brush": "Brush",
+    "clear": "Clear",
+    "invert": "Invert",
+    "numbers": "Rectangle by numbers",
+    "width": "Width",
+    "height": "Height",
+    "add": "Add",
+    "done": "Done",
+    "compare": "Before and after",
+    "before": "Before",
+    "after": "After",
+}
+
 NEXT_PROMPT = "Next:"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Restore its settings"
 LOOKS_LIKE_SETTINGS = "These look like settings."

@@ -158,6 +158,39 @@ UNREADABLE_SETTINGS = "No se pueden leer los ajustes de esta imagen. Péguelos c
 UNREADABLE_PICTURE = "No se puede leer este archivo. Use PNG, JPEG o WebP."
 TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande. Use una más pequeña."
 
+START_PICTURE = "Imagen de partida, o con ajustes"
+TAKE_PICTURE = "Hacer una foto"
+USE_PICTURE = "Partir de esta"  # of a picture that was drawn
+REMOVE_PICTURE = "Quitar la imagen"
+PICTURE_NEEDED = "Empezó con otra imagen. Elíjala de nuevo en «+ Imagen»."
+START = {
+    "least": "conservar casi todo",
+    "most": "cambiar casi todo",
+    "mark": "Marcar una parte",
+    "remove": "Quitar",
+    "cut": "Los bordes oscurecidos se recortan.",
+    "only": "Solo la parte marcada",
+    "extend": "Ampliar la imagen",
+    "top": "Arriba",
+    "left": "Izquierda",
+    "right": "Derecha",
+    "bottom": "Abajo",
+    "editor": "Marque la parte que debe cambiar",
+    "draw": "Dibujar",
+    "erase": "Borrar",
+    "brush": "Pincel",
+    "clear": "Vaciar",
+    "invert": "Invertir",
+    "numbers": "Rectángulo con números",
+    "width": "Ancho",
+    "height": "Alto",
+    "add": "Añadir",
+    "done": "Listo",
+    "compare": "Antes y después",
+    "before": "Antes",
+    "after": "Después",
+}
+
 NEXT_PROMPT = "A continuación:"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Recuperar sus ajustes"
 LOOKS_LIKE_SETTINGS = "Esto parece una lista de ajustes."

@@ -161,6 +161,39 @@ UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles. Collez-les 
 UNREADABLE_PICTURE = "Ce fichier est illisible. Utilisez PNG, JPEG ou WebP."
 TOO_LARGE_A_PICTURE = "Cette image est trop grande. Utilisez-en une plus petite."
 
+START_PICTURE = "Image de départ, ou avec des réglages"
+TAKE_PICTURE = "Prendre une photo"
+USE_PICTURE = "Partir de celle-ci"  # of a picture that was drawn
+REMOVE_PICTURE = "Retirer l’image"
+PICTURE_NEEDED = "Elle est partie d’une autre image. Choisissez-la de nouveau sous « + Image »."
+START = {
+    "least": "presque tout garder",
+    "most": "presque tout changer",
+    "mark": "Marquer une partie",
+    "remove": "Retirer",
+    "cut": "Les bords assombris sont coupés.",
+    "only": "Seulement la partie marquée",
+    "extend": "Agrandir l’image",
+    "top": "Haut",
+    "left": "Gauche",
+    "right": "Droite",
+    "bottom": "Bas",
+    "editor": "Marquez la partie à changer",
+    "draw": "Dessiner",
+    "erase": "Gommer",
+    "brush": "Pinceau",
+    "clear": "Vider",
+    "invert": "Inverser",
+    "numbers": "Rectangle avec des nombres",
+    "width": "Largeur",
+    "height": "Hauteur",
+    "add": "Ajouter",
+    "done": "Terminé",
+    "compare": "Avant et après",
+    "before": "Avant",
+    "after": "Après",
+}
+
 NEXT_PROMPT = "Ensuite :"  # before a prompt that waits for its turn
 RESTORE_ITS_SETTINGS = "Reprendre ses réglages"
 LOOKS_LIKE_SETTINGS = "Cela ressemble à des réglages."

@@ -44,7 +44,7 @@ class Panel:
     blur: gr.Button
 
 
-def layout() -> Panel:
+def layout(model: Model) -> Panel:
     """Return the panel, which is mounted with the first pictures and seen while one is open."""
     texts = gr.HTML(status.EMPTY, elem_id="picture-texts", padding=False)
     with gr.Column(elem_id="picked", visible=False) as column:
@@ -55,6 +55,8 @@ def layout() -> Panel:
             variations = gr.Button(i18n.VARIATIONS, size="md", elem_id="variations")
             new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
             use = gr.Button(i18n.REUSE, size="md", elem_id="reuse")
+            # `drop.js` gives the opened picture to the tools of `ui.start`.
+            gr.Button(i18n.USE_PICTURE, size="md", visible=model.takes_image, elem_id="use-picture")
         gr.HTML(_PLACE, elem_id="picked-settings", padding=False)
         label = i18n.SETTINGS["variation_strength"].label
         strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
@@ -116,8 +118,10 @@ def _text(picture: Picture, model: Model) -> str:
     links = status.EMPTY if picture.unfinished else downloads.links(picture.path)
     size = picture.settings.width or 1, picture.settings.height or 1
     alone = link.to_query(fields._replace(images=1))
+    began = "" if fields.strength is None else "1"
     return (
         f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture)}"'
+        f' data-began="{began}" data-start="{escape(picture.start)}"'
         f' data-ratio="{size[0] / size[1]:.3f}">{note}'
         f'<p class="files">{links}{settings.link_button(alone)}</p>'
         f"<details><summary>{escape(i18n.DETAILS)}</summary>"

@@ -22,11 +22,15 @@ WITH_SETTINGS, BARE = "with settings", "bare"
 
 
 class Unfinished(NamedTuple):
-    """How far a picture was drawn, and the values of the page's fields that ask for it."""
+    """How far a picture was drawn, and the values of the page's fields that ask for it.
+
+    `start` is as in `Picture`.
+    """
 
     done: int
     total: int
     asked: Fields
+    start: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Picture:
             blurred, the blurred version if this is the original; None for all other pictures.
         unfinished: set if the drawing was stopped; the file is then a preview.
         images: how many pictures were asked for, as the page's field has it.
+        start: the browser's id of the picture that it began with; "" for none, or if not known.
     """
 
     path: Path
@@ -47,6 +52,7 @@ class Picture:
     other: bytes | None = None
     unfinished: Unfinished | None = None
     images: int = form.ALL
+    start: str = ""
 
     @property
     def key(self) -> str:
@@ -69,6 +75,8 @@ class Picture:
     def fields(self, model: Model) -> tuple[Fields, list[str]]:
         """Return values that ask for this picture again, and notes on what differs here."""
         fields, notes = form.as_fields(self.settings, model, self.typed)
+        if self.start:  # the browser has the picture
+            notes = [note for note in notes if note != i18n.PICTURE_NEEDED]
         return fields._replace(images=self.images), notes
 
 
@@ -85,12 +93,16 @@ def find(pictures: Sequence[Picture], key: str | None) -> int:
 
 
 def save(
-    images: Sequence[Image], styles: Collection[Style], embed: bool, asked: int = form.ALL
+    images: Sequence[Image],
+    styles: Collection[Style],
+    embed: bool,
+    asked: int = form.ALL,
+    start: str = "",
 ) -> list[Picture]:
     """Save pictures as files, with or without their settings inside.
 
     Their own words are told from those of the style, which is one of `styles`. `asked` is how many
-    pictures were asked for, as the page's field has it.
+    pictures were asked for, as the page's field has it, and `start` as in `Picture`.
 
     Raises:
         RequestError: if the files cannot be written.
@@ -104,7 +116,7 @@ def save(
         for own, image, each in zip(words, images, found, strict=True)
     }
     return [
-        Picture(path, own, each, image.unblurred, images=asked)
+        Picture(path, own, each, image.unblurred, images=asked, start=start)
         for path, own, each, image in zip(files.save(named), words, found, images, strict=True)
     ]
 
@@ -131,6 +143,7 @@ def unfinished(
             settings.of_request(request, index, model),
             unfinished=unfinished,
             images=asked.images,
+            start=unfinished.start,
         )
         for index, (path, line) in enumerate(zip(paths, lines, strict=False))
     ]

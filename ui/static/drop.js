@@ -1,6 +1,6 @@
 () => {
   // Pictures that are dropped or pasted anywhere, and settings that are pasted as a long text: the
-  // panel of pictures opens and shows the settings found.
+  // panel of pictures opens, and shows the picture to start from and the settings found.
 
   // The app around a part of the page, if it is this program's.
   const taking = (part) => {
@@ -13,11 +13,15 @@
     for (let tries = 0; tries < 100; tries++) {
       const panel = app.querySelector("#panel-picture");
       const place = panel?.querySelector("#restore-picture input[type=file]");
-      if (place) return { panel, place, field: panel.querySelector("#restore-text textarea") };
+      if (place && panel.querySelector("[data-start][data-ready]")) return { panel, place, field: panel.querySelector("#restore-text textarea") };
       await new Promise((wake) => setTimeout(wake, 50));
     }
     return null;
   };
+  // Whether the model can start from a picture.
+  const starts = (app) => app.querySelector("#header [data-page]").matches("[data-starts]");
+  const start = (file, app) => app.querySelector("#start [data-start]").dispatchEvent(
+    new CustomEvent("given", { bubbles: true, detail: file }));
   const read = async (file, app) => {
     const first = new DataTransfer();
     first.items.add(file);
@@ -78,6 +82,23 @@
     panel.scrollIntoView({ block: "start" });
   }, true);
 
+  // A picture that was just drawn, or taken with a camera.
+  document.addEventListener("click", async ({ target }) => {
+    const app = target.closest?.("#use-picture") && around(target);
+    if (!app) return;
+    const { src } = app.querySelector("#gallery .preview .media-button img");
+    const picture = await fetch(src).then((answer) => answer.blob());
+    const { panel } = await opened(app) ?? {};
+    if (!panel) return;
+    start(picture, app);
+    panel.scrollIntoView({ block: "start" });
+  });
+  document.addEventListener("change", ({ target }) => {
+    if (!target.matches?.("[data-camera]") || !target.files.length) return;
+    start(target.files[0], around(target));
+    target.value = "";
+  });
+
   // A file that cannot be read is refused before it is sent, with the page's own message.
   const isUnfit = ({ name, size }, place, most) => {
     const kinds = place.accept.split(",").map((kind) => kind.trim());
@@ -89,10 +110,14 @@
     const app = place.closest?.("#restore-picture") && around(place);
     if (!app || !place.files?.length) return;
     const { most } = JSON.parse(app.querySelector("#header [data-page]").dataset.page);
-    const why = isUnfit(place.files[0], place, most);
+    const [file] = place.files;
+    const why = isUnfit(file, place, most);
+    const isStart = starts(app) && why !== "unreadable";
+    if (isStart) start(file, app);
     if (!why) return;
     swallow(event);
     place.value = "";
+    if (isStart) return;
     const said = app.querySelector("#restored .prose");
     said.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: why }));
   }, true);

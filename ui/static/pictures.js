@@ -23,6 +23,13 @@
     }
   };
 
+  // A picture that was drawn into a larger one has the shape of that one.
+  document.addEventListener("load", ({ target }) => {
+    const app = target.matches?.("#gallery .preview .media-button img") && around(target);
+    const ratio = target.naturalWidth / target.naturalHeight;
+    if (app && ratio) app.querySelector("#stage").style.setProperty("--ratio", ratio.toFixed(3));
+  }, true);
+
   const small = (app) => [...app.querySelectorAll("#gallery .thumbnail-small")];
   let walked = null; // the arrow that was pressed last, until the next press of anything
   const walk = (app, steps) => {

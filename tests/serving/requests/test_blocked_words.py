@@ -110,7 +110,7 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
     async def ask() -> str:
         generator = LocalGenerator(pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
         drawing = Drawing(generator, Kind.MINIATURE)
-        shown = drawing.for_page(sender, None, *Fields(prompt="a gun", steps=2).shown())
+        shown = drawing.for_page(sender, None, None, *Fields(prompt="a gun", steps=2).shown())
         strips = [each.strip async for each in shown]
         with pytest.raises(gr.Error) as raised:
             await drawing.for_programs(sender, "a gun", steps=2)

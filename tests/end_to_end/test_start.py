@@ -1,0 +1,187 @@
+"""Pictures to start from, in a browser."""
+
+from io import BytesIO
+
+import pytest
+from PIL import Image, ImageDraw
+from playwright.sync_api import Browser, FilePayload, Page, expect
+
+from pipeline.images import metadata
+from pipeline.images.metadata import Settings
+from tests.browsing import Visitor, ask, opened, wait_for_pictures, width_needed
+from ui import i18n
+
+
+def picture(width: int = 384, height: int = 256, made: Settings | None = None) -> FilePayload:
+    """Return a file with a red disc on white, as a visitor chooses it."""
+    image, file = Image.new("RGB", (width, height), "white"), BytesIO()
+    ImageDraw.Draw(image).ellipse((80, 40, 250, 210), fill="red")
+    if made is not None:
+        metadata.attach(image, made)
+    metadata.save_png(image, file)
+    return {"name": "disc.png", "mimeType": "image/png", "buffer": file.getvalue()}
+
+
+def choose(page: Page, file: FilePayload) -> None:
+    """Choose a picture to start from, and wait for its preview."""
+    page.locator("#chip-picture[aria-expanded=false]").click()
+    page.locator("#restore-picture input[type=file]").set_input_files(file)
+    expect(page.locator("#start .preview canvas")).to_be_visible()
+
+
+def mark_all(page: Page) -> None:
+    """Mark the whole picture, by keyboard alone."""
+    page.locator("#start [data-do=mark]").press("Enter")
+    page.locator("#start [data-do=invert]").press("Enter")
+    page.locator("#start [data-do=done]").press("Enter")
+    expect(page.locator("#start dialog")).to_have_count(0)
+
+
+def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, address: str):
+    with visitor.at(f"{address}/?steps=2&images=1") as page:
+        loaded: list[str] = []
+        page.on("request", lambda each: loaded.append(each.url) if "/start/" in each.url else None)
+        chip, split = page.locator("#chip-picture"), page.locator("#before input")
+        page.locator("#chip-picture").click()
+        expect(page.locator("#restore-picture")).to_be_visible()
+        assert loaded == []
+        chip.click()
+        choose(page, picture())
+        expect(chip).to_have_attribute("data-strength", "80 %")
+        mark_all(page)
+        expect(chip).to_have_attribute("data-strength", "100 %")
+        page.locator("#start-strength input").fill("60")
+        expect(chip).to_have_attribute("data-strength", "60 %")
+        page.keyboard.press("Escape")
+        ask(page, "")  # a picture needs no prompt
+        wait_for_pictures(page, 1)
+        page.locator("#gallery .thumbnail-lg").click()
+        split.press("ArrowRight")
+        expect(split).to_have_value("1")
+        expect(page.locator("#before img")).to_be_visible()
+        page.locator("#picked summary").click()
+        strength = page.locator("#picked dt", has_text=i18n.SETTINGS["strength"].label)
+        expect(strength.locator("+ dd")).to_have_text("0.6")
+        page.locator("#use-picture").click()
+        preview = page.locator("#start .preview canvas")
+        expect(preview).to_have_js_property("width", 256)  # the model's own size
+        page.locator("#free-picture").click()
+        expect(preview).to_be_hidden()
+        expect(chip).to_be_focused()
+
+
+@pytest.mark.slow
+def test_a_part_is_drawn_with_the_pointer_undone_and_erased(page: Page):
+    choose(page, picture())
+    page.locator("#start [data-do=mark]").click()
+    sheet = page.locator("#start .sheet")
+    box = sheet.bounding_box()
+    assert box
+
+    def marked() -> int:
+        return sheet.locator("canvas").last.evaluate(
+            """(canvas) => canvas.getContext("2d")
+              .getImageData(0, 0, canvas.width, canvas.height)
+              .data.filter((value, i) => i % 4 === 3 && value > 127).length"""
+        )
+
+    def draw_line() -> None:
+        page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.5 * box["height"], steps=5)
+        page.mouse.up()
+
+    draw_line()
+    line = marked()
+    assert 0.02 < line / (384 * 256) < 0.5
+    page.locator("#start [data-do=invert]").click()
+    assert abs(marked() - (384 * 256 - line)) < 0.01 * 384 * 256
+    page.keyboard.press("ControlOrMeta+z")
+    assert abs(marked() - line) < 0.02 * line
+    page.locator("#start [data-do=erase]").click()
+    draw_line()
+    assert marked() < 0.02 * line
+    page.locator("#start [data-do=draw]").click()
+    page.locator("#start [data-do=clear]").click()
+    page.locator("#start dialog summary").click()
+    for name, value in (("x", 10), ("y", 20), ("wide", 30), ("high", 40)):
+        page.locator(f"#start dialog [name={name}]").fill(str(value))
+    page.locator("#start [data-do=add]").click()
+    assert marked() == 30 * 40
+    page.keyboard.press("Escape")
+    expect(page.locator("#start dialog")).to_have_count(0)
+    expect(page.locator("#start .masked")).to_be_visible()
+    expect(page.locator("#panel-picture")).to_be_visible()  # Esc closed the window alone
+
+
+@pytest.mark.slow
+def test_an_extended_picture_keeps_its_old_part(visitor: Visitor, address: str):
+    with visitor.at(f"{address}/?steps=2&images=1") as page:
+        choose(page, picture())
+        page.locator("#start [data-start] > details summary").click()
+        page.locator("#start [name=right]").fill("128")
+        expect(page.locator("#start .masked [type=checkbox]")).to_be_checked()
+        handle = page.locator("#start .handle.left")
+        handle.hover()
+        page.mouse.down()
+        page.mouse.move(0, 300)
+        page.mouse.up()
+        expect(page.locator("#start [name=left]")).not_to_have_value("0")
+        page.locator("#start [name=left]").fill("0")
+        ask(page, "a red circle")
+        wait_for_pictures(page, 1)
+        drawn = page.locator("#gallery .thumbnail-lg img")
+        expect(drawn).to_have_js_property("naturalWidth", 384 + 128)
+        expect(drawn).to_have_js_property("naturalHeight", 256)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("language", "width"), [("de", 390), ("es", 390), ("fr", 1280)])
+def test_the_tools_speak_the_pages_language(
+    browser: Browser, address: str, language: str, width: int
+):
+    with i18n.speaking(language):
+        texts = i18n.START
+    with opened(browser, address, width, locale=language) as page:
+        choose(page, picture(made=Settings("a star", "", seed=3, num_inference_steps=2)))
+        expect(page.locator("#start-strength small").first).to_have_text(texts["least"])
+        page.locator("#start [data-do=mark]").click()
+        expect(page.locator("#start dialog")).to_have_attribute("aria-label", texts["editor"])
+        assert width_needed(page) <= width
+        page.locator("#start [data-do=done]").click()
+        page.locator("#restore-use").click()  # the picture stays, and its settings come along
+        expect(page.locator("#prompt textarea")).to_have_value("a star")
+        expect(page.locator("#start .preview")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, address: str):
+    with visitor.at(f"{address}/?steps=4&images=1&strength=0.5") as page:
+        choose(page, picture())
+        expect(page.locator("#chip-picture")).to_have_attribute("data-strength", "50 %")
+        ask(page, "a red circle")
+        wait_for_pictures(page, 1)
+        page.locator("#free-picture").click()
+        page.locator("#gallery .thumbnail-lg").click()
+        page.locator("#new-seed").click()
+        expect(page.locator("#gallery .preview")).to_have_count(0)
+        wait_for_pictures(page, 1)
+        page.locator("#gallery .thumbnail-lg").click()
+        expect(page.locator("#before input")).to_be_visible()
+        # After a reload the browser no longer has the picture, and the page says so.
+        page.keyboard.press("Escape")
+        expect(page.locator("#gallery .preview")).to_have_count(0)
+        page.reload()
+        page.locator("#gallery .thumbnail-lg").click()
+        page.locator("#new-seed").click()
+        expect(page.locator("#status [role=alert]")).to_contain_text("no longer kept")
+
+
+@pytest.mark.slow
+def test_a_picture_that_cannot_be_sent_is_reported(visitor: Visitor, address: str):
+    with visitor.at(f"{address}/?steps=2", unless="Failed to load resource") as page:
+        choose(page, picture())
+        page.route("**/gradio_api/upload", lambda route: route.fulfill(status=429))
+        ask(page, "a red circle")
+        expect(page.locator("#status [role=alert]")).to_contain_text("Too many files")
+        page.unroute("**/gradio_api/upload")

@@ -1,0 +1,250 @@
+"""The picture to start from, as a browser sends it with a request."""
+
+import asyncio
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pytest
+from fastapi import FastAPI
+from PIL import Image
+from starlette.testclient import TestClient
+
+from pipeline.images.metadata import Settings
+from pipeline.request import STRENGTH
+from serving.generator import Error, ErrorKind, Request, RequestError
+from serving.messages import Code, Message
+from tests.ui.test_generation import MODEL, SENDER, VALUES, StandIn
+from ui import form, i18n, link, restore, start
+from ui.form import Fields
+from ui.generation import Drawing, Update
+from ui.model_kind import Kind
+from ui.page import build_page
+from ui.start import Start
+from ui.styles import styles_for
+
+HERE = replace(MODEL, takes_image=True, more_sizes=((384, 256),))
+GONE = i18n.translate(Message(Code.INPUT_GONE))
+
+
+class FromPictures(StandIn):
+    model = HERE
+
+
+@pytest.fixture(autouse=True)
+def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Set a new folder for uploads."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    return tmp_path
+
+
+def uploaded(folder: Path, name: str, image: Image.Image) -> dict[str, str]:
+    """Upload a picture; return its file as the browser names it."""
+    file = BytesIO()
+    image.save(file, "PNG")
+    path = folder / f"hash of {name}" / f"{name}.png"
+    path.parent.mkdir()
+    path.write_bytes(file.getvalue())
+    return {"path": str(path)}
+
+
+def sent(folder: Path, *, masked: bool = False, width: int = 384) -> dict[str, Any]:
+    size = width, 256
+    mask = Image.new("L", size)
+    mask.paste(255, (0, 0, 100, 100))
+    return {
+        "id": "k3x",
+        "image": uploaded(folder, "image", Image.new("RGB", size, "red")),
+        "mask": uploaded(folder, "mask", mask) if masked else None,
+        "strength": 0.9,
+    }
+
+
+def drawn(stand_in: StandIn, payload: object, **changes: Any) -> list[Update]:
+    async def collect() -> list[Update]:
+        page = Drawing(stand_in, Kind.SDXL).for_page
+        fields = Fields(**VALUES | {"randomise": False} | changes)
+        return [each async for each in page(SENDER, None, payload, *fields.shown())]
+
+    return asyncio.run(collect())
+
+
+def asked(payload: object, **changes: Any) -> Request:
+    stand_in = FromPictures()
+    drawn(stand_in, payload, **changes)
+    (request,) = stand_in.asked
+    return request
+
+
+def test_a_request_has_the_picture_and_its_files_are_deleted(uploads: Path):
+    request = asked(sent(uploads), prompt="", padding=16)
+    assert (request.prompt, request.strength, request.padding) == ("", 0.9, None)
+    assert request.image
+    assert Image.open(BytesIO(request.image)).size == (384, 256)
+    assert request.mask is None
+    assert not list(uploads.glob("hash*"))
+
+
+def test_a_picture_chooses_the_size_of_its_shape_unless_one_is_chosen(uploads: Path):
+    assert asked(sent(uploads)).size == (384, 256)
+    assert asked(sent(uploads), size="384x256").size == (384, 256)
+    assert asked(sent(uploads, width=250)).size == (256, 256)
+
+
+def test_fields_are_used_with_a_mask_alone(uploads: Path):
+    request = asked(sent(uploads, masked=True), strength=0.25, padding=16)
+    assert (request.strength, request.padding) == (0.25, 16)
+    assert request.mask
+
+
+@pytest.mark.parametrize("nothing", [None, "", {}, [], {"image": None}])
+def test_without_a_picture_its_settings_are_not_sent(nothing: object):
+    request = asked(nothing, strength=0.25, padding=16)
+    assert (request.image, request.strength, request.padding) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"gone": True}, GONE),
+        ({"failed": 413}, "too large"),
+        ({"failed": 429}, "Too many files"),
+        ({"failed": 507}, "no room"),
+        ({"failed": 0}, "did not arrive"),
+        ({"failed": ["?"]}, "did not arrive"),
+        ({"image": {"path": "/etc/passwd"}}, "not uploaded"),
+        ({"image": {"path": None}}, "not uploaded"),
+        ({"image": "a\0b"}, "not uploaded"),
+    ],
+)
+def test_a_picture_that_did_not_come_is_reported_at_its_field(payload: object, said: str):
+    stand_in = FromPictures()
+    strip = drawn(stand_in, payload)[-1].strip
+    assert said in strip
+    assert 'data-field="start"' in strip
+    assert stand_in.asked == []
+
+
+def test_a_file_that_is_no_picture_is_refused_and_deleted(uploads: Path):
+    payload = sent(uploads)
+    Path(payload["image"]["path"]).write_text("<svg/>")
+    assert "PNG, JPEG or WebP" in drawn(FromPictures(), payload)[-1].strip
+    assert not list(uploads.glob("hash*"))
+
+
+@pytest.mark.parametrize("change", [{"id": "<b>"}, {"id": None}, {"id": "x" * 33}])
+def test_an_odd_id_is_dropped(uploads: Path, change: dict[str, Any]):
+    found = asyncio.run(start.take(sent(uploads) | change))
+    assert found is not None
+    assert found.id == ""
+
+
+@pytest.mark.parametrize("strength", [None, "1", 0, -1, 2, float("nan")])
+def test_an_odd_strength_becomes_the_usual_one(uploads: Path, strength: object):
+    found = asyncio.run(start.take(sent(uploads) | {"strength": strength}))
+    assert found is not None
+    assert found.strength == STRENGTH
+
+
+def test_files_do_not_appear_in_logs():
+    assert "secret" not in repr(Start("a", b"secret", None, 1.0))
+
+
+def test_pictures_name_what_they_began_with(uploads: Path):
+    texts = drawn(FromPictures(), sent(uploads))[-1].texts
+    assert 'data-start="k3x"' in texts
+    texts = drawn(FromPictures(), None)[-1].texts
+    assert 'data-began="" data-start=""' in texts
+
+
+def test_unfinished_pictures_are_finished_from_the_same_picture(uploads: Path):
+    stopped = FromPictures(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED)))
+    update = drawn(stopped, sent(uploads))[-1]
+    assert 'data-began="1" data-start="k3x"' in update.texts
+    stand_in = FromPictures()
+
+    async def finish(payload: object) -> list[Update]:
+        page = Drawing(stand_in, Kind.SDXL).finish
+        key = update.pictures[0].key
+        return [each async for each in page(SENDER, key, payload, update.pictures)]
+
+    assert GONE in asyncio.run(finish({"gone": True}))[-1].strip
+    asyncio.run(finish(sent(uploads)))
+    assert stand_in.asked[0].strength == 0.9
+
+
+def test_settings_of_such_a_picture_say_that_it_is_needed():
+    made = Settings("a star", "", seed=1, strength=0.5, padding=8, num_inference_steps=4)
+    fields, notes = form.as_fields(made, HERE)
+    assert (fields.strength, fields.padding) == (0.5, 8)
+    assert i18n.PICTURE_NEEDED in notes
+    query = link.to_query(fields)
+    assert "strength=0.5" in query
+    found = link.from_query({"prompt": "x", "strength": "0.5"}, HERE, styles_for(Kind.SDXL))
+    assert found is not None
+    assert found[0].strength == 0.5
+    assert i18n.PICTURE_NEEDED in found[1]
+    assert form.as_fields(replace(made, strength=None), HERE)[1] == []
+
+
+def test_a_picture_without_settings_is_only_wrong_where_none_can_be_used(uploads: Path):
+    def found(*, needed: bool) -> object:
+        file = uploaded(uploads, f"{needed}", Image.new("RGB", (8, 8)))
+        styles = styles_for(Kind.SDXL)
+        return asyncio.run(restore._of_picture(file, styles, needed=needed))[1]
+
+    assert found(needed=False) == ""
+    assert i18n.NO_SETTINGS_IN_PICTURE in str(found(needed=True))
+
+
+def test_the_tools_are_served_under_an_address_of_their_own():
+    app = FastAPI()
+    start.connect(app)
+    client = TestClient(app)
+    page = build_page(FromPictures(), programs=False)
+    [address] = [
+        each["props"]["props"]["tools"]
+        for each in page.get_config_file()["components"]
+        if each["props"].get("elem_id") == "start"
+    ]
+    answer = client.get(f"/{address}")
+    assert "immutable" in answer.headers["cache-control"]
+    assert answer.headers["content-type"].startswith("text/javascript")
+    for name in ("canvas.js", "marks.js", "editor.js", "compare.js", "tools.css"):
+        assert client.get(f"/{address.replace('tools.js', name)}").status_code == 200
+    assert client.get(f"/{address.replace('tools.js', 'other.js')}").status_code == 404
+
+
+@pytest.mark.parametrize(("takes_image", "shown"), [(True, True), (False, False)])
+def test_a_model_that_takes_no_pictures_offers_to_restore_alone(takes_image: bool, shown: bool):
+    class Here(StandIn):
+        model = replace(MODEL, takes_image=takes_image)
+
+    page = build_page(Here(), programs=False)
+    parts = {
+        each["props"].get("elem_id"): each["props"] for each in page.get_config_file()["components"]
+    }
+    assert parts["use-picture"]["visible"] is shown
+    assert (parts["start"]["visible"] is True) is shown
+    label = i18n.START_PICTURE if shown else i18n.RESTORE_PICTURE
+    assert parts["restore-picture"]["label"] == label
+    assert ("data-starts" in parts["header"]["value"]) is shown
+
+
+def test_an_error_of_the_picture_is_refused_with_its_field(uploads: Path):
+    class Refusing(FromPictures):
+        async def submit(self, request: Request) -> None:
+            raise RequestError(Message(Code.EMPTY_MASK, {"field": "mask"}), field="mask")
+
+    assert 'data-field="start"' in drawn(Refusing(), sent(uploads))[-1].strip
+
+
+def test_programs_need_no_prompt_with_a_picture(uploads: Path):
+    stand_in = FromPictures()
+    file = uploaded(uploads, "image", Image.new("RGB", (256, 256), "red"))
+    asyncio.run(Drawing(stand_in, Kind.SDXL).for_programs(SENDER, prompt="", image=file))
+    assert stand_in.asked[0].image
+    with pytest.raises(gr.Error, match="prompt"):
+        asyncio.run(Drawing(stand_in, Kind.SDXL).for_programs(SENDER, prompt=""))

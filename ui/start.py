@@ -1,0 +1,205 @@
+"""The picture to start from: its tools in the browser, and its files as a request brings them.
+
+The browser keeps the picture, the marked part and the new sides, and uploads what it makes of them
+with every request. The tools are in `static/start`; they are loaded with the first picture.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from fastapi import FastAPI, HTTPException, Response
+
+from pipeline.request import MAX_PADDING, STRENGTH
+from pipeline.setting_kinds import Setting
+from serving.generator import ErrorKind, Model, Request, RequestError
+from serving.http.limits import MAX_UPLOAD_BYTES
+from serving.messages import Code, Message, Param
+from serving.requests import inputs
+from serving.requests.inputs import Input
+from ui import i18n
+from ui.gradio_compat import uploads
+
+STATIC = Path(__file__).parent / "static"
+TOOLS = STATIC / "start"
+LOADER, FIELD = STATIC / "start.js", STATIC / "start-field.js"
+# Settings whose components are made here, and the ids of their elements.
+FIELDS = {"strength": "start-strength", "padding": "start-padding"}
+ELEMENTS = {**FIELDS, "image": "start", "mask": "start"}
+# Pixels around the marked part, unless the visitor chooses another number.
+_PADDING = 32
+# Strength with a marked part, which is to become something else.
+_MASKED_STRENGTH = 1.0
+_MOST_ADDED = 1024  # pixels at each side
+_MOST_OPENED = 2**26  # pixels of a picture that the browser reduces
+_ID = re.compile(r"[a-z0-9]{1,32}")
+# Reasons why an upload failed, by the status of its answer.
+_FAILURES = {
+    413: Message(Code.TOO_LARGE, {"kib": MAX_UPLOAD_BYTES // 2**10}),
+    429: Message(Code.TOO_MANY_UPLOADS),
+    507: Message(Code.NO_ROOM_FOR_UPLOADS),
+}
+
+_JS = """
+  const ask = (start) => {
+    const asked = { start };
+    document.querySelector(".gradio-container #start [data-start]")?.dispatchEvent(
+      new CustomEvent("asked", { bubbles: true, detail: asked }));
+    return asked.answer;
+  };
+  const opened = document.querySelector(".gradio-container #picked [data-place]")?.dataset ?? {};
+  const its = async () => (opened.began ? await ask(opened.start) ?? { gone: true } : null);"""
+# Puts the page's picture in the place of the second input; the event waits for its upload.
+WITH_PICTURE = f"""async (first, _, ...others) => {{{_JS}
+  return [first, await ask() ?? null, ...others];
+}}"""
+# The same with the picture that the opened one began with.
+WITH_ITS_PICTURE = f"""async (first, _, ...others) => {{{_JS}
+  return [first, await its(), ...others];
+}}"""
+# The same, with the opened picture's key in the place of the first input.
+WITH_KEY_AND_ITS_PICTURE = f"""async (_, __, ...others) => {{{_JS}
+  return [opened.key ?? "", await its(), ...others];
+}}"""
+
+
+@dataclass(frozen=True, repr=False)
+class Start:
+    """A picture to start from.
+
+    Attributes:
+        id: the browser's own id of it, by which it finds it again.
+        image, mask: files, as `serving.requests.inputs.Input` has them.
+        strength: the strength of a request that chooses none.
+    """
+
+    id: str
+    image: bytes
+    mask: bytes | None
+    strength: float
+
+    async def added(self, request: Request, model: Model) -> Request:
+        """Return a request with this picture; without a size it gets that of the nearest shape.
+
+        Raises:
+            RequestError: if a file cannot be used, or too many are being opened.
+        """
+        given = Input(self.image, self.mask, any_size=True)
+        return await inputs.shared().added(request, given, model)
+
+
+def layout(model: Model) -> gr.HTML:
+    """Return the place of the tools, which are loaded when there is a picture."""
+    texts = escape(json.dumps(_texts(model)))
+    return gr.HTML(
+        f'<label class="camera">{escape(i18n.TAKE_PICTURE)}'
+        '<input type="file" accept="image/*" capture="environment" data-camera></label>'
+        f'<div data-start data-texts="{texts}" hidden></div>',
+        js_on_load=LOADER.read_text(encoding="utf-8"),
+        apply_default_css=False,
+        padding=False,
+        visible=True if model.takes_image else "hidden",
+        elem_id="start",
+        tools=f"start/{_DIGEST}/tools.js",
+    )
+
+
+def field(setting: Setting) -> gr.HTML:
+    """Return the field that holds a setting as a text, "" for none; not laid out yet."""
+    return gr.HTML(
+        "",
+        html_template="<div data-field hidden></div>",
+        js_on_load=FIELD.read_text(encoding="utf-8"),
+        apply_default_css=False,
+        padding=False,
+        elem_id=f"{FIELDS[setting.name]}-value",
+        elem_classes="start-field",
+        render=False,
+    )
+
+
+def _texts(model: Model) -> dict[str, Any]:
+    """Return the texts of the tools, in the language in use, and their limits."""
+    limits = {
+        "size": "{}x{}".format(*model.sizes[0]),
+        "added": _MOST_ADDED,
+        "opened": _MOST_OPENED,
+        "bytes": MAX_UPLOAD_BYTES,
+        "padding": MAX_PADDING,
+        "usual_padding": _PADDING,
+        "strength": STRENGTH,
+        "masked_strength": _MASKED_STRENGTH,
+    }
+    return {
+        **i18n.START,
+        "name": i18n.SETTINGS["image"].label,
+        "strength": i18n.SETTINGS["strength"].label,
+        "padding": i18n.SETTINGS["padding"].label,
+        "undo": i18n.UNDO,
+        "remove_picture": i18n.REMOVE_PICTURE,
+        "limits": limits,
+    }
+
+
+def connect(app: FastAPI) -> None:
+    """Add the route that serves the tools. Their address changes with their contents."""
+
+    @app.get("/start/{version}/{name}", include_in_schema=False)
+    async def tool(version: str, name: str) -> Response:
+        if version != _DIGEST or name not in _FILES:
+            raise HTTPException(404)
+        kind = "text/css" if name.endswith(".css") else "text/javascript"
+        headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+        return Response(_FILES[name], headers=headers, media_type=kind)
+
+
+_FILES = {file.name: file.read_bytes() for file in sorted(TOOLS.iterdir())}
+_DIGEST = hashlib.sha256(b"\0".join(_FILES.values())).hexdigest()[:16]
+
+
+async def take(sent: object) -> Start | None:
+    """Return the picture that a browser sent; its files are deleted. Return None for none.
+
+    Raises:
+        RequestError: if the browser could not send it, or sent something else.
+    """
+    if not isinstance(sent, dict):
+        return None
+    if sent.get("gone"):
+        raise RequestError(Message(Code.INPUT_GONE), ErrorKind.UNKNOWN, field="image")
+    if "failed" in sent:
+        failure = _FAILURES.get(_number(sent["failed"]), Message(Code.UPLOAD_TOO_SLOW))
+        raise RequestError(failure, field="image")
+    image, mask = [await content(name, sent.get(name)) for name in ("image", "mask")]
+    if image is None:
+        return None
+    found, strength = str(sent.get("id")), sent.get("strength")
+    if not isinstance(strength, int | float) or not 0 < strength <= 1:
+        strength = STRENGTH
+    return Start(found if _ID.fullmatch(found) else "", image, mask, strength)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+async def content(name: str, file: object) -> bytes | None:
+    """Return the content of an uploaded file, which is deleted; None for None.
+
+    Raises:
+        RequestError: if it is not an uploaded file; `name` is the field of the request.
+    """
+    if file is None:
+        return None
+    path = file.get("path") if isinstance(file, dict) else file
+    try:
+        return await asyncio.to_thread(uploads.take, str(path))
+    except FileNotFoundError:
+        params: dict[str, Param] = {"field": name, "reason": "it was not uploaded"}
+        raise RequestError(Message(Code.UNUSABLE_PICTURE, params), field=name) from None
