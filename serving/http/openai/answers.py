@@ -3,53 +3,18 @@
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-import anyio.to_thread
-from anyio import CapacityLimiter
-from fastapi import Request as HttpRequest
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
-from pipeline.errors import MetadataError
-from pipeline.images import metadata
-from serving.generator import ErrorKind, Event, Image, Preview, RequestError
+from serving.generator import Event, Image, Preview, RequestError
 from serving.http.errors import error_body
-from serving.messages import Code, Message
-
-T = TypeVar("T")
+from serving.http.formats import Format
 
 COMMENT_S = 15.0
-
-
-@dataclass(frozen=True)
-class Format:
-    """The format of a call's files, and one thread that writes them."""
-
-    name: Literal["png", "jpeg", "webp"]
-    quality: int
-    thread: CapacityLimiter
-
-    async def encode(self, png: bytes) -> bytes:
-        """Return a picture's PNG file in this format.
-
-        Raises:
-            RequestError: if the format has no room for the picture's settings.
-        """
-        if self.name == "png":
-            return png
-        kind = "JPEG" if self.name == "jpeg" else "WEBP"
-        try:
-            return await anyio.to_thread.run_sync(
-                metadata.converted, png, kind, self.quality, limiter=self.thread
-            )
-        except MetadataError:
-            field = "output_format"
-            message = Message(Code.TOO_LONG_FOR_FORMAT, {"field": field, "value": self.name})
-            raise RequestError(message, field=field) from None
 
 
 async def finished(followed: AsyncGenerator[Event], output: Format) -> list[bytes]:
@@ -60,24 +25,6 @@ async def finished(followed: AsyncGenerator[Event], output: Format) -> list[byte
             if isinstance(event, Image):
                 found[event.index] = await output.encode(event.png)
     return [found[index] for index in sorted(found)]
-
-
-async def while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns; cancel it when the sender hangs up."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(sender))
-    try:
-        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise RequestError(Message(Code.ABANDONED), ErrorKind.ABANDONED)  # the client is gone
-        return working.result()
-    finally:
-        working.cancel()
-        gone.cancel()
-
-
-async def _hung_up(sender: HttpRequest) -> None:
-    while (await sender.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:

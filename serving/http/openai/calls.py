@@ -13,11 +13,13 @@ from serving.generator import Generator, Request
 from serving.http import schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
+from serving.http.connected import while_connected
+from serving.http.formats import Format
 from serving.http.limits import give_back_body
 from serving.http.openai import answers
 from serving.http.openai.bodies import ImagesBody, VariationBody, ignored
 from serving.http.openai.files import Files
-from serving.http.openai.parts import drawn, parts_of
+from serving.http.parts import drawn, parts_of
 from serving.logs import log_fields
 from serving.requests import inputs
 
@@ -80,7 +82,7 @@ class ImageCalls:
         events = drawn(generator, model, parts, generator.events(parts[0].id))
 
         quality = metadata.QUALITY if body.output_compression is None else body.output_compression
-        output = answers.Format(body.output_format or "png", quality, self._encoder)
+        output = Format(body.output_format or "png", quality, self._encoder)
         common = answers.common_fields(request.size or model.sizes[0], output.name)
 
         def addresses(contents: Sequence[bytes]) -> list[str]:
@@ -91,5 +93,5 @@ class ImageCalls:
         if body.stream:
             stream = answers.stream(events, kind, common, output, body.partial_images or 0, urls)
             return StreamingResponse(answers.never_silent(stream), media_type="text/event-stream")
-        found = await answers.while_connected(sender, answers.finished(events, output))
+        found = await while_connected(sender, answers.finished(events, output))
         return JSONResponse(answers.body(found, common, urls))

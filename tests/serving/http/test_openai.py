@@ -23,7 +23,8 @@ from pipeline import metadata
 from pipeline.errors import MetadataError
 from serving.generator import ErrorKind, Request, RequestError
 from serving.generators.local import LocalGenerator
-from serving.http.openai import bodies, parts
+from serving.http import parts
+from serving.http.openai import bodies
 from serving.http.openai import files as openai_files
 from serving.http.openai.files import Files
 from serving.messages import untranslated

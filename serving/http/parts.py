@@ -72,7 +72,7 @@ async def drawn(
     """
     done = 0
     for part in parts:
-        followed = await _admitted(generator, part, model) if done else begun
+        followed = await admitted(generator, part, model) if done else begun
         async with aclosing(followed) as events:
             async for event in events:
                 if isinstance(event, Error):
@@ -83,7 +83,7 @@ async def drawn(
         done += part.images or 0
 
 
-async def _admitted(generator: Generator, part: Request, model: Model) -> AsyncGenerator[Event]:
+async def admitted(generator: Generator, part: Request, model: Model) -> AsyncGenerator[Event]:
     """Submit a later part of a call that began with `model`, and return its events.
 
     While there is no room for it, wait: a failure would lose the pictures already drawn.
