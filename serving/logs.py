@@ -2,11 +2,16 @@
 
 import json
 import logging
+import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from serving.generator import Request
+
+_SAFE_NAME = re.compile(r"[\w.]{1,60}", re.ASCII)
+_MOST_NAMES = 20  # in a line
 
 
 def log_fields(request: Request) -> dict[str, Any]:
@@ -38,6 +43,12 @@ class PlainLines(logging.Formatter):
         """See `logging.Formatter.format`."""
         fields: dict[str, object] = getattr(record, "fields", {})
         return " ".join([super().format(record), *(f"{k}={v!r}" for k, v in fields.items())])
+
+
+def loggable(names: Iterable[str]) -> list[str]:
+    """Return names that a client chose, few, and without line breaks and texts."""
+    safe = (name if _SAFE_NAME.fullmatch(name) else "?" for name in names)
+    return list(dict.fromkeys(safe))[:_MOST_NAMES]
 
 
 def start(log_format: str) -> None:

@@ -261,6 +261,12 @@ class Options(BaseSettings):
     page_api: YesOrNo = _setting(
         True, "Allow programs to call the page's own API, under /gradio_api/call."
     )
+    a1111_api: Literal["keys", "on", "off"] = _setting(
+        "keys",
+        "AUTOMATIC1111's API, under /sdapi/v1: keys answers clients with one of the keys of "
+        "API_KEYS_FILE, or all clients if there is no such file, on all clients even then, off "
+        "none.",
+    )
     stop_within: Whole = _setting(
         60,
         "Seconds in which running requests can finish when the process is told to stop.",

@@ -21,6 +21,7 @@ def build(generator: Generator, observer: Observer, keys: list[str], chosen: Opt
         trusted_proxies=chosen.trusted_proxies,
         passes_on=bool(chosen.backend_urls),
         on_space=chosen.on_space,
+        a1111=chosen.a1111_api,
         allowed_hosts=(*chosen.allowed_hosts, chosen.host, chosen.space_host),
     )
     at = chosen.host, chosen.port

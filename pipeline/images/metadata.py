@@ -148,14 +148,11 @@ def from_text(text: str) -> Settings:
     Raises:
         MetadataError: if there is no line of settings, or a value in it has the wrong type.
     """
-    before, newline, last = text.strip().rpartition("\n")
-    found = islice(_FIELD.finditer(last[:_MAX_LINE]), _MAX_FIELDS)
-    fields = {match[1]: _unquote(match[2].strip()) for match in found}
+    prompt, negative_prompt, fields = split(text)
     if len(fields) < 3:  # AUTOMATIC1111's own criterion
         raise MetadataError(
             "no settings: the last line should read 'Steps: ..., Sampler: ..., ...'"
         )
-    prompt, negative_prompt = _split_prompts(before + newline)
     values = {setting.name: _parsed(fields, setting) for setting in VALUES}
     values = with_own_names(values)
     unknown = {name: values[name] for name in CHOICES if SETTINGS[name].fault(values[name])}
@@ -180,6 +177,17 @@ def from_text(text: str) -> Settings:
         lora_hashes=fields.get("Lora hashes"),
         ti_hashes=fields.get("TI hashes"),
     )
+
+
+def split(text: str) -> tuple[str, str, dict[str, str]]:
+    """Return the prompt, the negative prompt and the other fields of a text, none of them parsed.
+
+    The last line has the fields.
+    """
+    before, newline, last = text.strip().rpartition("\n")
+    found = islice(_FIELD.finditer(last[:_MAX_LINE]), _MAX_FIELDS)
+    fields = {match[1]: _unquote(match[2].strip()) for match in found}
+    return *_split_prompts(before + newline), fields
 
 
 def attach(image: Image.Image, settings: Settings) -> None:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from serving.generator import Generator
 from serving.http import errors, events, health
+from serving.http.a1111 import routes as a1111_routes
 from serving.http.addresses import ClientAddress
 from serving.http.auth import ApiKeys, KeyCheck
 from serving.http.limits import (
@@ -27,8 +29,11 @@ from serving.http.timeouts import PatientBodies
 from serving.metrics import Observer
 from serving.requests.shares import Shares
 
+# Clients that may use AUTOMATIC1111's API: those with a key if there are keys, all, or none.
+A1111Use: TypeAlias = Literal["keys", "on", "off"]
+
 # Paths that need an API key if there are any. The name of a picture's file is a secret already.
-_KEYED = re.compile(rf"/v1/(?!images/files/)|{MCP_PATH}/?$")
+_KEYED = rf"/v1/(?!images/files/)|{MCP_PATH}/?$"
 
 
 def build(
@@ -41,6 +46,7 @@ def build(
     passes_on: bool = False,
     on_space: bool = False,
     allowed_hosts: Sequence[str] = (),
+    a1111: A1111Use = "off",
     max_calls: int = MAX_CALLS,
     max_calls_each: int = MAX_CALLS_EACH,
 ) -> FastAPI:
@@ -55,6 +61,7 @@ def build(
         passes_on: whether the generator sends requests to other instances.
         on_space: whether this is a Hugging Face Space, which huggingface.co shows in a frame.
         allowed_hosts: host names that requests may be addressed to; see `AllowedHosts`.
+        a1111: the clients that may use AUTOMATIC1111's API.
         max_calls: limit of calls that are answered at a time; every open page is one.
         max_calls_each: limit of calls that are answered at a time for one address.
     """
@@ -70,15 +77,19 @@ def build(
     errors.install(app)
     app.include_router(events.router(generator, accepted, passes_on=passes_on))
     app.include_router(openai_routes.router(generator, accepted))
+    if a1111 != "off":
+        known = accepted if a1111 == "keys" else ApiKeys(())
+        app.include_router(a1111_routes.router(generator, known))
     app.include_router(health.router(generator, observer))
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.
     app.include_router(errors.router())
+    keyed = f"{_KEYED}|{errors.A1111_PATH}" if a1111 == "keys" else _KEYED
     # A request passes the middleware in the reverse order: the last one added is the first.
     app.add_middleware(Departures)
     app.add_middleware(GuardedRoutes)
     app.add_middleware(SmallBodies, shares=Shares(MOST_BYTES, MOST_BYTES_EACH))
-    app.add_middleware(KeyCheck, keys=accepted, paths=_KEYED)
+    app.add_middleware(KeyCheck, keys=accepted, paths=re.compile(keyed))
     app.add_middleware(CallLimit, shares=Shares(max_calls, max_calls_each))
     # Needed even without any origins: otherwise Gradio would let every page read this one.
     app.add_middleware(

@@ -1,5 +1,6 @@
 """API keys."""
 
+import base64
 import hashlib
 import hmac
 import re
@@ -29,10 +30,12 @@ class ApiKeys:
         if not self._digests:
             return address_of(request)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "basic":
+            key = _password(key)
         digest = _digest(key.strip())
         # Compare with every key in constant time: the time of the answer must tell nothing.
         known = [hmac.compare_digest(digest, one) for one in self._digests]
-        if scheme.lower() != "bearer" or not any(known):
+        if scheme.lower() not in ("bearer", "basic") or not any(known):
             raise RequestError(Message(Code.KEY_NEEDED), ErrorKind.UNAUTHORISED)
         return f"key {digest[:8].hex()}"
 
@@ -54,6 +57,18 @@ class KeyCheck:
                 await errors.refusal(error, scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _password(credentials: str) -> str:
+    """Return the password of credentials in the scheme "Basic" (RFC 7617); "" if there is none.
+
+    Clients of AUTOMATIC1111's API send a key so, with any name of a user.
+    """
+    try:
+        decoded = base64.b64decode(credentials.strip(), validate=True).decode()
+    except ValueError:
+        return ""
+    return decoded.partition(":")[2]
 
 
 def _digest(key: str) -> bytes:

@@ -36,6 +36,8 @@ _STATUS: dict[str, int] = {
     ErrorKind.DEADLINE: 504,
     ErrorKind.LOOP: 508,
 }
+# Paths of AUTOMATIC1111's API, whose clients send keys as passwords.
+A1111_PATH = "/sdapi/"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Default of Retry-After, for errors that end at an unknown time.
 _RETRY_AFTER_S = 5
@@ -83,12 +85,16 @@ def install(app: FastAPI) -> None:
 
 
 def router() -> APIRouter:
-    """Return the route that answers 404 for unknown paths under /v1."""
+    """Return the routes that answer 404 for unknown paths under /v1 and /sdapi."""
     routes = APIRouter()
 
     @routes.api_route("/v1/{path:path}", methods=_METHODS, include_in_schema=False)
     async def nothing(path: str) -> None:
         raise HTTPException(404)
+
+    @routes.api_route(A1111_PATH + "{path:path}", methods=_METHODS, include_in_schema=False)
+    async def nothing_there(path: str) -> JSONResponse:
+        return JSONResponse({"detail": "Not Found"}, 404)
 
     return routes
 
@@ -105,14 +111,20 @@ def translated(message: Message, scope: Scope) -> str:
 
 def refusal(error: RequestError, scope: Scope) -> JSONResponse:
     """Return the answer to the refused request of `scope`."""
-    status = _STATUS[error.kind]
+    status, headers = status_of(error, scope)
     body = error_body(error.kind, error.message, error.field) | _detail(error.message, scope)
+    return JSONResponse(body, status, headers)
+
+
+def status_of(error: RequestError, scope: Scope) -> tuple[int, dict[str, str]]:
+    """Return the status and the headers of the answer to the refused request of `scope`."""
+    status = _STATUS[error.kind]
     headers = {}
     if status in (429, 503):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or _RETRY_AFTER_S)))
     if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body, status, headers)
+        headers["WWW-Authenticate"] = "Basic" if scope["path"].startswith(A1111_PATH) else "Bearer"
+    return status, headers
 
 
 def _detail(message: Message, scope: Scope) -> dict[str, str]:

@@ -20,7 +20,17 @@ MAX_PICTURE_BODY_BYTES = 2**25  # of a call that may have pictures to start from
 # Bytes of bodies of such calls that are read, beyond `MAX_BODY_BYTES` each: in all, and of one
 # address.
 MOST_BYTES, MOST_BYTES_EACH = 2**28, 2**26
-PICTURE_PATHS = ("/v1/generate", "/v1/images/edits", "/v1/images/variations", MCP_PATH)
+PICTURE_PATHS = (
+    "/v1/generate",
+    "/v1/images/edits",
+    "/v1/images/variations",
+    "/sdapi/v1/img2img",
+    "/sdapi/v1/png-info",
+    "/sdapi/v1/extra-single-image",
+    "/sdapi/v1/extra-batch-images",
+    "/sdapi/v1/interrogate",
+    MCP_PATH,
+)
 MAX_PAGE_BODY_BYTES = 2**18  # of a call by the page's own API
 MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
 _SHARE = "body share"  # its key in the scope of a call
@@ -140,4 +150,5 @@ def _most_bytes(path: str) -> int:
         return MAX_UPLOAD_BYTES
     if path.rstrip("/") in PICTURE_PATHS:
         return MAX_PICTURE_BODY_BYTES
-    return MAX_BODY_BYTES if path.startswith(("/v1/", MCP_PATH)) else MAX_PAGE_BODY_BYTES
+    apis = "/v1/", errors.A1111_PATH, MCP_PATH
+    return MAX_BODY_BYTES if path.startswith(apis) else MAX_PAGE_BODY_BYTES

@@ -86,11 +86,7 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     for misfit in misfits(request, model.scheduler):
         raise _misfit(misfit)
     check_input(request, model)
-    if request.size not in (None, *model.sizes):
-        value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
-        coming = request.size in model.coming_sizes
-        code = Code.NOT_READY if coming else Code.UNKNOWN_CHOICE
-        raise _wrong(code, "size", value=value, choices=choices)
+    check_size(request, model)
     check_loras(request, model)
     check_words(request, blocked)
 
@@ -131,6 +127,19 @@ def check_input(request: Request, model: Model) -> None:
     if not request.evaluations(model.scheduler):
         low = math.ceil(1000 / request.steps) / 1000
         raise _wrong(Code.OUT_OF_RANGE, "strength", value=request.strength, low=low, high=1)
+
+
+def check_size(request: Request, model: Model) -> None:
+    """Check that a model draws in the size of a request.
+
+    Raises:
+        RequestError: if it does not, or not yet.
+    """
+    if request.size not in (None, *model.sizes):
+        value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
+        coming = request.size in model.coming_sizes
+        code = Code.NOT_READY if coming else Code.UNKNOWN_CHOICE
+        raise _wrong(code, "size", value=value, choices=choices)
 
 
 def check_loras(request: Request, model: Model) -> None:

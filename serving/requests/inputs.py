@@ -13,7 +13,7 @@ import anyio.to_thread
 import numpy as np
 from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
-from PIL import Image
+from PIL import Image, ImageChops
 
 from pipeline.errors import InputError
 from pipeline.images import inputs
@@ -21,6 +21,7 @@ from pipeline.images.opening import open_picture
 from pipeline.images.png import encode_png
 from serving.generator import ErrorKind, Model, Request, RequestError
 from serving.messages import Code, Message, Param
+from serving.requests.admission import check_size
 from serving.requests.shares import Shares
 
 # Files that are opened, or wait for that: in all, and of one address.
@@ -38,16 +39,26 @@ class Input:
     Attributes:
         image: a PNG, JPEG or WebP file, or None.
         mask: such a file of the same size, or None.
-        redrawn: the part of the mask that is redrawn: "white", or "transparent". With
-            "transparent" and without a mask, it is the transparent part of the image.
+        redrawn: the part of the mask that is redrawn: "white"; "opaque" if the mask has
+            transparency, otherwise white; or "transparent". With "transparent" and without a mask,
+            it is the transparent part of the image.
+        inverted: whether the other part of the mask is redrawn instead.
+        spread: whether the redrawn part gets the colours around it first, so that nothing of it is
+            kept.
+        frame: how an image of another shape gets that of the request: "crop" cuts its sides off,
+            "stretch" changes its shape, and "fill" adds sides in the colours of its edge. With
+            `Request.padding`, an image keeps its shape.
         any_size: whether a request without a size gets the one whose shape is nearest to the
             image's, rather than the default.
     """
 
     image: bytes | None = None
     mask: bytes | None = None
-    redrawn: Literal["white", "transparent"] = "white"
+    redrawn: Literal["white", "opaque", "transparent"] = "white"
     any_size: bool = False
+    inverted: bool = False
+    spread: bool = False
+    frame: Literal["crop", "stretch", "fill"] = "crop"
 
 
 class Inputs:
@@ -71,6 +82,8 @@ class Inputs:
             raise RequestError(Message(Code.TOO_MANY_UPLOADS), ErrorKind.TOO_MANY, field="image")
         sizes = (request.size,) if request.size else model.sizes
         try:
+            if given.frame != "crop":  # it may enlarge a picture
+                check_size(request, model)
             return await anyio.to_thread.run_sync(
                 _opened,
                 request,
@@ -98,6 +111,10 @@ def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:
     picture = _open(given.image, "image")
     mask = None if given.mask is None else _mask(given, picture.size)
     size = min(sizes, key=lambda each: _unlikeness(each, picture.size))
+    if request.padding is None and given.frame != "crop":
+        fills = given.frame == "fill"
+        picture = _framed(picture, size, Image.Resampling.LANCZOS, fills)
+        mask = None if mask is None else _framed(mask, size, Image.Resampling.NEAREST, fills)
     box, reduced = _reduction(picture.size, size if request.padding is None else None)
     picture = _resized(picture, box, reduced, Image.Resampling.LANCZOS)
     if mask is not None:
@@ -109,6 +126,8 @@ def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:
         mask = inputs.transparent_mask(picture)
         if mask is not None:
             pixels = inputs.spread(np.asarray(picture.convert("RGB")), np.asarray(mask))
+    elif mask is not None and given.spread:
+        pixels = inputs.spread(pixels, np.asarray(mask))
     return replace(
         request,
         size=request.size or (size if given.any_size else None),
@@ -132,8 +151,12 @@ def _mask(given: Input, size: Size) -> Image.Image:
         value, expected = ("{}x{}".format(*each) for each in (mask.size, size))
         raise _wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
     if given.redrawn == "transparent":
-        return inputs.transparent_mask(mask) or Image.new("1", size)
-    return _on_white(mask).convert("L").point(_TO_WHITE, "1")
+        found = inputs.transparent_mask(mask) or Image.new("1", size)
+    elif given.redrawn == "opaque" and (hidden := inputs.transparent_mask(mask)):
+        found = ImageChops.invert(hidden)
+    else:
+        found = _on_white(mask).convert("L").point(_TO_WHITE, "1")
+    return ImageChops.invert(found) if given.inverted else found
 
 
 def _on_white(picture: Image.Image) -> Image.Image:
@@ -163,6 +186,18 @@ def _reduction(size: Size, wanted: Size | None) -> tuple[tuple[int, int, int, in
     scale = min(1.0, (MAX_PIXELS / (reduced[0] * reduced[1])) ** 0.5)
     fitted = max(1, int(scale * reduced[0])), max(1, int(scale * reduced[1]))
     return (left, top, right, bottom), reduced if scale == 1 else fitted
+
+
+def _framed(picture: Image.Image, size: Size, by: Image.Resampling, fills: bool) -> Image.Image:
+    """Return a picture or mask stretched to a size, or within it with its edges repeated."""
+    if not fills:
+        return picture.resize(size, by)
+    scale = min(wanted / side for wanted, side in zip(size, picture.size, strict=True))
+    width, height = (max(1, round(scale * side)) for side in picture.size)
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    sides = (top, size[1] - height - top), (left, size[0] - width - left)
+    pixels = np.asarray(picture.resize((width, height), by))
+    return Image.fromarray(np.pad(pixels, (*sides, *[(0, 0)] * (pixels.ndim - 2)), mode="edge"))
 
 
 def _resized(

@@ -1,6 +1,5 @@
 """Bodies of calls of the OpenAI API."""
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
@@ -9,11 +8,10 @@ from pydantic_core import PydanticCustomError
 from pipeline.images import metadata
 from serving.http import schemas
 from serving.http.bodies import File
+from serving.logs import loggable
 from serving.requests.inputs import Input
 
 MAX_N = 10
-_SAFE_NAME = re.compile(r"\w{1,40}", re.ASCII)
-_MOST_NAMES = 20  # in a line of the log
 
 
 def _refuse_transparency(background: Any) -> Any:
@@ -128,6 +126,4 @@ def ignored(body: ImagesBody, model: str) -> list[str]:
         names.append("output_compression")
     if body.partial_images and not body.stream:
         names.append("partial_images")
-    # A client chooses these names: keep line breaks and texts out of the log.
-    unknown = [name if _SAFE_NAME.fullmatch(name) else "?" for name in body.model_extra or ()]
-    return [*names, *dict.fromkeys(unknown)][:_MOST_NAMES]
+    return loggable([*names, *(body.model_extra or ())])

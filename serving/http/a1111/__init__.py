@@ -1,0 +1,1 @@
+"""AUTOMATIC1111's API, under /sdapi/v1."""

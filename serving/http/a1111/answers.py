@@ -1,0 +1,130 @@
+"""Answers of AUTOMATIC1111's API."""
+
+import base64
+import io
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.errors import PictureError
+from pipeline.images import image_text, metadata
+from pipeline.schedulers.names import SAMPLERS
+from serving.generator import Image
+from serving.http.a1111.bodies import DrawBody
+from serving.http.a1111.faults import PythonError
+from serving.http.a1111.jobs import Job
+from serving.http.a1111.requests import Asked
+
+_IDLE = Job("", 1, timestamp="0")
+_FILES = {"init_images", "mask"}  # fields of bodies that no answer repeats
+
+
+def drawn(
+    body: DrawBody, asked: Asked, found: Sequence[Image], files: Sequence[bytes], timestamp: str
+) -> dict[str, Any]:
+    """Return the answer to a call for pictures.
+
+    Args:
+        body: the body of the call.
+        asked: the request that it stands for.
+        found: the pictures that were drawn.
+        files: their files.
+        timestamp: the time at which the call began, as a text.
+    """
+    parameters = body.model_dump(mode="json", exclude=_FILES)
+    parameters |= dict.fromkeys(_FILES & type(body).model_fields.keys())
+    return {
+        "images": [_encoded(file) for file in files] if body.send_images is not False else [],
+        "parameters": parameters,
+        "info": json.dumps(_info(body, asked, found, timestamp)),
+    }
+
+
+def _info(body: DrawBody, asked: Asked, found: Sequence[Image], timestamp: str) -> dict[str, Any]:
+    request, model = asked.request, asked.model
+    settings = [metadata.Settings(**image.settings) for image in found]
+    subseeds = [request.of_picture(index)["variation_seed"] for index in range(asked.images)]
+    width, height = asked.second.size if asked.second else request.size or model.sizes[0]
+    sampler = request.scheduler or model.scheduler
+    return {
+        "prompt": body.prompt or "",
+        "all_prompts": [each.prompt for each in settings],
+        "negative_prompt": body.negative_prompt or "",
+        "all_negative_prompts": [each.negative_prompt for each in settings],
+        "seed": request.seed,
+        "all_seeds": [image.seed for image in found],
+        "subseed": request.variation_seed,
+        "all_subseeds": subseeds[: len(found)],
+        "subseed_strength": request.variation_strength,
+        "width": width,
+        "height": height,
+        "sampler_name": SAMPLERS.get(sampler, sampler),
+        "cfg_scale": request.guidance_scale,
+        "steps": request.num_inference_steps,
+        "batch_size": body.batch_size,
+        "restore_faces": False,
+        "face_restoration_model": None,
+        "sd_model_name": model.name,
+        "sd_model_hash": "",
+        "sd_vae_name": model.vae,
+        "sd_vae_hash": None,
+        "seed_resize_from_w": -1,
+        "seed_resize_from_h": -1,
+        "denoising_strength": body.denoising_strength,
+        "extra_generation_params": {},
+        "index_of_first_image": 0,
+        "infotexts": [metadata.to_text(each) for each in settings],
+        "styles": [],
+        "job_timestamp": timestamp,
+        "clip_skip": 1,
+        "is_using_inpainting_conditioning": model.needs_mask,
+        "version": metadata.PROGRAM,
+        "ignored": list(asked.ignored),  # AUTOMATIC1111 has no such field
+    }
+
+
+def progress(job: Job | None, skip_current_image: bool) -> dict[str, Any]:
+    """Return the answer to a call for the progress of a job; None for a client without any."""
+    share = 0.0 if job is None else job.progress
+    taken_s = 0.0 if job is None else time.monotonic() - job.began_at
+    shown = job or _IDLE
+    preview = None if skip_current_image else shown.preview
+    return {
+        "progress": share,
+        "eta_relative": taken_s / share - taken_s if share else 0.0,
+        "state": {
+            "skipped": shown.skipped,
+            "interrupted": shown.interrupted,
+            "stopping_generation": False,
+            "job": shown.kind,
+            "job_count": 0 if job is None else job.count,
+            "job_timestamp": shown.timestamp,
+            "job_no": shown.done,
+            "sampling_step": shown.step,
+            "sampling_steps": shown.steps,
+        },
+        "current_image": None if preview is None else _encoded(preview),
+        "textinfo": None if shown.queued is None else f"Waiting: place {shown.queued}",
+    }
+
+
+def png_info(file: bytes) -> dict[str, Any]:
+    """Return the settings in a picture.
+
+    Raises:
+        PythonError: if the file is no picture.
+    """
+    try:
+        text = image_text.read_text(io.BytesIO(file), metadata.KEY) or ""
+    except PictureError as error:
+        raise PythonError("HTTPException", f"Invalid encoded image: {error}") from error
+    prompt, negative_prompt, fields = metadata.split(text)
+    width, by, height = fields.pop("Size", "").partition("x")
+    sizes = {"Size-1": width, "Size-2": height} if by else {}
+    given = {"Prompt": prompt, "Negative prompt": negative_prompt} | fields | sizes
+    return {"info": text, "items": {}, "parameters": given}
+
+
+def _encoded(file: bytes) -> str:
+    return base64.b64encode(file).decode()

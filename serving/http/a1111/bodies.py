@@ -1,0 +1,167 @@
+"""Bodies of calls of AUTOMATIC1111's API.
+
+As there, every field may be left out or null, and an unknown one is ignored. A null setting is the
+server's own: AUTOMATIC1111's 50 steps and guidance scale of 7 suit few models.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from pipeline.request import MAX_IMAGES
+from pipeline.setting_kinds import MAX_SEED
+from serving.http.bodies import File
+
+_MAX_NAME = 200  # characters
+_Name = Annotated[str, Field(max_length=_MAX_NAME)]
+_Count = Annotated[int, Field(ge=1, le=MAX_IMAGES)]
+_Side = Annotated[int, Field(ge=0, le=2**16)]
+_Seed = Annotated[int, Field(ge=-1, le=MAX_SEED)]
+_OneFile = Annotated[File | None, BeforeValidator(lambda value: value or None)]
+
+# AUTOMATIC1111's name of each setting, and the name in `pipeline.request.SETTINGS`.
+SETTINGS = {
+    "prompt": "prompt",
+    "negative_prompt": "negative_prompt",
+    "steps": "num_inference_steps",
+    "cfg_scale": "guidance_scale",
+    "seed": "seed",
+    "subseed": "variation_seed",
+    "subseed_strength": "variation_strength",
+}
+# Values of further fields that change nothing. Any other value is ignored too, and reported.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "comments": ({},),
+    "disable_extra_networks": (False,),
+    "do_not_save_grid": (False, True),
+    "do_not_save_samples": (False, True),
+    "firstpass_image": (),
+    "firstphase_height": (0,),
+    "firstphase_width": (0,),
+    "force_task_id": ("",),
+    "hr_checkpoint_name": ("", "Use same checkpoint"),
+    "hr_negative_prompt": ("",),
+    "hr_prompt": ("",),
+    "hr_sampler_name": ("", "Use same sampler"),
+    "hr_scheduler": ("", "Use same scheduler"),
+    "hr_upscaler": ("", "None", "Lanczos"),
+    "image_cfg_scale": (1.5,),
+    "include_init_images": (False,),
+    "infotext": ("",),
+    "initial_noise_multiplier": (1,),
+    "latent_mask": (),
+    "mask_blur": (4,),
+    "mask_blur_x": (4,),
+    "mask_blur_y": (4,),
+    "mask_round": (True,),
+    "override_settings_restore_afterwards": (False, True),
+    "refiner_checkpoint": ("", "None"),
+    "refiner_switch_at": (0, 0.8),
+    "restore_faces": (False,),
+    "s_churn": (0,),
+    "s_min_uncond": (0,),
+    "s_noise": (1,),
+    "s_tmax": (0,),
+    "s_tmin": (0,),
+    "save_images": (False,),
+    "script_args": ([],),
+    "seed_resize_from_h": (-1, 0),
+    "seed_resize_from_w": (-1, 0),
+    "styles": ([],),
+    "tiling": (False,),
+}
+
+
+class _Lenient(BaseModel):
+    # Unknown fields are kept, so that the answer can say which were ignored.
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class DrawBody(_Lenient):
+    """Fields of calls for pictures."""
+
+    prompt: str | None = ""
+    negative_prompt: str | None = ""
+    steps: int | None = None
+    cfg_scale: float | None = None
+    seed: _Seed | None = -1
+    subseed: _Seed | None = -1
+    subseed_strength: float | None = 0.0
+    width: _Side | None = None
+    height: _Side | None = None
+    batch_size: _Count | None = 1
+    n_iter: _Count | None = 1
+    sampler_name: _Name | None = None
+    sampler_index: _Name | None = None
+    scheduler: _Name | None = None
+    eta: float | None = None
+    denoising_strength: float | None = None
+    override_settings: dict[_Name, Any] | None = None
+    send_images: bool | None = True
+    script_name: _Name | None = None
+    alwayson_scripts: dict[_Name, Any] | None = None
+
+    @property
+    def images(self) -> int:
+        """Number of pictures to draw."""
+        return (self.batch_size or 1) * (self.n_iter or 1)
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> "DrawBody":
+        if self.images > MAX_IMAGES:
+            message = "batch_size times n_iter is {count}; at most {limit} are possible"
+            context = {"count": self.images, "limit": MAX_IMAGES}
+            raise PydanticCustomError("too_many_images", message, context)
+        return self
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of further fields whose values would change something in AUTOMATIC1111."""
+        return [
+            name
+            for name, value in (self.model_extra or {}).items()
+            if value is not None and value not in NEUTRAL.get(name, ())
+        ]
+
+
+class Txt2ImgBody(DrawBody):
+    """A call for pictures from a prompt, and perhaps for a second run in a larger size."""
+
+    enable_hr: bool | None = False
+    hr_scale: Annotated[float, Field(gt=0, le=16)] | None = 2.0
+    hr_resize_x: _Side | None = 0
+    hr_resize_y: _Side | None = 0
+    hr_second_pass_steps: int | None = 0
+
+
+class Img2ImgBody(DrawBody):
+    """A call for pictures from other ones, each of which is redrawn."""
+
+    init_images: Annotated[list[File], Field(max_length=MAX_IMAGES)] | None = Field(
+        None, repr=False
+    )
+    mask: _OneFile = Field(None, repr=False)
+    resize_mode: Literal[0, 1, 2, 3] | None = 0
+    inpainting_fill: Literal[0, 1, 2, 3] | None = 0
+    inpaint_full_res: bool | None = True
+    inpaint_full_res_padding: int | None = 0
+    inpainting_mask_invert: int | None = 0
+
+    @property
+    def images(self) -> int:
+        """Number of pictures to draw; a batch has all of several pictures to start from."""
+        batch = len(self.init_images or ())
+        return (self.batch_size or 1 if batch < 2 else batch) * (self.n_iter or 1)
+
+
+class PngInfoBody(_Lenient):
+    """A picture whose settings are to be read."""
+
+    image: File = Field(repr=False)
+
+
+class ExtrasBody(_Lenient):
+    """A picture, or several, to enlarge."""
+
+    upscaler_1: _Name | None = "None"

@@ -1,0 +1,133 @@
+"""Calls for pictures: from the body of a call to its answer."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from anyio import CapacityLimiter
+from fastapi import Request as HttpRequest
+
+from pipeline.images.metadata import BLURRED
+from serving.generator import Error, Generator, Image, Request
+from serving.http.a1111 import answers
+from serving.http.a1111.bodies import DrawBody, Img2ImgBody
+from serving.http.a1111.jobs import Job, Jobs
+from serving.http.a1111.requests import Asked, again, asked_of, inputs_of, single
+from serving.http.addresses import address_of
+from serving.http.auth import ApiKeys
+from serving.http.connected import while_connected
+from serving.http.errors import as_refusal
+from serving.http.formats import Format
+from serving.http.limits import give_back_body
+from serving.http.parts import admitted, parts_of
+from serving.logs import log_fields, loggable
+from serving.requests import inputs
+
+log = logging.getLogger(__name__)
+
+
+class DrawCalls:
+    """Calls of AUTOMATIC1111's API that draw, and their answers."""
+
+    def __init__(self, generator: Generator, keys: ApiKeys) -> None:
+        self._generator = generator
+        self._keys = keys
+        self.jobs = Jobs(generator)
+        self._encoder = CapacityLimiter(1)  # leaves the processors to the drawing
+
+    async def txt2img(self, body: DrawBody, sender: HttpRequest) -> dict[str, Any]:
+        """Draw pictures from a prompt, and return the answer."""
+        asked = self._asked(body, sender)
+        parts = list(parts_of(asked.request, asked.images, asked.model.images_per_request))
+        return await while_connected(sender, self._answered("txt2img", body, asked, parts, sender))
+
+    async def img2img(self, body: Img2ImgBody, sender: HttpRequest) -> dict[str, Any]:
+        """Draw pictures from other ones, and return the answer."""
+        asked = self._asked(body, sender)
+        files, settings, ignored = inputs_of(body)
+        asked = replace(asked, ignored=(*asked.ignored, *ignored))
+        request = replace(asked.request, **settings)
+        begun = [await inputs.shared().added(request, file, asked.model) for file in files]
+        del files
+        give_back_body(sender.scope)
+        if len(begun) == 1:
+            parts = list(parts_of(begun[0], asked.images, asked.model.images_per_request))
+        else:
+            parts = [single(begun[i % len(begun)], i) for i in range(asked.images)]
+        return await while_connected(sender, self._answered("img2img", body, asked, parts, sender))
+
+    def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
+        return asked_of(
+            body,
+            self._generator.model,
+            visitor=self._keys.visitor(sender),
+            address=address_of(sender),
+        )
+
+    async def _answered(
+        self,
+        kind: str,
+        body: DrawBody,
+        asked: Asked,
+        parts: Sequence[Request],
+        sender: HttpRequest,
+    ) -> dict[str, Any]:
+        """Draw the requests one after the other, and return the answer with all pictures."""
+        if asked.ignored:
+            names = ", ".join(loggable(asked.ignored))
+            log.info("Ignored in a call of %s: %s", kind, names, extra=log_fields(parts[0]))
+        count = len(parts) + (asked.images if asked.second else 0)
+        found: list[Image] = []
+        with self.jobs.begun(self._keys.visitor(sender), Job(kind, count)) as job:
+            for part in parts:
+                if job.interrupted:
+                    break
+                found += await self._twice(job, asked, part)
+            output = Format(asked.output, asked.quality, self._encoder, "samples_format")
+            files = [await output.encode(each.png) for each in found]
+        return answers.drawn(body, asked, found, files, job.timestamp)
+
+    async def _twice(self, job: Job, asked: Asked, part: Request) -> list[Image]:
+        """Draw one request, and its pictures again if the call asks for a second run.
+
+        Pictures whose second run is stopped are those of the first.
+        """
+        drawn = await self._drawn(job, asked, part)
+        if asked.second is None:
+            return drawn
+        found = []
+        for image in drawn:
+            # A blurred picture stays as it is: a second run would draw something else.
+            if not job.interrupted and image.settings.get("safety_checker") != BLURRED:
+                second = again(part, image.index, asked.second, image.png)
+                found += await self._drawn(job, asked, second) or [image]
+            else:
+                found.append(image)
+        return found
+
+    async def _drawn(self, job: Job, asked: Asked, request: Request) -> list[Image]:
+        """Draw one request; return the pictures that are finished when it ends or is stopped.
+
+        Raises:
+            RequestError: if it is refused, or ends in another way.
+        """
+        job.begin(request.id)
+        found: dict[int, Image] = {}
+        if job.done:  # a failure would lose the pictures already drawn
+            followed = await admitted(self._generator, request, asked.model)
+        else:
+            await self._generator.submit(request)
+            followed = self._generator.events(request.id)
+        if job.interrupted or job.skipped:  # meanwhile
+            self._generator.cancel(request.id)
+        async with aclosing(followed) as events:
+            async for event in events:
+                job.note(event)
+                if isinstance(event, Image):
+                    found[event.index] = event
+                elif isinstance(event, Error) and not (job.interrupted or job.skipped):
+                    raise as_refusal(event)
+        job.end()
+        return [found[index] for index in sorted(found)]

@@ -1,0 +1,118 @@
+"""Lists of AUTOMATIC1111's API: the model, samplers, LoRAs, and what this program does not have."""
+
+import resource
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.images import metadata
+from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
+from serving.generator import Model
+from serving.http.a1111.faults import PythonError
+from serving.http.a1111.requests import AUTOMATIC, SGM_UNIFORM
+
+# Answers of the routes for what this program does not have.
+EMPTY: dict[str, Any] = {
+    "embeddings": {"loaded": {}, "skipped": {}},
+    "extensions": [],
+    "face-restorers": [],
+    "hypernetworks": [],
+    "latent-upscale-modes": [],
+    "prompt-styles": [],
+    "realesrgan-models": [],
+    "script-info": [],
+    "scripts": {"txt2img": [], "img2img": []},
+    "sd-modules": [],
+    "upscalers": [],
+}
+# Routes that look for new files. LoRAs are found without them, and the model stays.
+REFRESHED = ("checkpoints", "vae", "embeddings", "loras")
+# The flags of a program whose options cannot be changed.
+FLAGS = {"api": True, "api_auth": None, "freeze_settings": True, "listen": None, "nowebui": False}
+
+
+def sd_models(model: Model) -> list[dict[str, Any]]:
+    """Return the model, as the only one."""
+    name = model.name
+    entry = {"title": name, "model_name": name, "filename": name}
+    return [entry | {"hash": None, "sha256": None, "config": None}]
+
+
+def sd_vaes(model: Model) -> list[dict[str, Any]]:
+    """Return the VAE that replaces the model's own, if there is one."""
+    return [] if model.vae is None else [{"model_name": model.vae, "filename": model.vae}]
+
+
+def samplers(model: Model) -> list[dict[str, Any]]:
+    """Return the schedulers that the model draws with."""
+    return [
+        {"name": SAMPLERS[name], "aliases": [name], "options": {}}
+        for name in model.schedulers
+        if name in SAMPLERS
+    ]
+
+
+def schedulers(model: Model) -> list[dict[str, Any]]:
+    """Return the sigma schedules that the model draws with."""
+    known = {name: SCHEDULE_TYPES[name] for name in model.sigma_schedules if name in SCHEDULE_TYPES}
+    labels = {AUTOMATIC: "Automatic", **known, SGM_UNIFORM: "SGM Uniform"}
+    return [
+        {
+            "name": label.lower().replace(" ", "_"),
+            "label": label,
+            "aliases": None,
+            "default_rho": 7.0 if name == "karras" else -1.0,
+            "need_inner_model": False,
+        }
+        for name, label in labels.items()
+    ]
+
+
+def loras(model: Model) -> list[dict[str, Any]]:
+    """Return the LoRAs that prompts can name."""
+    return [
+        {"name": name, "alias": lora.title, "path": name, "metadata": _described(lora.words)}
+        for name, lora in model.usable_loras.items()
+    ]
+
+
+def _described(words: tuple[str, ...]) -> dict[str, Any]:
+    """Return trigger words in the form of the counts that training tools write."""
+    return {"ss_tag_frequency": {"trigger words": dict.fromkeys(words, 1)}} if words else {}
+
+
+def options(model: Model) -> dict[str, Any]:
+    """Return the options that mean something here, with the values that they always have."""
+    return {
+        "CLIP_stop_at_last_layers": 1,
+        "jpeg_quality": metadata.QUALITY,
+        "samples_format": "png",
+        "sd_checkpoint_hash": "",
+        "sd_lora": "None",
+        "sd_model_checkpoint": model.name,
+        "sd_vae": model.vae or "Automatic",
+    }
+
+
+def check_options(given: Mapping[str, Any], model: Model) -> None:
+    """Check that a client sets options to the values that they have.
+
+    Raises:
+        PythonError: if it does not; as in AUTOMATIC1111 with --freeze-settings.
+    """
+    known = options(model)
+    name = given.get("sd_model_checkpoint")
+    if name not in (None, model.name):
+        raise PythonError("RuntimeError", f"model {str(name)[:200]!r} not found")
+    for key, value in given.items():
+        if key not in known:
+            raise PythonError("KeyError", repr(key[:200]))
+        if value != known[key]:
+            raise PythonError("AssertionError", "changing settings is disabled")
+
+
+def memory() -> dict[str, Any]:
+    """Return the most memory that this process has had, in bytes; that of devices is unknown."""
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    used *= 1 if sys.platform == "darwin" else 1024
+    return {"ram": {"used": used}, "cuda": {"error": "unavailable"}}

@@ -1,0 +1,232 @@
+"""Requests that the bodies of AUTOMATIC1111's API ask for."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fastapi import HTTPException
+
+from pipeline.images import metadata
+from pipeline.request import SETTINGS, with_own_names
+from pipeline.schedulers.config import SCHEDULERS
+from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
+from pipeline.setting_kinds import Seed
+from serving.generator import Model, Request, new_id
+from serving.http.a1111 import bodies
+from serving.http.a1111.bodies import DrawBody, Img2ImgBody, Txt2ImgBody
+from serving.requests.inputs import Input
+
+# Settings that this API stands for, if a request can have them.
+_IMPLIED = {"prompt_syntax": "a1111"}
+AUTOMATIC = "automatic"
+# The sigma schedules that AUTOMATIC1111 chooses for a sampler; the others have their own.
+_AUTOMATIC = {
+    "dpmsolver++": "karras",
+    "dpmsolver++-sde": "karras",
+    "dpmsolver++-2m-sde": "exponential",
+}
+# AUTOMATIC1111's name of a schedule that is a spacing of timesteps here.
+SGM_UNIFORM = "sgm_uniform"
+_SGM_UNIFORM = (SGM_UNIFORM, "sgmuniform", "sgm uniform")
+_FORMATS: dict[str, Literal["png", "jpeg", "webp"]] = {
+    "png": "png",
+    "jpg": "jpeg",
+    "jpeg": "jpeg",
+    "webp": "webp",
+}
+_FRAMES: tuple[Literal["stretch", "crop", "fill"], ...] = ("stretch", "crop", "fill", "stretch")
+STRENGTH = 0.75  # default of `denoising_strength`
+_FILL = 0  # value of `inpainting_fill`: colours around the mask
+_ORIGINAL = 1
+
+
+@dataclass(frozen=True)
+class SecondRun:
+    """How finished pictures are drawn again in a larger size."""
+
+    size: tuple[int, int]
+    strength: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The request of a call, for all its pictures, and what else the call asks for.
+
+    Attributes:
+        request: the request; its `images` are not set.
+        model: the model that draws when the call begins.
+        images: number of pictures.
+        output: format of the files.
+        quality: of JPEG and WebP files, from 0 to 100.
+        second: the second run, or None.
+        ignored: names of the parameters whose values change nothing here.
+    """
+
+    request: Request
+    model: Model
+    images: int
+    output: Literal["png", "jpeg", "webp"] = "png"
+    quality: int = metadata.QUALITY
+    second: SecondRun | None = None
+    ignored: tuple[str, ...] = ()
+
+
+def asked_of(body: DrawBody, model: Model, *, visitor: str, address: str) -> Asked:
+    """Return what a body asks for, without its pictures.
+
+    Raises:
+        HTTPException: if it names a script, a sampler or a format that is not here.
+    """
+    _refuse_scripts(body)
+    override = dict(body.override_settings or {})
+    output = _format(override.pop("samples_format", "png"))
+    quality = _quality(override.pop("jpeg_quality", metadata.QUALITY))
+    if override.get("sd_model_checkpoint") == model.name:
+        del override["sd_model_checkpoint"]
+    eta = override.pop("eta_ddim", None) if body.eta is None else body.eta
+    ignored = [*body.ignored, *(f"override_settings.{name}" for name in override)]
+
+    values = {name: setting.absent_value(model) for name, setting in SETTINGS.items()}
+    given = {ours: getattr(body, theirs) for theirs, ours in bodies.SETTINGS.items()}
+    values |= {name: value for name, value in given.items() if not _is_absent(name, value)}
+    values |= {name: value for name, value in _IMPLIED.items() if name in SETTINGS}
+    sampling, unknown = _sampling(body, model)
+    ignored += unknown
+    used = sampling["scheduler"] or model.scheduler
+    if used in SCHEDULERS and SCHEDULERS[used].options["eta"]:
+        values["eta"] = _number(eta)
+    elif eta not in (None, 0, 1):  # 1 is what ancestral samplers do
+        ignored.append("eta")
+    size = None
+    if body.width or body.height:
+        size = body.width or model.width, body.height or model.height
+    request = Request(
+        **with_own_names(values | sampling),
+        size=size,
+        visitor=visitor,
+        address=address,
+        previews=True,
+    )
+    second = _second_run(body, request, model) if isinstance(body, Txt2ImgBody) else None
+    return Asked(request, model, body.images, output, quality, second, tuple(ignored))
+
+
+def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]]:
+    """Return the pictures of a body, which it does not keep.
+
+    Returns:
+        The pictures to start from, the settings of a request with them, and the names of the
+        parameters that are ignored.
+
+    Raises:
+        HTTPException: if there is no picture.
+    """
+    files, mask = body.init_images or [], body.mask
+    body.init_images, body.mask = None, None
+    if not files:
+        raise HTTPException(404, "Init image not found")
+    strength = STRENGTH if body.denoising_strength is None else body.denoising_strength
+    padding = body.inpaint_full_res_padding or 0 if mask and body.inpaint_full_res else None
+    fill = body.inpainting_fill or _FILL
+    found = [
+        Input(
+            file,
+            mask,
+            "opaque",
+            inverted=bool(body.inpainting_mask_invert),
+            spread=fill == _FILL,
+            frame=_FRAMES[body.resize_mode or 0],
+        )
+        for file in files
+    ]
+    ignored = ["inpainting_fill"] if mask and fill not in (_FILL, _ORIGINAL) else []
+    return found, {"strength": strength, "padding": padding}, ignored
+
+
+def single(request: Request, index: int, **others: Any) -> Request:
+    """Return a request for one picture of another request, which is the same picture."""
+    values = request.of_picture(index)
+    seeds = {name: values[name] for name, kind in SETTINGS.items() if isinstance(kind, Seed)}
+    return replace(request, **{"id": new_id(), "images": 1} | seeds | others)
+
+
+def again(request: Request, index: int, second: SecondRun, png: bytes) -> Request:
+    """Return the request that draws the finished picture `index` of `request` again."""
+    values = {"image": png, "size": second.size, "strength": second.strength}
+    return single(request, index, **values, num_inference_steps=second.steps, timesteps="")
+
+
+def _refuse_scripts(body: DrawBody) -> None:
+    if body.script_name:
+        raise HTTPException(422, f"Script '{body.script_name}' not found")
+    for name in body.alwayson_scripts or ():
+        raise HTTPException(422, f"always on script {name} not found")
+
+
+def _format(name: Any) -> Literal["png", "jpeg", "webp"]:
+    if (found := _FORMATS.get(str(name).lower())) is None:
+        raise HTTPException(500, "Invalid image format")
+    return found
+
+
+def _quality(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100:
+        raise HTTPException(422, "jpeg_quality is no whole number from 0 to 100")
+    return value
+
+
+def _number(value: Any) -> float | None:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise HTTPException(422, "eta_ddim is not a number")
+
+
+def _is_absent(name: str, value: Any) -> bool:
+    """Return whether a value stands for the server's own: null, or a negative seed."""
+    return value is None or (isinstance(SETTINGS[name], Seed) and value < 0)
+
+
+def _sampling(body: DrawBody, model: Model) -> tuple[dict[str, str], list[str]]:
+    """Return the settings that a sampler and a schedule stand for, and what is ignored.
+
+    Raises:
+        HTTPException: if there is no such sampler.
+    """
+    named = body.sampler_name or body.sampler_index
+    scheduler, contained = find_scheduler(named) if named else ("", None)
+    if scheduler is None:
+        raise HTTPException(400, "Sampler not found")
+    schedule = (body.scheduler or AUTOMATIC).lower()
+    if schedule in _SGM_UNIFORM:
+        return {"scheduler": scheduler, "timestep_spacing": "trailing"}, []
+    if schedule == AUTOMATIC:
+        automatic = contained or _AUTOMATIC.get(scheduler, "")
+        chosen = automatic if automatic in model.sigma_schedules else ""
+        return {"scheduler": scheduler, "sigma_schedule": chosen}, []
+    found = find_sigma_schedule(schedule)
+    settings = {"scheduler": scheduler, "sigma_schedule": found or contained or ""}
+    return settings, [] if found in SCHEDULE_TYPES else ["scheduler"]
+
+
+def _second_run(body: Txt2ImgBody, request: Request, model: Model) -> SecondRun | None:
+    """Return the second run that a body asks for; one side of its size may follow from the other.
+
+    Raises:
+        HTTPException: if the model draws no second runs.
+    """
+    if not body.enable_hr:
+        return None
+    if not model.takes_image or model.needs_mask:
+        raise HTTPException(422, "enable_hr is not possible with this model; leave it out")
+    width, height = request.size or model.sizes[0]
+    x, y, scale = body.hr_resize_x or 0, body.hr_resize_y or 0, body.hr_scale or 2.0
+    if x or y:
+        size = x or round(width * y / height), y or round(height * x / width)
+    else:
+        size = int(width * scale), int(height * scale)
+    if size not in model.sizes:
+        choices = " or ".join("{}x{}".format(*each) for each in model.sizes)
+        wrong = "{}x{}".format(*size)
+        raise HTTPException(422, f"The second run's size is {wrong}; here it can only be {choices}")
+    strength = STRENGTH if body.denoising_strength is None else body.denoising_strength
+    return SecondRun(size, strength, body.hr_second_pass_steps or request.num_inference_steps)
