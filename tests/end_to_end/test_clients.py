@@ -56,6 +56,14 @@ def test_openai(address: str, tmp_path: Path):
     assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 3
 
 
+def test_webuiapi(address: str, tmp_path: Path):
+    program = example("python", "webuiapi", address)
+    said = output(sys.executable, "-c", program, folder=tmp_path)
+    assert said == "[7, 8] []\n"
+    pictures = [tmp_path / name for name in ("moon-0.png", "moon-1.png", "red.png")]
+    assert [path.read_bytes()[:4] for path in pictures] == [PNG] * 3
+
+
 def test_openai_with_every_extra(address: str):
     """The real model draws as many pictures as asked for, in another file format."""
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
