@@ -255,7 +255,7 @@ class Options(BaseSettings):
     )
     api_keys_file: Path | None = _setting(
         None,
-        "File with one API key per line. Requests to /v1 then need one of the keys.",
+        "File with one API key per line. Requests to /v1 and /sdapi then need one of the keys.",
         default_text="no key is needed",
     )
     page_api: YesOrNo = _setting(
