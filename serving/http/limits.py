@@ -102,6 +102,16 @@ def give_back_body(scope: Scope) -> None:
     scope[_SHARE].give_back()
 
 
+def count_body(scope: Scope, size: int) -> None:
+    """Count so many bytes for a call, which keeps others in place of its body.
+
+    Raises:
+        RequestError: if there is no room for them now.
+    """
+    give_back_body(scope)
+    scope[_SHARE].grow(MAX_BODY_BYTES + size)
+
+
 class SmallBodies:
     """Middleware that refuses bodies over the limit of their path, and too many large ones.
 

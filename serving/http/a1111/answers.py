@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from fastapi import HTTPException
+
 from pipeline.errors import PictureError
 from pipeline.images import image_text, metadata
 from pipeline.schedulers.names import SAMPLERS
 from serving.generator import Image
 from serving.http.a1111.bodies import DrawBody
-from serving.http.a1111.faults import PythonError
 from serving.http.a1111.jobs import Job
 from serving.http.a1111.requests import Asked
 
@@ -113,12 +114,12 @@ def png_info(file: bytes) -> dict[str, Any]:
     """Return the settings in a picture.
 
     Raises:
-        PythonError: if the file is no picture.
+        HTTPException: if the file is no picture.
     """
     try:
         text = image_text.read_text(io.BytesIO(file), metadata.KEY) or ""
     except PictureError as error:
-        raise PythonError("HTTPException", f"Invalid encoded image: {error}") from error
+        raise HTTPException(500, f"Invalid encoded image: {error}") from error
     prompt, negative_prompt, fields = metadata.split(text)
     width, by, height = fields.pop("Size", "").partition("x")
     sizes = {"Size-1": width, "Size-2": height} if by else {}

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.request import MAX_IMAGES
 from pipeline.setting_kinds import MAX_SEED
 from serving.http.bodies import File
 
+MAX_PICTURES = 16  # of a call, which is answered when all of them are drawn
 _MAX_NAME = 200  # characters
 _Name = Annotated[str, Field(max_length=_MAX_NAME)]
-_Count = Annotated[int, Field(ge=1, le=MAX_IMAGES)]
+_Count = Annotated[int, Field(ge=1, le=MAX_PICTURES)]
 _Side = Annotated[int, Field(ge=0, le=2**16)]
 _Seed = Annotated[int, Field(ge=-1, le=MAX_SEED)]
 _OneFile = Annotated[File | None, BeforeValidator(lambda value: value or None)]
@@ -109,9 +109,9 @@ class DrawBody(_Lenient):
 
     @model_validator(mode="after")
     def _few_enough(self) -> "DrawBody":
-        if self.images > MAX_IMAGES:
+        if self.images > MAX_PICTURES:
             message = "batch_size times n_iter is {count}; at most {limit} are possible"
-            context = {"count": self.images, "limit": MAX_IMAGES}
+            context = {"count": self.images, "limit": MAX_PICTURES}
             raise PydanticCustomError("too_many_images", message, context)
         return self
 
@@ -138,7 +138,7 @@ class Txt2ImgBody(DrawBody):
 class Img2ImgBody(DrawBody):
     """A call for pictures from other ones, each of which is redrawn."""
 
-    init_images: Annotated[list[File], Field(max_length=MAX_IMAGES)] | None = Field(
+    init_images: Annotated[list[File], Field(max_length=MAX_PICTURES)] | None = Field(
         None, repr=False
     )
     mask: _OneFile = Field(None, repr=False)

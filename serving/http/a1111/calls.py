@@ -20,10 +20,11 @@ from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
 from serving.http.errors import as_refusal
 from serving.http.formats import Format
-from serving.http.limits import give_back_body
+from serving.http.limits import count_body, give_back_body
 from serving.http.parts import admitted, parts_of
 from serving.logs import log_fields, loggable
 from serving.requests import inputs
+from serving.requests.inputs import Input
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +50,28 @@ class DrawCalls:
         files, settings, ignored = inputs_of(body)
         asked = replace(asked, ignored=(*asked.ignored, *ignored))
         request = replace(asked.request, **settings)
-        begun = [await inputs.shared().added(request, file, asked.model) for file in files]
-        del files
-        give_back_body(sender.scope)
-        if len(begun) == 1:
-            parts = list(parts_of(begun[0], asked.images, asked.model.images_per_request))
+        if len(files) == 1:
+            request = await inputs.shared().added(request, files.pop(), asked.model)
+            give_back_body(sender.scope)
+            parts = list(parts_of(request, asked.images, asked.model.images_per_request))
         else:
+            begun = await self._opened(request, files, asked, sender)
             parts = [single(begun[i % len(begun)], i) for i in range(asked.images)]
         return await while_connected(sender, self._answered("img2img", body, asked, parts, sender))
+
+    async def _opened(
+        self, request: Request, files: list[Input], asked: Asked, sender: HttpRequest
+    ) -> list[Request]:
+        """Return a request for each of several pictures to start from, which `files` loses.
+
+        The queue counts the bytes of one of them at a time, so the call counts all.
+        """
+        begun: list[Request] = []
+        while files:
+            begun.append(await inputs.shared().added(request, files.pop(0), asked.model))
+            left = sum(len(each.image or b"") for each in files)
+            count_body(sender.scope, left + sum(each.input_bytes for each in begun))
+        return begun
 
     def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
         return asked_of(

@@ -71,7 +71,8 @@ def schedulers(model: Model) -> list[dict[str, Any]]:
 def loras(model: Model) -> list[dict[str, Any]]:
     """Return the LoRAs that prompts can name."""
     return [
-        {"name": name, "alias": lora.title, "path": name, "metadata": _described(lora.words)}
+        # Prompts name them by either.
+        {"name": name, "alias": name, "path": name, "metadata": _described(lora.words)}
         for name, lora in model.usable_loras.items()
     ]
 

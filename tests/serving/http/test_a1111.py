@@ -12,11 +12,16 @@ import pytest
 import webuiapi
 from PIL import Image as Pillow
 
-from pipeline import metadata
-from pipeline.request import MAX_IMAGES
+from pipeline import BUNDLED, metadata
+from serving.generators.local import LocalGenerator
+from serving.generators.lora_folder import LoraFolder
+from serving.http import limits
 from serving.http.a1111 import bodies, listings
-from serving.messages import Code
+from serving.messages import Code, Message
+from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
 from tests.web import Site, serve, wait_until
 
 GREY = (100, 100, 100)
@@ -262,6 +267,25 @@ def test_several_pictures_to_start_from(api: webuiapi.WebUIApi):
     assert result.info["all_seeds"] == [7, 8, 9, 10, 11, 12]
 
 
+def test_several_pictures_count_until_the_call_ends(
+    site: Site, api: webuiapi.WebUIApi, monkeypatch: pytest.MonkeyPatch
+):
+    counted: list[int] = []
+    grow = limits.BodyShare.grow
+
+    def noted(share: limits.BodyShare, to: int) -> None:
+        counted.append(to - limits.MAX_BODY_BYTES)
+        grow(share, to)
+
+    monkeypatch.setattr(limits.BodyShare, "grow", noted)
+    img2img(api, images=[Pillow.new("RGB", (8, 8), GREY)] * 3, batch_size=3)
+    sizes = [size for size in counted if size > 0]
+    assert len(sizes) == 3
+    monkeypatch.setattr(limits, "MAX_BODY_BYTES", -(2**26))
+    status, body = refused(img2img, api, images=[Pillow.new("RGB", (8, 8), GREY)] * 3)
+    assert (status, body["detail"]) == (429, str(Message(Code.TOO_MANY_UPLOADS)))
+
+
 def test_a_second_run(site: Site, api: webuiapi.WebUIApi):
     status, body = refused(txt2img, api, enable_hr=True)
     assert status == 422
@@ -406,6 +430,17 @@ def test_lists(site: Site, api: webuiapi.WebUIApi):
         assert api.custom_get(name, baseurl=True) == listings.EMPTY[name]
 
 
+def test_loras():
+    observer, pipe = Observer(), FakePipeline()
+    folder, rates = LoraFolder(BUNDLED / "loras"), RateLimits(None, None)
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), rates, observer, loras=folder)
+    with serve(a1111="keys", generator=generator, observer=observer) as site:
+        loras = client_of(site).get_loras()
+        assert [each["name"] for each in loras] == ["dusk", "glow", "miniature-quick"]
+        assert loras[0].keys() == {"name", "alias", "path", "metadata"}
+        assert [*loras[0]["metadata"]["ss_tag_frequency"]["trigger words"]] == ["dusk"]
+
+
 def test_options(site: Site, api: webuiapi.WebUIApi):
     options = api.get_options()
     assert options["samples_format"] == "png"
@@ -476,7 +511,7 @@ def test_wrong_calls(api: webuiapi.WebUIApi, arguments: dict[str, Any], status: 
         ({"steps": "many"}, ["body", "steps"], "valid integer"),
         ({"seed": 2**32}, ["body", "seed"], "less than or equal to 4294967295"),
         ({"cfg_scale": "NaN"}, ["body", "cfg_scale"], "finite number"),
-        ({"batch_size": MAX_IMAGES + 1}, ["body", "batch_size"], "less than or equal to"),
+        ({"batch_size": bodies.MAX_PICTURES + 1}, ["body", "batch_size"], "less than or equal to"),
         ({"batch_size": 10, "n_iter": 7}, ["body"], "batch_size times n_iter is 70"),
         ({"width": 10**9}, ["body", "width"], "less than or equal to"),
         ({"init_images": ["§"]}, ["body", "init_images", 0], "expected a file in base64"),
