@@ -1,5 +1,6 @@
 """Draw pictures from the command line: `python -m pipeline "a prompt" --out folder`.
 
+`python -m pipeline --prompts file.txt --out folder` draws a picture for each line of a file.
 `python -m pipeline --plan` prints the memory and compile time that a model needs.
 """
 
@@ -10,14 +11,16 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from PIL import Image
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
 from pipeline.request import SETTINGS, TINY, GenerateRequest, check_request, in_order
 from pipeline.setting_kinds import Number, Setting
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -33,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.plan:
             _print_plan(options)
             return 0
-        for file in _draw(options):
+        files, failed = _draw_batch(options) if options.prompts else (_draw(options), 0)
+        for file in files:
             print(file)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -41,14 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
     except (CheckpointError, DeviceError, InputError, NotFiniteError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
-    return 0
+    return EXIT_FAILED if failed else 0
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(arguments)
-    if not options.plan and not options.prompt:
-        parser.error("a prompt is needed, or --plan")
+    if not options.plan and not options.prompt and not options.prompts:
+        parser.error("a prompt is needed, or --prompts, or --plan")
+    if options.prompts and (options.prompt or options.plan):
+        parser.error("--prompts takes the prompts from its file; give no other, and no --plan")
     if options.sizes and not options.plan:
         parser.error("--sizes needs --plan; --width and --height set the size to draw")
     if options.decoder == TINY and not (options.tiny_vae or options.plan):
@@ -89,9 +95,13 @@ def _parser() -> argparse.ArgumentParser:
         " as madebyollin/taesdxl, for --decoder; default: none")  # fmt: skip
     add("--unet", help="the same for a UNet, such as that of a distilled model")
     add("--revision", help="branch, tag or commit on the Hub")
+    add("--prompts", type=Path, metavar="FILE", help="a .txt file with a prompt in each line, or a"
+        " .jsonl file with settings in each; draws a picture for each line, and goes on in the same"
+        " folder after an interruption")  # fmt: skip
     add("--height", type=int, help="in pixels; default: the checkpoint's own")
     add("--width", type=int, help="in pixels; default: the checkpoint's own")
-    add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4")
+    add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4;"
+        " with --prompts: pictures to draw at the same time")  # fmt: skip
     add("--safety-checker", choices=("yes", "no"), default="yes", help="blur pictures that the"
         " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
@@ -174,27 +184,12 @@ def _make_folder(folder: Path) -> None:
         raise PermissionError(errno.EACCES, reason, str(folder))
 
 
-def _draw(options: argparse.Namespace) -> list[Path]:
-    from diffusers.utils import make_image_grid
-
+def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
+    """Load the model and the LoRAs that the options name."""
     from pipeline import SDXLPipeline
     from pipeline.default_model import choose_model
-    from pipeline.drawing.origins import check_origin
-    from pipeline.images import metadata
     from pipeline.runtime.mesh import cores_as_devices
 
-    values = {name: getattr(options, name) for name in SETTINGS}
-    if len(options.prompt) == 1:
-        values["prompt"] = options.prompt[0]
-    # Check the request before the slow work, so that a mistake is reported at once.
-    given = {name: value for name, value in values.items() if value is not None}
-    request = check_request(GenerateRequest(**given), options.images)
-    files = {"image": options.image, "mask": options.mask}
-    started: dict[str, Any] = {
-        name: _opened(name, file) for name, file in files.items() if file is not None
-    }
-    check_origin(request, started.get("image"), started.get("mask"))
-    _make_folder(options.out)
     cores_as_devices(options.images)
     model, revision = choose_model(options.model, options.revision)
     pipe = SDXLPipeline.from_pretrained(
@@ -205,7 +200,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         images_per_request=options.images,
         num_inference_steps=options.num_inference_steps,
         dtype=options.dtype,
-        scheduler=request.scheduler or None,
+        scheduler=scheduler or None,
         safety_checker=options.safety_checker == "yes",
         cache_dir=options.cache_dir,
         vae=options.vae,
@@ -216,6 +211,29 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     pipe.wildcard_dir = options.wildcard_dir
     for source in options.lora:
         pipe.load_lora(source)
+    return pipe
+
+
+def _draw(options: argparse.Namespace) -> list[Path]:
+    from diffusers.utils import make_image_grid
+
+    from pipeline.drawing.origins import check_origin
+    from pipeline.images import metadata
+    from pipeline.images.opening import open_file
+
+    values = {name: getattr(options, name) for name in SETTINGS}
+    if len(options.prompt) == 1:
+        values["prompt"] = options.prompt[0]
+    # Check the request before the slow work, so that a mistake is reported at once.
+    given = {name: value for name, value in values.items() if value is not None}
+    request = check_request(GenerateRequest(**given), options.images)
+    files = {"image": options.image, "mask": options.mask}
+    started: dict[str, Any] = {
+        name: open_file(file, name) for name, file in files.items() if file is not None
+    }
+    check_origin(request, started.get("image"), started.get("mask"))
+    _make_folder(options.out)
+    pipe = _load(options, request.scheduler)
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
         print("one picture of each:", *map(repr, options.prompt), file=sys.stderr)
     with tqdm(desc="Drawing", unit="step", disable=None) as bar:
@@ -241,11 +259,20 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     return [options.out / name for name in (*named, "grid.png")]
 
 
-def _opened(name: str, file: Path) -> Image.Image:
-    from pipeline.images.opening import open_picture
+def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:
+    """Return the files that list and show the pictures, and the number of those that failed."""
+    from pipeline.batch.command import run
+    from pipeline.batch.prompts import read_batch
+    from pipeline.request import MAX_IMAGES, check_count
 
-    with file.open("rb") as found:
-        return open_picture(found, f"{name} {file}")
+    check_count("images_per_request", options.images, 1, MAX_IMAGES)
+    values = {name: getattr(options, name) for name in SETTINGS if name != "prompt"}
+    given = {name: value for name, value in values.items() if value is not None}
+    batch = read_batch(options.prompts, given, options.image, options.mask)
+    _make_folder(options.out)
+    scheduler = check_request(GenerateRequest("", **given), 1).scheduler
+    networks = {name: getattr(options, name) for name in ("model", "vae", "unet", "tiny_vae")}
+    return run(batch, options.out, lambda: _load(options, scheduler), networks)
 
 
 def _grid(count: int) -> tuple[int, int]:

@@ -35,12 +35,12 @@ class Origin:
     frames: Sequence[Frame]
 
 
-def check_origin(request: Request, image: Given, mask: Given, takes_mask: bool = False) -> None:
+def check_origin(request: Request, image: object, mask: object, takes_mask: bool = False) -> None:
     """Raise InputError if arguments are missing beside others, or beside a model that takes a mask.
 
     Args:
         request: the request.
-        image, mask: see `read_origin`.
+        image, mask: pictures as in `read_origin`, or their files; None for none.
         takes_mask: whether the model draws only from a picture and a mask.
     """
     given = {

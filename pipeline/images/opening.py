@@ -6,6 +6,7 @@ it needs: no texts, no EXIF, no further pictures.
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -62,6 +63,17 @@ def open_picture(file: BinaryIO | bytes, name: str = "image") -> Image.Image:
         raise InputError(f"{name} cannot be used: {error}; {EXPECTED}") from error
     upright = _in_srgb(image)
     return upright if turn is None else upright.transpose(turn)
+
+
+def open_file(file: Path, name: str = "image") -> Image.Image:
+    """Return the picture in a file, as `open_picture` does; its errors name the file.
+
+    Raises:
+        InputError: if it is no picture that can be used.
+        OSError: if the file cannot be read.
+    """
+    with file.open("rb") as opened:
+        return open_picture(opened, f"{name} {file}")
 
 
 def _needed(kind: Kind, whole: Span, parts: Sequence[Part]) -> bytes:

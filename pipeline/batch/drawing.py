@@ -1,0 +1,202 @@
+"""The loop that keeps all slots full with the pictures of a batch, and writes finished ones."""
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from PIL import Image
+
+from pipeline.batch.files import write_durably
+from pipeline.batch.journal import Journal
+from pipeline.batch.prompts import Item
+from pipeline.drawing.drawing import Drawing
+from pipeline.errors import InputError, NotFiniteError
+from pipeline.images import metadata
+from pipeline.images.opening import open_file
+from pipeline.pipeline import SDXLPipeline
+
+_WRITERS = 2  # threads
+_PREPARERS = 2
+
+
+def grouped(items: Iterable[Item]) -> list[Item]:
+    """Return pictures so that those that can share the slots follow each other.
+
+    Pictures of another size, or with other LoRAs, have to wait until the slots are empty.
+    """
+    groups: dict[object, list[Item]] = {}
+    for item in items:
+        request = item.line.request
+        groups.setdefault((item.line.size, request.loras, request.recipe), []).append(item)
+    return [item for group in groups.values() for item in group]
+
+
+def check(pipe: SDXLPipeline, items: Sequence[Item]) -> None:
+    """Raise InputError if a picture cannot be drawn; the message names its line.
+
+    Pictures that differ only in prompts and seeds are checked once.
+    """
+    kinds: dict[object, Item] = {}
+    for item in items:
+        line = item.line
+        alike = replace(line.request, prompt="", negative_prompt="", seed=0, variation_seed=0)
+        kinds.setdefault((alike, line.size, line.image, line.mask), item)
+
+    def checked(item: Item) -> None:
+        try:
+            if item.line.size is not None:
+                pipe.check_size(*item.line.size)
+            _prepare(pipe, item, None)
+        except InputError as error:
+            raise InputError(f"{item.line.where}: {error}") from error
+
+    with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="check") as threads:
+        for _ in threads.map(checked, kinds.values()):
+            pass
+
+
+def add_sizes(pipe: SDXLPipeline, items: Iterable[Item]) -> None:
+    """Compile for all sizes of pictures.
+
+    Raises:
+        DeviceError: if there is too little memory for one more.
+    """
+    own = (pipe.height, pipe.width)
+    sizes = dict.fromkeys(item.line.size for item in items)
+    others = [size for size in sizes if size is not None and size != own]
+    pipe.check_memory(others)
+    for size in others:
+        pipe.add_size(*size)
+        pipe.warm_up(*size)
+
+
+def draw(
+    pipe: SDXLPipeline,
+    items: Sequence[Item],
+    folder: Path,
+    journal: Journal,
+    on_over: Callable[[], object],
+    on_cut: Callable[[str], object],
+) -> None:
+    """Draw pictures and write them into a folder and its journal.
+
+    Args:
+        pipe: the pipeline, which has all their sizes and LoRAs.
+        items: the pictures, in the order in which they enter the slots.
+        folder: the folder.
+        journal: its journal.
+        on_over: is called for each picture that is finished or fails.
+        on_cut: is called with a message for each prompt that is too long for the model.
+
+    Raises:
+        DeviceError: if a device fails.
+        InputError: if a file of a picture to start from has changed since it was checked.
+        OSError: if a file cannot be read or written.
+    """
+    drawn: dict[Drawing, Item] = {}
+    with _Prepared(pipe, items) as prepared, _Writer(folder, journal) as writer:
+        while True:
+            while sum(not drawing.entered for drawing in drawn) < pipe.images_per_request:
+                if (following := next(prepared, None)) is None:
+                    break
+                item, drawing = following
+                for text in (*drawing.truncated, *drawing.negative_truncated):
+                    if text:
+                        on_cut(f"{item.line.where}: cut off, too long: {text}")
+                pipe.begin(drawing)
+                drawn[drawing] = item
+            if not drawn:
+                return
+            for progress in pipe.advance():
+                drawing = progress.drawing
+                if not drawing.is_over:
+                    continue
+                item = drawn.pop(drawing)
+                if drawing.error is None:
+                    writer.write(item, drawing.pictures[0].image)
+                elif isinstance(drawing.error, NotFiniteError):
+                    journal.add_failed(item, str(drawing.error))
+                else:
+                    raise drawing.error
+                on_over()
+
+
+def _prepare(pipe: SDXLPipeline, item: Item, size: tuple[int, int] | None) -> Drawing:
+    """Return the drawing of a picture in a size, by default the pipeline's own."""
+    files = {"image": item.line.image, "mask": item.line.mask}
+    pictures = {name: open_file(file, name) for name, file in files.items() if file is not None}
+    height, width = (None, None) if size is None else size
+    return pipe.prepare(item.request(pipe), 1, height, width, **pictures)
+
+
+class _Prepared:
+    """Iterator over drawings that other threads prepare a little ahead of the slots."""
+
+    def __init__(self, pipe: SDXLPipeline, items: Sequence[Item]):
+        self._pipe = pipe
+        self._items = iter(items)
+        self._ahead: deque[tuple[Item, Future[Drawing]]] = deque()
+        self._threads = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
+
+    def __enter__(self) -> Iterator[tuple[Item, Drawing]]:
+        return self._each()
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def _each(self) -> Iterator[tuple[Item, Drawing]]:
+        for item in self._items:
+            drawing = self._threads.submit(_prepare, self._pipe, item, item.line.size)
+            self._ahead.append((item, drawing))
+            if len(self._ahead) > self._pipe.images_per_request:
+                yield self._first()
+        while self._ahead:
+            yield self._first()
+
+    def _first(self) -> tuple[Item, Drawing]:
+        item, drawing = self._ahead.popleft()
+        return item, drawing.result()
+
+
+class _Writer:
+    """Threads that encode and write finished pictures while others are drawn.
+
+    At the end, all pictures that were given are written, also after an exception.
+    """
+
+    def __init__(self, folder: Path, journal: Journal):
+        self._folder = folder
+        self._journal = journal
+        self._pending: deque[Future[None]] = deque()
+        self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="write")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._threads.shutdown()
+        if kind is None:
+            self._wait_until(0)
+
+    def write(self, item: Item, image: Image.Image) -> None:
+        """Let a picture be written; wait while too many are.
+
+        Raises:
+            OSError: if an earlier one could not be written.
+        """
+        self._wait_until(4 * _WRITERS)
+        self._pending.append(self._threads.submit(self._write, item, image))
+
+    def _wait_until(self, most: int) -> None:
+        while self._pending and (len(self._pending) > most or self._pending[0].done()):
+            self._pending.popleft().result()
+
+    def _write(self, item: Item, image: Image.Image) -> None:
+        file = io.BytesIO()
+        metadata.save_png(image, file)
+        write_durably(self._folder / item.name, file.getvalue())
+        self._journal.add(item, metadata.from_text(image.info[metadata.KEY]))

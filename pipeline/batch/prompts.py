@@ -1,0 +1,269 @@
+"""Files of prompts: a text with a prompt in each line, or JSON objects with settings, one a line.
+
+A file is read strictly and as a whole, so that a mistake in its last line is found before anything
+is drawn. Errors name the file, the line and the setting. All sizes are bounded.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from pipeline.drawing.origins import check_origin
+from pipeline.errors import InputError
+from pipeline.request import (
+    MAX_IMAGES,
+    SETTINGS,
+    GenerateRequest,
+    Request,
+    check_count,
+    check_request,
+)
+from pipeline.setting_kinds import MAX_SEED, Number, Texts
+
+MAX_BYTES = 2**26  # of a file
+MAX_LINE = 2**16  # characters
+MAX_LINES = 100_000
+MAX_PICTURES = 1_000_000
+SUFFIXES = (".txt", ".jsonl")
+_SIZE, _FILES = ("height", "width"), ("image", "mask")
+_OTHERS = ("images", *_SIZE, *_FILES)  # keys of a line beside the settings
+_NUMBERS = [setting for setting in SETTINGS.values() if isinstance(setting, Number)]
+_FROM_MODEL = [setting.name for setting in _NUMBERS if setting.model_default]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file of prompts.
+
+    Attributes:
+        number: its number in the file, counted from 1.
+        where: the file and the number, for messages.
+        request: its checked request, for all its pictures.
+        left_out: the settings that the model has defaults of its own for, and that neither the
+            line nor the command gives.
+        size: height and width in pixels; None for the command's.
+        image, mask: the files of a picture to start from and of its mask.
+    """
+
+    number: int
+    where: str
+    request: Request
+    left_out: tuple[str, ...]
+    size: tuple[int, int] | None
+    image: Path | None
+    mask: Path | None
+
+
+class Item(NamedTuple):
+    """A picture of a batch.
+
+    Attributes:
+        index: its number in the batch, counted from 0.
+        line: its line.
+        place: its number among the pictures of the line, counted from 0.
+    """
+
+    index: int
+    line: Line
+    place: int
+
+    @property
+    def name(self) -> str:
+        """Name of its file: its index, by which names sort, and its seed."""
+        return f"{self.index:06}-{self.line.request.of_picture(self.place)['seed']}.png"
+
+    def request(self, model: object) -> GenerateRequest:
+        """Return the request for it alone, with the model's own defaults."""
+        values = self.line.request.of_picture(self.place)
+        own = {name: getattr(model, name) for name in self.line.left_out}
+        return GenerateRequest(**{**values, **own})
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All pictures that a file of prompts asks for.
+
+    Attributes:
+        items: the pictures by index.
+        digest: the SHA-256 of all that the lines and the command say about them, in hexadecimal
+            digits.
+    """
+
+    items: list[Item]
+    digest: str
+
+
+def read_batch(
+    file: Path, defaults: Mapping[str, Any], image: Path | None = None, mask: Path | None = None
+) -> Batch:
+    """Read a file of prompts.
+
+    Args:
+        file: a `.txt` file, or a `.jsonl` file whose lines may hold every setting by its name,
+            `images`, `height` with `width`, and `image` and `mask`, which are paths relative to the
+            file.
+        defaults: the settings for lines that do not give them. A line without a seed takes that of
+            the defaults plus the index of its first picture.
+        image, mask: the same for these files.
+
+    Raises:
+        InputError: if a value cannot be used; the message names its line.
+        OSError: if the file cannot be read.
+    """
+    check_request(GenerateRequest("", **defaults), 1)
+    items: list[Item] = []
+    digest = hashlib.sha256()
+    reader = _Reader(file, defaults, {"image": image, "mask": mask})
+    for number, text in _lines(file):
+        line = reader.line(number, text, first=len(items))
+        count = line.request.images
+        if len(items) + count > MAX_PICTURES:
+            raise InputError(f"{line.where}: more than {MAX_PICTURES} pictures; split the file")
+        items += [Item(len(items) + place, line, place) for place in range(count)]
+        digest.update(reader.description(line))
+    if not items:
+        raise InputError(f"{file}: no prompts; expected one in each line")
+    return Batch(items, digest.hexdigest())
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line that is not blank."""
+    if file.suffix not in SUFFIXES:
+        raise InputError(f"{file}: expected a file named {' or '.join(f'*{s}' for s in SUFFIXES)}")
+    with file.open("rb") as opened:
+        content = opened.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{file}: larger than {MAX_BYTES} bytes; split the file")
+    try:
+        texts = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file}:{number}: not UTF-8; save the file in that encoding") from None
+    found = 0
+    for number, text in enumerate(texts, start=1):
+        if len(text) > MAX_LINE:
+            raise InputError(f"{file}:{number}: longer than {MAX_LINE} characters; shorten it")
+        if text.strip():
+            found += 1
+            if found > MAX_LINES:
+                raise InputError(f"{file}:{number}: more than {MAX_LINES} lines; split the file")
+            yield number, text.strip()
+
+
+class _Reader:
+    """Reader of the lines of a file.
+
+    Args:
+        file: the file.
+        defaults: the settings for lines that do not give them.
+        files: the same for pictures, by name.
+    """
+
+    def __init__(self, file: Path, defaults: Mapping[str, Any], files: Mapping[str, Path | None]):
+        self._file = file
+        self._defaults = defaults
+        self._files = files
+        self._digests: dict[Path, str] = {}
+
+    def line(self, number: int, text: str, first: int) -> Line:
+        """Return a line, checked as far as it can be without the model.
+
+        Args:
+            number: its number, counted from 1.
+            text: its text, which is not blank.
+            first: the index of its first picture.
+        """
+        where = f"{self._file}:{number}"
+        given = {"prompt": text} if self._file.suffix == ".txt" else _parsed(text, where)
+        try:
+            return self._line(number, where, given, first)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+
+    def description(self, line: Line) -> bytes:
+        """Return all that decides about a line's pictures, the same for the same pictures."""
+        files = [None if file is None else self._digest(file) for file in (line.image, line.mask)]
+        values = {field.name: getattr(line.request, field.name) for field in fields(line.request)}
+        return json.dumps([values, line.left_out, line.size, files]).encode() + b"\n"
+
+    def _line(self, number: int, where: str, given: dict[str, Any], first: int) -> Line:
+        others = {name: given.pop(name) for name in _OTHERS if name in given}
+        for name, value in given.items():
+            if name not in SETTINGS:
+                known = ", ".join((*SETTINGS, *_OTHERS))
+                raise InputError(f"unknown setting {name!r}; expected {known}")
+            if isinstance(SETTINGS[name], Texts) and not isinstance(value, str):
+                raise InputError(f"{name} is {value!r}; expected a text")
+        if "prompt" not in given:
+            raise InputError("prompt is missing")
+        images = others.get("images", 1)
+        check_count("images", images, 1, MAX_IMAGES)
+        seed = (self._defaults.get("seed", 0) + first) % (MAX_SEED + 1)
+        values = {**self._defaults, "seed": seed, **given}
+        request = check_request(GenerateRequest(**values), images)
+        files = {name: self._path(name, others) for name in _FILES}
+        check_origin(request, files["image"], files["mask"])
+        left_out = tuple(name for name in _FROM_MODEL if name not in values)
+        return Line(number, where, request, left_out, _size(others), files["image"], files["mask"])
+
+    def _path(self, name: str, given: Mapping[str, Any]) -> Path | None:
+        if name not in given:
+            return self._files[name]
+        if not isinstance(given[name], str) or not given[name] or "\0" in given[name]:
+            raise InputError(f"{name} is {given[name]!r}; expected the path of a picture")
+        path = self._file.parent / given[name]
+        self._digest(path)
+        return path
+
+    def _digest(self, file: Path) -> str:
+        if file not in self._digests:
+            self._digests[file] = _hashed(file)
+        return self._digests[file]
+
+
+def _hashed(file: Path) -> str:
+    right = "expected a PNG, JPEG or WebP picture"
+    try:
+        if not file.is_file():  # a pipe would block
+            raise InputError(f"{file}: no such file; {right}")
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}; {right}") from error
+
+
+def _size(given: Mapping[str, Any]) -> tuple[int, int] | None:
+    height, width = (given.get(name) for name in _SIZE)
+    if height is None and width is None:
+        return None
+    for name, value in zip(_SIZE, (height, width), strict=True):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(f"{name} is {value!r}; expected pixels, and both height and width")
+    return height, width
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    """Return the settings in a line of JSON, without those that are null."""
+    try:
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        right = '{"prompt": "a red star", "seed": 7}'
+        raise InputError(f"{where}: not a JSON object; expected a line such as {right}")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it has {max(names, key=names.count)!r} twice")
+    return found
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

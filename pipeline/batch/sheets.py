@@ -1,0 +1,87 @@
+"""Contact sheets: small versions of a batch's pictures with their numbers, up to 100 on each."""
+
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from pipeline.batch.files import write_durably
+from pipeline.batch.prompts import Item
+
+COLUMNS, ROWS = 10, 10
+TILE = 160  # pixels
+_TEXT, _GAP = 20, 4
+_SIZE = 14  # of the letters
+_QUALITY = 85
+_THREADS = 2
+
+
+def write_sheets(folder: Path, items: Sequence[Item], drawn: set[int]) -> list[Path]:
+    """Write the contact sheets of a batch, and return their files.
+
+    A sheet that is newer than all its pictures is kept.
+
+    Args:
+        folder: the folder of the pictures.
+        items: all pictures of the batch, by index.
+        drawn: the indices of those that have files; the others' places stay grey.
+
+    Raises:
+        OSError: if a file cannot be read or written.
+    """
+    sheets: list[Path] = []
+    for first in range(0, len(items), COLUMNS * ROWS):
+        part = items[first : first + COLUMNS * ROWS]
+        sheet = folder / f"contact-sheet-{first:06}.jpg"
+        files = [folder / item.name if item.index in drawn else None for item in part]
+        if not _is_newer(sheet, [file for file in files if file is not None]):
+            write_durably(sheet, _encoded(_drawn(part, files)))
+        sheets.append(sheet)
+    return sheets
+
+
+def _is_newer(sheet: Path, files: Sequence[Path]) -> bool:
+    if not sheet.exists():
+        return False
+    made = sheet.stat().st_mtime_ns
+    return all(file.stat().st_mtime_ns < made for file in files)
+
+
+def _drawn(items: Sequence[Item], files: Sequence[Path | None]) -> Image.Image:
+    rows = -(-len(items) // COLUMNS)
+    columns = min(COLUMNS, len(items))
+    width, height = columns * (TILE + _GAP) + _GAP, rows * (TILE + _TEXT + _GAP) + _GAP
+    sheet = Image.new("RGB", (width, height), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(_SIZE)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sheet") as threads:
+        tiles = threads.map(_tile, files)
+        for (left, top), item, tile in zip(_places(), items, tiles, strict=False):
+            sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
+            pen.text((left + TILE // 2, top + TILE + 2), f"{item.index:06}", "black", font, "ma")
+    return sheet
+
+
+def _places() -> Iterator[tuple[int, int]]:
+    """Yield the left and upper edges of the tiles."""
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            yield _GAP + column * (TILE + _GAP), _GAP + row * (TILE + _TEXT + _GAP)
+
+
+def _tile(file: Path | None) -> Image.Image:
+    if file is None:
+        return Image.new("RGB", (TILE, TILE), "lightgrey")
+    with Image.open(file, formats=["PNG"]) as image:
+        scale = TILE / max(image.size)
+        width, height = (max(1, round(scale * side)) for side in image.size)
+        return image.convert("RGB").resize(
+            (width, height), Image.Resampling.LANCZOS, reducing_gap=2
+        )
+
+
+def _encoded(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format="JPEG", quality=_QUALITY)
+    return file.getvalue()
