@@ -56,6 +56,8 @@ TOGETHER = {
     "pipelines": (
         "pipeline/test_pipeline",
         "pipeline/drawing/test_engine",
+        "pipeline/batch/test_drawing",
+        "pipeline/batch/test_command",
         "pipeline/runtime/test_compiled",
         "pipeline/runtime/test_slots",
     ),

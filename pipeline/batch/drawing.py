@@ -98,7 +98,7 @@ def draw(
         OSError: if a file cannot be read or written.
     """
     drawn: dict[Drawing, Item] = {}
-    with _Prepared(pipe, items) as prepared, _Writer(folder, journal) as writer:
+    with _Prepared(pipe, items) as prepared, Writer(folder, journal) as writer:
         while True:
             while sum(not drawing.entered for drawing in drawn) < pipe.images_per_request:
                 if (following := next(prepared, None)) is None:
@@ -162,7 +162,7 @@ class _Prepared:
         return item, drawing.result()
 
 
-class _Writer:
+class Writer:
     """Threads that encode and write finished pictures while others are drawn.
 
     At the end, all pictures that were given are written, also after an exception.
