@@ -52,7 +52,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(arguments)
     if not options.plan and not options.prompt and not options.prompts:
-        parser.error("a prompt is needed, or --prompts, or --plan")
+        parser.error("a prompt is needed, or --plan, or --prompts")
     if options.prompts and (options.prompt or options.plan):
         parser.error("--prompts takes the prompts from its file; give no other, and no --plan")
     if options.sizes and not options.plan:

@@ -127,10 +127,16 @@ def draw(
 
 def _prepare(pipe: SDXLPipeline, item: Item, size: tuple[int, int] | None) -> Drawing:
     """Return the drawing of a picture in a size, by default the pipeline's own."""
-    files = {"image": item.line.image, "mask": item.line.mask}
-    pictures = {name: open_file(file, name) for name, file in files.items() if file is not None}
+    line = item.line
     height, width = (None, None) if size is None else size
-    return pipe.prepare(item.request(pipe), 1, height, width, **pictures)
+    return pipe.prepare(
+        item.request(pipe),
+        1,
+        height,
+        width,
+        image=None if line.image is None else open_file(line.image, "image"),
+        mask=None if line.mask is None else open_file(line.mask, "mask"),
+    )
 
 
 class _Prepared:

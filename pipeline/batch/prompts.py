@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from pipeline.drawing.origins import check_origin
 from pipeline.errors import InputError
@@ -57,7 +57,8 @@ class Line:
     mask: Path | None
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Item:
     """A picture of a batch.
 
     Attributes:
@@ -236,13 +237,13 @@ def _hashed(file: Path) -> str:
 
 
 def _size(given: Mapping[str, Any]) -> tuple[int, int] | None:
-    height, width = (given.get(name) for name in _SIZE)
-    if height is None and width is None:
+    if not given.keys() & {*_SIZE}:
         return None
-    for name, value in zip(_SIZE, (height, width), strict=True):
+    for name in _SIZE:
+        value = given.get(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise InputError(f"{name} is {value!r}; expected pixels, and both height and width")
-    return height, width
+    return given["height"], given["width"]
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pipeline.batch import prompts
 from pipeline.batch.prompts import Batch, read_batch
 from pipeline.setting_kinds import MAX_SEED
 
+SLOW = HealthCheck.too_slow, HealthCheck.function_scoped_fixture
 Write = Callable[..., Path]
 
 
@@ -146,7 +147,7 @@ def test_settings_of_the_command_are_checked(write: Write):
         read_batch(write("a star", name="list.txt"), {"seed": -1})
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=[*SLOW])
 @given(
     st.dictionaries(
         st.sampled_from(["prompt", "images", "seed", "loras", "timesteps", "height", "mask", "x"]),
