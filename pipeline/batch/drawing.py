@@ -4,7 +4,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -38,24 +38,18 @@ def grouped(items: Iterable[Item]) -> list[Item]:
 def check(pipe: SDXLPipeline, items: Sequence[Item]) -> None:
     """Raise InputError if a picture cannot be drawn; the message names its line.
 
-    Pictures that differ only in prompts and seeds are checked once.
+    One picture of each line is prepared, in the pipeline's own size, and nothing is compiled.
     """
-    kinds: dict[object, Item] = {}
-    for item in items:
-        line = item.line
-        alike = replace(line.request, prompt="", negative_prompt="", seed=0, variation_seed=0)
-        kinds.setdefault((alike, line.size, line.image, line.mask), item)
 
     def checked(item: Item) -> None:
-        try:
-            if item.line.size is not None:
-                pipe.check_size(*item.line.size)
-            _prepare(pipe, item, None)
-        except InputError as error:
-            raise InputError(f"{item.line.where}: {error}") from error
+        _prepare(pipe, item, None)
 
+    for size, item in {item.line.size: item for item in items if item.line.size}.items():
+        with _named(item):
+            pipe.check_size(*size)
+    lines = {item.line.number: item for item in items}
     with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="check") as threads:
-        for _ in threads.map(checked, kinds.values()):
+        for _ in threads.map(checked, lines.values()):
             pass
 
 
@@ -90,7 +84,7 @@ def draw(
         folder: the folder.
         journal: its journal.
         on_over: is called for each picture that is finished or fails.
-        on_cut: is called with a message for each prompt that is too long for the model.
+        on_cut: is called with a message for each line whose prompts are too long for the model.
 
     Raises:
         DeviceError: if a device fails.
@@ -105,7 +99,7 @@ def draw(
                     break
                 item, drawing = following
                 for text in (*drawing.truncated, *drawing.negative_truncated):
-                    if text:
+                    if text and item.place == 0:
                         on_cut(f"{item.line.where}: cut off, too long: {text}")
                 pipe.begin(drawing)
                 drawn[drawing] = item
@@ -129,14 +123,24 @@ def _prepare(pipe: SDXLPipeline, item: Item, size: tuple[int, int] | None) -> Dr
     """Return the drawing of a picture in a size, by default the pipeline's own."""
     line = item.line
     height, width = (None, None) if size is None else size
-    return pipe.prepare(
-        item.request(pipe),
-        1,
-        height,
-        width,
-        image=None if line.image is None else open_file(line.image, "image"),
-        mask=None if line.mask is None else open_file(line.mask, "mask"),
-    )
+    with _named(item):
+        return pipe.prepare(
+            item.request(pipe),
+            1,
+            height,
+            width,
+            image=None if line.image is None else open_file(line.image, "image"),
+            mask=None if line.mask is None else open_file(line.mask, "mask"),
+        )
+
+
+@contextmanager
+def _named(item: Item) -> Iterator[None]:
+    """Name a picture's line in errors about its settings."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{item.line.where}: {error}") from error
 
 
 class _Prepared:

@@ -23,6 +23,8 @@ from pipeline.images.metadata import Settings
 
 NAME = "pictures.jsonl"
 _FORMAT = 1
+# Names of keys of the first line, in messages.
+_TITLES = {"batch": "prompts or settings", "version": "version of JAX or dtype"}
 _PICTURE = re.compile(r"\d{6}-\d{1,10}\.png")
 
 
@@ -195,9 +197,6 @@ class Journal:
                 " --out"
             )
         self.add(item, settings)
-
-
-_TITLES = {"batch": "prompts or settings", "version": "version of JAX or dtype"}
 
 
 def _check_header(values: Any) -> None:

@@ -7,7 +7,7 @@ is drawn. Errors name the file, the line and the setting. All sizes are bounded.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from pipeline.request import (
     Request,
     check_count,
     check_request,
+    effective,
 )
 from pipeline.setting_kinds import MAX_SEED, Number, Texts
 
@@ -185,10 +186,13 @@ class _Reader:
             raise InputError(f"{where}: {error}") from error
 
     def description(self, line: Line) -> bytes:
-        """Return all that decides about a line's pictures, the same for the same pictures."""
+        """Return all that decides about a line's pictures, the same for the same pictures.
+
+        Settings that change nothing are not in it, so that a version with more settings goes on.
+        """
         files = [None if file is None else self._digest(file) for file in (line.image, line.mask)]
-        values = {field.name: getattr(line.request, field.name) for field in fields(line.request)}
-        return json.dumps([values, line.left_out, line.size, files]).encode() + b"\n"
+        values, images = effective(line.request.settings), line.request.images
+        return json.dumps([values, images, line.left_out, line.size, files]).encode() + b"\n"
 
     def _line(self, number: int, where: str, given: dict[str, Any], first: int) -> Line:
         others = {name: given.pop(name) for name in _OTHERS if name in given}

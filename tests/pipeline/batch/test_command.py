@@ -180,7 +180,7 @@ def test_prompts_in_two_ways(more: str, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.slow
 def test_a_batch_of_several_sizes_that_is_killed(tmp_path: Path):
     """Killed at random moments, a batch is drawn without a picture twice."""
-    out, count, kills = tmp_path / "out", 120, 5
+    out, count, kills = tmp_path / "out", 60, 3
     sizes = {"height": 16, "width": 24}
     lines = [
         {"prompt": f"a star {index}", **(sizes if index % 3 else {})} for index in range(count)
@@ -196,7 +196,7 @@ def test_a_batch_of_several_sizes_that_is_killed(tmp_path: Path):
         return {file.name for file in out.glob("*.png")} if out.exists() else set()
 
     for _ in range(kills):
-        enough = len(first) + moments.randint(1, 20)
+        enough = len(first) + moments.randint(1, 15)
         process = subprocess.Popen(words, cwd=ROOT, start_new_session=True)
         while process.poll() is None and len(names()) < enough:
             time.sleep(0.001)
