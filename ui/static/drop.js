@@ -13,7 +13,9 @@
     for (let tries = 0; tries < 100; tries++) {
       const panel = app.querySelector("#panel-picture");
       const place = panel?.querySelector("#restore-picture input[type=file]");
-      if (place && panel.querySelector("[data-start][data-ready]")) return { panel, place, field: panel.querySelector("#restore-text textarea") };
+      if (place && panel.querySelector("[data-start][data-ready]")) {
+        return { panel, place, field: panel.querySelector("#restore-text textarea") };
+      }
       await new Promise((wake) => setTimeout(wake, 50));
     }
     return null;
