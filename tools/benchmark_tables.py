@@ -35,7 +35,7 @@ LIVE = {images: f"2026-11-25-live-{images}" for images in (1, 2, 4)}
 LOAD, CHAOS, SOAK, ATTACK = (
     "2026-11-25-load",
     "2026-11-25-chaos",
-    "2026-11-22-soak",
+    "2026-11-25-soak",
     "2026-11-24-attack",
 )
 GUIDANCE, CLUSTER = "2026-11-21-guidance", "2026-11-22-cluster"
