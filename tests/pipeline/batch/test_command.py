@@ -180,7 +180,7 @@ def test_prompts_in_two_ways(more: str, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.slow
 def test_a_batch_of_several_sizes_that_is_killed(tmp_path: Path):
     """Killed at random moments, a batch is drawn without a picture twice."""
-    out, count, kills = tmp_path / "out", 60, 3
+    out, count, kills = tmp_path / "out", 120, 3
     sizes = {"height": 16, "width": 24}
     lines = [
         {"prompt": f"a star {index}", **(sizes if index % 3 else {})} for index in range(count)
