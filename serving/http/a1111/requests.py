@@ -10,13 +10,12 @@ from pipeline.request import SETTINGS, with_own_names
 from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
 from pipeline.setting_kinds import Seed
+from pipeline.text.prompt_syntax import A1111
 from serving.generator import Model, Request, new_id
 from serving.http.a1111 import bodies
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody, Txt2ImgBody
 from serving.requests.inputs import Input
 
-# Settings that this API stands for, if a request can have them.
-_IMPLIED = {"prompt_syntax": "a1111"}
 AUTOMATIC = "automatic"
 # The sigma schedules that AUTOMATIC1111 chooses for a sampler; the others have their own.
 _AUTOMATIC = {
@@ -89,7 +88,7 @@ def asked_of(body: DrawBody, model: Model, *, visitor: str, address: str) -> Ask
     values = {name: setting.absent_value(model) for name, setting in SETTINGS.items()}
     given = {ours: getattr(body, theirs) for theirs, ours in bodies.SETTINGS.items()}
     values |= {name: value for name, value in given.items() if not _is_absent(name, value)}
-    values |= {name: value for name, value in _IMPLIED.items() if name in SETTINGS}
+    values["prompt_syntax"] = A1111
     sampling, unknown = _sampling(body, model)
     ignored += unknown
     used = sampling["scheduler"] or model.scheduler

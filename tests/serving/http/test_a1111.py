@@ -82,7 +82,7 @@ def test_a_picture(site: Site, api: webuiapi.WebUIApi):
     assert (call["variation_seed"], call["variation_strength"]) == (3, 0.25)
     assert (call["scheduler"], call["sigma_schedule"]) == ("euler", "")
     assert (call["width"], call["height"], call["image"]) == (8, 8, None)
-    assert call.get("prompt_syntax", "a1111") == "a1111"
+    assert call["prompt_syntax"] == "a1111"
     info = result.info
     assert (info["seed"], info["all_seeds"], info["all_subseeds"]) == (7, [7], [3])
     assert (info["sampler_name"], info["steps"], info["cfg_scale"]) == ("Euler", 3, 6.5)
