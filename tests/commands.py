@@ -441,16 +441,31 @@ def _helm(words: Sequence[str]) -> None:
             wrong(f"no chart {arguments}")
 
 
-CURL = Options(1, values=("-H", "-d", "-X"), flags=("-N", "-s"))
+CURL = Options(1, values=("-H", "-d", "-F", "-X"), flags=("-N", "-s"))
 
 
-def curl(words: Sequence[str]) -> tuple[str, str, dict[str, str], str | None]:
-    """Return method, address, headers and body of a call of curl."""
+@dataclass(frozen=True)
+class Call:
+    """A call of curl; `fields` and `files` are those of a form, the latter with their names."""
+
+    method: str
+    address: str
+    headers: dict[str, str]
+    body: str | None
+    fields: dict[str, str]
+    files: dict[str, str]
+
+
+def curl(words: Sequence[str]) -> Call:
+    """Return the call that the words after `curl` make."""
     [address], options = CURL.parse(words)
     body = options.get("-d", [None])[0]
-    method = options.get("-X", ["GET" if body is None else "POST"])[0]
+    form = dict(field.split("=", 1) for field in options.get("-F", []))
+    method = options.get("-X", ["POST" if form or body is not None else "GET"])[0]
     headers = dict(header.split(": ", 1) for header in options.get("-H", []))
-    return method, address, headers, body
+    files = {name: value[1:] for name, value in form.items() if value.startswith("@")}
+    fields = {name: value for name, value in form.items() if name not in files}
+    return Call(method, address, headers, body, fields, files)
 
 
 def _curl(words: Sequence[str]) -> None:

@@ -12,11 +12,14 @@ from itertools import chain
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 import pipeline
 from pipeline import SDXLPipeline, metadata
+from pipeline.images.png import encode_png
 from tests import commands
 from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
 from tests.commands import ROOT, WrongCommand
@@ -31,7 +34,7 @@ RUN_ELSEWHERE = {
     ("docs/api.md", "js"): ROOT / "tests/end_to_end/test_clients.py",
 }
 # Words in capitals, in backticks, that are no variables.
-NO_VARIABLES = {"BUNDLED", "NAME", "REGISTRY"}
+NO_VARIABLES = {"BREAK", "BUNDLED", "NAME", "REGISTRY"}
 
 
 def shell_commands(name: str) -> Iterator[list[str]]:
@@ -114,10 +117,23 @@ def test_the_flax_program_runs():
 
 
 def test_the_program_of_several_requests_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    [program] = python_blocks("docs/python.md")
+    _, program = python_blocks("docs/python.md")
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "docs/python.md", "exec"), {"pipe": shared_pipeline(1)})
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0-0.png", "7-0.png", "7-1.png"]
+
+
+def test_the_program_from_pictures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With the size of a tiny pipeline, which has no other, in place of the larger one."""
+    program, _ = python_blocks("docs/python.md")
+    pipe = shared_pipeline(1)
+    Image.new("RGB", (40, 30), "navy").save(tmp_path / "photo.png")
+    mask = Image.new("L", (40, 30))
+    mask.paste(255, (10, 10, 20, 20))
+    mask.save(tmp_path / "mask.png")
+    monkeypatch.chdir(tmp_path)
+    smaller = program.replace("1536, 1536", f"{pipe.height}, {pipe.width}").replace("256", "16")
+    exec(compile(smaller, "docs/python.md", "exec"), {"pipe": pipe})
 
 
 def test_no_other_program_is_left_unrun():
@@ -193,14 +209,20 @@ def test_html_is_that_of_the_example():
 @pytest.mark.parametrize("name", [name for name in NAMES if "curl " in read(ROOT / name)])
 def test_curl(name: str):
     """Every call in the documents, one after the other, against a server."""
+    picture = encode_png(np.zeros((8, 8, 3), np.uint8))
     with serve() as site, httpx.Client() as client:
         for words in shell_commands(name):
             if words[0] != "curl":
                 continue
-            method, address, headers, body = commands.curl(words[1:])
-            assert address.startswith(URL)
+            call = commands.curl(words[1:])
+            assert call.address.startswith(URL)
             answer = client.request(
-                method, address.replace(URL, site.url), headers=headers, content=body
+                call.method,
+                call.address.replace(URL, site.url),
+                headers=call.headers,
+                content=call.body,
+                data=call.fields,
+                files=dict.fromkeys(call.files, picture) or None,
             )
             assert answer.is_success, (words, answer.text)
 

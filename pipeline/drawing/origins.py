@@ -130,7 +130,7 @@ def extended(
 def _each(name: str, given: Picture | Sequence[Picture], images: int) -> list[Picture]:
     """Return the given pictures: one, or as many as the request has."""
     found = _listed(given)
-    if isinstance(given, list | tuple) and len(found) != images:
+    if len(found) not in (1, images):
         raise InputError(
             f"{name} has {len(found)} pictures; expected one, or {images}, one for each"
         )
