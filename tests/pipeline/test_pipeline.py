@@ -883,9 +883,9 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
         return count.value, pictures(pipe, "a star", "a ring", seed=3)
 
     compiled, first = start()
-    assert compiled == 6
+    assert compiled == 7
     stored = sorted((tmp_path / "cache").iterdir())
-    names = "decode encode enter noise shapes sizes step tokenizers vary"
+    names = "decode encode encode_image enter noise shapes sizes step tokenizers vary"
     assert [file.name.split("-")[0] for file in stored] == names.split()
 
     decode = stored[0]
