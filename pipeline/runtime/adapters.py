@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -41,7 +42,7 @@ from pipeline.runtime.merging import (
     groups,
     merge,
 )
-from pipeline.runtime.parameters import Parameters, Slot, inventory_of
+from pipeline.runtime.parameters import Parameters, Slot, Tensor, inventory_of
 from pipeline.runtime.plan import gigabytes
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
@@ -124,7 +125,7 @@ class Adapters:
     ):
         self._parameters = parameters
         self._encoders = frozenset(text_encoders)
-        self._tensors = parameters.tensors([*denoisers, *self._encoders])
+        self._denoisers = tuple(denoisers)
         self._whole = NamedSharding(mesh, P())
         self._accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
         self.on_devices = self._accelerated and mesh.size > 1
@@ -138,6 +139,11 @@ class Adapters:
         self._recent = RecentlyMerged()
         # The threads here share the work; threads inside each product would only wait for these.
         self._libraries = ThreadpoolController()
+
+    @cached_property
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors that adapters can change, by network and name; a start needs none of them."""
+        return self._parameters.tensors([*self._denoisers, *self._encoders])
 
     @property
     def inventory(self) -> Inventory:
