@@ -31,6 +31,7 @@ DELIVERY, LIGHTHOUSE, PREVIEWS = (
     "2026-11-22-previews",
 )
 SLOTS = "2026-11-25-slots"
+PICTURES = "2026-11-25-pictures"
 LIVE = {images: f"2026-11-25-live-{images}" for images in (1, 2, 4)}
 LOAD, CHAOS, SOAK, ATTACK = (
     "2026-11-25-load",
@@ -401,6 +402,22 @@ def _live() -> str:
     )
 
 
+def _pictures() -> str:
+    labels = {
+        "encode": "encode a picture",
+        "decode": "decode a picture",
+        "from noise": "a request from noise",
+        "strength 0.25": "a request from a picture, strength 0.25",
+        "strength 0.5": "a request from a picture, strength 0.5",
+        "strength 0.8": "a request from a picture, strength 0.8",
+        "with a mask, strength 1": "a request with a mask, strength 1",
+    }
+    return table(
+        ["one picture in 25 steps", "shortest of five"],
+        [[label, figure(PICTURES, f"seconds/{key}") + " s"] for key, label in labels.items()],
+    )
+
+
 def _page() -> str:
     scores = "accessibility", "best-practices", "performance"
     return table(
@@ -736,6 +753,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mixed": _mixed,
     "page": _page,
     "parity": _parity,
+    "pictures": _pictures,
     "slots": _slots,
     "start": _start,
     "steps": _steps,
