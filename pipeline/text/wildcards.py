@@ -85,15 +85,9 @@ class Resolver:
 
     def _choose(self, parts: list[str], bracket: _List) -> None:
         """Replace the parts from a bracket on by a choice of its options, if it has any."""
-        ends = [bracket.start, *bracket.bars, len(parts) - 1]
-        options = ["".join(parts[a + 1 : b]) for a, b in pairwise(ends)]
-        count = _COUNT.match(options[0])
-        if count is None and len(options) == 1:
-            return
-        if count is not None:
-            options[0] = options[0][count.end() :]
-        wanted = min(1 if count is None else int(count[1]), len(options))
-        parts[bracket.start :] = [", ".join(self._pick(options) for _ in range(wanted))]
+        options, wanted = _options(parts, bracket)
+        if options:
+            parts[bracket.start :] = [", ".join(self._pick(options) for _ in range(wanted))]
 
     def _pick(self, options: list[str]) -> str:
         """Take one of the options out of the list, in a way that Python's versions share."""
@@ -107,6 +101,65 @@ class Resolver:
                 f" {MAX_LINES} lines; its files may name each other in a circle"
             )
         return self.resolve(self._pick(read_lines(self._folder, name)), depth + 1)
+
+
+class _Longest(Resolver):
+    """Chooses the longest options, and leaves lists in files as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(0, None)
+
+    def _pick(self, options: list[str]) -> str:
+        return options.pop(options.index(max(options, key=len)))
+
+    def _line(self, name: str, depth: int) -> str:
+        return f"__{name}__"
+
+
+class _Finder(_Longest):
+    """Leaves all lists as they are, and notes those that are not inside another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[int, str]] = []  # the place of its first part, and the list
+
+    def _choose(self, parts: list[str], bracket: _List) -> None:
+        if not _options(parts, bracket)[0]:
+            return
+        parts[bracket.start :] = ["".join(parts[bracket.start :])]
+        while self.found and self.found[-1][0] > bracket.start:
+            self.found.pop()
+        self.found.append((bracket.start, parts[-1]))
+
+
+def longest_choice(text: str) -> str:
+    """Return a text with the longest options of its lists; lists in files stay as they are."""
+    return _Longest().resolve(text)
+
+
+def find_lists(text: str) -> list[str]:
+    """Return the lists of a text as they are written, without those inside other ones."""
+    finder = _Finder()
+    finder.resolve(text)
+    found = [each for _, each in finder.found]
+    for each in found:
+        text = text.replace(each, " ", 1)
+    return [*found, *(match[0] for match in _WILDCARD.finditer(text))]
+
+
+def _options(parts: list[str], bracket: _List) -> tuple[list[str], int]:
+    """Return the options between a bracket and the last part, and how many of them to choose.
+
+    There are none if the bracket encloses no list.
+    """
+    ends = [bracket.start, *bracket.bars, len(parts) - 1]
+    options = ["".join(parts[a + 1 : b]) for a, b in pairwise(ends)]
+    count = _COUNT.match(options[0])
+    if count is None and len(options) == 1:
+        return [], 0
+    if count is not None:
+        options[0] = options[0][count.end() :]
+    return options, min(1 if count is None else int(count[1]), len(options))
 
 
 def read_lines(folder: Path | None, name: str) -> list[str]:

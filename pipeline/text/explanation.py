@@ -1,0 +1,65 @@
+"""How prompts are read, for people: their texts with weights, LoRAs and lists."""
+
+from dataclasses import dataclass
+
+from pipeline.errors import InputError
+from pipeline.text.emphasis import Section
+from pipeline.text.loras import parse_loras, take_tags
+from pipeline.text.prompt_syntax import A1111, PLAIN, SYNTAXES, read_prompt
+from pipeline.text.wildcards import find_lists, longest_choice
+
+
+@dataclass(frozen=True)
+class Text:
+    """One of the texts that a prompt has during a run.
+
+    Attributes:
+        steps: the steps that use it, counted from 1.
+        sections: its fragments with their weights, in the sections between its breaks.
+    """
+
+    steps: tuple[int, ...]
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a prompt is read.
+
+    Attributes:
+        texts: the different texts of a run, in the order in which they come first. They have the
+            longest options of lists, whose choice is the seed's.
+        loras: the weights in the UNet and in the text encoders of the LoRAs that it names.
+        lists: the lists that it has, as they are written.
+    """
+
+    texts: tuple[Text, ...]
+    loras: dict[str, tuple[float, float]]
+    lists: tuple[str, ...]
+
+
+def explain(prompt: str, prompt_syntax: str, steps: int) -> Explanation:
+    """Return how any prompt is read in a run of `steps` steps, at least 1. No file is read.
+
+    Raises:
+        InputError: if there is no such syntax, or the prompt has too many different texts.
+    """
+    if prompt_syntax not in SYNTAXES:
+        right = " or ".join(map(repr, SYNTAXES))
+        raise InputError(f"prompt_syntax is {prompt_syntax!r}; expected {right}")
+    loras, lists = "", []
+    if prompt_syntax == A1111:
+        prompt, loras = take_tags(prompt)
+        lists, prompt = find_lists(prompt), longest_choice(prompt)
+    used: dict[tuple[Section, ...], list[int]] = {}
+    step = 0
+    for until, sections in read_prompt(prompt, prompt_syntax, steps):
+        used.setdefault(sections, []).extend(range(step + 1, until + 1))
+        step = until
+    texts = tuple(Text(tuple(its), sections) for sections, its in used.items())
+    return Explanation(texts, parse_loras(loras), tuple(lists))
+
+
+def reads_as_plain(prompt: str) -> bool:
+    """Return whether a prompt means the same in all syntaxes."""
+    return not prompt or explain(prompt, A1111, 1) == explain(prompt, PLAIN, 1)
