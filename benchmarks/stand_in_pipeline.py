@@ -27,6 +27,7 @@ from pipeline.runtime.work import Work
 from pipeline.schedulers.config import SchedulerConfig
 from pipeline.schedulers.table import State
 from pipeline.text.embeddings import Embeddings, Placement
+from pipeline.text.prompt_syntax import PLAIN
 from pipeline.text.tokenizer import Tokenizers, Tokens
 
 EULER = SchedulerConfig(
@@ -216,8 +217,10 @@ class StandInPipeline(ABC):
 
     # --- as in `SDXLPipeline`
 
-    def measure(self, prompt: str) -> tuple[int, int, str]:
-        """See `SDXLPipeline.measure`; here every word is a token."""
+    def measure(
+        self, prompt: str, prompt_syntax: str = PLAIN, num_inference_steps: int | None = None
+    ) -> tuple[int, int, str]:
+        """See `SDXLPipeline.measure`; here every word is a token, and so are signs of a syntax."""
         return 2 + len(prompt.split()), 77, ""
 
     def prepare(

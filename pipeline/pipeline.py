@@ -25,7 +25,7 @@ from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extended, read_origin
 from pipeline.drawing.preparing import check_output, make_drawing
-from pipeline.drawing.prompts import resolved
+from pipeline.drawing.prompts import placed, resolved
 from pipeline.errors import InputError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
@@ -74,6 +74,7 @@ from pipeline.schedulers.config import (
 from pipeline.schedulers.recipes import LoraRecipe, Recipe, find_lora_recipes
 from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embedding, Placement
+from pipeline.text.explanation import explain
 from pipeline.text.loras import LoraWeights
 from pipeline.text.prompt_syntax import PLAIN
 from pipeline.text.tokenizer import Tokenizers, longest
@@ -722,11 +723,27 @@ class SDXLPipeline:
         """Number of evaluations so far, and of the pictures in them, summed up."""
         return self._engine.evaluations, self._engine.picture_evaluations
 
-    def measure(self, prompt: str) -> Length:
-        """Return the length of a prompt in tokens. Any thread may call this."""
-        parts = Placement(self._additions.embeddings, limit=None).place(prompt)
+    def measure(
+        self,
+        prompt: str,
+        prompt_syntax: str | None = None,
+        num_inference_steps: int | None = None,
+    ) -> Length:
+        """Return the length of a prompt in tokens. Any thread may call this.
+
+        If the prompt has several texts in a run of these steps, the longest one counts, and the
+        longest options of its lists. The arguments are those of `generate`.
+
+        Raises:
+            InputError: if an argument cannot be used; the message names it.
+        """
+        steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
+        check_count("num_inference_steps", steps, 1, self.max_inference_steps)
+        placement = Placement(self._additions.embeddings, limit=None)
         chunks, length = self._compiled.shapes.chunks, self._tokenizers.length
-        tokens = longest(self._tokenizers.tokens(parts, chunks))
+        texts = explain(prompt, prompt_syntax or PLAIN, steps).texts
+        placed_texts = (placed(text.sections, placement) for text in texts)
+        tokens = longest([longest(self._tokenizers.tokens(each, chunks)) for each in placed_texts])
         if chunks == 1:
             return Length(tokens.count, length, tokens.truncated)
         return Length(tokens.count - 2, chunks * (length - 2), tokens.truncated, tokens.chunks)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from pipeline.request import FULL, TINY, GenerateRequest
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SIGMA_KEYS
 from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
+from pipeline.text.prompt_syntax import PLAIN
 from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
@@ -366,8 +367,17 @@ class Generator(Protocol):
         """Start up on the running event loop, on which all other methods are called too."""
         ...
 
-    async def measure(self, prompt: str) -> Length | None:
-        """Return the length of a prompt; None while no instance can measure it."""
+    async def measure(
+        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
+    ) -> Length | None:
+        """Return the length of a prompt; None while no instance can measure it.
+
+        Args:
+            prompt: a prompt that `explain` can read in this syntax and these steps.
+            prompt_syntax: its syntax.
+            steps: the number of steps of the run, the model's default if None. A prompt may have
+                several texts in a run, the longest of which counts.
+        """
         ...
 
     async def thumbnail(self, lora: str) -> bytes | None:

@@ -19,6 +19,7 @@ from pipeline import CheckpointError, InputError
 from pipeline.drawing.drawing import Drawing
 from pipeline.images.inputs import read_image, read_mask
 from pipeline.request import GenerateRequest
+from pipeline.text.prompt_syntax import PLAIN, texts_of
 
 
 class FakePipeline(StandInPipeline):
@@ -97,8 +98,12 @@ class FakePipeline(StandInPipeline):
     def picture(self, seed: int, prompt: int, height: int, width: int) -> np.ndarray:
         return np.full((height, width, 3), (seed % 256, *self.colours[prompt]), np.uint8)
 
-    def measure(self, prompt: str) -> tuple[int, int, str]:
-        words = prompt.split()
+    def measure(
+        self, prompt: str, prompt_syntax: str = PLAIN, num_inference_steps: int | None = None
+    ) -> tuple[int, int, str]:
+        steps = num_inference_steps or self.num_inference_steps
+        texts = texts_of(prompt, prompt_syntax, steps)
+        words = max(map(str.split, texts), key=len)
         return 2 + len(words), 8, " ".join(words[6:])
 
     def add_size(self, height: int, width: int) -> None:

@@ -128,9 +128,13 @@ def _describe(error: ValidationError) -> str:
     return ", ".join(wrong)[:200]
 
 
-async def fetch_length(client: httpx.AsyncClient, url: str, prompt: str) -> Length | None:
-    """Return the length of a prompt for an instance's model; None if the instance cannot tell."""
-    body = {"prompt": prompt}
+async def fetch_length(
+    client: httpx.AsyncClient, url: str, body: dict[str, object]
+) -> Length | None:
+    """Return the length of a prompt for an instance's model; None if the instance cannot tell.
+
+    `body`: the prompt, its syntax and the number of steps, as in `schemas.LengthBody`.
+    """
     try:
         status, content = await _ask(client, "POST", f"{url}/v1/length", LENGTH_WITHIN_S, body)
         return _LENGTH.validate_json(content) if status == 200 else None

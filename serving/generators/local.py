@@ -16,6 +16,7 @@ from PIL import Image as Pillow
 from pipeline import Cancelled, InputError, NotFiniteError, ScreenError, SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.request import GenerateRequest
+from pipeline.text.prompt_syntax import PLAIN
 from serving.folders import RESCAN_S, Listing
 from serving.generator import (
     Done,
@@ -138,14 +139,16 @@ class LocalGenerator(RequestLifecycle):
             asyncio.create_task(self._watch()),
         ]
 
-    async def measure(self, prompt: str) -> Length | None:
+    async def measure(
+        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
+    ) -> Length | None:
         """See `serving.generator.Generator.measure`."""
-        return await asyncio.to_thread(self._measure, prompt)
+        return await asyncio.to_thread(self._measure, prompt, prompt_syntax, steps)
 
-    def _measure(self, prompt: str) -> Length:
+    def _measure(self, prompt: str, prompt_syntax: str, steps: int | None) -> Length:
         if self._embeddings:
             self._embeddings.refresh()
-        return Length(*self._pipe.measure(prompt))
+        return Length(*self._pipe.measure(prompt, prompt_syntax, steps))
 
     async def thumbnail(self, lora: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import (
     Error,
     ErrorKind,
@@ -186,11 +187,18 @@ class RemoteGenerator(RequestLifecycle):
             self._backends.append(backend)
             self._watch(backend)
 
-    async def measure(self, prompt: str) -> Length | None:
+    async def measure(
+        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
+    ) -> Length | None:
         """See `serving.generator.Generator.measure`."""
         for backend in self._backends:
             if self._takes_new(backend):
-                return await fetch_length(self._client, backend.url, prompt)
+                body = {
+                    "prompt": prompt,
+                    "prompt_syntax": prompt_syntax,
+                    "num_inference_steps": steps,
+                }
+                return await fetch_length(self._client, backend.url, body)
         return None
 
     async def thumbnail(self, lora: str) -> bytes | None:

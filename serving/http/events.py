@@ -10,12 +10,14 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Response
 from fastapi import Request as HttpRequest
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from pipeline.errors import InputError
+from pipeline.text.explanation import Explanation, explain
 from serving.generator import ErrorKind, Event, Generator, RequestError
 from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.limits import give_back_body
-from serving.messages import Code, Message
+from serving.messages import Code, Message, untranslated
 from serving.requests import inputs
 
 # Marks a request that another instance passed on.
@@ -91,11 +93,23 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
 
     @routes.post("/length")
     async def length(body: schemas.LengthBody) -> dict[str, Any]:
-        """Return the number of tokens of a prompt, the limit, and the text beyond the limit."""
-        found = await generator.measure(body.prompt)
+        """Return the length of a prompt and how it is read.
+
+        `tokens` is the number of tokens, `limit` what the model takes, `left_out` the text beyond
+        it, and `chunks` the number of chunks. `reading` has the prompt's `texts` with the steps
+        that use them, the weights of its `loras` in the UNet and in the text encoders, and the
+        `lists` from which the seed chooses. A text has the `fragments` of each section between two
+        breaks, with their weights. The longest text counts, with the longest options of lists.
+        """
+        steps = body.num_inference_steps or generator.model.num_inference_steps
+        try:
+            reading = explain(body.prompt, body.prompt_syntax, steps)
+        except InputError as error:
+            raise RequestError(untranslated(str(error))) from error
+        found = await generator.measure(body.prompt, body.prompt_syntax, steps)
         if found is None:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
-        return asdict(found)
+        return asdict(found) | {"reading": _reading(reading)}
 
     @routes.get("/loras/{name}/picture", response_class=Response)
     async def picture(name: str) -> Response:
@@ -111,6 +125,17 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         return asdict(generator.model) | {"load": asdict(generator.load)}
 
     return routes
+
+
+def _reading(found: Explanation) -> dict[str, Any]:
+    texts = [
+        {
+            "steps": text.steps,
+            "fragments": [[each._asdict() for each in section] for section in text.sections],
+        }
+        for text in found.texts
+    ]
+    return {"texts": texts, "loras": found.loras, "lists": found.lists}
 
 
 async def _stream(

@@ -23,6 +23,7 @@ from pipeline.setting_kinds import (
     parse_timesteps,
 )
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, is_lora_name
+from pipeline.text.prompt_syntax import PLAIN, SYNTAXES
 from serving.generator import (
     MAX_CHARACTERS,
     Done,
@@ -157,11 +158,18 @@ class GenerateBody(FromPictureBody):
 
 
 class LengthBody(BaseModel):
-    """A prompt whose tokens are to be counted."""
+    """A prompt whose tokens are to be counted, and the settings that decide how it is read."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     prompt: Text
+    prompt_syntax: _Name = Field(PLAIN, examples=[*SYNTAXES], description="Its syntax.")
+    num_inference_steps: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INFERENCE_STEPS,
+        description="The steps of the run; the model's default if None.",
+    )
 
 
 def to_request(body: Body, model: Model, *, visitor: str, address: str, **others: Any) -> Request:

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 
+from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import (
     ErrorKind,
     Event,
@@ -97,7 +98,9 @@ class RequestLifecycle(ABC):
         return arranged
 
     @abstractmethod
-    async def measure(self, prompt: str) -> Length | None:
+    async def measure(
+        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
+    ) -> Length | None:
         """See `serving.generator.Generator.measure`."""
 
     @abstractmethod

@@ -378,6 +378,24 @@ def test_measure(pipe: SDXLPipeline) -> None:
     assert long.left_out == pipe.generate("star " * 100).truncated[0]
 
 
+def test_measure_reads_the_syntax(pipe: SDXLPipeline) -> None:
+    def tokens(prompt: str, steps: int | None = None) -> int:
+        return pipe.measure(prompt, "a1111", steps).tokens
+
+    plain = pipe.measure("(red:1.3) star").tokens
+    assert tokens("(red:1.3) star <lora:b:0.8>") == pipe.measure("red star").tokens < plain
+    # The longest text of a run counts, and the longest option of a list.
+    assert tokens("a [red:big blue:10]", 12) == pipe.measure("a big blue").tokens
+    assert tokens("a [red:big blue:10]", 9) == pipe.measure("a red").tokens
+    before_the_end = pipe.num_inference_steps - 1
+    assert tokens(f"a [red:big blue:{before_the_end}]") == pipe.measure("a big blue").tokens
+    assert tokens("a {red|big blue}") == pipe.measure("a big blue").tokens
+    with pytest.raises(InputError, match="prompt_syntax is 'compel'"):
+        pipe.measure("a", "compel")
+    with pytest.raises(InputError, match="num_inference_steps is 0"):
+        pipe.measure("a", num_inference_steps=0)
+
+
 def test_previews(pipe: SDXLPipeline) -> None:
     looks: list[np.ndarray] = []
     seen: list[int] = []

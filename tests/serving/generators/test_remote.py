@@ -140,6 +140,9 @@ def test_prompts_are_measured_by_an_instance(monkeypatch: pytest.MonkeyPatch):
         asked = {"prompt": "one two three"}
         answers = [httpx.post(f"{each.url}/v1/length", json=asked) for each in (site, front)]
         assert [answer.json()["tokens"] for answer in answers] == [5, 5]
+        asked = {"prompt": "[one:two three:2]", "prompt_syntax": "a1111", "num_inference_steps": 2}
+        answers = [httpx.post(f"{each.url}/v1/length", json=asked) for each in (site, front)]
+        assert [answer.json()["tokens"] for answer in answers] == [3, 3]
         site.stop()
         wait_until(lambda: not site.thread.is_alive())
         assert httpx.post(f"{front.url}/v1/length", json=asked).status_code == 503
@@ -713,7 +716,7 @@ def test_answers_that_no_instance_sends_are_refused(kind: str, monkeypatch: pyte
 
     async def ask(url: str) -> str:
         async with generator_client.Client() as client, asyncio.timeout(60):
-            assert await generator_client.fetch_length(client, url, "a") is None
+            assert await generator_client.fetch_length(client, url, {"prompt": "a"}) is None
             with pytest.raises(generator_client.BackendError) as refused:
                 await generator_client.fetch_model(client, url)
             return refused.value.reason
