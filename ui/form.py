@@ -30,7 +30,9 @@ from pipeline.setting_kinds import (
     Variations,
     Whole,
 )
+from pipeline.text.explanation import reads_as_plain
 from pipeline.text.loras import MAX_LORAS, format_loras, parse_loras, take_tags
+from pipeline.text.prompt_syntax import A1111, PLAIN
 from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
 from serving.messages import Code, Message, Param
 from ui import i18n, looks, settings, start
@@ -69,6 +71,7 @@ _DEFAULTS: dict[str, Any] = {
     "images": ALL,
     "randomise": True,
     **{setting.link: setting.default for setting in ON_PAGE},
+    "prompt_syntax": A1111,
 }
 
 
@@ -203,7 +206,7 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Choice):
         # Without a filter, touching it opens no keyboard.
         named |= {"filterable": False, "visible": len(here.choices) >= here.least}
-        return gr.Dropdown(_choices(here, model), value=here.default, **named)
+        return gr.Dropdown(_choices(here, model), value=_DEFAULTS[here.link], **named)
     if isinstance(here, Loras):
         return looks.field(model)
     # Gradio checks no bounds here, so that the strip can report a number out of bounds.
@@ -325,7 +328,9 @@ def to_request(
 
     With `several`, every line of the prompt becomes a picture of its own. A number that is left
     out becomes the default, and a seed that is None a random one. With `tags`, the prompt may name
-    LoRAs, as in "<lora:pixel:0.8>". With `blank`, it may be empty.
+    LoRAs in any syntax, as in "<lora:pixel:0.8>", and prompts that mean the same in all syntaxes
+    are plain text, so that nobody is told of a syntax who needs none. With `blank`, the prompt may
+    be empty.
 
     Raises:
         RequestError: if a value cannot be used; the message is about the first such value.
@@ -347,6 +352,8 @@ def to_request(
     negative = _text("negative_prompt", negative_prompt)
     styled = [styles[style].apply(each, negative) for each in prompts]
     full_prompts = tuple(prompt for prompt, _ in styled)
+    if tags and all(map(reads_as_plain, (*full_prompts, styled[0][1]))):
+        numbers["prompt_syntax"] = PLAIN
     return Request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
@@ -371,6 +378,11 @@ def split(prompt: str, several: object) -> list[str]:
 def without_tags(prompt: str) -> str:
     """Return a prompt without the tags of LoRAs, which the model does not read."""
     return take_tags(prompt)[0]
+
+
+def read_as_plain(prompt: str, negative_prompt: str) -> bool:
+    """Return whether prompts mean the same in all syntaxes, the tags of LoRAs aside."""
+    return reads_as_plain(without_tags(prompt)) and reads_as_plain(negative_prompt)
 
 
 def has_tags(prompt: str) -> bool:
@@ -526,6 +538,10 @@ def as_fields(
 ) -> tuple[Fields, list[str]]:
     """Return values for the page's fields, and notes on what differs when they are used here.
 
+    Settings without a syntax are of plain text, because the page read no other when older links
+    and pictures were made. Where prompts mean the same in all syntaxes, the field keeps the page's
+    own default, so that weights are understood as soon as they are added.
+
     The prompts and the style are those that were `typed`, if that is known.
     """
     notes: list[str] = []
@@ -533,6 +549,8 @@ def as_fields(
         found = settings.as_typed(found, typed)
     found = _with_scheduler_here(found, model, notes)
     numbers = {setting.link: _within(setting, found, model, notes) for setting in ON_PAGE}
+    if read_as_plain(found.prompt, found.negative_prompt):
+        numbers["prompt_syntax"] = _DEFAULTS["prompt_syntax"]
     notes += _differences(found, model)
     fields = Fields(
         prompt=found.prompt[:MAX_CHARACTERS],

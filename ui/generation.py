@@ -14,7 +14,6 @@ from gradio.data_classes import FileData
 
 from pipeline.setting_kinds import add_variation, random_seed
 from serving.generator import (
-    MAX_CHARACTERS,
     Done,
     Error,
     ErrorKind,
@@ -262,16 +261,6 @@ class Drawing:
                     yield update
         except RequestError:
             yield _ended(status.note(i18n.LOST))
-
-    async def length(self, prompt: str, style: str, several: bool) -> str:
-        """Return HTML with the token count of the longest prompt, including its style."""
-        if style not in self._styles or len(prompt) > MAX_CHARACTERS:
-            return status.EMPTY
-        prompts = form.split(prompt, several)[: self._generator.model.images_per_request]
-        plain = map(form.without_tags, prompts)
-        styled = [self._styles[style].apply(each, "")[0] for each in plain]
-        found = [await self._generator.measure(each) for each in styled]
-        return status.length(max(filter(None, found), key=lambda each: each.tokens, default=None))
 
     async def stop(self, request_id: str | None) -> None:
         """Stop a request, and tell everybody who follows it."""

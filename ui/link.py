@@ -14,6 +14,7 @@ from gradio.components import Component
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS, effective, with_own_names
 from pipeline.setting_kinds import Choice, Number, Setting
+from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
@@ -33,7 +34,12 @@ NAMES = (
 
 
 def to_query(fields: Fields) -> str:
-    """Return the query of a link, with its `?`; it has no seed if the seed is to be random."""
+    """Return the query of a link, with its `?`; it has no seed if the seed is to be random.
+
+    It has no syntax if the prompts mean the same in all of them.
+    """
+    if form.read_as_plain(fields.prompt, fields.negative_prompt):
+        fields = fields._replace(prompt_syntax=PLAIN)
     numbers = effective({each.name: getattr(fields, each.link) for each in ON_PAGE})
     values = {
         "prompt": fields.prompt,

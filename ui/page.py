@@ -20,6 +20,7 @@ from ui import (
     live,
     looks,
     network,
+    reading,
     restore,
     sample_pictures,
     start,
@@ -49,7 +50,7 @@ _LICENCES = {
 # Names of the published model: on the Hub, and in a local folder.
 _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
 # All other fields are for experts.
-_ADVANCED = ("recipe", "negative_prompt", "guidance_scale", "steps")
+_ADVANCED = ("recipe", "negative_prompt", "prompt_syntax", "guidance_scale", "steps")
 
 # Runs when the events of a request end. If they broke off, the strip still shows the request as
 # running: it is resumed, and Stop stays in place of Generate.
@@ -69,7 +70,8 @@ class Parts:
     """The components that events read and write."""
 
     prompt: gr.Textbox
-    length: gr.HTML
+    reading: gr.HTML
+    negative_reading: gr.HTML
     surprise: gr.Button
     form: Form
     chips: Chips
@@ -143,7 +145,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
                     autofocus=True,
                     elem_id="prompt",
                 )
-                length = gr.HTML(status.EMPTY, elem_id="length", padding=False)
+                its_reading = reading.layout("length")
                 linked = link.layout()
                 offer = restore.layout_offer()
                 fields = form.create(model, styles_for(kind), prompt)
@@ -159,7 +161,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
             with gr.Column(elem_id="more"):
                 beginning.examples(kind)
                 surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
-                embed = _advanced(fields)
+                embed, negative_reading = _advanced(fields)
         with gr.Column(elem_id="pictures"):
             with gr.Column(elem_id="stage"):
                 previews = gr.HTML(status.EMPTY, elem_id="previews", padding=False)
@@ -181,7 +183,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
     gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
     return Parts(
         prompt=prompt,
-        length=length,
+        reading=its_reading,
+        negative_reading=negative_reading,
         surprise=surprised,
         form=fields,
         chips=chosen,
@@ -205,10 +208,18 @@ def _layout(model: Model, kind: Kind) -> Parts:
     )
 
 
-def _advanced(fields: Form) -> gr.Checkbox:
-    """Lay out what few visitors need; return the choice to save settings in the files."""
+def _advanced(fields: Form) -> tuple[gr.Checkbox, gr.HTML]:
+    """Lay out what few visitors need.
+
+    Returns:
+        The choice to save settings in the files, and the line under the negative prompt.
+    """
     with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
-        for name in _ADVANCED:
+        first, negative, *others = _ADVANCED
+        fields.parts[first].render()
+        fields.parts[negative].render()
+        negative_reading = reading.layout("negative-length")
+        for name in others:
             fields.parts[name].render()
         looks.layout_all()
         with gr.Accordion(i18n.EXPERT, open=False, elem_id="expert"):
@@ -217,7 +228,7 @@ def _advanced(fields: Form) -> gr.Checkbox:
                     field.render()
             embed = embedding.layout()
     fields.timer.render()
-    return embed
+    return embed, negative_reading
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
@@ -264,7 +275,6 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js="(several) => ({ __type__: 'update', lines: several ? 4 : 1 })",
         **AT_ONCE,
     )
-    measured = [parts.prompt, parts.form.parts["style"], several]
     fields = [parts.embedding.kept, parts.chips.start, *parts.form.inputs]
     sent = gr.on(
         [parts.prompt.submit, parts.generate.click],
@@ -274,14 +284,8 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js=start.WITH_PICTURE,
         **IN_THE_STRIP,
     )
-    gr.on(
-        [each.change for each in measured],
-        drawing.length,
-        measured,
-        parts.length,
-        trigger_mode="always_last",
-        **AT_ONCE,
-    )
+    lines = [parts.reading, parts.negative_reading]
+    reading.connect(lines, parts.form, generator, styles_for(kind))
     form.hide_unused(parts.form)
     beginning.connect(parts.surprise, parts.prompt, kind)
     styles = styles_for(kind)

@@ -54,6 +54,11 @@ def length(length: Length | None) -> str:
     return f'<p class="length over" role="status">{escape(f"{count}. {left_out}")}</p>'
 
 
+def reading(parts: Sequence[str]) -> str:
+    """Return how a prompt is read, if there is anything to say."""
+    return f'<p class="read">{escape(i18n.read_as(list(parts)))}</p>' if parts else EMPTY
+
+
 def note(text: str) -> str:
     """Return a note, in a calm style."""
     return f'<p class="note" role="status">{escape(text)}</p>'

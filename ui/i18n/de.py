@@ -121,7 +121,9 @@ SETTINGS = {
     ),
     "strength": Words("Stärke", "Wie weit das Bild neu gezeichnet wird."),
     "padding": Words("Rand", "Pixel um die Maske, wenn nur der maskierte Teil gezeichnet wird."),
-    "prompt_syntax": Words("Syntax des Prompts", "„a1111“ liest Gewichte wie (red:1.3)."),
+    "prompt_syntax": Words(
+        "Syntax des Prompts", "Gewichte wie (red:1.3) werden verstanden, außer mit „plain“."
+    ),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Rauschplan"),
     "size": Words("Größe"),
@@ -418,6 +420,32 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Weggelassen: „{left_out}“"
+
+
+def read_as(parts: list[str]) -> str:
+    """Return how a prompt is read; `parts` tell of its weights, changes, LoRAs and lists."""
+    return f"Gelesen als: {' · '.join(parts)}"
+
+
+def in_steps(first: int, last: int, words: str) -> str:
+    """Return the words that a prompt has from one step to another."""
+    steps = f"Schritt {first}" if first == last else f"Schritte {first}–{last}"
+    return f"{steps}: {words}"
+
+
+def in_turn(texts: list[str]) -> str:
+    """Return the words that take turns in a prompt."""
+    return f"abwechselnd: {', '.join(texts)}"
+
+
+def sections(count: int) -> str:
+    """Return the number of parts into which BREAK divides a prompt."""
+    return f"{count} Teile"
+
+
+def chosen_by_seed(options: str) -> str:
+    """Return the list in a prompt from which the seed chooses."""
+    return f"vom Seed gewählt: {options}"
 
 
 def soon(wait_s: float | None) -> str:

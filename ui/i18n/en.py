@@ -120,7 +120,9 @@ SETTINGS = {
     ),
     "strength": Words("Strength", "How far the picture is redrawn."),
     "padding": Words("Padding", "Pixels around the mask, if only the masked part is drawn."),
-    "prompt_syntax": Words("Prompt syntax", "“a1111” reads weights such as (red:1.3)."),
+    "prompt_syntax": Words(
+        "Prompt syntax", "Weights such as (red:1.3) are understood, unless it is “plain”."
+    ),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Noise schedule"),
     "size": Words("Size"),
@@ -367,6 +369,32 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Left out: “{left_out}”"
+
+
+def read_as(parts: list[str]) -> str:
+    """Return how a prompt is read; `parts` tell of its weights, changes, LoRAs and lists."""
+    return f"Read as: {' · '.join(parts)}"
+
+
+def in_steps(first: int, last: int, words: str) -> str:
+    """Return the words that a prompt has from one step to another."""
+    steps = f"step {first}" if first == last else f"steps {first}–{last}"
+    return f"{steps}: {words}"
+
+
+def in_turn(texts: list[str]) -> str:
+    """Return the words that take turns in a prompt."""
+    return f"in turn: {', '.join(texts)}"
+
+
+def sections(count: int) -> str:
+    """Return the number of parts into which BREAK divides a prompt."""
+    return f"{count} parts"
+
+
+def chosen_by_seed(options: str) -> str:
+    """Return the list in a prompt from which the seed chooses."""
+    return f"chosen by the seed: {options}"
 
 
 def soon(wait_s: float | None) -> str:

@@ -125,7 +125,9 @@ SETTINGS = {
     "padding": Words(
         "Margen", "Píxeles alrededor de la máscara, si solo se dibuja la parte enmascarada."
     ),
-    "prompt_syntax": Words("Sintaxis del prompt", "«a1111» lee pesos como (red:1.3)."),
+    "prompt_syntax": Words(
+        "Sintaxis del prompt", "Se entienden pesos como (red:1.3), salvo con «plain»."
+    ),
     "sampler": Words("Muestreador"),
     "schedule_type": Words("Plan de ruido"),
     "size": Words("Tamaño"),
@@ -423,6 +425,32 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Omitido: «{left_out}»"
+
+
+def read_as(parts: list[str]) -> str:
+    """Return how a prompt is read; `parts` tell of its weights, changes, LoRAs and lists."""
+    return f"Leído así: {' · '.join(parts)}"
+
+
+def in_steps(first: int, last: int, words: str) -> str:
+    """Return the words that a prompt has from one step to another."""
+    steps = f"paso {first}" if first == last else f"pasos {first}–{last}"
+    return f"{steps}: {words}"
+
+
+def in_turn(texts: list[str]) -> str:
+    """Return the words that take turns in a prompt."""
+    return f"por turnos: {', '.join(texts)}"
+
+
+def sections(count: int) -> str:
+    """Return the number of parts into which BREAK divides a prompt."""
+    return f"{count} partes"
+
+
+def chosen_by_seed(options: str) -> str:
+    """Return the list in a prompt from which the seed chooses."""
+    return f"lo elige la semilla: {options}"
 
 
 def soon(wait_s: float | None) -> str:

@@ -128,7 +128,9 @@ SETTINGS = {
     ),
     "strength": Words("Force", "À quel point l’image est redessinée."),
     "padding": Words("Marge", "Pixels autour du masque, si seule la partie masquée est dessinée."),
-    "prompt_syntax": Words("Syntaxe du prompt", "« a1111 » lit des poids comme (red:1.3)."),
+    "prompt_syntax": Words(
+        "Syntaxe du prompt", "Les poids comme (red:1.3) sont compris, sauf avec « plain »."
+    ),
     "sampler": Words("Échantillonneur"),
     "schedule_type": Words("Plan de bruit"),
     "size": Words("Taille"),
@@ -425,6 +427,32 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Ignoré : « {left_out} »"
+
+
+def read_as(parts: list[str]) -> str:
+    """Return how a prompt is read; `parts` tell of its weights, changes, LoRAs and lists."""
+    return f"Lu comme : {' · '.join(parts)}"
+
+
+def in_steps(first: int, last: int, words: str) -> str:
+    """Return the words that a prompt has from one step to another."""
+    steps = f"étape {first}" if first == last else f"étapes {first}–{last}"
+    return f"{steps} : {words}"
+
+
+def in_turn(texts: list[str]) -> str:
+    """Return the words that take turns in a prompt."""
+    return f"à tour de rôle : {', '.join(texts)}"
+
+
+def sections(count: int) -> str:
+    """Return the number of parts into which BREAK divides a prompt."""
+    return f"{count} parties"
+
+
+def chosen_by_seed(options: str) -> str:
+    """Return the list in a prompt from which the seed chooses."""
+    return f"choisi par la graine : {options}"
 
 
 def soon(wait_s: float | None) -> str:

@@ -25,6 +25,9 @@ from ui.mount import mount
 
 FILE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
 SECRET = "nobody may read this"
+# What the page sends after the prompt when it asks how it is read: style, lines, negative prompt,
+# syntax, recipe, steps and timesteps.
+CHOSEN = ["(none)", False, "", "a1111", "", 25, ""]
 
 
 class Page:
@@ -286,36 +289,38 @@ def test_a_stream_that_breaks_off_is_ended():
 
 def test_a_lone_surrogate_is_replaced(page: Page):
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
-    body = b'{"fn_index": %d, "session_hash": "s", "data": ["a \\ud800", "(none)", false]}'
-    answer = page.client.post("/gradio_api/run/predict", content=body % index)
+    body = {"fn_index": index, "session_hash": "s", "data": ["a \ud800", *CHOSEN]}
+    content = json.dumps(body)
+    assert "a \\ud800" in content
+    answer = page.client.post("/gradio_api/run/predict", content=content)
     assert answer.status_code == 200, answer.text
 
 
 def test_malformed_calls_are_refused_with_a_reason(page: Page):
     odd = "x" * 65
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
-    three = ["a", "(none)", False]
+    values = ["a", *CHOSEN]
     for status, answer in [
         (404, page.join(999, [])),
         (404, page.join(-1, [])),
         (404, page.join(None, [])),
         (422, page.join("0", [])),
         (422, page.join(True, [])),
-        (422, page.join(index, three, trigger_id="x")),
-        (422, page.join(index, three, event_id="a b")),
+        (422, page.join(index, values, trigger_id="x")),
+        (422, page.join(index, values, event_id="a b")),
         (422, page.join(index, [])),
-        (422, page.join(index, [*three, "more"])),
+        (422, page.join(index, [*values, "more"])),
         (422, page.join(index, "abc")),
-        (400, page.join(index, three, session_hash=odd)),
-        (400, page.join(index, three, session_hash="a/b")),
-        (400, page.join(index, three, session_hash=7)),
+        (400, page.join(index, values, session_hash=odd)),
+        (400, page.join(index, values, session_hash="a/b")),
+        (400, page.join(index, values, session_hash=7)),
         (400, page.client.post("/gradio_api/queue/join", content=b"{")),
         (400, page.client.post("/gradio_api/queue/join", json=[])),
         (400, page.client.post("/gradio_api/queue/join", content=b"[" * 100_000)),
-        (400, page.join(index, [json.loads("[" * 40 + "]" * 40), "", False])),
+        (400, page.join(index, [json.loads("[" * 40 + "]" * 40), *CHOSEN])),
         (404, page.client.post("/gradio_api/call/no_such", json={"data": []})),
         (404, page.client.post("/gradio_api/run/no_such", json={"data": []})),
-        (404, page.client.post("/gradio_api/call/length", json={"data": three})),
+        (404, page.client.post("/gradio_api/call/length", json={"data": values})),
         (404, page.client.post("/gradio_api/call/v2/no_such", json={})),
         (422, page.client.post("/gradio_api/call/v2/generate", json={})),
         (422, page.client.post("/gradio_api/call/v2/generate", json={"prompt": "a", "b": 1})),
@@ -335,7 +340,7 @@ def test_only_checked_fields_reach_gradio(page: Page):
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
     body = (
         '{"fn_index": 0, "session_hash": "s", "data": ["a"], "batched": true,'
-        f'"fn_index": {index}, "data": ["a red star", "(none)", false]}}'
+        f'"fn_index": {index}, "data": {json.dumps(["a red star", *CHOSEN])}}}'
     )
     answer = page.client.post("/gradio_api/run/predict", content=body)
     assert answer.status_code == 200, answer.text
@@ -355,7 +360,7 @@ def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.Mon
         body = {"fn_index": index, "data": data, "session_hash": "s"}
         assert client.post("/gradio_api/run/predict", json=body).status_code == 404
         [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
-        assert page.join(index, ["a", "(none)", False]).status_code == 200  # the page still works
+        assert page.join(index, ["a", *CHOSEN]).status_code == 200  # the page still works
     assert page.generator.asked == []
 
 
@@ -365,7 +370,7 @@ def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_address_has_a_bounded_number_of_sessions(page: Page, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sessions, "MOST_EACH", 3)
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
-    body = {"fn_index": index, "data": ["a", "(none)", False]}
+    body = {"fn_index": index, "data": ["a", *CHOSEN]}
     for i in range(10):
         assert page.client.post(
             "/gradio_api/run/predict", json=body | {"session_hash": f"s{i}"}
@@ -428,7 +433,7 @@ def test_a_session_takes_little_memory(page: Page):
     """A session copies no component's properties, so it takes a tenth of the memory."""
     state = page.sessions["session"]
     [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
-    page.join(index, ["x" * 100_000, "(none)", False], session_hash="session")
+    page.join(index, ["x" * 100_000, *CHOSEN], session_hash="session")
     assert not list(state.components)
 
 

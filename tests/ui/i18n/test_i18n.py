@@ -64,6 +64,12 @@ SAMPLES: dict[str, Any] = {
     "value": 3333,
     "wait_s": 32.0,
     "width": 2222,
+    "parts": ["ONE", "OTHER"],
+    "texts": ["ONE", "OTHER"],
+    "first": 21,
+    "last": 22,
+    "words": "WORDS",
+    "options": "{ONE|OTHER}",
 }
 
 

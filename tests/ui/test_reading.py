@@ -1,0 +1,179 @@
+"""The page tells how a prompt is read, and how long it is."""
+
+import asyncio
+import inspect
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from serving.generator import Lora
+from tests.ui.test_generation import MODEL, StandIn
+from ui import form, i18n, link, reading
+from ui.form import Fields, Visitor
+from ui.generation import Drawing
+from ui.model_kind import Kind
+from ui.styles import styles_for
+
+STYLES = styles_for(Kind.SDXL)
+
+
+def told(prompt: str, generator: Any = None, **fields: Any) -> tuple[str, str]:
+    asked = Fields(prompt=prompt, **fields)
+    return asyncio.run(reading.told(asked, generator or StandIn(), STYLES))
+
+
+def read(prompt: str, **fields: Any) -> str:
+    """Return how the prompt is read, without the markup."""
+    html, _ = told(prompt, **fields)
+    return html.removeprefix('<p class="read">').removesuffix("</p>")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "several", "said"),
+    [
+        ("red " * 57, False, ""),
+        ("red " * 58, False, '<p class="length">60 of 77 tokens</p>'),
+        ("a\n" + "red " * 59, True, '<p class="length">61 of 77 tokens</p>'),
+        ("", False, ""),
+        ("away", False, ""),
+        ("x" * 2001, False, ""),
+    ],
+)
+def test_length(prompt: str, several: bool, said: str):
+    assert told(prompt, several=several) == (said, "")
+
+
+def test_the_cut_part_is_shown_as_you_type():
+    said, _ = told("red " * 75 + "<b>")
+    assert "78 of 77 tokens. Left out: “&lt;b&gt;”" in said
+    styled, _ = told("red " * 70, style="Anime")
+    assert "background" in styled
+
+
+def test_the_cut_part_is_quoted_once_and_not_in_full():
+    said, _ = told("red " * 75 + "x" * 1000)
+    assert said.count("x" * 20) > 0
+    assert 0 < said.count("x") <= 60
+
+
+def test_signs_of_the_syntax_are_not_counted():
+    assert "75 of 77 tokens" in told("(red:1.3) " * 73)[0]
+    # The longest of a prompt's texts counts.
+    assert "63 of 77 tokens" in told("[a:" + "b " * 61 + ":3]")[0]
+
+
+def test_the_negative_prompt_has_a_line_of_its_own():
+    assert told("a", negative_prompt="(blurry)") == ("", '<p class="read">Read as: blurry ×1.1</p>')
+    said = told("a", negative_prompt="bad " * 70, style="Anime")[1]
+    assert "tokens" in said
+    assert told("(a", negative_prompt="  ", style="Anime")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("a red fox, with commas: and :) signs", ""),
+        ("(red:1.3) cube", "Read as: red ×1.3"),
+        ("a (((house:1.3)) [on]", "Read as: house ×1.57"),
+        ("a [dim] (light", "Read as: dim ×0.91 · light ×1.1"),
+        ("(a:2), (a:2) (,:3)", "Read as: a ×2"),
+        ("a [cat:dog:10] in a hat", "Read as: steps 1–10: cat · steps 11–25: dog"),
+        ("a [cat::1]", "Read as: step 1: cat"),
+        ("a [(dog:1.2):0.8]", "Read as: dog ×1.2 · steps 21–25: dog"),
+        ("a [cat|dog|] here", "Read as: in turn: cat, dog, nothing"),
+        ("a BREAK b BREAK c", "Read as: 3 parts"),
+        ("fox <lora:pixel:0.8> <lora:glow:0.3:1>", "Read as: LoRA glow 1 / 0.3 · LoRA pixel 0.8"),
+        (
+            "{red|{dark|light} blue} __animal__",
+            "Read as: chosen by the seed: {red|{dark|light} blue}, __animal__",
+        ),
+        ("[a|b|c|d|e]", ""),  # refused
+    ],
+)
+def test_how_a_prompt_is_read(prompt: str, said: str):
+    assert read(prompt) == said
+    assert read(prompt, prompt_syntax="plain") == ""
+
+
+def test_a_bracket_that_is_not_closed_holds_for_the_words_of_the_style():
+    assert read("a (fox", style="Anime").startswith("Read as: fox, ")
+
+
+def test_each_line_is_read():
+    assert read("(a)\n(b)\nc", several=True) == "Read as: a ×1.1 · b ×1.1"
+    assert read("(a)\n(b:2)\nc") == "Read as: a ×1.1 · b ×2"
+
+
+def test_the_steps_are_those_of_the_request():
+    assert read("[a:b:0.5]", steps=10) == "Read as: steps 1–5: a · steps 6–10: b"
+    assert read("[a:b:0.5]", timesteps="999,500") == "Read as: step 1: a · step 2: b"
+    model = replace(MODEL, loras=(Lora("lcm-lora-sdxl", "LCM"),), family="Stable Diffusion XL")
+    generator = StandIn()
+    generator.model = model
+    (recipe,) = model.recipe_names
+    said, _ = told("[a:b:0.5]", generator, recipe=recipe)
+    assert "steps 3–4: b" in said
+    for steps in (0, 10**9):
+        assert "Read as" in told("[a:b:0.5] (c)", steps=steps)[0]
+
+
+def test_texts_are_escaped_and_short():
+    assert read("(<b>:2)") == "Read as: &lt;b&gt; ×2"
+    many = read(" ".join(f"({'x' * 50}{i}:1.{i})" for i in range(1, 30)))
+    assert many.count("…") == 12
+    assert len(many) < 12 * 50
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("de", "Gelesen als: rot ×1,3 · Schritte 1–10: a · Schritte 11–25: b"),
+        ("fr", "Lu comme : rot ×1,3 · étapes 1–10 : a · étapes 11–25 : b"),
+        ("es", "Leído así: rot ×1,3 · pasos 1–10: a · pasos 11–25: b"),
+    ],
+)
+def test_other_languages(language: str, said: str):
+    with i18n.speaking(language):
+        assert read("(rot:1.3) [a:b:10]") == said
+
+
+# --- the page's own syntax ---
+
+
+def test_the_page_asks_for_a_syntax_only_where_it_matters():
+    def asked(prompt: str, **fields: Any) -> str:
+        values = Fields(prompt=prompt, **fields)._asdict()
+        del values["randomise"]
+        visitor = Visitor("", "")
+        return form.to_request(MODEL, STYLES, visitor=visitor, tags=True, **values).prompt_syntax
+
+    assert asked("(red:1.3) cube") == "a1111"
+    assert asked("a cube", negative_prompt="[red]") == "a1111"
+    assert asked("a cube <lora:pixel:1>", style="Anime") == "plain"
+    assert asked("(red:1.3) cube", prompt_syntax="plain") == "plain"
+
+
+def test_programs_ask_for_plain_text():
+    syntax = inspect.signature(Drawing.for_programs).parameters["prompt_syntax"]
+    assert syntax.default == "plain"
+
+
+def linked(**query: str) -> str:
+    found = link.from_query(query, MODEL, STYLES)
+    assert found is not None
+    return found[0].prompt_syntax
+
+
+def test_links_without_a_syntax_are_of_plain_text():
+    assert Fields().prompt_syntax == "a1111"
+    assert linked(prompt="(red:1.3) cube") == "plain"
+    assert linked(prompt="(red:1.3) cube", prompt_syntax="a1111") == "a1111"
+    assert linked(prompt="a fox", negative_prompt="[b]") == "plain"
+    # Where both syntaxes mean the same, visitors can go on with the page's own.
+    assert linked(prompt="a fox <lora:pixel:1>", negative_prompt="blurry") == "a1111"
+    for syntax in ("plain", "a1111"):
+        fields = Fields(prompt="(red:1.3) cube", prompt_syntax=syntax)
+        assert linked(**dict(parse_qsl(link.to_query(fields)[1:]))) == syntax
+    assert "prompt_syntax" not in link.to_query(Fields(prompt="a fox <lora:pixel:1>"))

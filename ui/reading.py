@@ -1,0 +1,164 @@
+"""How prompts are read, and how long they are: a line under each of both prompts' fields."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import gradio as gr
+
+from pipeline.errors import InputError
+from pipeline.request import GenerateRequest, with_recipe
+from pipeline.text.explanation import Explanation, Text, explain
+from pipeline.text.prompt_syntax import A1111
+from serving.generator import MAX_CHARACTERS, Generator, Length, Model
+from serving.messages import short
+from ui import form, i18n, status
+from ui.events import AT_ONCE
+from ui.form import Fields, Form
+from ui.styles import Style
+
+_QUOTED = 40  # characters of a part of a prompt
+_MOST = 12  # parts that a line tells of
+# The fields that decide how prompts are read.
+_FIELDS = (
+    *("prompt", "style", "several", "negative_prompt"),
+    *("prompt_syntax", "recipe", "steps", "timesteps"),
+)
+
+
+def layout(name: str) -> gr.HTML:
+    """Return the line under a field, whose element has this id."""
+    return gr.HTML(status.EMPTY, elem_id=name, elem_classes=["reading"], padding=False)
+
+
+def connect(
+    lines: Sequence[gr.HTML], form: Form, generator: Generator, styles: Mapping[str, Style]
+) -> None:
+    """Keep the lines under the prompt and the negative prompt up to date."""
+
+    async def length(*values: Any) -> tuple[str, str]:
+        given = zip(_FIELDS, values, strict=True)
+        # A text field that was never in view may be sent as None.
+        sent = {name: value for name, value in given if value is not None}
+        return await told(Fields(**sent), generator, styles)
+
+    fields = [form.parts[name] for name in _FIELDS]
+    gr.on(
+        [each.change for each in fields],
+        length,
+        fields,
+        lines,
+        trigger_mode="always_last",
+        **AT_ONCE,
+    )
+
+
+async def told(
+    fields: Fields, generator: Generator, styles: Mapping[str, Style]
+) -> tuple[str, str]:
+    """Return the HTML of both lines, about the prompts with the words of the style.
+
+    There is none about prompts that are refused.
+    """
+    model, negative = generator.model, fields.negative_prompt
+    if fields.style not in styles or len(max(fields.prompt, negative, key=len)) > MAX_CHARACTERS:
+        return status.EMPTY, status.EMPTY
+    lines = form.split(fields.prompt, fields.several)[: model.images_per_request]
+    # Tags of LoRAs are taken in any syntax.
+    untagged = lines if fields.prompt_syntax == A1111 else [*map(form.without_tags, lines)]
+    style = styles[fields.style]
+    prompts = [style.apply(each, "")[0] for each in untagged]
+    negatives = [style.apply("", negative)[1]] if negative.strip() else []
+    try:
+        steps = _steps(fields, model)
+        shown = [
+            await _line(texts, fields.prompt_syntax, steps, generator)
+            for texts in (prompts, negatives)
+        ]
+    except InputError:  # Generate tells why
+        return status.EMPTY, status.EMPTY
+    return shown[0], shown[1]
+
+
+def _steps(fields: Fields, model: Model) -> int:
+    """Return the number of steps that the fields ask for, which may be any."""
+    steps, timesteps = int(fields.steps), fields.timesteps
+    asked = GenerateRequest(
+        "", num_inference_steps=steps, timesteps=timesteps, recipe=fields.recipe
+    )
+    return min(max(with_recipe(asked, model.recipes).steps, 1), model.max_inference_steps)
+
+
+async def _line(texts: Sequence[str], syntax: str, steps: int, generator: Generator) -> str:
+    found: list[str] = []
+    lengths: list[Length] = []
+    for text in texts:
+        found += parts(await asyncio.to_thread(explain, text, syntax, steps))
+        length = await generator.measure(text, syntax, steps)
+        lengths += [] if length is None else [length]
+    longest = max(lengths, key=lambda each: each.tokens, default=None)
+    return status.reading([*dict.fromkeys(found)][:_MOST]) + status.length(longest)
+
+
+def parts(found: Explanation) -> list[str]:
+    """Return what there is to say about how a prompt is read: nothing about plain text."""
+    sections = [section for text in found.texts for section in text.sections]
+    weights = [
+        _weighted(words, fragment.weight)
+        for section in sections
+        for fragment in section
+        if fragment.weight != 1 and (words := fragment.text.strip(" \t\n,"))
+    ]
+    breaks = max(len(text.sections) for text in found.texts)
+    loras = [
+        f"LoRA {name} {' / '.join(dict.fromkeys(map(_number, weights)))}"
+        for name, weights in found.loras.items()
+    ]
+    lists = ", ".join(short(each, _QUOTED) for each in found.lists)
+    return [
+        *weights,
+        *_changes(found.texts),
+        *([i18n.sections(breaks)] if breaks > 1 else []),
+        *loras,
+        *([i18n.chosen_by_seed(lists)] if lists else []),
+    ]
+
+
+def _weighted(words: str, weight: float) -> str:
+    return f"{short(words, _QUOTED)} ×{_number(weight)}"
+
+
+def _number(weight: float) -> str:
+    rounded = round(weight, 2)
+    return i18n.written(int(rounded) if rounded.is_integer() else rounded)
+
+
+def _changes(texts: Sequence[Text]) -> list[str]:
+    """Return the words that change during the run, each with its steps."""
+    if len(texts) == 1:
+        return []
+    changing = [short(each, _QUOTED) for each in _differences([_words(text) for text in texts])]
+    runs = [(text.steps[0], text.steps[-1], len(text.steps)) for text in texts]
+    if any(last - first + 1 > count for first, last, count in runs):
+        return [i18n.in_turn([each or i18n.NOTHING for each in changing])]
+    told = zip(runs, changing, strict=True)
+    return [i18n.in_steps(first, last, words) for (first, last, _), words in told if words]
+
+
+def _words(text: Text) -> list[str]:
+    return " ".join(each for section in text.sections for each, _ in section).split()
+
+
+def _differences(texts: Sequence[list[str]]) -> list[str]:
+    """Return texts of words without the words with which all of them begin and end."""
+    start = _shared(texts)
+    rest = [words[start:] for words in texts]
+    end = _shared([words[::-1] for words in rest])
+    return [" ".join(words[: len(words) - end]) for words in rest]
+
+
+def _shared(texts: Sequence[list[str]]) -> int:
+    """Return the number of words with which all texts begin."""
+    places = zip(*texts, strict=False)
+    return len([*takewhile(lambda words: len({*words}) == 1, places)])
