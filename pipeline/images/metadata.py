@@ -37,7 +37,9 @@ from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
 from pipeline.request import CHOICES, SETTINGS, VALUES, with_own_names
 from pipeline.setting_kinds import Loras, Setting
+from pipeline.text.explanation import reads_as_plain
 from pipeline.text.loras import add_tags, take_tags
+from pipeline.text.prompt_syntax import A1111
 
 BLURRED = "blurred"  # the value of `safety_checker` for a flagged picture
 KEY = "parameters"  # the PNG text chunk, and the entry in `Image.info`
@@ -145,6 +147,8 @@ def to_text(settings: Settings) -> str:
 def from_text(text: str) -> Settings:
     """Parse the settings in a text that `to_text` or AUTOMATIC1111 wrote; ignore other keys.
 
+    The prompts of other programs are in AUTOMATIC1111's syntax.
+
     Raises:
         MetadataError: if there is no line of settings, or a value in it has the wrong type.
     """
@@ -160,6 +164,9 @@ def from_text(text: str) -> Settings:
     if "Prompt" not in fields:
         prompt, loras = take_tags(prompt)
         values["loras"] = loras or None
+    is_own = fields.get("Version") == PROGRAM
+    if not (is_own or (reads_as_plain(prompt) and reads_as_plain(negative_prompt))):
+        values["prompt_syntax"] = A1111
     width, height = _size(fields.get("Size"))
     return Settings(
         prompt=fields.get("Prompt", prompt),

@@ -7,7 +7,7 @@ https://github.com/AUTOMATIC1111/stable-diffusion-webui/blob/master/extensions-b
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -97,6 +97,21 @@ def take_tags(prompt: str) -> tuple[str, str]:
     except ValueError:
         return prompt, ""
     return (rest.strip(), text) if rest != prompt else (prompt, "")
+
+
+def without_unknown_tags(prompt: str, known: Collection[str]) -> tuple[str, list[str]]:
+    """Return a prompt without the tags of LoRAs that are not `known`, and their names."""
+    missing: list[str] = []
+
+    def leave_out(tag: re.Match[str]) -> str:
+        lora = _parse_tag(tag[1])
+        if lora is None or lora[0] in known:
+            return tag[0]
+        missing.append(lora[0])
+        return ""
+
+    rest = _TAG.sub(leave_out, prompt)
+    return (rest.strip(), missing) if missing else (prompt, missing)
 
 
 def _parse_tag(inside: str) -> tuple[str, tuple[float, float]] | None:

@@ -93,6 +93,21 @@ def test_a_text_of_another_program():
     assert (found.prompt, found.negative_prompt, found.seed) == ("a cat", "dog", 42)
 
 
+@pytest.mark.parametrize(
+    ("text", "syntax"),
+    [
+        ("a (cat:1.2)\nSteps: 20, Seed: 42, Version: v1.10.1", "a1111"),
+        ("a cat\nNegative prompt: (dog)\nSteps: 20, Seed: 42, Version: v1.10.1", "a1111"),
+        ("a (cat:1.2)\nSteps: 20, Seed: 42, Version: sdxl-flax", "plain"),
+        ("a (cat:1.2)\nSteps: 20, Seed: 42, Prompt syntax: a1111, Version: sdxl-flax", "a1111"),
+        ("a cat\nSteps: 20, Seed: 42, Version: sdxl-flax", "a1111"),  # the page's own
+    ],
+)
+def test_the_syntax_is_restored(text: str, syntax: str):
+    fields, _ = form.as_fields(restore.from_text(text), MODEL)
+    assert fields.prompt_syntax == syntax
+
+
 def damaged(path: Path) -> Path:
     whole = picture(path, "x").read_bytes()
     path.write_bytes(whole[:40])

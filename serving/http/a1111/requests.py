@@ -10,6 +10,7 @@ from pipeline.request import SETTINGS, with_own_names
 from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
 from pipeline.setting_kinds import Seed
+from pipeline.text.loras import without_unknown_tags
 from pipeline.text.prompt_syntax import A1111
 from serving.generator import Model, Request, new_id
 from serving.http.a1111 import bodies
@@ -89,6 +90,10 @@ def asked_of(body: DrawBody, model: Model, *, visitor: str, address: str) -> Ask
     given = {ours: getattr(body, theirs) for theirs, ours in bodies.SETTINGS.items()}
     values |= {name: value for name, value in given.items() if not _is_absent(name, value)}
     values["prompt_syntax"] = A1111
+    # AUTOMATIC1111 draws without LoRAs that it does not have, and says so.
+    known = {lora.name for lora in model.loras}
+    values["prompt"], missing = without_unknown_tags(body.prompt or "", known)
+    ignored += [f"<lora:{name}>" for name in missing]
     sampling, unknown = _sampling(body, model)
     ignored += unknown
     used = sampling["scheduler"] or model.scheduler

@@ -232,6 +232,7 @@ def test_text_of_automatic1111() -> None:
         scheduler="dpmsolver++",
         sigma_schedule="karras",
         lora_hashes="a: 1, b: 2",
+        prompt_syntax="a1111",
     )
 
 
@@ -298,6 +299,24 @@ def test_the_syntax_of_a_prompt_survives() -> None:
     assert text.startswith("a (red:1.3) fox <lora:pixel:0.8>\n")
     assert "Prompt syntax: a1111" in text
     assert from_text(text) == settings
+
+
+@pytest.mark.parametrize(
+    ("prompts", "version", "syntax"),
+    [
+        ("a (red:1.3) fox", "v1.10.1", "a1111"),
+        ("a fox\nNegative prompt: [blurry]", "v1.10.1", "a1111"),
+        ("a (red:1.3) fox", None, "a1111"),
+        ("a fox <lora:pixel:1>", "v1.10.1", None),  # means the same in all syntaxes
+        ("a (red:1.3) fox", "sdxl-flax", None),
+    ],
+)
+def test_the_syntax_of_other_programs(
+    prompts: str, version: str | None, syntax: str | None
+) -> None:
+    text = f"{prompts}\nSteps: 20, Sampler: Euler, Seed: 1"
+    found = from_text(text if version is None else f"{text}, Version: {version}")
+    assert found.prompt_syntax == syntax
 
 
 def test_fields_that_are_not_there() -> None:

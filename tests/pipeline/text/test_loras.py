@@ -2,7 +2,14 @@
 
 import pytest
 
-from pipeline.text.loras import add_tags, format_loras, is_lora_name, parse_loras, take_tags
+from pipeline.text.loras import (
+    add_tags,
+    format_loras,
+    is_lora_name,
+    parse_loras,
+    take_tags,
+    without_unknown_tags,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +31,19 @@ from pipeline.text.loras import add_tags, format_loras, is_lora_name, parse_lora
 )
 def test_tags(prompt: str, rest: str, loras: str) -> None:
     assert take_tags(prompt) == (rest, loras)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "rest", "missing"),
+    [
+        ("a cat", "a cat", []),
+        (" a <lora:pixel:0.8> cat ", " a <lora:pixel:0.8> cat ", []),
+        (" a <lora:gone:0.8> cat <lora:pixel:1> <lora:x>", "a cat <lora:pixel:1>", ["gone", "x"]),
+        ("<lora:gone:much>", "<lora:gone:much>", []),  # this is no tag
+    ],
+)
+def test_tags_of_unknown_loras(prompt: str, rest: str, missing: list[str]) -> None:
+    assert without_unknown_tags(prompt, {"pixel"}) == (rest, missing)
 
 
 def test_too_many_tags_stay() -> None:

@@ -430,6 +430,15 @@ def test_lists(site: Site, api: webuiapi.WebUIApi):
         assert api.custom_get(name, baseurl=True) == listings.EMPTY[name]
 
 
+def test_loras_that_are_not_there_are_left_out(site: Site, api: webuiapi.WebUIApi):
+    result = txt2img(api, prompt="a red star <lora:gone:0.8>, big")
+    call = site.pipe.calls[-1]
+    assert (call["prompt"], call["loras"]) == ("a red star, big", "")
+    assert result.info["prompt"] == "a red star <lora:gone:0.8>, big"
+    assert "<lora:gone>" in result.info["ignored"]
+    assert metadata.from_text(result.info["infotexts"][0]).prompt == "a red star, big"
+
+
 def test_loras():
     observer, pipe = Observer(), FakePipeline()
     folder, rates = LoraFolder(BUNDLED / "loras"), RateLimits(None, None)
