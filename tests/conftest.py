@@ -52,7 +52,11 @@ TOGETHER = {
         "end_to_end/test_chips",
         "end_to_end/test_keyboard",
     ),
-    "the tiny model's server": ("end_to_end/test_choices", "end_to_end/test_looks"),
+    "the tiny model's server": (
+        "end_to_end/test_choices",
+        "end_to_end/test_looks",
+        "end_to_end/test_prompts",
+    ),
     "pipelines": (
         "pipeline/test_pipeline",
         "pipeline/drawing/test_engine",

@@ -58,6 +58,11 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("html[data-sdxl]")).to_be_attached()
     expect(page.get_by_text("Loading...")).to_have_count(0)
     yield "empty"
+    prompt.fill("(red:1.3) star, [dim]")
+    expect(page.locator("#length .read")).to_be_visible()
+    yield "read"
+    prompt.fill("")
+    expect(page.locator("#length .read")).to_have_count(0)
     for name in ("style", "count", "picture", "seed"):
         page.locator(f"#chip-{name}").click()
         expect(page.locator(f"#panel-{name}")).to_be_visible()

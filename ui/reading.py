@@ -1,8 +1,9 @@
 """How prompts are read, and how long they are: a line under each of both prompts' fields."""
 
 import asyncio
+import string
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 import gradio as gr
@@ -19,7 +20,7 @@ from ui.form import Fields, Form
 from ui.styles import Style
 
 _QUOTED = 40  # characters of a part of a prompt
-_MOST = 12  # parts that a line tells of
+_MOST = 8  # weights that a line tells of
 # The fields that decide how prompts are read.
 _FIELDS = (
     *("prompt", "style", "several", "negative_prompt"),
@@ -98,18 +99,18 @@ async def _line(texts: Sequence[str], syntax: str, steps: int, generator: Genera
         length = await generator.measure(text, syntax, steps)
         lengths += [] if length is None else [length]
     longest = max(lengths, key=lambda each: each.tokens, default=None)
-    return status.reading([*dict.fromkeys(found)][:_MOST]) + status.length(longest)
+    return status.reading([*dict.fromkeys(found)]) + status.length(longest)
 
 
 def parts(found: Explanation) -> list[str]:
     """Return what there is to say about how a prompt is read: nothing about plain text."""
     sections = [section for text in found.texts for section in text.sections]
-    weights = [
+    weights = dict.fromkeys(
         _weighted(words, fragment.weight)
         for section in sections
         for fragment in section
-        if fragment.weight != 1 and (words := fragment.text.strip(" \t\n,"))
-    ]
+        if fragment.weight != 1 and (words := fragment.text.strip(string.whitespace + ",.;"))
+    )
     breaks = max(len(text.sections) for text in found.texts)
     loras = [
         f"LoRA {name} {' / '.join(dict.fromkeys(map(_number, weights)))}"
@@ -117,7 +118,8 @@ def parts(found: Explanation) -> list[str]:
     ]
     lists = ", ".join(short(each, _QUOTED) for each in found.lists)
     return [
-        *weights,
+        *islice(weights, _MOST),
+        *(["…"] if len(weights) > _MOST else []),
         *_changes(found.texts),
         *([i18n.sections(breaks)] if breaks > 1 else []),
         *loras,

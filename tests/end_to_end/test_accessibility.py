@@ -12,6 +12,7 @@ from tools import page_states
 AXE = Path(__file__).parents[1] / "node" / "node_modules" / "axe-core" / "axe.min.js"
 STATES = (
     "empty",
+    "read",
     "looks",
     "advanced",
     "picture",

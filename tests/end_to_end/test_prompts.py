@@ -1,0 +1,78 @@
+"""Prompts in AUTOMATIC1111's syntax, in a real browser."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from pipeline import metadata
+from pipeline.images.metadata import Settings
+from tests.browsing import ask, opening, wait_for_pictures
+from tools.page_states import open_advanced, open_picture
+
+PROMPT = "(red:1.3) cube"
+
+
+@pytest.fixture(scope="module")
+def address(tiny_address: str) -> str:
+    return tiny_address
+
+
+def drawn(page: Page, prompt: str) -> Settings:
+    """Draw pictures, and return the settings of the first one."""
+    ask(page, prompt)
+    wait_for_pictures(page)
+    open_picture(page)
+    copies = page.locator("#picked-settings [data-place] [data-copy]")
+    return metadata.from_text(copies.get_attribute("data-copy") or "")
+
+
+def test_a_prompt_is_read_drawn_shared_and_restored(page: Page):
+    line, negative = page.locator("#length p"), page.locator("#negative-length p")
+    page.locator("#prompt textarea").fill(PROMPT)
+    expect(line).to_have_text("Read as: red ×1.3")
+    open_advanced(page)
+    page.locator("#negative textarea").fill("[dim] light")
+    expect(negative).to_have_text("Read as: dim ×0.91")
+    settings = drawn(page, PROMPT)
+    assert (settings.prompt, settings.prompt_syntax) == (PROMPT, "a1111")
+    assert settings.negative_prompt == "[dim] light"
+
+    links = page.locator("#picked-settings [data-place] [data-link]")
+    link = links.get_attribute("data-link") or ""
+    assert "prompt_syntax=a1111" in link
+
+    page.locator("#prompt textarea").fill("a cube")
+    page.locator("#negative textarea").fill("")
+    expect(line).to_have_count(0)
+    expect(negative).to_have_count(0)
+    page.locator("#reuse").click()
+    expect(line).to_have_text("Read as: red ×1.3")
+
+
+@pytest.mark.slow
+def test_links_without_a_syntax_are_of_plain_text(page: Page):
+    address = page.url.rstrip("/")
+    query = "prompt=(red:1.3)%20cube&steps=1"
+    with opening(page):
+        page.goto(f"{address}/?{query}&prompt_syntax=a1111")
+    expect(page.locator("#length p")).to_have_text("Read as: red ×1.3")
+    with opening(page):
+        page.goto(f"{address}/?{query}")
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+    expect(page.locator("#linked")).not_to_be_empty()
+    assert drawn(page, PROMPT).prompt_syntax is None
+    open_advanced(page)
+    syntax = page.locator("#prompt-syntax input")
+    expect(syntax).to_have_value("plain")
+    expect(page.locator("#length p")).to_have_count(0)
+    syntax.click()
+    page.get_by_role("option", name="a1111").click()
+    expect(page.locator("#length p")).to_have_text("Read as: red ×1.3")
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_change_are_those_that_are_chosen(page: Page):
+    page.locator("#prompt textarea").fill("[cat:dog:0.5]")
+    expect(page.locator("#length p")).to_contain_text("–12: cat")
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill("4")
+    expect(page.locator("#length p")).to_have_text("Read as: steps 1–2: cat · steps 3–4: dog")
