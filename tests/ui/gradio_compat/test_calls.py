@@ -25,7 +25,7 @@ from ui.mount import mount
 
 FILE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
 SECRET = "nobody may read this"
-# What the page sends after the prompt when it asks how it is read: style, lines, negative prompt,
+# Values after the prompt in the call that asks how it is read: style, lines, negative prompt,
 # syntax, recipe, steps and timesteps.
 CHOSEN = ["(none)", False, "", "a1111", "", 25, ""]
 
