@@ -77,6 +77,7 @@ class Code(StrEnum):
     DOUBLED_LORA = "doubled_lora"
     UNUSABLE_LORA = "unusable_lora"
     TOO_MANY_LORAS = "too_many_loras"
+    TOO_MANY_TEXTS = "too_many_texts"
     TOO_LONG_FOR_FORMAT = "too_long_for_format"
     NOT_LIVE = "not_live"
     TOO_LARGE_FOR_URLS = "too_large_for_urls"
@@ -250,6 +251,10 @@ ENGLISH: dict[Code, str] = {
     ),
     Code.UNUSABLE_LORA: "loras names {value}, whose file cannot be used with this model",
     Code.TOO_MANY_LORAS: "loras has {count} names; at most {limit} are possible",
+    Code.TOO_MANY_TEXTS: (
+        "prompt changes too often during the run; expected at most {limit} different texts, with "
+        "fewer [from:to:when] and [a|b]"
+    ),
     Code.TOO_LONG_FOR_FORMAT: "{field} is {value}, a format without room for prompts this long",
     Code.NOT_LIVE: "live is true, but live pictures are too slow here or off; leave it out",
     Code.TOO_LARGE_FOR_URLS: (

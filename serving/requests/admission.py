@@ -17,7 +17,7 @@ from pipeline.request import (
     with_strength,
 )
 from pipeline.text.loras import MAX_LORAS, parse_loras
-from pipeline.text.prompt_syntax import texts_of
+from pipeline.text.prompt_syntax import MAX_TEXTS, texts_of
 from serving.generator import (
     MAX_CHARACTERS,
     ErrorKind,
@@ -25,7 +25,7 @@ from serving.generator import (
     Request,
     RequestError,
 )
-from serving.messages import Code, Message, Param, untranslated
+from serving.messages import Code, Message, Param
 from serving.requests.blocked_words import BlockedWords
 
 
@@ -105,7 +105,8 @@ def check_words(request: GenerateRequest, blocked: BlockedWords) -> None:
             for text in texts_of(prompt, request.prompt_syntax, request.steps)
         ]
     except InputError as error:
-        raise RequestError(untranslated(str(error)), field="prompt") from error
+        message = Message(Code.TOO_MANY_TEXTS, {"limit": MAX_TEXTS})
+        raise RequestError(message, field="prompt") from error
     if word := next(filter(None, map(blocked.find, (*written, *read))), ""):
         message = Message(Code.BLOCKED, {"word": word})
         raise RequestError(message, ErrorKind.BLOCKED, field="prompt")

@@ -284,6 +284,10 @@ MESSAGES = {
     Code.DOUBLED_LORA: "Mehrere Dateien in LORA_DIR heißen {value}: {files}",
     Code.UNUSABLE_LORA: "Das LoRA {value} passt nicht zu diesem Modell.",
     Code.TOO_MANY_LORAS: "{count} LoRAs sind zu viele. Möglich sind {limit}.",
+    Code.TOO_MANY_TEXTS: (
+        "Der Prompt ändert sich zu oft. Möglich sind {limit} verschiedene Texte: "
+        "weniger von [a:b:5] und [a|b]."
+    ),
     Code.TOO_LONG_FOR_FORMAT: "{field}: {value} hat keinen Platz für so lange Prompts.",
     Code.NOT_LIVE: "Livebilder sind hier zu langsam oder abgeschaltet.",
     Code.TOO_LARGE_FOR_URLS: ("{field}: Für „url“ sind diese Bilder zu groß. Nimm „b64_json“."),

@@ -235,6 +235,10 @@ MESSAGES = messages.ENGLISH | {
     Code.DOUBLED_LORA: "Several files in LORA_DIR are named {value}: {files}",
     Code.UNUSABLE_LORA: "The LoRA {value} doesn’t fit this model.",
     Code.TOO_MANY_LORAS: "{count} LoRAs are too many. The limit is {limit}.",
+    Code.TOO_MANY_TEXTS: (
+        "The prompt changes too often. It can have {limit} different texts: "
+        "use fewer of [a:b:5] and [a|b]."
+    ),
     Code.NOT_LIVE: "Live pictures are too slow here or switched off.",
     Code.UNUSABLE_PICTURE: "{field}: this picture can’t be used ({reason}). Use PNG, JPEG or WebP.",
     Code.MASK_SIZE: "{field}: {value} pixels don’t fit the picture, which has {expected}.",

@@ -285,6 +285,10 @@ MESSAGES = {
     Code.DOUBLED_LORA: "Varios archivos de LORA_DIR se llaman {value}: {files}",
     Code.UNUSABLE_LORA: "El LoRA {value} no sirve para este modelo.",
     Code.TOO_MANY_LORAS: "{count} LoRA son demasiados. El máximo es {limit}.",
+    Code.TOO_MANY_TEXTS: (
+        "El prompt cambia demasiado. Puede tener {limit} textos distintos: "
+        "usa menos [a:b:5] y [a|b]."
+    ),
     Code.TOO_LONG_FOR_FORMAT: "{field}: en {value} no cabe un prompt tan largo.",
     Code.NOT_LIVE: "Las imágenes en directo son demasiado lentas aquí o están desactivadas.",
     Code.TOO_LARGE_FOR_URLS: (

@@ -287,6 +287,10 @@ MESSAGES = {
     Code.DOUBLED_LORA: "Plusieurs fichiers de LORA_DIR s’appellent {value} : {files}",
     Code.UNUSABLE_LORA: "Le LoRA {value} ne convient pas à ce modèle.",
     Code.TOO_MANY_LORAS: "{count} LoRA, c’est trop. Le maximum est de {limit}.",
+    Code.TOO_MANY_TEXTS: (
+        "Le prompt change trop souvent. Il peut avoir {limit} textes différents : "
+        "moins de [a:b:5] et [a|b]."
+    ),
     Code.TOO_LONG_FOR_FORMAT: "{field} : {value} n’a pas de place pour un prompt aussi long.",
     Code.NOT_LIVE: "Les images en direct sont trop lentes ici, ou désactivées.",
     Code.TOO_LARGE_FOR_URLS: (

@@ -99,7 +99,7 @@ def test_signs_of_a_syntax_hide_no_word():
         many = {"prompt": "[a|b|c|d|e]", "prompt_syntax": "a1111", "num_inference_steps": 8}
         refused = post(site, BODY | many)
         assert refused.json()["error"]["param"] == "prompt"
-        assert "at most 4" in refused.json()["error"]["message"]
+        assert "at most 4 different texts" in refused.json()["error"]["message"]
 
 
 def test_on_the_page_and_for_programs_nothing_is_drawn():
