@@ -15,7 +15,8 @@ They differ where AUTOMATIC1111 and compel do:
 - compel pads the shorter one of prompt and negative prompt by chunks of the empty prompt. Here each
   has its own number of chunks, so both are equally long in the comparison of pictures.
 - compel takes the pooled embedding of a prompt with weights or `.and()` from its text with these
-  signs, which are left out here.
+  signs, which are left out here. It takes that of a long prompt from the first 75 tokens; here it
+  is from the first chunk, which may end earlier, after a comma.
 """
 
 from functools import cache
@@ -131,7 +132,7 @@ def test_long_prompts_agree(name: str, prompt: str) -> None:
     length = our_networks(name).tokenizers.length
     assert len(states) >= 2 * length
     assert relative_error(states, expected) <= BOUND
-    if pooled is not None and right is not None:  # that of the first chunk
+    if pooled is not None and right is not None and mode is SplitLongTextMode.BRUTAL:
         assert relative_error(pooled, right) <= BOUND
 
 
@@ -172,7 +173,7 @@ def test_pictures_of_long_prompts_agree() -> None:
         cache_dir=EXECUTABLES,
         prompt_chunks=2,
     )
-    prompt, negative = "a red star on blue and a ring " * 4, "a box on a green background " * 4
+    prompt, negative = "a red star on blue and a ring " * 8, "a box on a green background " * 4
     unet = drawn._config.networks["unet"]
     rng = np.random.default_rng(14)
     noise = rng.standard_normal((1, *unet.sample_size, unet.in_channels), dtype=np.float32)
