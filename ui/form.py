@@ -71,7 +71,7 @@ _DEFAULTS: dict[str, Any] = {
     "images": ALL,
     "randomise": True,
     **{setting.link: setting.default for setting in ON_PAGE},
-    "prompt_syntax": A1111,
+    "prompt_syntax": A1111,  # programs send plain text unless they say otherwise
 }
 
 

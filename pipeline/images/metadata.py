@@ -164,8 +164,8 @@ def from_text(text: str) -> Settings:
     if "Prompt" not in fields:
         prompt, loras = take_tags(prompt)
         values["loras"] = loras or None
-    is_own = fields.get("Version") == PROGRAM
-    if not (is_own or (reads_as_plain(prompt) and reads_as_plain(negative_prompt))):
+    is_told = "Prompt syntax" in fields or fields.get("Version") == PROGRAM
+    if not (is_told or (reads_as_plain(prompt) and reads_as_plain(negative_prompt))):
         values["prompt_syntax"] = A1111
     width, height = _size(fields.get("Size"))
     return Settings(

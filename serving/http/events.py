@@ -1,5 +1,6 @@
 """This program's own API: requests as streams of events, which are found and stopped by id."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
@@ -103,7 +104,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         """
         steps = body.num_inference_steps or generator.model.num_inference_steps
         try:
-            reading = explain(body.prompt, body.prompt_syntax, steps)
+            reading = await asyncio.to_thread(explain, body.prompt, body.prompt_syntax, steps)
         except InputError as error:
             raise RequestError(untranslated(str(error))) from error
         found = await generator.measure(body.prompt, body.prompt_syntax, steps)

@@ -64,6 +64,18 @@ def test_a_picture_of_what_is_typed():
 
 
 @pytest.mark.parametrize(
+    ("fields", "syntax"),
+    [({}, "a1111"), ({"prompt_syntax": "plain"}, "plain"), ({"prompt_syntax": "a1111"}, "a1111")],
+)
+def test_the_syntax_is_that_of_the_page(fields: dict[str, str], syntax: str):
+    async def test(app: FastAPI, pipe: FakePipeline) -> None:
+        assert (await answer_to(app, prompt="a (star:1.3)", **fields)).status_code == 200
+        assert pipe.calls[0]["prompt_syntax"] == syntax
+
+    run(test)
+
+
+@pytest.mark.parametrize(
     "sent",
     [{"prompt": " "}, {"prompt": "a star", "style": "none such"}, {"prompt": "refuse"}],
 )

@@ -309,6 +309,7 @@ def test_the_syntax_of_a_prompt_survives() -> None:
         ("a (red:1.3) fox", None, "a1111"),
         ("a fox <lora:pixel:1>", "v1.10.1", None),  # means the same in all syntaxes
         ("a (red:1.3) fox", "sdxl-flax", None),
+        ("a (red:1.3) fox", "v1.10.1, Prompt syntax: plain", "plain"),
     ],
 )
 def test_the_syntax_of_other_programs(
