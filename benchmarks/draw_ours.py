@@ -113,6 +113,7 @@ class Job:
             weights=np.ones(shape, np.float32),
             chunks=np.ones((1, 2, images), np.int32),
             zeroed=np.zeros((1, 2, images), np.bool_),
+            texts=np.ones(images, np.int32),
             vectors=None,
             guidance_scale=draw_job.GUIDANCE_SCALE,
             init_noise_sigma=schedule.init_noise_sigma,

@@ -84,15 +84,30 @@ class Run:
         self.blank_state = _state(latents, Computation(lambda: None))
         self._pipe = pipe
 
-    def blank_context(self) -> np.ndarray:
+    def blank_embeds(self) -> np.ndarray:
         """Return the numbers of the prompts in the slots, `[B]`."""
         return np.zeros(self.shapes.images, np.int64)
 
+    def blank_context(self) -> np.ndarray:
+        """Return the numbers of the prompts in the slots, `[B]`."""
+        return self.blank_embeds()
+
     def encode(
-        self, context: np.ndarray, new: np.ndarray, input_ids: np.ndarray, *_: Any
+        self, embeds: np.ndarray, new: np.ndarray, input_ids: np.ndarray, *_: Any
     ) -> np.ndarray:
         """See `CompiledSampler.encode`."""
-        return np.where(new, input_ids[1, :, 0, 0], context)
+        return np.where(new, input_ids[1, :, 0, 0], embeds)
+
+    def condition(
+        self,
+        context: np.ndarray,
+        new: np.ndarray,
+        texts: Sequence[np.ndarray],
+        chosen: np.ndarray,
+        *_: Any,
+    ) -> np.ndarray:
+        """See `CompiledSampler.condition`."""
+        return np.where(new, np.stack(texts)[chosen[1], np.arange(len(new))], context)
 
     def initial_latents(self, seeds: np.ndarray, init_noise_sigma: float) -> np.ndarray:
         """See `CompiledSampler.initial_latents`; a deviation that is not finite spreads."""

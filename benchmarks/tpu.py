@@ -1,7 +1,7 @@
 """`make bench-tpu`: full-size SDXL base for TPUs, by analysis; no TPU is needed.
 
-Compiles `encode`, `step` and `decode` for each topology through libtpu, and estimates the time
-of a step and of a request from the compiled programs, with a picture in every slot. Writes
+Compiles `encode`, `condition`, `step` and `decode` for each topology through libtpu, and estimates
+the time of a step and of a request from the compiled programs, with a picture in every slot. Writes
 results/<date>-tpu-<topology>.json and prints it as tables; benchmarks/experiments.md explains the
 method.
 """
@@ -43,6 +43,7 @@ class Part:
 
 PARTS = {
     "encode": Part("encode"),
+    "condition": Part("condition"),
     "noise": Part("noise"),
     "enter": Part("enter"),
     "step": Part("step", STEPS, halves=2),

@@ -51,8 +51,10 @@ def shared_pipeline(devices: int) -> SDXLPipeline:
 def encoded(run: CompiledSampler, ids: np.ndarray) -> Any:
     """Return the context of prompts in all slots; the ids are `[2, B, E, L]`."""
     slots = ids.shape[1]
-    zeroed, scales = np.zeros((2, slots), bool), np.ones(slots, np.float32)
-    return run.encode(run.blank_context(), np.ones(slots, bool), ids, zeroed, scales)
+    every, zeroed = np.ones(slots, bool), np.zeros((2, slots), bool)
+    embeds = run.encode(run.blank_embeds(), every, ids, zeroed)
+    chosen, scales = np.zeros((2, slots), np.int32), np.ones(slots, np.float32)
+    return run.condition(run.blank_context(), every, [embeds], chosen, scales)
 
 
 def random_module(make: Callable[[], M], seed: int = 0) -> M:

@@ -105,6 +105,8 @@ def estimate(
     of_decoder = value(TPU_DECODERS if decoder.startswith("tiny") else name, "microseconds")
     parts = value(name, "microseconds") | of_decoder
     times = {"encode": 1, "noise": 1, "enter": 1, program: steps, decoder: 1}
+    if "condition" in parts:  # it was a part of `encode` in older records
+        times["condition"] = 1
     low, high = (
         sum(count * parts[part][bound] for part, count in times.items()) / 1e6 for bound in BOUNDS
     )
@@ -114,7 +116,8 @@ def estimate(
 def memory_gb(name: str) -> float:
     """Return what a chip holds: all weights, all code and the largest temporaries."""
     programs = value(name, "programs")
-    weights = sum(programs[each]["arguments_mb"] for each in ("encode", "step", "decode"))
+    counted = programs.keys() & {"encode", "condition", "step", "decode"}
+    weights = sum(programs[each]["arguments_mb"] for each in counted)
     code = sum(each["code_mb"] for each in programs.values())
     return (weights + code + max(each["temporaries_mb"] for each in programs.values())) / 1000
 

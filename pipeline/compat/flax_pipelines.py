@@ -246,9 +246,9 @@ class FlaxDiffusionPipeline:
         both = jnp.stack([negative, ids])
         zeroed = jnp.stack([jnp.full(len(ids), zero), jnp.zeros(len(ids), bool)])
         guidance = jnp.broadcast_to(_scalar("guidance_scale", guidance_scale), len(ids))
-        context = family.encode.run(
-            networks, both, zeroed, jnp.asarray(size, jnp.float32), guidance
-        )
+        embeds = family.encode.run(networks, both, zeroed)
+        sides = jnp.asarray(size, jnp.float32)
+        context = family.condition.run(networks, embeds, sides, guidance)
         if masked is not None:
             context = family.with_mask(context, *masked)
         predict = partial(family.predict.run, networks)

@@ -92,7 +92,8 @@ class Drawing:
         run: the programs of its size.
         schedule: the schedule of its steps.
         start: all that its pictures start from.
-        text_of_step: `[images, steps]`, which of the texts in `start` each step uses.
+        text_of_step: `[2, images, steps]`, which of the texts in `start` each step uses, those of
+            the negative prompts first.
         guided: the number of evaluations with guidance, which come first.
         placement: the embeddings that its prompts use.
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
@@ -167,10 +168,11 @@ class Drawing:
         numbers, integers = self._work[index]
         return Work(numbers[evaluation], integers[evaluation])
 
-    def text(self, index: int, evaluation: int) -> int:
-        """Return which of the texts in `start` an evaluation of a picture uses."""
+    def texts(self, index: int, evaluation: int) -> tuple[int, int]:
+        """Return which texts in `start` an evaluation of a picture uses, the negative one first."""
         step = bisect_right(self.schedule.stops, evaluation)
-        return int(self.text_of_step[index, step])
+        negative, positive = self.text_of_step[:, index, step].tolist()
+        return negative, positive
 
     def stop(self) -> None:
         """End the drawing because it was cancelled."""

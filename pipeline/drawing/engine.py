@@ -41,12 +41,12 @@ class _Flight:
 
 @dataclass
 class _Seat:
-    """A picture in a slot, the evaluation of it that comes next, and the text in its context."""
+    """A picture in a slot, the evaluation of it that comes next, and the texts in its context."""
 
     drawing: Drawing
     index: int
     evaluation: int = 0
-    text: int = 0
+    texts: tuple[int, int] = (0, 0)
 
 
 class Engine:
@@ -218,16 +218,16 @@ class Engine:
         return _Flight(before, after, parts)
 
     def _change_prompts(self, slots: Slots) -> None:
-        """Queue the encoding of prompts that have another text from this evaluation on."""
-        changed: dict[Drawing, dict[int, int]] = {}
+        """Let prompts switch to the texts that they have from this evaluation on."""
+        changed: dict[Drawing, dict[int, tuple[int, int]]] = {}
         for slot, seat in self._seats.items():
-            text = seat.drawing.text(seat.index, seat.evaluation)
-            if text != seat.text:
-                seat.text = text
-                changed.setdefault(seat.drawing, {})[slot] = text
+            texts = seat.drawing.texts(seat.index, seat.evaluation)
+            if texts != seat.texts:
+                seat.texts = texts
+                changed.setdefault(seat.drawing, {})[slot] = texts
         for drawing, texts in changed.items():
             pictures = {slot: self._seats[slot].index for slot in texts}
-            slots.write_prompts(drawing.start, pictures, texts)
+            slots.switch(drawing.start, pictures, texts)
 
     def _part(self, drawing: Drawing, slots: dict[int, int], after: State) -> _Part:
         evaluations = {index: self._seats[slot].evaluation for index, slot in slots.items()}

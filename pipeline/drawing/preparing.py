@@ -76,6 +76,7 @@ def make_drawing(
         weights=prompts.weights,
         chunks=prompts.chunks,
         zeroed=blank_negative & config.force_zeros_for_empty_prompt,
+        texts=prompts.texts,
         vectors=placement.vectors(),
         guidance_scale=request.guidance_scale,
         init_noise_sigma=schedule.init_noise_sigma,

@@ -15,20 +15,21 @@ from pipeline.text.prompt_syntax import A1111, read_prompt
 from pipeline.text.tokenizer import Part, Tokenizers, Tokens, longest_end
 from pipeline.text.wildcards import Resolver
 
-# A negative prompt and a prompt, as they are read for some steps.
-_Pair = tuple[tuple[Section, ...], tuple[Section, ...]]
+# A text that a prompt has for some steps.
+_Text = tuple[Section, ...]
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of n pictures, each with up to V different pairs of texts in turn.
+    """The prompts of n pictures, each with up to V different texts in turn.
 
     Attributes:
         input_ids: `[V, 2, n, E, C * L]` int32, the negative prompts first.
         weights: how much each token counts, `[V, 2, n, E, C * L]` float32.
         blank: `[V, 2, n]` bool, whether a text is blank.
         chunks: `[V, 2, n]` int32, the number of chunks of a text, at most C.
-        of_step: `[n, steps]`, which of the V texts each step uses.
+        texts: `[n]`, the number of texts of each picture's prompt or negative prompt, at most V.
+        of_step: `[2, n, steps]`, which of the V texts each step uses.
         truncated, negative_truncated: for each picture the end that does not fit, or "".
     """
 
@@ -36,6 +37,7 @@ class Prompts:
     weights: np.ndarray
     blank: np.ndarray
     chunks: np.ndarray
+    texts: np.ndarray
     of_step: np.ndarray
     truncated: list[str]
     negative_truncated: list[str]
@@ -73,40 +75,44 @@ def read_prompts(
     Raises:
         InputError: if a prompt has too many different texts, or too many embeddings.
     """
-    tokens: dict[tuple[Section, ...], list[Tokens]] = {}
+    tokens: dict[_Text, list[Tokens]] = {}
 
-    def tokens_of(sections: tuple[Section, ...]) -> list[Tokens]:
+    def tokens_of(sections: _Text) -> list[Tokens]:
         if sections not in tokens:
             tokens[sections] = tokenizers.tokens(placed(sections, placement), chunks)
         return tokens[sections]
 
-    both = zip(request.negative_prompts, request.prompts, strict=True)
-    runs = [_pairs(pair, request.prompt_syntax, steps) for pair in both]
-    texts = [[*dict.fromkeys(run)] for run in runs]
-    most = max(map(len, texts))
-    padded = [each + each[-1:] * (most - len(each)) for each in texts]
-    found = [[[tokens_of(one) for one in pair] for pair in each] for each in padded]
+    runs = [
+        [_of_steps(prompt, request.prompt_syntax, steps) for prompt in half]
+        for half in (request.negative_prompts, request.prompts)
+    ]
+    texts = [[[*dict.fromkeys(run)] for run in half] for half in runs]
+    counts = np.array([[*map(len, half)] for half in texts]).max(0)
+    padded = [[own + own[-1:] * (counts.max() - len(own)) for own in half] for half in texts]
+    found = [[[tokens_of(text) for text in own] for own in half] for half in padded]
 
     def arranged(name: str) -> np.ndarray:
         values = [
-            [[[getattr(one, name) for one in half] for half in pair] for pair in each]
-            for each in found
-        ]  # [n, V, 2, E, L]
-        return np.moveaxis(np.array(values), 0, 2)
+            [[[getattr(one, name) for one in text] for text in own] for own in half]
+            for half in found
+        ]  # [2, n, V, E, L]
+        return np.moveaxis(np.array(values), 2, 0)
 
-    blank = np.array([[[*map(_is_blank, pair)] for pair in each] for each in padded])
-    # Text encoders with different tokenizers may need different numbers.
-    counts = arranged("chunks").max(-1).astype(np.int32)
-    ends = [
-        [max((longest_end(pair[half]) for pair in each), key=len) for each in found]
-        for half in range(2)
-    ]
+    blank = np.array([[[*map(_is_blank, own)] for own in half] for half in padded])
+    ends = [[max(map(longest_end, own), key=len) for own in half] for half in found]
     return Prompts(
         input_ids=arranged("input_ids"),
         weights=arranged("weights"),
-        blank=np.moveaxis(blank, 0, 2),
-        chunks=counts,
-        of_step=np.array([[*map(own.index, run)] for own, run in zip(texts, runs, strict=True)]),
+        blank=np.moveaxis(blank, 2, 0),
+        # Text encoders with different tokenizers may need different numbers.
+        chunks=arranged("chunks").max(-1).astype(np.int32),
+        texts=counts,
+        of_step=np.array(
+            [
+                [[*map(own.index, run)] for own, run in zip(*half, strict=True)]
+                for half in zip(texts, runs, strict=True)
+            ]
+        ),
         truncated=ends[1],
         negative_truncated=ends[0],
     )
@@ -121,17 +127,12 @@ def placed(sections: Sequence[Section], placement: Placement) -> list[Part]:
     return parts
 
 
-def _pairs(prompts: tuple[str, str], syntax: str, steps: int) -> list[_Pair]:
-    """Return how a picture's two prompts are read for each step."""
-
-    def of_steps(prompt: str) -> list[tuple[Section, ...]]:
-        found: list[tuple[Section, ...]] = []
-        for until, sections in read_prompt(prompt, syntax, steps):
-            found += [sections] * (until - len(found))
-        return found
-
-    negative, positive = map(of_steps, prompts)
-    return [*zip(negative, positive, strict=True)]
+def _of_steps(prompt: str, syntax: str, steps: int) -> list[_Text]:
+    """Return how a prompt is read for each step."""
+    found: list[_Text] = []
+    for until, sections in read_prompt(prompt, syntax, steps):
+        found += [sections] * (until - len(found))
+    return found
 
 
 def _is_blank(sections: Sequence[Section]) -> bool:

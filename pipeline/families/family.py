@@ -69,6 +69,7 @@ class Activations:
         decode: of `Family.decode`, for each pixel of a picture.
         tiny_decode: of `Family.tiny_decode`, likewise; 0 without a tiny VAE.
         context: of the context, for each token of one half of a picture.
+        embeds: of the embeddings of prompts, likewise.
         attended: for each level with attention in `Family.predict`, the number of latent pixels per
             pixel of that level, and the number of heads.
         decoder_attends: whether `Family.decode` has attention over all latent pixels.
@@ -79,6 +80,7 @@ class Activations:
     decode: float
     tiny_decode: float
     context: int
+    embeds: int
     attended: tuple[tuple[int, int], ...]
     decoder_attends: bool
 
@@ -105,13 +107,16 @@ class Family:
             `model_index.json` may say otherwise if this is True.
         check: raises CheckpointError if the components of a checkpoint do not fit together; the
             first argument is the file that describes the UNet.
-        encode: `(networks, input_ids, zeroed, size, guidance_scale, weights) -> context`. The token
-            ids are `[H, B, E, L]` int32 for H halves of guidance and E text encoders; where there
-            are two halves, the negative prompts come first. `zeroed` is `[H, B]` bool: whether to
-            replace a prompt's embeddings with zeros. `size` is `[2]` float32, the pictures' height
-            and width. `guidance_scale` is `[B]` float32, for networks that take it as an input.
-            `weights` are how much each token counts, `[H, B, E, L]` float32, or None for 1. The
-            context is any structure of arrays `[H, B, ...]` that stay the same in all steps.
+        encode: `(networks, input_ids, zeroed, weights) -> embeds`. The token ids are
+            `[H, B, E, L]` int32 for H halves of guidance and E text encoders; where there are two
+            halves, the negative prompts come first. `zeroed` is `[H, B]` bool: whether to replace a
+            prompt's embeddings with zeros. `weights` are how much each token counts,
+            `[H, B, E, L]` float32, or None for 1. The embeddings are any structure of arrays
+            `[H, B, ...]`.
+        condition: `(networks, embeds, size, guidance_scale) -> context`. `size` is `[2]` float32,
+            the pictures' height and width. `guidance_scale` is `[B]` float32, for networks that
+            take it as an input. The context is any structure of arrays `[H, B, ...]` that stay the
+            same while the prompts do.
         with_chunks: `(context, room, chunks) -> context`: turns the context of one chunk of prompts
             into that of prompts with `room` chunks, of which `chunks`, `[H, B]` int32, count. Its
             third axis is that of the chunks where it has tokens.
@@ -141,6 +146,7 @@ class Family:
     networks: tuple[Network, ...]
     check: Callable[[Path, "Config"], None]
     encode: Stage
+    condition: Stage
     with_chunks: Callable[..., Any]
     predict: Stage
     decode: Stage

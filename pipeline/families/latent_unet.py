@@ -22,6 +22,8 @@ from pipeline.models.vae_config import VAEConfig, read_vae
 
 # Networks by name.
 Networks = Mapping[str, Any]
+# The hidden states `[H, B, L, D]` of prompts, and their pooled embeddings `[H, B, P]` or None.
+Embeds = tuple[Array, Array | None]
 
 
 def check_unet_size(file: Path, key: str, value: int, right: int, why: str) -> None:
@@ -46,8 +48,8 @@ def encode_prompts(
     input_ids: Array,
     zeroed: Array,
     weights: Array | None = None,
-) -> tuple[Array, Array | None]:
-    """Return `prompt_embeds` and `pooled_prompt_embeds`; the arguments are those of `encode`.
+) -> Embeds:
+    """Return `prompt_embeds` and `pooled_prompt_embeds`; see `Family.encode`.
 
     Weights change the hidden states alone.
 
@@ -84,19 +86,23 @@ def weighted(states: Array, weights: Array) -> Array:
     return jnp.where(unchanged, states, after.astype(states.dtype))
 
 
-def encode(
-    networks: Networks,
-    input_ids: Array,
-    zeroed: Array,
-    size: Array,
-    guidance_scale: Array,
-    weights: Array | None = None,
-) -> Context:
-    """Return the UNet's context for the prompts, with leaves `[H, B, ...]`; see `Family.encode`."""
-    embeds, _ = encode_prompts([networks["text_encoder"]], input_ids, zeroed, weights)
-    halves = len(embeds)
+def encoder(*names: str) -> Stage:
+    """Return the stage that encodes prompts by the text encoders of these names."""
+
+    def encode(
+        networks: Networks, input_ids: Array, zeroed: Array, weights: Array | None = None
+    ) -> Embeds:
+        return encode_prompts([networks[name] for name in names], input_ids, zeroed, weights)
+
+    return Stage(names, encode)
+
+
+def condition(networks: Networks, embeds: Embeds, size: Array, guidance_scale: Array) -> Context:
+    """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
+    hidden, _ = embeds
+    halves = len(hidden)
     guidance = jnp.tile(guidance_scale, halves)
-    found = networks["unet"].condition(joined(embeds), guidance_scale=guidance)
+    found = networks["unet"].condition(joined(hidden), guidance_scale=guidance)
     return jax.tree.map(lambda batch: split(batch, halves), found)
 
 
@@ -192,6 +198,7 @@ def activations(config: Config) -> Activations:
         decode=_per_pixel(config.networks["vae"]),
         tiny_decode=0 if config.tiny_vae is None else config.tiny_vae.decoder_width,
         context=_context(unet),
+        embeds=unet.cross_attention_dim,
         attended=_attended(unet),
         decoder_attends=config.networks["vae"].mid_block_add_attention,
     )

@@ -13,14 +13,12 @@ from jax import Array
 from pipeline.families import latent_unet
 from pipeline.families.family import Config, Family, Network, Stage
 from pipeline.families.halves import joined, split
-from pipeline.families.latent_unet import Networks
+from pipeline.families.latent_unet import Embeds, Networks
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_text_encoder
 from pipeline.models.shapes import text_encoder_of, unet_of
 from pipeline.models.unet import Context, UNet
 from pipeline.models.unet_config import read_unet
-
-TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
 
 
 def check(file: Path, config: Config) -> None:
@@ -45,19 +43,11 @@ def time_ids(size: Array) -> Array:
     return jnp.concatenate([size, jnp.zeros_like(size), size])
 
 
-def encode(
-    networks: Networks,
-    input_ids: Array,
-    zeroed: Array,
-    size: Array,
-    guidance_scale: Array,
-    weights: Array | None = None,
-) -> Context:
-    """Return the UNet's context for the prompts, with leaves `[H, B, ...]`; see `Family.encode`."""
-    encoders = [networks[name] for name in TEXT_ENCODERS]
-    embeds, pooled = latent_unet.encode_prompts(encoders, input_ids, zeroed, weights)
+def condition(networks: Networks, embeds: Embeds, size: Array, guidance_scale: Array) -> Context:
+    """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
+    hidden, pooled = embeds
     assert pooled is not None  # the second text encoder has a projection
-    halves, both = len(embeds), (joined(embeds), joined(pooled))
+    halves, both = len(hidden), (joined(hidden), joined(pooled))
     sizes = jnp.broadcast_to(time_ids(size), (len(both[0]), 6))
     found = networks["unet"].condition(*both, sizes, jnp.tile(guidance_scale, halves))
     return jax.tree.map(lambda batch: split(batch, halves), found)
@@ -101,7 +91,8 @@ SDXL = Family(
     ),
     zeros_for_empty_prompt=True,
     check=check,
-    encode=Stage((*TEXT_ENCODERS, "unet"), encode),
+    encode=latent_unet.encoder("text_encoder", "text_encoder_2"),
+    condition=Stage(("unet",), condition),
     with_chunks=latent_unet.with_chunks,
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.runtime import programs
+from pipeline.runtime.conditioning import Embeds, Tokens
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import Executables, compile_missing, load_cached
 from pipeline.runtime.parameters import Parameters
@@ -26,6 +27,7 @@ from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Kept, State
 from pipeline.text.embeddings import MAX_VECTORS
+from pipeline.text.prompt_syntax import MAX_TEXTS
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +137,9 @@ class CompiledSampler:
         every = np.ones(images, bool)
         ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
         zeroed, scales = np.zeros((2, images), bool), np.ones(images, np.float32)
-        context = self.encode(self.blank_context(), every, ids, zeroed, scales)
+        embeds = self.encode(self.blank_embeds(), every, ids, zeroed)
+        chosen = np.zeros((2, images), np.int32)
+        context = self.condition(self.blank_context(), every, [embeds], chosen, scales)
         noise = self.initial_latents(np.zeros(images, np.uint32), 1.0)
         pixels = np.zeros((images, self.shapes.height, self.shapes.width, 3), np.float32)
         x0, _ = self.encode_image(pixels, self.vary(noise, noise, 0.5), (1.0, 0.0), every)
@@ -152,13 +156,21 @@ class CompiledSampler:
         pictures, _ = self.decode(placed, every)
         return np.asarray(pictures)
 
+    def blank_embeds(self) -> Embeds:
+        """Return the embeddings of empty slots, zeros of their own."""
+        return self._blank("encode")
+
     def blank_context(self) -> Context:
         """Return the context of empty slots, zeros of its own."""
-        executable = self.executables["encode"]
-        context, shardings = executable.args_info[0][1], executable.input_shardings[0][1]
+        return self._blank("condition")
+
+    def _blank(self, program: str) -> Any:
+        """Return zeros in place of the first argument of a program."""
+        executable = self.executables[program]
+        specs, shardings = executable.args_info[0][1], executable.input_shardings[0][1]
         return jax.tree.map(
             lambda info, sharding: jax.device_put(np.zeros(info.shape, info.dtype), sharding),
-            context,
+            specs,
             shardings,
         )
 
@@ -197,42 +209,65 @@ class CompiledSampler:
 
     def encode(
         self,
-        context: Context,
+        embeds: Embeds,
         new: np.ndarray,
         input_ids: np.ndarray,
         zeroed: np.ndarray,
-        guidance_scales: np.ndarray,
         vectors: Sequence[np.ndarray] | None = None,
         weights: np.ndarray | None = None,
         chunks: np.ndarray | None = None,
-    ) -> Context:
-        """Return the context with that of new pictures' prompts, which stays the same in all steps.
+    ) -> Embeds:
+        """Return embeddings with those of new pictures' prompts.
 
         New pictures with the same prompts on the same device share one encoding.
 
         Args:
-            context: the context of all slots, which is gone afterwards: its memory is used again.
+            embeds: those of all slots, which are gone afterwards: their memory is used again.
             new: `[B]` bool, the slots of the new pictures. The other arguments matter only there.
             input_ids: `[2, B, E, C * L]` int32 for C chunks, the negative prompts first; see
                 `Family.encode`.
             zeroed: `[2, B]` bool; see `Family.encode`.
-            guidance_scales: `[B]` float32, for networks that take the scale as an input.
             vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
                 `CLIPTextEncoder`. None means zeros.
             weights: how much each token counts, `[2, B, E, C * L]` float32; None means 1.
             chunks: `[2, B]` int32, the number of chunks of each prompt, at most C; None means 1.
         """
-        counted = np.ones(input_ids.shape, np.float32) if weights is None else weights
-        numbers = np.ones(zeroed.shape, np.int32) if chunks is None else chunks
-        halves = input_ids, zeroed, counted, numbers
-        ids, zeros, emphasis, of_chunks = jax.device_put(halves, self._by_half)
+        tokens = Tokens(
+            ids=input_ids,
+            weights=np.ones(input_ids.shape, np.float32) if weights is None else weights,
+            zeroed=zeroed,
+            chunks=np.ones(zeroed.shape, np.int32) if chunks is None else chunks,
+        )
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
         per_device = len(new) // self.mesh.shape["images"]
-        of_slots = [guidance_scales, *(each.swapaxes(0, 1) for each in halves)]
-        sources = _sources(new, per_device, of_slots)
-        size, (scales, places) = self._size, self._put_columns((guidance_scales, sources))
-        given = ids, zeros, size, scales, rows, emphasis, of_chunks
-        return self._run("encode", context, places, *given)
+        sources = _sources(new, per_device, [each.swapaxes(0, 1) for each in tokens])
+        placed = jax.device_put(tokens, self._by_half)
+        return self._run("encode", embeds, self._put_columns(sources), placed, rows)
+
+    def condition(
+        self,
+        context: Context,
+        new: np.ndarray,
+        texts: Sequence[Embeds],
+        chosen: np.ndarray,
+        guidance_scales: np.ndarray,
+        chunks: np.ndarray | None = None,
+    ) -> Context:
+        """Return the context with that of some pictures' prompts, for the steps that follow.
+
+        Args:
+            context: the context of all slots, which is gone afterwards: its memory is used again.
+            new: `[B]` bool, the slots of these pictures. The other arguments matter only there.
+            texts: the embeddings of up to `MAX_TEXTS` texts that the prompts have in turn.
+            chosen: `[2, B]` int32, which of the texts each prompt has, the negative prompts first.
+            guidance_scales: `[B]` float32, for networks that take the scale as an input.
+            chunks: `[2, B]` int32, the number of chunks of each prompt; None means 1.
+        """
+        numbers = np.ones(chosen.shape, np.int32) if chunks is None else chunks
+        own, of_chunks = jax.device_put((chosen, numbers), self._by_half)
+        places, scales = self._put_columns((new, guidance_scales))
+        every = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
+        return self._run("condition", context, places, every, own, self._size, scales, of_chunks)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:
@@ -332,7 +367,7 @@ class CompiledSampler:
 
 
 def _sources(new: np.ndarray, per_device: int, values: Sequence[np.ndarray]) -> np.ndarray:
-    """Return which slot each new slot gets its context from, `[B]` int32.
+    """Return which slot each new slot gets its embeddings from, `[B]` int32.
 
     It is the first new slot of the same device with the same values, by its index among the
     device's slots; -1 for a slot that is not new.

@@ -17,7 +17,8 @@ GIB = 2**30
 class Rates:
     """Rates of one kind of device, from the sizes of a model's networks to bytes and seconds.
 
-    Networks are "text_encoders", "unet", "vae", "tiny_vae" and "safety_checker".
+    Networks are "text_encoders", "context", "unet", "vae", "tiny_vae" and "safety_checker", as in
+    `ModelSize`.
 
     Attributes:
         code: bytes of code for each weight tensor of a program's network.
@@ -84,6 +85,7 @@ TPU_V5E = DeviceKind(
     rates=Rates(
         code={
             "text_encoders": 105e3,
+            "context": 0.0,
             "unet": 257e3,
             "vae": 340e3,
             "tiny_vae": 209e3,
@@ -91,6 +93,7 @@ TPU_V5E = DeviceKind(
         },
         activations={
             "text_encoders": 3.0,
+            "context": 1.0,
             "unet": 2.85,
             "vae": 4.53,
             "tiny_vae": 5.06,
@@ -102,6 +105,7 @@ TPU_V5E = DeviceKind(
         widened=0.0,
         seconds={
             "text_encoders": 1.5,
+            "context": 0.0,
             "unet": 0.8,
             "vae": 4.4,
             "tiny_vae": 4.3,
@@ -122,6 +126,7 @@ TPU_V6E = DeviceKind(
     rates=Rates(
         code={
             "text_encoders": 75e3,
+            "context": 0.0,
             "unet": 361e3,
             "vae": 309e3,
             "tiny_vae": 190e3,
@@ -129,6 +134,7 @@ TPU_V6E = DeviceKind(
         },
         activations={
             "text_encoders": 3.0,
+            "context": 1.0,
             "unet": 2.5,
             "vae": 4.54,
             "tiny_vae": 5.07,
@@ -140,6 +146,7 @@ TPU_V6E = DeviceKind(
         widened=0.0,
         seconds={
             "text_encoders": 3.7,
+            "context": 0.0,
             "unet": 2.2,
             "vae": 13.7,
             "tiny_vae": 13.7,
@@ -161,6 +168,7 @@ H200 = DeviceKind(
     rates=Rates(
         code={
             "text_encoders": 20e3,
+            "context": 0.0,
             "unet": 40e3,
             "vae": 60e3,
             "tiny_vae": 60e3,
@@ -168,6 +176,7 @@ H200 = DeviceKind(
         },
         activations={
             "text_encoders": 4.0,
+            "context": 1.0,
             "unet": 4.0,
             "vae": 5.0,
             "tiny_vae": 5.0,
@@ -179,6 +188,7 @@ H200 = DeviceKind(
         widened=0.0,
         seconds={
             "text_encoders": 0.1,
+            "context": 0.0,
             "unet": 0.1,
             "vae": 0.5,
             "tiny_vae": 0.5,
@@ -199,6 +209,7 @@ CPU = DeviceKind(
     rates=Rates(
         code={
             "text_encoders": 8e3,
+            "context": 0.0,
             "unet": 10e3,
             "vae": 10e3,
             "tiny_vae": 10e3,
@@ -206,6 +217,7 @@ CPU = DeviceKind(
         },
         activations={
             "text_encoders": 3.1,
+            "context": 1.0,
             "unet": 0.9,
             "vae": 2.5,
             "tiny_vae": 3.0,
@@ -217,6 +229,7 @@ CPU = DeviceKind(
         widened=0.3,
         seconds={
             "text_encoders": 0.02,
+            "context": 0.0,
             "unet": 0.1,
             "vae": 0.1,
             "tiny_vae": 0.1,

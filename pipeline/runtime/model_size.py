@@ -12,7 +12,7 @@ from pipeline.families.family import Config
 from pipeline.models.clip_config import SafetyCheckerConfig
 
 TEXT_ENCODERS, UNET, VAE, SAFETY_CHECKER = "text_encoders", "unet", "vae", "safety_checker"
-TINY_VAE = "tiny_vae"
+TINY_VAE, CONTEXT = "tiny_vae", "context"
 MERGED_AXES = 6  # of the kernels that `matmul_conv.merged_upsample_kernels` makes
 
 
@@ -42,10 +42,12 @@ class ModelSize:
 
     Attributes:
         networks: by name: `TEXT_ENCODERS`, `UNET`, `VAE` and, where they are used, `TINY_VAE` and
-            `SAFETY_CHECKER`.
+            `SAFETY_CHECKER`. `CONTEXT` is the part of the UNet that makes its context. Its weights
+            count as the UNet's, and its code as the text encoders', which it was measured with.
         scale_factor: pixels per latent pixel, along each side.
         latent_channels: number of channels of the latents.
         context: number of elements in the UNet's context, per token of one guidance half.
+        embeds: number of elements in the text encoders' hidden states, likewise.
         attended: for each level of the UNet with attention, the number of latent pixels per pixel
             of that level, and the number of heads.
         embeds_guidance: whether the UNet takes the guidance scale as an input.
@@ -56,6 +58,7 @@ class ModelSize:
     scale_factor: int
     latent_channels: int
     context: int
+    embeds: int
     attended: tuple[tuple[int, int], ...]
     embeds_guidance: bool = False
     decoder_attends: bool = True
@@ -83,6 +86,7 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
         name: _size([networks[part] for part in parts], elements)
         for name, (parts, elements) in groups.items()
     }
+    sizes[CONTEXT] = NetworkSize(0, 0, 0, largest.context, sizes[UNET].itemsize)
     height, width = family.own_size(config)
     rows, _, channels = family.latents_shape(config, height, width)
     return ModelSize(
@@ -90,6 +94,7 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
         height // rows,
         channels,
         largest.context,
+        largest.embeds,
         largest.attended,
         config.embeds_guidance,
         largest.decoder_attends,

@@ -9,8 +9,9 @@ device (`pipeline.runtime.device_kinds`):
 - The temporaries of a program grow with its network's largest activations, which are those of one
   picture, or of all of a device's pictures where the UNet predicts for these in one batch. The
   UNet's program also holds copies of the prompt's keys and values.
-- Every size of pictures has programs of its own, except for the text encoders' and the safety
+- Every size of pictures has programs of its own, except for those of prompts and the safety
   checker's, which serve all sizes.
+- Every picture is counted with a prompt that changes between as many texts as it may.
 - Programs run one at a time, so that only the largest temporaries count.
 """
 
@@ -24,6 +25,7 @@ from pipeline.errors import DeviceError
 from pipeline.kernels.attention import CACHED_BYTES, SCORE_BYTES
 from pipeline.runtime.device_kinds import DeviceKind
 from pipeline.runtime.model_size import (
+    CONTEXT,
     SAFETY_CHECKER,
     TEXT_ENCODERS,
     TINY_VAE,
@@ -32,6 +34,7 @@ from pipeline.runtime.model_size import (
     ModelSize,
 )
 from pipeline.schedulers.table import REMEMBERED
+from pipeline.text.prompt_syntax import MAX_TEXTS
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ LOADS = {
     "tiny_decode": Load(TINY_VAE, True, lambda share: share.pixels),
     "encode_image": Load(VAE, True, lambda share: share.pixels),
     "encode": Load(TEXT_ENCODERS, False, lambda share: share.halves * share.tokens),
+    "condition": Load(CONTEXT, False, lambda share: share.halves * share.tokens),
     "enter": Load(None, True, lambda share: share.pictures * share.pixels),
     "noise": Load(None, True, lambda share: share.pictures * share.pixels),
     "vary": Load(None, True, lambda share: share.pictures * share.pixels),
@@ -404,13 +408,15 @@ class Budget:
         return self.model.latent_channels * share.pixels / self.model.scale_factor**2
 
     def _arrays(self, share: Share) -> int:
-        """Return the bytes of context, latents and finished pictures of one request."""
+        """Return the bytes of prompts, latents and finished pictures of one request."""
         itemsize = self.model.networks[UNET].itemsize
-        context = share.halves * share.tokens * self.model.context * itemsize
+        # Prompts that change have the embeddings of all their texts, beside the context of one.
+        prompts = self.model.context + MAX_TEXTS * self.model.embeds
+        prompts *= share.halves * share.tokens * itemsize
         # A state, and the latents and the noise of the pictures that others start from.
         latents = (1 + REMEMBERED + 2) * self._latents(share) * FLOAT32
         pictures = share.pixels * 3 * (FLOAT32 + 1)  # as float32 and as uint8
-        return int(share.pictures * (context + latents + pictures))
+        return int(share.pictures * (prompts + latents + pictures))
 
 
 def sizes_text(sizes: Sequence[Size]) -> str:

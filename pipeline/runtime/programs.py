@@ -17,12 +17,14 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.families.family import Family
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
-from pipeline.runtime import looping, sampler
+from pipeline.runtime import conditioning, looping, sampler
+from pipeline.runtime.conditioning import Embeds, Tokens
 from pipeline.runtime.program import Program, Target, Weights, shardings, spec
 from pipeline.runtime.sampler import Context
 from pipeline.runtime.work import Work, no_work, unpack
 from pipeline.schedulers.table import Kept, State
 from pipeline.text.embeddings import MAX_VECTORS
+from pipeline.text.prompt_syntax import MAX_TEXTS
 
 # Pixels of the tiny VAE's previews per latent pixel, along each side.
 PREVIEW_PIXELS = 2
@@ -73,105 +75,89 @@ class Programs:
         return Program(vary, args, self._by_image)
 
     def encode(self) -> Program:
-        """Return the program that writes the prompts' context of new pictures into their slots."""
-        shape = (2, self._target.shapes.images)
-        encoders = self._target.config.text_encoders
-        tokens = *shape, len(encoders), self._target.shapes.prompt_tokens
-        ids = spec(tokens, jnp.int32, self._by_half)
-        emphasis = spec(tokens, jnp.float32, self._by_half)
-        zeroed = spec(shape, jnp.bool_, self._by_half)
-        size = spec((2,), jnp.float32, self._whole)
-        guidance, sources = self._column_spec(jnp.float32), self._column_spec(jnp.int32)
+        """Return the program that writes the embeddings of new pictures' prompts into slots."""
+        encoders, count = self._target.config.text_encoders, self._target.shapes.chunks
+        sources, tokens = self._column_spec(jnp.int32), self._tokens_spec
         vectors = tuple(
             spec((MAX_VECTORS, encoder.hidden_size), jnp.float32, self._whole)
             for encoder in encoders.values()
         )
+
+        def encode_chunk(
+            weights: Weights, vectors: tuple[Array, ...], tokens: Tokens[Array]
+        ) -> Embeds:
+            networks = self._networks(weights)
+            for name, rows in zip(encoders, vectors, strict=True):
+                networks[name] = partial(networks[name], vectors=rows)
+            given = tokens.ids, tokens.zeroed, tokens.weights
+            return self._family.encode.run(networks, *given)
+
         weights = self._weights_spec("encode")
-        chunks = spec(shape, jnp.int32, self._by_half)
-        given = ids, zeroed, size, guidance, vectors, emphasis, chunks
-        most = self._target.shapes.chunks
-        one = jax.eval_shape(partial(looping.chunk, i=0, count=most), ids)
-        of_one = (
-            one,
-            zeroed,
-            size,
-            guidance,
-            vectors,
-            jax.ShapeDtypeStruct(one.shape, jnp.float32),
-            chunks,
+        one = jax.eval_shape(partial(conditioning.chunk_of, i=0, count=count), tokens)
+        embeds = jax.tree.map(
+            lambda leaf: self._half_spec((count, *leaf.shape[2:]), leaf.dtype),
+            jax.eval_shape(encode_chunk, weights, vectors, one),
         )
-        shapes = jax.eval_shape(partial(self._encode, room=most), weights, *of_one)
-        context = jax.tree.map(lambda leaf: spec(leaf.shape, leaf.dtype, self._by_half), shapes)
 
         def encode(
             weights: Weights,
-            context: Context,
+            embeds: Embeds,
             sources: Array,
-            ids: Array,
-            zeroed: Array,
+            tokens: Tokens[Array],
+            vectors: tuple[Array, ...],
+        ) -> Embeds:
+            run = partial(encode_chunk, weights, vectors)
+            return conditioning.encode(run, embeds, sources, tokens, count)
+
+        args = (weights, embeds, sources, tokens, vectors)
+        return self._apart(encode, args, shardings(embeds), self._options(), donated=(1,))
+
+    def condition(self) -> Program:
+        """Return the program that writes the context of pictures' prompts into their slots."""
+        texts, count = (self._embeds_spec,) * MAX_TEXTS, self._target.shapes.chunks
+        size, guidance = spec((2,), jnp.float32, self._whole), self._column_spec(jnp.float32)
+        chosen, chunks = self._half_spec((), jnp.int32), self._half_spec((), jnp.int32)
+
+        def condition_chunk(
+            weights: Weights,
+            size: Array,
+            embeds: Embeds,
+            guidance: Array,
+            chunks: Array,
+            room: int = 1,
+        ) -> Context:
+            networks = self._networks(weights)
+            found = self._family.condition.run(networks, embeds, size, guidance)
+            return found if count == 1 else self._family.with_chunks(found, room, chunks)
+
+        weights = self._weights_spec("condition")
+        one = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*leaf.shape[:2], *leaf.shape[3:]), leaf.dtype),
+            texts[0],
+        )
+        found = partial(condition_chunk, room=count)
+        context = jax.tree.map(
+            lambda leaf: self._half_spec(leaf.shape[2:], leaf.dtype),
+            jax.eval_shape(found, weights, size, one, guidance, chunks),
+        )
+
+        def condition(
+            weights: Weights,
+            context: Context,
+            new: Array,
+            texts: tuple[Embeds, ...],
+            chosen: Array,
             size: Array,
             guidance: Array,
-            vectors: tuple[Array, ...],
-            emphasis: Array,
             chunks: Array,
         ) -> Context:
-            def write(slot: Array, context: Context) -> Context:
-                own_ids, own_zeroed, own_emphasis, own_chunks = (
-                    looping.take_one(each, slot, 1) for each in (ids, zeroed, emphasis, chunks)
-                )
-                own, count = looping.take_one(guidance, slot), jnp.maximum(own_chunks.max(), 1)
+            run = partial(condition_chunk, weights, size)
+            given = new, texts, chosen, guidance, chunks
+            return conditioning.condition(run, context, *given)
 
-                def write_chunk(i: Array, context: Context) -> Context:
-                    # The first chunk comes last: it has what is not of tokens.
-                    chunk = count - 1 - i
-                    these = (looping.chunk(each, chunk, most) for each in (own_ids, own_emphasis))
-                    chunk_ids, chunk_emphasis = these
-                    given = chunk_ids, own_zeroed, size, own, vectors, chunk_emphasis, own_chunks
-                    found = self._encode(weights, *given)
-                    return jax.tree.map(
-                        lambda all_, one: looping.put_at(all_, one, (0, slot, chunk)),
-                        context,
-                        found,
-                    )
-
-                return jax.lax.fori_loop(0, count, write_chunk, context)
-
-            def copy(slot: Array, context: Context) -> Context:
-                source = looping.take(sources, slot)
-                return jax.tree.map(
-                    lambda all_: looping.put(all_, looping.take(all_, source, 1), slot, 1), context
-                )
-
-            is_source = sources == jnp.arange(len(sources))
-            context = looping.for_each(is_source, write, context)
-            return looping.for_each((sources >= 0) & ~is_source, copy, context)
-
-        args = (weights, context, sources, *given)
-        return self._apart(encode, args, shardings(context), self._options(), donated=(1,))
-
-    def _encode(
-        self,
-        weights: Weights,
-        ids: Array,
-        zeroed: Array,
-        size: Array,
-        guidance: Array,
-        vectors: tuple[Array, ...],
-        emphasis: Array,
-        chunks: Array,
-        room: int = 1,
-    ) -> Context:
-        """Return the context of a chunk of prompts, of the halves that `ids` has.
-
-        If prompts can have several chunks, it has room for `room`.
-        """
-        networks = self._networks(weights)
-        for name, rows in zip(self._target.config.text_encoders, vectors, strict=True):
-            networks[name] = partial(networks[name], vectors=rows)
-        found = self._family.encode.run(networks, ids, zeroed, size, guidance, emphasis)
-        if self._target.shapes.chunks == 1:
-            return found
-        return self._family.with_chunks(found, room, chunks)
+        new = self._column_spec(jnp.bool_)
+        args = (weights, context, new, texts, chosen, size, guidance, chunks)
+        return self._apart(condition, args, shardings(context), self._options(), donated=(1,))
 
     def encode_image(self) -> Program:
         """Return the program that encodes the pictures that new ones start from."""
@@ -325,9 +311,29 @@ class Programs:
         """Return the spec of one number for each slot."""
         return spec((self._target.shapes.images,), dtype, self._by_image)
 
+    def _half_spec(self, shape: tuple[int | None, ...], dtype: Any) -> Any:
+        """Return the spec of an array of this shape for each half of guidance of each slot."""
+        return spec((2, self._target.shapes.images, *shape), dtype, self._by_half)
+
+    @cached_property
+    def _tokens_spec(self) -> Tokens[Array]:
+        shapes = self._target.shapes
+        tokens = len(self._target.config.text_encoders), shapes.prompt_tokens
+        return Tokens(
+            ids=self._half_spec(tokens, jnp.int32),
+            weights=self._half_spec(tokens, jnp.float32),
+            zeroed=self._half_spec((), jnp.bool_),
+            chunks=self._half_spec((), jnp.int32),
+        )
+
+    @cached_property
+    def _embeds_spec(self) -> Embeds:
+        _, embeds, *_ = self.encode().args
+        return embeds
+
     @cached_property
     def _context_spec(self) -> Context:
-        _, context, *_ = self.encode().args
+        _, context, *_ = self.condition().args
         return context
 
     def _options(self) -> CompilerOptions:
@@ -369,6 +375,7 @@ PROGRAMS: dict[str, Entry] = {
     ),
     "encode_image": Entry(Programs.encode_image, lambda family: family.encode_image.networks),
     "encode": Entry(Programs.encode, lambda family: family.encode.networks, sized=False),
+    "condition": Entry(Programs.condition, lambda family: family.condition.networks, sized=False),
     "enter": Entry(Programs.enter, lambda _: ()),
     "noise": Entry(Programs.noise, lambda _: ()),
     "vary": Entry(Programs.vary, lambda _: ()),

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.conditioning import Embeds
 from pipeline.runtime.sampler import Context
 from pipeline.runtime.work import Work, no_work
 from pipeline.schedulers.table import Kept, State
@@ -34,10 +36,11 @@ class Start:
 
     Attributes:
         input_ids: `[V, 2, n, E, C * L]` int32, the negative prompts first, for V texts that the
-            prompts have in turn.
+            prompts have in turn, at most `MAX_TEXTS`.
         weights: how much each token counts, `[V, 2, n, E, C * L]` float32.
         chunks: `[V, 2, n]` int32, the number of chunks of each prompt, at most C.
         zeroed: `[V, 2, n]` bool; see `Family.encode`.
+        texts: `[n]`, how many of the V texts each picture has.
         vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; None if there are
             none.
         guidance_scale: for networks that take it as an input.
@@ -52,6 +55,7 @@ class Start:
     weights: np.ndarray
     chunks: np.ndarray
     zeroed: np.ndarray
+    texts: np.ndarray
     vectors: Sequence[np.ndarray] | None
     guidance_scale: float
     init_noise_sigma: float
@@ -74,6 +78,8 @@ class Slots:
     Attributes:
         state: the state of all slots after the evaluations that are queued.
         kept: the parts of all slots' pictures that are kept.
+        texts: the embeddings of the texts that the pictures have in turn; more than one only while
+            a picture in a slot has several.
         taken: the slots with a picture.
     """
 
@@ -82,7 +88,9 @@ class Slots:
         self.context = run.blank_context() if context is None else context
         self.state: State = run.blank_state
         self.kept: Kept = run.nothing_kept
+        self.texts: list[Embeds] = []
         self.taken: set[int] = set()
+        self._changing: set[int] = set()  # the slots with a picture of several texts
         self._count = run.shapes.images
         self._per_device = self._count // run.mesh.shape["images"]
 
@@ -109,7 +117,8 @@ class Slots:
         def placed(values: np.ndarray) -> np.ndarray:
             return self._placed(values, pictures)
 
-        self.write_prompts(start, pictures, dict.fromkeys(pictures, 0))
+        self._encode(start, pictures)
+        self.switch(start, pictures, dict.fromkeys(pictures, (0, 0)))
         run, new = self.run, slot_mask(self._count, pictures)
         origin, parts = start.origin, run.nothing_kept
         sigma = start.init_noise_sigma if origin is None else 1.0
@@ -129,28 +138,41 @@ class Slots:
         self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new)
         self.taken.update(pictures)
 
-    def write_prompts(
-        self, start: Start, pictures: Mapping[int, int], texts: Mapping[int, int]
+    def _encode(self, start: Start, pictures: Mapping[int, int]) -> None:
+        """Encode all texts of new pictures; the arguments are those of `enter`."""
+        for text in range(max(start.texts[index] for index in pictures.values())):
+            own = {slot: index for slot, index in pictures.items() if text < start.texts[index]}
+            placed = partial(self._placed, pictures=own, axis=1)
+            if text == len(self.texts):
+                self.texts.append(self.run.blank_embeds())
+            if text:
+                self._changing.update(own)
+            self.texts[text] = self.run.encode(
+                self.texts[text],
+                slot_mask(self._count, own),
+                placed(start.input_ids[text]),
+                placed(start.zeroed[text]),
+                start.vectors,
+                placed(start.weights[text]),
+                placed(start.chunks[text]),
+            )
+
+    def switch(
+        self, start: Start, pictures: Mapping[int, int], texts: Mapping[int, tuple[int, int]]
     ) -> None:
-        """Encode prompts of pictures in slots, for the evaluations that are queued from now on.
+        """Let prompts of pictures in slots have other texts in the evaluations that follow.
 
-        `pictures` has the index among those of `start`, and `texts` that of the text, by slot.
+        `pictures` has the index among those of `start`, and `texts` the numbers of the negative
+        prompt's text and of the prompt's, by slot.
         """
-
-        def placed(values: np.ndarray) -> np.ndarray:
-            own = [values[texts[slot], :, index] for slot, index in pictures.items()]
-            return self._placed(np.stack(own, 1), {slot: i for i, slot in enumerate(pictures)}, 1)
-
-        self.context = self.run.encode(
-            self.context,
-            slot_mask(self._count, pictures),
-            placed(start.input_ids),
-            placed(start.zeroed),
-            np.full(self._count, start.guidance_scale, np.float32),
-            start.vectors,
-            placed(start.weights),
-            placed(start.chunks),
-        )
+        chosen = np.zeros((2, self._count), np.int32)
+        chunks = np.ones((2, self._count), np.int32)
+        for slot, index in pictures.items():
+            chosen[:, slot] = texts[slot]
+            chunks[:, slot] = start.chunks[texts[slot], (0, 1), index]
+        scales = np.full(self._count, start.guidance_scale, np.float32)
+        new = slot_mask(self._count, pictures)
+        self.context = self.run.condition(self.context, new, self.texts, chosen, scales, chunks)
 
     def _placed(self, values: np.ndarray, pictures: Mapping[int, int], axis: int = 0) -> np.ndarray:
         """Return pictures' values in their slots, and zeros in the others."""
@@ -163,6 +185,9 @@ class Slots:
     def leave(self, slot: int) -> None:
         """Make a slot empty. The latents of its picture are in the states before."""
         self.taken.remove(slot)
+        self._changing.discard(slot)
+        if not self._changing:
+            del self.texts[1:]
 
     def advance(self, rows: Mapping[int, Work[np.ndarray]]) -> tuple[State, State]:
         """Queue one evaluation of some slots' pictures; return the states before and after it.

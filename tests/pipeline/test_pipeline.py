@@ -238,7 +238,7 @@ def test_a_blank_prompt_is_one_without_words(
 @pytest.mark.parametrize("devices", [1, 8])
 def test_each_evaluation_runs_one_program(devices: int, runs: Counter[Any]) -> None:
     pipe = shared_pipeline(devices)
-    rest = {"encode": 1, "noise": 1, "enter": 1, "decode": 1}
+    rest = dict.fromkeys(("encode", "condition", "noise", "enter", "decode"), 1)
     cases: list[tuple[dict[str, Any], int]] = [
         ({}, 3),
         ({"guidance_scale": 1.0}, 3),
@@ -534,8 +534,9 @@ def test_another_size_compiles_only_what_depends_on_it(tmp_path: Path) -> None:
     pipe.add_size(24, 16)
     own, added = (pipe._by_size[size] for size in ((16, 16), (24, 16)))
     assert set(own.executables) == set(added.executables)
-    assert set(added.seconds) == set(own.seconds) - {"encode"}
-    assert added.executables["encode"] is own.executables["encode"]
+    assert set(added.seconds) == set(own.seconds) - {"encode", "condition"}
+    for name in ("encode", "condition"):
+        assert added.executables[name] is own.executables[name]
     # A start with another size finds the text encoders of the first size in the cache.
     with CompilationCount() as count:
         tall = start(height=24)
@@ -901,12 +902,12 @@ def test_a_restart_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
         return count.value, pictures(pipe, "a star", "a ring", seed=3)
 
     compiled, first = start()
-    assert compiled == 7
+    assert compiled == 8
     stored = sorted((tmp_path / "cache").iterdir())
-    names = "decode encode encode_image enter noise shapes sizes step tokenizers vary"
+    names = "condition decode encode encode_image enter noise shapes sizes step tokenizers vary"
     assert [file.name.split("-")[0] for file in stored] == names.split()
 
-    decode = stored[0]
+    decode = stored[1]
     content = decode.read_bytes()
     decode.write_bytes(content[: len(content) // 2])
     with caplog.at_level(logging.WARNING, logger="pipeline"):

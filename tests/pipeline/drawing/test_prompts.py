@@ -1,5 +1,6 @@
 """Prompts in AUTOMATIC1111's syntax: their ids and weights, and the pictures drawn from them."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pipeline import InputError, SDXLPipeline
 from pipeline.drawing.prompts import read_prompts, resolved
 from pipeline.images import metadata
 from pipeline.request import GenerateRequest, check_request
+from pipeline.runtime.compiled import CompiledSampler
 from pipeline.text.embeddings import Embeddings, Placement
 from tests.checkpoints import CompilationCount, shared_pipeline
 
@@ -46,17 +48,21 @@ def test_tokens_have_the_weights_of_their_words(pipe: SDXLPipeline) -> None:
 
 def test_each_step_has_its_texts(pipe: SDXLPipeline) -> None:
     found = read(pipe, ["a [red:blue:2]", "a star"], ["[x:3]", ""], images=2)
-    assert found.of_step.tolist() == [[0, 0, 1, 2], [0, 0, 0, 0]]
-    assert found.input_ids.shape[:3] == (3, 2, 2)
+    assert found.of_step.tolist() == [
+        [[0, 0, 0, 1], [0, 0, 0, 0]],
+        [[0, 0, 1, 1], [0, 0, 0, 0]],
+    ]
+    assert found.texts.tolist() == [2, 1]
+    assert found.input_ids.shape[:3] == (2, 2, 2)
     red, blue = (read(pipe, text).input_ids[0, 1, 0] for text in ("a red", "a blue"))
-    for text, expected in enumerate((red, blue, blue)):
+    for text, expected in enumerate((red, blue)):
         np.testing.assert_array_equal(found.input_ids[text, 1, 0], expected)
-    assert found.blank[:, 0].tolist() == [[True, True], [True, True], [False, True]]
+    assert found.blank[:, 0].tolist() == [[True, True], [False, True]]
 
 
 def test_a_text_that_returns_is_encoded_as_the_first_time(pipe: SDXLPipeline) -> None:
     found = read(pipe, "[a|b]")
-    assert found.of_step.tolist() == [[0, 1, 0, 1]]
+    assert found.of_step.tolist() == [[[0, 0, 0, 0]], [[0, 1, 0, 1]]]
     assert len(found.input_ids) == 2
 
 
@@ -102,6 +108,39 @@ def test_pictures_that_change_are_the_same_beside_others(pipe: SDXLPipeline) -> 
     together = latents(pipe, prompts, images=3)
     for index, prompt in enumerate(prompts):
         np.testing.assert_array_equal(together[index], latents(pipe, prompt, seed=index)[0])
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_texts_are_encoded_once_and_switched(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, ran = shared_pipeline(devices), Counter[str]()
+    run = CompiledSampler._run
+
+    def count(self: CompiledSampler, program: str, *given: Any) -> Any:
+        ran[program] += 1
+        return run(self, program, *given)
+
+    monkeypatch.setattr(CompiledSampler, "_run", count)
+    held: list[int] = []
+
+    def texts_held() -> int:
+        slots = pipe._engine._slots
+        return 0 if slots is None else len(slots.texts)
+
+    def drawn(prompt: str, negative: str = "") -> tuple[int, int]:
+        """Return how often the text encoders ran, and how often the context changed."""
+        ran.clear()
+        held.clear()
+        given: dict[str, Any] = {"negative_prompt": negative, "num_inference_steps": 25}
+        latents(pipe, prompt, on_step=lambda *_: held.append(texts_held()), **given)
+        return ran["encode"], ran["condition"]
+
+    assert drawn("a star") == (1, 1)
+    assert {*held} == {1}
+    assert drawn("a [star|ring]") == (2, 25)
+    assert max(held) == 2
+    assert drawn("a [star|ring]", "[x|y|z]") == (3, 25)
+    assert drawn("[a|b] in [star:ring:0.5]") == (4, 25)
+    assert texts_held() == 1
 
 
 def test_too_many_texts_are_refused_before_anything_is_drawn(pipe: SDXLPipeline) -> None:

@@ -166,14 +166,32 @@ def test_every_form_of_the_forward_passes_draws_the_same(
 def test_new_pictures_are_encoded_into_the_memory_of_the_others() -> None:
     run = shared_pipeline(2)._compiled
     ids = np.random.default_rng(0).integers(0, 500, (2, 4, 2, 77)).astype(np.int32)
-    zeroed, scales = np.zeros((2, 4), bool), np.ones(4, np.float32)
-    before = encoded(run, ids)
-    kept = jax.tree.map(np.array, before)
-    after = run.encode(before, np.array([False, True, False, False]), ids[:, ::-1], zeroed, scales)
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
-    for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(kept), strict=True):
-        np.testing.assert_array_equal(new[:, [0, 2, 3]], old[:, [0, 2, 3]])
-        np.testing.assert_array_equal(new[:, 1], old[:, 2])  # the prompt of slot 2
+    every, zeroed = np.ones(4, bool), np.zeros((2, 4), bool)
+    new = np.array([False, True, False, False])
+    chosen, scales = np.zeros((2, 4), np.int32), np.ones(4, np.float32)
+    embeds, context = run.encode(run.blank_embeds(), every, ids, zeroed), encoded(run, ids)
+    kept = jax.tree.map(np.array, (embeds, context))
+    others = run.encode(embeds, new, ids[:, ::-1], zeroed)
+    after = others, run.condition(context, new, [others], chosen, scales)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((embeds, context)))
+    for ours, old in zip(jax.tree.leaves(after), jax.tree.leaves(kept), strict=True):
+        np.testing.assert_array_equal(ours[:, [0, 2, 3]], old[:, [0, 2, 3]])
+        np.testing.assert_array_equal(ours[:, 1], old[:, 2])  # the prompt of slot 2
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_each_prompt_has_the_context_of_its_text(devices: int) -> None:
+    run = shared_pipeline(devices)._compiled
+    ids = np.random.default_rng(2).integers(0, 500, (3, 2, 4, 2, 77)).astype(np.int32)
+    every, zeroed, scales = np.ones(4, bool), np.zeros((2, 4), bool), np.ones(4, np.float32)
+    texts = [run.encode(run.blank_embeds(), every, each, zeroed) for each in ids]
+    chosen = np.array([[0, 2, 1, 0], [1, 2, 0, 0]], np.int32)
+    found = run.condition(run.blank_context(), every, texts, chosen, scales)
+    contexts = [encoded(run, each) for each in ids]
+    for ours, *alone in zip(*map(jax.tree.leaves, (found, *contexts)), strict=True):
+        for half, slot in np.ndindex(2, 4):
+            right = alone[chosen[half, slot]][half, slot]
+            np.testing.assert_array_equal(ours[half, slot], right)
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -60,7 +60,8 @@ def test_the_cache_key_covers_everything_that_changes_the_arguments() -> None:
 @jax.numpy_dtype_promotion("standard")
 def test_text_and_safety_checker_are_the_same_for_every_size() -> None:
     other = replace(SHAPES, height=24, width=32)
-    for folder, same in ((SMALLEST, {"encode"}), (SAFETY, {"encode", "check"})):
+    prompts = {"encode", "condition"}
+    for folder, same in ((SMALLEST, prompts), (SAFETY, {*prompts, "check"})):
         config, mesh = read_config(folder), make_mesh(jax.devices()[:1], 4)
         numbers = np.dtype(np.float32)
         networks = trace_networks(config, numbers)

@@ -1,0 +1,135 @@
+"""The prompts' embeddings and contexts of pictures in slots, traced under `jit`.
+
+Prompts are encoded when their pictures enter. A prompt with several texts in turn has embeddings
+for each of them, and its context is made from those that it has at the moment.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pipeline.runtime import looping
+from pipeline.runtime.sampler import Context
+
+A = TypeVar("A", np.ndarray, Array)
+# A structure of arrays with the axes `[halves, B, chunks, ...]`.
+Embeds = Any
+
+
+class Tokens(NamedTuple, Generic[A]):
+    """The tokens of the prompts in B slots.
+
+    Attributes:
+        ids: `[H, B, E, C * L]` int32 for up to C chunks; see `Family.encode`.
+        weights: how much each counts, `[H, B, E, C * L]` float32.
+        zeroed: `[H, B]` bool; see `Family.encode`.
+        chunks: the number of chunks of each prompt, `[H, B]` int32.
+    """
+
+    ids: A
+    weights: A
+    zeroed: A
+    chunks: A
+
+
+def encode(
+    encode_chunk: Callable[[Tokens[Array]], Embeds],
+    embeds: Embeds,
+    sources: Array,
+    tokens: Tokens[Array],
+    count: int,
+) -> Embeds:
+    """Return the embeddings of all slots with those of new pictures.
+
+    Args:
+        encode_chunk: returns the embeddings `[H, 1, ...]` of one chunk of a picture's prompts.
+        embeds: the embeddings before.
+        sources: `[B]` int32: each new slot's own number if its prompts have to be encoded, or that
+            of a slot with the same prompts; -1 for a slot that is not new.
+        tokens: the tokens of the new pictures' prompts.
+        count: the most chunks of a prompt.
+    """
+
+    def write(slot: Array, embeds: Embeds) -> Embeds:
+        own = jax.tree.map(lambda each: looping.take_one(each, slot, 1), tokens)
+
+        def write_chunk(chunk: Array, embeds: Embeds) -> Embeds:
+            found = encode_chunk(chunk_of(own, chunk, count))
+            return jax.tree.map(
+                lambda all_, one: looping.put_at(all_, one[:, :, None], (0, slot, chunk)),
+                embeds,
+                found,
+            )
+
+        return jax.lax.fori_loop(0, _longest(own.chunks), write_chunk, embeds)
+
+    def copy(slot: Array, embeds: Embeds) -> Embeds:
+        source = looping.take(sources, slot)
+        return jax.tree.map(
+            lambda all_: looping.put(all_, looping.take(all_, source, 1), slot, 1), embeds
+        )
+
+    is_source = sources == jnp.arange(len(sources))
+    embeds = looping.for_each(is_source, write, embeds)
+    return looping.for_each((sources >= 0) & ~is_source, copy, embeds)
+
+
+def chunk_of(tokens: Tokens[Array], i: Array | int, count: int) -> Tokens[Array]:
+    """Return the tokens of chunk i of `count`."""
+    ids, weights = (looping.chunk(each, i, count) for each in (tokens.ids, tokens.weights))
+    return tokens._replace(ids=ids, weights=weights)
+
+
+def condition(
+    condition_chunk: Callable[[Embeds, Array, Array], Context],
+    context: Context,
+    new: Array,
+    texts: Sequence[Embeds],
+    chosen: Array,
+    guidance: Array,
+    chunks: Array,
+) -> Context:
+    """Return the context of all slots with that of some pictures.
+
+    Args:
+        condition_chunk: returns the context `[H, 1, ...]` of one chunk of a picture's prompts, from
+            its embeddings, the guidance scale `[1]` and the numbers of chunks `[H, 1]`.
+        context: the context before.
+        new: `[B]` bool, the slots of these pictures.
+        texts: the embeddings of V texts in all slots.
+        chosen: `[H, B]` int32, which of the V texts each prompt has.
+        guidance: `[B]` float32, the guidance scales.
+        chunks: `[H, B]` int32, the number of chunks of each prompt.
+    """
+
+    def write(slot: Array, context: Context) -> Context:
+        own_chunks, own_guidance = (
+            looping.take_one(chunks, slot, 1),
+            looping.take_one(guidance, slot),
+        )
+        own, count = looping.take(chosen, slot, 1), _longest(own_chunks)
+
+        def write_chunk(i: Array, context: Context) -> Context:
+            chunk = count - 1 - i  # the first chunk comes last: it has what is not of tokens
+
+            def pick(*leaves: Array) -> Array:
+                ones = [looping.take(looping.take_one(leaf, slot, 1), chunk, 2) for leaf in leaves]
+                return jnp.stack(ones)[own, jnp.arange(len(own))]
+
+            found = condition_chunk(jax.tree.map(pick, *texts), own_guidance, own_chunks)
+            return jax.tree.map(
+                lambda all_, one: looping.put_at(all_, one, (0, slot, chunk)), context, found
+            )
+
+        return jax.lax.fori_loop(0, count, write_chunk, context)
+
+    return looping.for_each(new, write, context)
+
+
+def _longest(chunks: Array) -> Array:
+    """Return the number of chunks that a picture's prompts have to be read for, at least 1."""
+    return jnp.maximum(chunks.max(), 1)
