@@ -41,6 +41,21 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """Description of a textual inversion that prompts can name.
+
+    Attributes:
+        name: name in prompts.
+        vectors: the number of tokens that it takes the place of.
+        width: the number of elements of a vector, of all text encoders together.
+    """
+
+    name: str
+    vectors: int
+    width: int
+
+
+@dataclass(frozen=True)
 class Model:
     """Description of the model that draws."""
 
@@ -76,6 +91,7 @@ class Model:
     live: bool = False  # whether it draws live pictures, see `Request`
     takes_image: bool = False  # whether requests can have a picture to start from
     needs_mask: bool = False  # whether it draws only from a picture and a mask
+    embeddings: tuple[Embedding, ...] = ()  # sorted by name; may change while the server runs
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:

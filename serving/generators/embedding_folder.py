@@ -10,6 +10,7 @@ from pipeline import CheckpointError, InputError, SDXLPipeline
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.text.embeddings import is_embedding_name
 from serving.folders import File, Folder, Listing
+from serving.generator import Embedding
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,14 @@ class EmbeddingFolder:
             for name, file in listing.files.items():
                 if self._loaded.get(name) != file:
                     self._load(name, file)
+
+    def describe(self) -> tuple[Embedding, ...]:
+        """Return descriptions of the embeddings in the folder, sorted by name; they are loaded."""
+        self.refresh()
+        return tuple(
+            Embedding(name, each.length, sum(rows.shape[1] for rows in each.vectors))
+            for name, each in sorted(self._pipe.embeddings.items())
+        )
 
     def _note_pickles(self) -> None:
         names = {each.name for each in self._path.glob("*") if each.suffix in PICKLE_SUFFIXES}

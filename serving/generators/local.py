@@ -137,6 +137,7 @@ class LocalGenerator(RequestLifecycle):
         self._beside = [
             asyncio.create_task(self._add_sizes()),
             asyncio.create_task(self._watch()),
+            asyncio.create_task(self._watch_embeddings()),
         ]
 
     async def measure(
@@ -232,6 +233,17 @@ class LocalGenerator(RequestLifecycle):
                 log.error("The LoRAs cannot be listed", exc_info=error)
             await asyncio.sleep(RESCAN_S)
         await self._offer_live()
+
+    async def _watch_embeddings(self) -> None:
+        """Describe the embeddings anew whenever their folder has changed."""
+        while folder := self._embeddings:
+            try:
+                found = await asyncio.to_thread(folder.describe)
+                if found != self.model.embeddings:
+                    self.model = replace(self.model, embeddings=found)
+            except Exception as error:  # the looks must go on
+                log.error("The embeddings cannot be listed", exc_info=error)
+            await asyncio.sleep(RESCAN_S)
 
     async def _offer_live(self) -> None:
         """Draw live pictures from now on, if the model is quick and the operator allows it."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import (
+    Embedding,
     Error,
     ErrorKind,
     Image,
@@ -519,13 +520,15 @@ class RemoteGenerator(RequestLifecycle):
             "more_sizes": tuple(more),
             "coming_sizes": tuple(size for size in coming if size not in more),
             "loras": _all_loras(models),
+            "embeddings": _common_embeddings(models),
             "live": all(model.live for model in models),
             "takes_image": any(model.takes_image for model in models),
         }
 
 
 def _without_offers(model: Model) -> Model:
-    return replace(model, more_sizes=(), coming_sizes=(), loras=(), live=False, takes_image=False)
+    nothing: dict[str, Any] = {"more_sizes": (), "coming_sizes": (), "loras": (), "embeddings": ()}
+    return replace(model, **nothing, live=False, takes_image=False)
 
 
 def _all_loras(models: Sequence[Model]) -> tuple[Lora, ...]:
@@ -535,6 +538,12 @@ def _all_loras(models: Sequence[Model]) -> tuple[Lora, ...]:
     for lora in sorted(every, key=lambda lora: bool(lora.doubled)):
         found.setdefault(lora.name, lora)
     return tuple(found[name] for name in sorted(found))
+
+
+def _common_embeddings(models: Sequence[Model]) -> tuple[Embedding, ...]:
+    """Return the embeddings that all instances have: prompts go to any of them."""
+    first, *others = (model.embeddings for model in models)
+    return tuple(each for each in first if all(each in other for other in others))
 
 
 def _has_all(its: Model, request: Request, model: Model) -> bool:

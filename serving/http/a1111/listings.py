@@ -1,4 +1,4 @@
-"""Lists of AUTOMATIC1111's API: the model, samplers, LoRAs, and what this program does not have."""
+"""Lists of AUTOMATIC1111's API: the model, its additions, and what this program does not have."""
 
 import resource
 import sys
@@ -13,7 +13,6 @@ from serving.http.a1111.requests import AUTOMATIC, SGM_UNIFORM
 
 # Answers of the routes for what this program does not have.
 EMPTY: dict[str, Any] = {
-    "embeddings": {"loaded": {}, "skipped": {}},
     "extensions": [],
     "face-restorers": [],
     "hypernetworks": [],
@@ -25,7 +24,7 @@ EMPTY: dict[str, Any] = {
     "sd-modules": [],
     "upscalers": [],
 }
-# Routes that look for new files. LoRAs are found without them, and the model stays.
+# Routes that look for new files. Folders are watched without them, and the model stays.
 REFRESHED = ("checkpoints", "vae", "embeddings", "loras")
 # The flags of a program whose options cannot be changed.
 FLAGS = {"api": True, "api_auth": None, "freeze_settings": True, "listen": None, "nowebui": False}
@@ -75,6 +74,16 @@ def loras(model: Model) -> list[dict[str, Any]]:
         {"name": name, "alias": name, "path": name, "metadata": _described(lora.words)}
         for name, lora in model.usable_loras.items()
     ]
+
+
+def embeddings(model: Model) -> dict[str, Any]:
+    """Return the textual inversions that prompts can name; what they were trained on is unknown."""
+    training = {"step": None, "sd_checkpoint": None, "sd_checkpoint_name": None}
+    loaded = {
+        each.name: {**training, "shape": each.width, "vectors": each.vectors}
+        for each in model.embeddings
+    }
+    return {"loaded": loaded, "skipped": {}}
 
 
 def _described(words: tuple[str, ...]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from serving.http.limits import give_back_body
 
 # The lists that depend on the model.
 _LISTS: dict[str, Callable[[Model], Any]] = {
+    "embeddings": listings.embeddings,
     "loras": listings.loras,
     "options": listings.options,
     "samplers": listings.samplers,

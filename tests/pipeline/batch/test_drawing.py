@@ -101,6 +101,14 @@ def test_pictures_that_share_the_slots_follow_each_other(tmp_path: Path):
     assert [item.index for item in found] == [0, 3, 5, 1, 4, 2]
 
 
+def test_pictures_with_the_loras_of_tags_follow_each_other(tmp_path: Path):
+    named = {"prompt": "a <lora:pixel:0.5>", "prompt_syntax": "a1111"}
+    other = {"prompt": "b", "loras": {"pixel": 0.5}}
+    lines = named, {"prompt": "c"}, other, {"prompt": "d"}, {**named, "prompt": "e<lora:pixel:.5>"}
+    found = grouped(make_batch(tmp_path, *lines).items)
+    assert [item.index for item in found] == [0, 2, 4, 1, 3]
+
+
 def test_a_picture_that_is_not_finite_fails_alone(tmp_path: Path, out: Path):
     batch = make_batch(tmp_path, *({"prompt": each} for each in ("a", "overflow", "b", "c")))
     found = Drawn(FakePipeline(), batch, out)

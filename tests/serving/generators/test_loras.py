@@ -239,13 +239,17 @@ def asked(sender: str, number: int, loras: str) -> Request:
 
 
 def test_requests_with_the_loras_in_use_go_first(folder: Path):
+    """Whether they name them in `loras` or in their prompts."""
+    sender = {"address": "C", "visitor": "C"}
+    tagged = request("C1 a:1 <lora:a:1.0>", prompt_syntax="a1111", **sender)
+
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         order = await drawn_in_order(
             generator,
             pipe,
             asked("A", 1, "a:1"),
             asked("B", 1, "b:1"),
-            asked("C", 1, "a:1"),
+            tagged,
             asked("D", 1, "b:1"),
             asked("A", 2, "a:1"),
         )

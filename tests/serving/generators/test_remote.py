@@ -29,6 +29,7 @@ from pipeline import metadata
 from serving import waiting
 from serving.generator import (
     Done,
+    Embedding,
     ErrorKind,
     Image,
     Load,
@@ -599,6 +600,13 @@ def test_a_request_goes_to_an_instance_that_has_its_loras(tmp_path: Path):
         assert refused.json()["error"]["message_code"] == Code.UNKNOWN_LORA
         site.stop()
         wait_until(lambda: offered(front) == [])
+
+
+def test_the_embeddings_of_all_instances_are_offered() -> None:
+    style, other = Embedding("style", 3, 64), Embedding("other", 1, 64)
+    models = [replace(MODEL, embeddings=each) for each in ((other, style), (style,), (style,))]
+    assert remote._common_embeddings(models) == (style,)
+    assert remote._common_embeddings(models[:1]) == (other, style)
 
 
 def test_a_live_picture_of_an_instance(tmp_path: Path):

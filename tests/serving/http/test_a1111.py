@@ -3,8 +3,10 @@
 import base64
 import io
 import json
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ import webuiapi
 from PIL import Image as Pillow
 
 from pipeline import BUNDLED, metadata
+from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.local import LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.http import limits
@@ -21,7 +24,9 @@ from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
+from tests.checkpoints import shared_pipeline
 from tests.fake_pipeline import FakePipeline
+from tests.serving.generators.test_embedding_folder import save as save_embedding
 from tests.web import Site, serve, wait_until
 
 GREY = (100, 100, 100)
@@ -437,6 +442,25 @@ def test_loras_that_are_not_there_are_left_out(site: Site, api: webuiapi.WebUIAp
     assert result.info["prompt"] == "a red star <lora:gone:0.8>, big"
     assert "<lora:gone>" in result.info["ignored"]
     assert metadata.from_text(result.info["infotexts"][0]).prompt == "a red star, big"
+
+
+def test_embeddings(tmp_path: Path):
+    pipe, observer, limits = shared_pipeline(1), Observer(), (Limits(), RateLimits(None, None))
+    save_embedding(pipe, tmp_path / "style.safetensors", count=3)
+    os.utime(tmp_path / "style.safetensors", (0, 0))  # long complete
+    folder = EmbeddingFolder(pipe, tmp_path)
+    generator = LocalGenerator(pipe, *limits, observer, embeddings=folder)
+    width = sum(encoder.hidden_size for encoder in pipe._config.text_encoders.values())
+    with serve(a1111="keys", generator=generator, observer=observer) as site:
+        wait_until(lambda: generator.model.embeddings)
+        [(name, found)] = client_of(site).get_embeddings()["loaded"].items()
+        assert (name, found["vectors"], found["shape"]) == ("style", 3, width)
+        assert found.keys() == {"step", "sd_checkpoint", "sd_checkpoint_name", "shape", "vectors"}
+        [described] = httpx.get(f"{site.url}/v1/model").json()["embeddings"]
+        assert described == {"name": "style", "vectors": 3, "width": width}
+        (tmp_path / "style.safetensors").unlink()
+        wait_until(lambda: not generator.model.embeddings)
+        assert client_of(site).get_embeddings() == {"loaded": {}, "skipped": {}}
 
 
 def test_loras():
