@@ -69,6 +69,7 @@ bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.delivery
 	$(VENV)/bin/python -m benchmarks.start
 	$(VENV)/bin/python -m benchmarks.steps
+	$(VENV)/bin/python -m benchmarks.prompts
 	$(MAKE) --no-print-directory bench-cpu
 
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)

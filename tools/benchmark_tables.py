@@ -44,6 +44,7 @@ DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
 DECODERS, TPU_DECODERS = "2026-11-24-decoders", "2026-11-24-tpu-v5e-2x2-decoders"
 ADAPTERS, STEPS = "2026-11-25-adapters", "2026-11-25-steps"
 ADAPTERS_SDXL = "2026-11-25-adapters-sdxl"
+PROMPTS = "2026-11-25-prompts"
 LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
 JUDGED = "../../pipeline/miniature/report"
 PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
@@ -294,6 +295,31 @@ def _steps() -> str:
     counts = "a request", "first event to first picture", "after the last step"
     head = ["steps", *(f"{which}: {each}" for which in ("full", "tiny") for each in counts)]
     return table(head, map(row, runs[::2], runs[1::2]))
+
+
+def _prompts() -> str:
+    cases = value(PROMPTS, "cases")
+    plain = cases["plain"]["request_seconds"]
+
+    def row(name: str, case: dict[str, float]) -> Iterable[str]:
+        yield name
+        yield f"{1000 * case['step_seconds']:.1f} ms"
+        yield f"{case['request_seconds']:.3f} s"
+        yield f"{case['request_seconds'] / plain:.2f}"
+
+    return table(["prompt", "a step", "a request", "to plain"], map(row, cases, cases.values()))
+
+
+def _prompts_memory() -> str:
+    plans = value(PROMPTS, "planned_v5e_4_mb")
+
+    def row(chunks: str, plan: dict[str, int]) -> Iterable[str]:
+        yield chunks
+        yield f"{plan['arrays']} MB"
+        yield f"{plan['sum'] / 1000:.2f} GB"
+
+    head = ["chunks", "prompts, latents and pictures", "everything"]
+    return table(head, map(row, plans, plans.values()))
 
 
 def _adapters() -> str:
@@ -757,6 +783,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "page": _page,
     "parity": _parity,
     "pictures": _pictures,
+    "prompts": _prompts,
+    "prompts-memory": _prompts_memory,
     "slots": _slots,
     "start": _start,
     "steps": _steps,
