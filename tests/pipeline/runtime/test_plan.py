@@ -24,7 +24,8 @@ from pipeline.runtime.model_size import TEXT_ENCODERS, UNET, ModelSize, model_si
 from pipeline.runtime.plan import Budget, Size
 from pipeline.runtime.program import Shapes, Target, weights
 from pipeline.runtime.programs import PROGRAMS, Programs, program_names
-from tests.checkpoints import GOLDEN, SMALLEST
+from pipeline.text.prompt_syntax import MAX_TEXTS
+from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
 SAFETY = GOLDEN / "safety/checkpoint"
@@ -163,6 +164,18 @@ def test_a_program_has_code_for_pictures_with_guidance_and_without() -> None:
     # Halves that have devices of their own, or are predicted for in turn, take one forward pass.
     for kind, passes in ((CPU, 2), (H200, 2), (TPU_V5E, 1)):
         assert code(kind, 4) == passes * code(kind, 8)
+
+
+def test_the_texts_of_prompts_are_planned() -> None:
+    """As many as a prompt may have, for every picture."""
+    run = shared_pipeline(1)._compiled
+    blank = run.blank_context(), *(run.blank_embeds() for _ in range(MAX_TEXTS))
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(blank))
+    one, two = (
+        budget_of(tiny(SMALLEST), jax.devices()[:1], 4, tokens).plan([(16, 16)]).arrays
+        for tokens in (77, 2 * 77)
+    )
+    assert two - one == pytest.approx(held, rel=0.02)
 
 
 def test_another_size_takes_code_but_no_weights() -> None:
