@@ -92,8 +92,8 @@ class Drawing:
         run: the programs of its size.
         schedule: the schedule of its steps.
         start: all that its pictures start from.
-        text_of_step: `[2, images, steps]`, which of the texts in `start` each step uses, those of
-            the negative prompts first.
+        text_of_step: `[images, steps, 2]`, which of the texts in `start` each step uses for the
+            negative prompt and for the prompt.
         guided: the number of evaluations with guidance, which come first.
         placement: the embeddings that its prompts use.
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
@@ -171,7 +171,7 @@ class Drawing:
     def texts(self, index: int, evaluation: int) -> tuple[int, int]:
         """Return which texts in `start` an evaluation of a picture uses, the negative one first."""
         step = bisect_right(self.schedule.stops, evaluation)
-        negative, positive = self.text_of_step[:, index, step].tolist()
+        negative, positive = self.text_of_step[index, step].tolist()
         return negative, positive
 
     def stop(self) -> None:

@@ -29,7 +29,8 @@ class Prompts:
         blank: `[V, 2, n]` bool, whether a text is blank.
         chunks: `[V, 2, n]` int32, the number of chunks of a text, at most C.
         texts: `[n]`, the number of texts of each picture's prompt or negative prompt, at most V.
-        of_step: `[2, n, steps]`, which of the V texts each step uses.
+        of_step: `[n, steps, 2]`, which of the V texts each step uses for the negative prompt and
+            for the prompt.
         truncated, negative_truncated: for each picture the end that does not fit, or "".
     """
 
@@ -83,10 +84,11 @@ def read_prompts(
         return tokens[sections]
 
     runs = [
-        [_of_steps(prompt, request.prompt_syntax, steps) for prompt in half]
+        [_texts(prompt, request.prompt_syntax, steps) for prompt in half]
         for half in (request.negative_prompts, request.prompts)
     ]
-    texts = [[[*dict.fromkeys(run)] for run in half] for half in runs]
+    texts = [[own for own, _ in half] for half in runs]
+    of_step = np.array([[used for _, used in half] for half in runs])  # [2, n, steps]
     counts = np.array([[*map(len, half)] for half in texts]).max(0)
     padded = [[own + own[-1:] * (counts.max() - len(own)) for own in half] for half in texts]
     found = [[[tokens_of(text) for text in own] for own in half] for half in padded]
@@ -107,12 +109,7 @@ def read_prompts(
         # Text encoders with different tokenizers may need different numbers.
         chunks=arranged("chunks").max(-1).astype(np.int32),
         texts=counts,
-        of_step=np.array(
-            [
-                [[*map(own.index, run)] for own, run in zip(*half, strict=True)]
-                for half in zip(texts, runs, strict=True)
-            ]
-        ),
+        of_step=np.moveaxis(of_step, 0, -1),
         truncated=ends[1],
         negative_truncated=ends[0],
     )
@@ -127,12 +124,13 @@ def placed(sections: Sequence[Section], placement: Placement) -> list[Part]:
     return parts
 
 
-def _of_steps(prompt: str, syntax: str, steps: int) -> list[_Text]:
-    """Return how a prompt is read for each step."""
+def _texts(prompt: str, syntax: str, steps: int) -> tuple[list[_Text], list[int]]:
+    """Return the different texts of a prompt, and which of them each step uses."""
     found: list[_Text] = []
     for until, sections in read_prompt(prompt, syntax, steps):
         found += [sections] * (until - len(found))
-    return found
+    texts = [*dict.fromkeys(found)]
+    return texts, [*map(texts.index, found)]
 
 
 def _is_blank(sections: Sequence[Section]) -> bool:

@@ -48,10 +48,7 @@ def test_tokens_have_the_weights_of_their_words(pipe: SDXLPipeline) -> None:
 
 def test_each_step_has_its_texts(pipe: SDXLPipeline) -> None:
     found = read(pipe, ["a [red:blue:2]", "a star"], ["[x:3]", ""], images=2)
-    assert found.of_step.tolist() == [
-        [[0, 0, 0, 1], [0, 0, 0, 0]],
-        [[0, 0, 1, 1], [0, 0, 0, 0]],
-    ]
+    assert found.of_step.tolist() == [[[0, 0], [0, 0], [0, 1], [1, 1]], [[0, 0]] * 4]
     assert found.texts.tolist() == [2, 1]
     assert found.input_ids.shape[:3] == (2, 2, 2)
     red, blue = (read(pipe, text).input_ids[0, 1, 0] for text in ("a red", "a blue"))
@@ -62,7 +59,7 @@ def test_each_step_has_its_texts(pipe: SDXLPipeline) -> None:
 
 def test_a_text_that_returns_is_encoded_as_the_first_time(pipe: SDXLPipeline) -> None:
     found = read(pipe, "[a|b]")
-    assert found.of_step.tolist() == [[[0, 0, 0, 0]], [[0, 1, 0, 1]]]
+    assert found.of_step.tolist() == [[[0, 0], [0, 1], [0, 0], [0, 1]]]
     assert len(found.input_ids) == 2
 
 
