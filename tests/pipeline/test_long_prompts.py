@@ -87,6 +87,22 @@ def test_pictures_are_the_same_beside_others_of_more_chunks() -> None:
     assert np.abs(together[2] - joined[0]).max() > 1e-4
 
 
+def test_a_prompt_switches_between_lengths() -> None:
+    def after_each_step(prompt: str) -> list[np.ndarray]:
+        seen: list[np.ndarray] = []
+        latents(long_pipeline(), prompt, on_step=lambda *each: seen.append(each[2][0]))
+        return seen
+
+    text = LONG.strip()
+    short, long, changed = map(after_each_step, ("a star", text, f"[a star:{text}:1]"))
+    np.testing.assert_array_equal(changed[0], short[0])
+    assert not np.array_equal(changed[1], short[1])
+    np.testing.assert_array_equal(after_each_step(f"[a star:{text}:0]"), long)
+    back = after_each_step(f"[a star|{text}|a star]")
+    np.testing.assert_array_equal(back[:2], changed[:2])
+    assert not np.array_equal(back[2], changed[2])
+
+
 def test_the_length_of_a_long_prompt() -> None:
     pipe, one = long_pipeline(), shared_pipeline(1)
     tokens = one.measure("star").tokens - 2
