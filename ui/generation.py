@@ -33,6 +33,7 @@ from serving.requests.eta import TimeLeft
 from serving.requests.inputs import Input
 from ui import form, history, i18n, link, start, status
 from ui.form import Fields, Visitor
+from ui.gradio_compat.context import current_event
 from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
@@ -45,6 +46,9 @@ BAR_SECONDS = 0.1
 
 # Gradio notices a visitor's departure only when it sends: send an empty update after such a pause.
 PAUSE_SECONDS = 5.0
+
+# Events whose request is remembered.
+MOST_EVENTS = 10_000
 
 _LEAVE = gr.skip()
 _BROKEN = Message(Code.BROKEN)
@@ -77,6 +81,7 @@ class Drawing:
     def __init__(self, generator: Generator, kind: Kind) -> None:
         self._generator = generator
         self._styles = styles_for(kind)
+        self._requests: dict[str, str] = {}  # the id that each event follows, oldest first
 
     async def for_page(
         self, sender: gr.Request, files: str | None, sent: Any, *values: Any
@@ -139,6 +144,7 @@ class Drawing:
         if began_with is not None:
             request = await began_with.added(request, model)
         await self._generator.submit(request)
+        self._note(request.id)
         numbers = {setting.link: getattr(request, setting.name) for setting in form.ON_PAGE}
         # LoRAs that the prompt names are not chosen as well.
         numbers |= {"loras": fields.loras, "size": form.size_of(request.size, model)}
@@ -250,13 +256,22 @@ class Drawing:
     ) -> AsyncGenerator[Update]:
         """Follow the request again that the page followed when the connection broke.
 
-        If there is none, the strip says so, unless the visitor was not waiting for anything.
+        If there is none, the strip says so, unless the visitor was not waiting for anything. The
+        page may not have heard of a request whose event broke off; until then it knows an older
+        one, which must not be shown in its place.
         """
         yield _UNCHANGED
-        if not request_id and broken._data == {"visitors": False}:
-            return
+        data = broken._data if isinstance(broken._data, dict) else {}
+        is_visitors = data.get("visitors") is not False
+        followed = self._requests.get(_sent_text(data.get("event")), "")
+        if not followed and not is_visitors:
+            followed = _sent_text(request_id)
+            if not followed:
+                return
+        if followed != request_id:
+            query = None  # it is that of the older request
         try:
-            async with aclosing(self._found(_sent_text(request_id), files, query)) as updates:
+            async with aclosing(self._found(followed, files, query)) as updates:
                 async for update in updates:
                     yield update
         except RequestError:
@@ -342,6 +357,7 @@ class Drawing:
                 raise
             yield _refused(error)
             return
+        self._note(request_id)
         async with aclosing(self._follow(request_id, files, self._asked(query))) as updates:
             async for update in updates:
                 yield update._replace(request_id=request_id)
@@ -410,6 +426,15 @@ class Drawing:
                             self._unfinished, previews, step, asked, start_id
                         )
                         yield _ended(strip, history=entry or _LEAVE, **unfinished)
+
+    def _note(self, request_id: str) -> None:
+        """Remember which request the event follows that is being answered."""
+        event = current_event()
+        if event is None:
+            return
+        self._requests[event] = request_id
+        if len(self._requests) > MOST_EVENTS:
+            del self._requests[next(iter(self._requests))]
 
     def _styles_of(self, asked: Fields | None) -> list[Style]:
         """Return the style that was asked for; all styles if that is not known."""

@@ -221,6 +221,29 @@ def test_a_press_during_an_outage_takes_effect_afterwards(slow_page: Page, slow_
     wait_for_pictures(page)
 
 
+# Gradio's server sends it to a page whose session it has just forgotten.
+FORGOTTEN = 'data: {"msg": "unexpected_error", "message": "", "success": false}\n\n'
+
+
+@pytest.mark.slow
+def test_a_press_whose_events_break_off_at_once_is_followed(slow_page: Page):
+    """The page knows an older request, and has not heard of that of the press."""
+    page = slow_page
+    draw(page)
+    page.locator("#stop").click()
+    expect_ready(page, str(Message(Code.CANCELLED)))
+    set_steps(page, 2)
+    page.route(
+        "**/queue/data*",
+        lambda route: route.fulfill(body=FORGOTTEN, content_type="text/event-stream"),
+        times=1,
+    )
+    page.locator("#generate").click()
+    expect_away(page)
+    expect_ready(page, "4 pictures")
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
+
+
 @pytest.mark.slow
 def test_silence_counts_as_a_lost_connection(visitor: Visitor, instance: Instance, gate: Gate):
     with line_to(instance.port) as line, drawing_for_long(visitor, line) as page:

@@ -611,6 +611,44 @@ def test_a_request_lost_with_the_connection_is_reported(nothing_to_find: str | N
     assert last.strip == status.note(i18n.LOST)
 
 
+@pytest.mark.parametrize(
+    ("event", "said"), [("newest", "4 pictures"), ("older", "4 pictures"), ("?", i18n.LOST)]
+)
+def test_the_request_of_the_event_that_broke_off_is_followed(
+    monkeypatch: pytest.MonkeyPatch, event: str, said: str
+):
+    """The page has not heard of the newest request, because its event broke off before."""
+    stand_in = StandIn()
+    drawn = Drawing(stand_in, Kind.MINIATURE)
+    first: dict[str, Update] = {}
+
+    async def press(event: str) -> None:
+        monkeypatch.setattr("ui.generation.current_event", lambda: event)
+        values = Fields(**VALUES).shown()
+        updates = [each async for each in drawn.for_page(SENDER, None, None, *values)]
+        first[event] = updates[0]
+
+    async def resume() -> list[Update]:
+        broken = gr.EventData(None, {"visitors": True, "event": event})
+        return [each async for each in drawn.resume(broken, first["older"].request_id)]
+
+    asyncio.run(press("older"))
+    asyncio.run(press("newest"))
+    updates = asyncio.run(resume())
+    assert updates[-1].strip == status.note(said)
+    if event in first:
+        assert updates[-1].request_id == first[event].request_id
+
+
+def test_few_events_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ui.generation.MOST_EVENTS", 1)
+    drawn = Drawing(StandIn(), Kind.MINIATURE)
+    for event in ("older", "newest"):
+        monkeypatch.setattr("ui.generation.current_event", lambda event=event: event)
+        drawn._note(f"request of {event}")
+    assert drawn._requests == {"newest": "request of newest"}
+
+
 def test_stop_stops_that_request():
     stand_in = StandIn()
     drawn = Drawing(stand_in, Kind.MINIATURE)

@@ -13,8 +13,8 @@ const GATEWAY_ALONE = [502, 504]; // a gateway answers, but no server behind it
 const own = new URL(element.closest("gradio-app")?.getAttribute("src") ?? "", location).origin;
 const send = window.fetch.bind(window);
 // The events whose end Gradio has not been told, by id. Each has its session (a page with several
-// elements has several) and whether a visitor set it off. Opening the page sets off events, too;
-// an event that resumes a request counts as the one that broke off.
+// elements has several), whether a visitor set it off, and the event that it follows. Opening the
+// page sets off events, too; an event that resumes a request counts as the one that broke off.
 const waitedFor = new Map();
 const waitedForIn = (session) => [...waitedFor].filter(([, event]) => event.session === session);
 
@@ -71,7 +71,8 @@ const join = async (root, address, init) => {
   const answer = await persist(root, () => whole(keyed, init));
   const { event_id: id } = await answer.clone().json().catch(() => ({}));
   const { session_hash: session, trigger_id: trigger, event_data: data } = JSON.parse(init.body);
-  if (id) waitedFor.set(id, { session, visitors: data?.visitors ?? Boolean(trigger) });
+  const visitors = data?.visitors ?? Boolean(trigger);
+  if (id) waitedFor.set(id, { session, visitors, follows: data?.event ?? id });
   return answer;
 };
 
@@ -110,6 +111,13 @@ const endings = (events) => {
   return [...messages, { msg: "close_stream" }].map((message) => `data: ${JSON.stringify(message)}`);
 };
 
+// Of several events the visitor's newest is resumed.
+const newest = (events) => {
+  const found = events.map(([, event]) => event);
+  const { visitors, follows } = found.findLast((event) => event.visitors) ?? found.at(-1);
+  return { visitors, event: follows };
+};
+
 const follow = async (root, ...call) => {
   const session = new URL(call[0].url ?? call[0], location).searchParams.get("session_hash");
   const ask = () => persist(root, () => send(...call));
@@ -135,7 +143,7 @@ const follow = async (root, ...call) => {
       const events = waitedForIn(session);
       endings(events).forEach(on);
       // Otherwise no request broke off, and an ended one must not be shown over a new one.
-      if (events.length) trigger("select", { visitors: events.some(([, event]) => event.visitors) });
+      if (events.length) trigger("select", newest(events));
     }
     stream.close();
   };
