@@ -9,6 +9,8 @@ import tempfile
 from itertools import product
 from pathlib import Path
 
+from playwright.sync_api import expect
+
 from benchmarks.processes import ROOT, Instance
 from pipeline import BUNDLED
 from tools import page_states
@@ -31,6 +33,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "screenshots")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
+    expect.set_options(timeout=page_states.WITHIN_MS)
     with tempfile.TemporaryDirectory() as folder:
         instance = Instance(["app.py", "--model", str(BUNDLED)], Path(folder) / "log")
         instance.start()
@@ -52,6 +55,7 @@ def _take(url: str, scheme: str, size: str, out: Path) -> None:
             device_scale_factor=2 if width < 1000 else 1,
             has_touch=width < 1000,
         )
+        page.set_default_timeout(page_states.WITHIN_MS)
         page.goto(url)
         for state in page_states.walk(page, _STEPS):
             page_states.wait_for_images(page)
