@@ -59,6 +59,7 @@ TOGETHER = {
     ),
     "pipelines": (
         "pipeline/test_pipeline",
+        "pipeline/test_pictures_together",
         "pipeline/drawing/test_engine",
         "pipeline/batch/test_drawing",
         "pipeline/batch/test_command",

@@ -1,5 +1,7 @@
 """The miniature changes the colour of a thing by inpainting, and the judge says so."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -8,6 +10,7 @@ from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images.inputs import to_bytes
 from tests.checkpoints import EXECUTABLES
 from tools.miniature.drawing import draw
+from tools.miniature.evaluate_lora import LORAS, bundled
 from tools.miniature.judge import judge_scene
 from tools.miniature.scenes import COLOURS, SHAPES, Scene, Thing
 
@@ -15,11 +18,20 @@ SCENES = 20
 STEPS = 12
 AROUND = 8  # pixels around the thing that are redrawn too
 RIGHT = 0.9
+QUICK = "miniature-quick"  # the LoRA of a recipe
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-def test_a_thing_gets_another_colour_and_the_rest_stays() -> None:
+@pytest.fixture(scope="module")
+def pipe() -> SDXLPipeline:
     pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=4, cache_dir=EXECUTABLES)
+    for name in (*bundled(), QUICK):
+        pipe.load_lora(LORAS / f"{name}.safetensors")
+    return pipe
+
+
+def test_a_thing_gets_another_colour_and_the_rest_stays(pipe: SDXLPipeline) -> None:
     rng = np.random.default_rng(24)
     right: list[bool] = []
     for start in range(0, SCENES, 4):
@@ -38,6 +50,27 @@ def test_a_thing_gets_another_colour_and_the_rest_stays() -> None:
             assert np.abs(picture - image)[mask == 0].max() <= 2 / 255
             right.append(judge_scene(to_bytes(picture), scene).colour)
     assert np.mean(right) >= RIGHT
+
+
+def test_the_bundled_loras_change_the_masked_part_alone(pipe: SDXLPipeline) -> None:
+    image, mask, scene = _case(np.random.default_rng(5), SHAPES[0])
+
+    def drawn(**options: Any) -> np.ndarray:
+        given = {"num_inference_steps": STEPS, "seed": 1, "images": 1, **options}
+        return pipe.generate(
+            _prompt(scene), image=image, mask=mask, strength=1, output_type="np", **given
+        ).images[0]
+
+    [recipe] = pipe.recipes
+    quick = {"recipe": recipe.name, "num_inference_steps": None}
+    every: list[dict[str, Any]] = [{}, quick, *({"loras": {name: 1.0}} for name in bundled())]
+    found = [drawn(**each) for each in every]
+    for i, one in enumerate(found):
+        np.testing.assert_array_equal(one[mask == 0], image[mask == 0])
+        for other in found[:i]:
+            assert np.abs(one - other)[mask == 1].mean() > 0.01
+    assert judge_scene(to_bytes(found[1]), scene).colour
+    np.testing.assert_array_equal(drawn(), found[0])
 
 
 def _case(rng: np.random.Generator, shape: str) -> tuple[np.ndarray, np.ndarray, Scene]:
