@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import monitoring
+from safetensors.numpy import load_file, save_file
 
 from pipeline import SDXLPipeline
 from pipeline.runtime.compiled import CompiledSampler
@@ -91,3 +92,17 @@ class CompilationCount:
 
     def __exit__(self, *_: object) -> None:
         self.value = _compilations().count - self._before
+
+
+def make_inpainting(folder: Path) -> Path:
+    """Return a copy of the smallest checkpoint whose UNet takes a mask and a masked picture too."""
+    made = copy_checkpoint(folder)
+    change_json(made / "model_index.json", _class_name="StableDiffusionXLInpaintPipeline")
+    change_json(made / "unet" / "config.json", in_channels=9, out_channels=4)
+    [file] = (made / "unet").glob("*.safetensors")
+    tensors = load_file(file)
+    given = tensors["conv_in.weight"]
+    extra = np.random.default_rng(0).normal(0, given.std(), (len(given), 5, *given.shape[2:]))
+    tensors["conv_in.weight"] = np.concatenate([given, extra.astype(given.dtype)], axis=1)
+    save_file(tensors, file)
+    return made

@@ -24,6 +24,12 @@ _FIELDS = {
     "seed": ("seed", "randomise"),
 }
 _MOUNT = '() => ({ __type__: "update", visible: true })'
+# The same for a picture that the tab kept. The panel restores it when it is mounted, or by this event.
+_MOUNT_KEPT = """() => {
+  document.querySelector(".gradio-container #start [data-start]")?.dispatchEvent(
+    new CustomEvent("kept", { bubbles: true }));
+  return { __type__: "update", visible: true };
+}"""
 FIELDS = frozenset((*(field for fields in _FIELDS.values() for field in fields), *start.FIELDS))
 
 
@@ -31,7 +37,8 @@ FIELDS = frozenset((*(field for fields in _FIELDS.values() for field in fields),
 class Chips:
     """The buttons by the names of their panels, the one that frees a fixed seed, and `ui.start`'s.
 
-    The panel of pictures is mounted when its chip is first pressed, so that the page opens sooner.
+    The panel of pictures is mounted when its chip is first pressed, so that the page opens sooner;
+    or at once, and open, if the model draws only from pictures.
     """
 
     buttons: Mapping[str, gr.Button]
@@ -63,7 +70,8 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
         with _panel(name):
             for field in fields:
                 form.parts[field].render()
-    with _panel("picture", visible=False) as picture:
+    with _panel("picture", visible=model.needs_mask) as picture:
+        start.note(model)
         restorer = restore.layout(model)
         tools = start.layout(model)
         for field in start.FIELDS:
@@ -79,8 +87,11 @@ def _panel(name: str, visible: bool = True) -> gr.Column:
     return gr.Column(elem_id=f"panel-{name}", elem_classes="chip-panel", visible=visible)
 
 
-def connect(chips: Chips, form: Form, generator: Generator) -> None:
-    """Show each choice on its chip, and the button beside the seed while the seed is fixed."""
+def connect(chips: Chips, form: Form, started: gr.HTML, generator: Generator) -> None:
+    """Show each choice on its chip, and the button beside the seed while the seed is fixed.
+
+    The panel of pictures is also mounted if the tab has `started` from one and kept it.
+    """
 
     def show(
         style: object,
@@ -115,4 +126,5 @@ def connect(chips: Chips, form: Form, generator: Generator) -> None:
         **AT_ONCE,
     )
     chips.buttons["picture"].click(None, None, chips.picture, js=_MOUNT, **AT_ONCE)
+    started.select(None, None, chips.picture, js=_MOUNT_KEPT, **AT_ONCE)
     chips.free_seed.click(None, None, form.parts["randomise"], js="() => true", **AT_ONCE)

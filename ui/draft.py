@@ -1,4 +1,6 @@
-"""Values that the page keeps for its tab: those of the fields, and the id of the newest request.
+"""Values that the page keeps for its tab.
+
+They are those of the fields, the id of the newest request, and the picture to start from.
 
 Reloads, Back and Forward find them again, but no other tab does. A duplicated tab begins with them.
 
@@ -35,7 +37,7 @@ def kept_in_tab(name: str, tells: Literal["kept", "linked"]) -> gr.HTML:
             if none was and the page was opened by a link with settings.
     """
     return gr.HTML(
-        html_template="",
+        html_template="<div data-kept></div>",
         js_on_load=SCRIPT.read_text(encoding="utf-8"),
         visible="hidden",
         elem_id=name,
@@ -48,7 +50,7 @@ def kept_in_tab(name: str, tells: Literal["kept", "linked"]) -> gr.HTML:
 def connect(
     page: gr.Blocks,
     draft: gr.HTML,
-    request: gr.HTML,
+    others: Sequence[gr.HTML],
     fields: Sequence[Any],
     message: gr.HTML,
     strip: gr.HTML,
@@ -58,10 +60,11 @@ def connect(
     """Put the kept values into the fields when the page is opened, and keep every change.
 
     Only the browser handles these events, so that nobody can type before the values are there.
-    Then `draft` and `request` may tell of what the server has to add.
+    Then `draft` and the `others` that the tab keeps may tell of what is to be done about them.
     """
-    opened = [*fields, draft, request]
-    page.load(None, draft, opened, js=_restore(model, styles), **AT_ONCE)
+    opened = [*fields, draft, *others]
+    js = _restore(model, styles, len(others) + 1)
+    page.load(None, draft, opened, js=js, **AT_ONCE)
     # Fields out of sight do not report that the page has filled them; the messages tell of that.
     changes = [part.change for part in (*fields, message, strip)]
     gr.on(changes, None, fields, draft, js=_KEEP, **AT_ONCE)
@@ -72,10 +75,11 @@ _NAMES = json.dumps(Fields._fields)
 _KEEP = f"(...values) => Object.fromEntries({_NAMES}.map((name, i) => [name, values[i]]))"
 
 
-def _restore(model: Model, styles: Mapping[str, Style]) -> str:
+def _restore(model: Model, styles: Mapping[str, Style], parts: int) -> str:
     """Return the function of the browser that returns the kept values, where they can be used.
 
-    The tab may have kept them from an older version of the page, or for another model.
+    After them it tells so many `parts` that the page is opened. The tab may have kept the values
+    from an older version of the page, or for another model.
     """
     return f"""(kept) => {{
       const fits = (value, {{ type, among, low, high, whole }}) => among
@@ -87,7 +91,7 @@ def _restore(model: Model, styles: Mapping[str, Style]) -> str:
         fits(kept?.[name], possible[name]) ? kept[name] : {{ __type__: "update" }}
       ));
       const opened = {{ __type__: "update", props: {{ opened: true }} }};
-      return [...fields, opened, opened];
+      return [...fields, ...Array({parts}).fill(opened)];
     }}"""
 
 

@@ -40,7 +40,12 @@ class Body(BaseModel):
 
 def texts() -> dict[str, str]:
     """Return the texts of the browser's part, by its names for them."""
-    return {"name": i18n.LIVE, "info": i18n.LIVE_INFO, "shown": i18n.LIVE_PICTURE}
+    return {
+        "name": i18n.LIVE,
+        "info": i18n.LIVE_INFO,
+        "shown": i18n.LIVE_PICTURE,
+        "paused": i18n.LIVE_PAUSED,
+    }
 
 
 def connect(app: FastAPI, generator: Generator) -> None:

@@ -91,6 +91,7 @@ class Parts:
     embedding: Embedding
     draft: gr.HTML  # the values of the fields, which the tab keeps
     request: gr.HTML  # the id of the newest request, so that a reload finds it again
+    started: gr.HTML  # the picture to start from; the tab keeps it, and no request reads it here
     asked: gr.Textbox  # never in view; `history.WITH_LINK` fills it with that request's link
 
     @property
@@ -204,6 +205,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         embedding=Embedding(embed, embedding.kept()),
         draft=draft.kept_in_tab("draft", tells="linked"),
         request=draft.kept_in_tab("request", tells="kept"),
+        started=draft.kept_in_tab("started", tells="kept"),
         asked=gr.Textbox(visible=False),
     )
 
@@ -237,7 +239,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     draft.connect(
         page,
         parts.draft,
-        parts.request,
+        [parts.request, parts.started],
         parts.form.inputs,
         parts.linked,
         parts.strip,
@@ -337,7 +339,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         styles_for(kind),
     )
     form.connect(page, parts.form, parts.chips.buttons["size"], generator)
-    chips.connect(parts.chips, parts.form, generator)
+    chips.connect(parts.chips, parts.form, parts.started, generator)
     newest = [parts.request, parts.embedding.kept, parts.asked]
     found = parts.request.select(
         drawing.again, newest, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP
@@ -358,7 +360,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
 def _header(model: Model, kind: Kind) -> str:
     # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
-    # `data-starts` says that requests can start from pictures.
+    # `data-starts` says that requests can start from pictures, and `data-masks` that they must.
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
@@ -366,6 +368,7 @@ def _header(model: Model, kind: Kind) -> str:
     data = json.dumps(shown | {"looks": looks.texts(), "live": live.texts()})
     title, line, data = map(escape, (i18n.title(model), i18n.model_line(model, kind), data))
     starts = " data-starts" if model.takes_image else ""
+    starts += " data-masks" if model.needs_mask else ""
     return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}"{starts}>{title}</h1><p>{line}</p>'
 
 

@@ -106,8 +106,14 @@ def layout(model: Model) -> gr.HTML:
         padding=False,
         visible=True if model.takes_image else "hidden",
         elem_id="start",
-        tools=f"start/{_DIGEST}/tools.js",
+        tools=f"start/{_DIGEST}/tools.js" if model.takes_image else "",
     )
+
+
+def note(model: Model) -> gr.HTML:
+    """Return a note for models that need a picture and a mask; it goes when a part is marked."""
+    text = f'<p class="note">{escape(i18n.MASK_FIRST)}</p>' if model.needs_mask else ""
+    return gr.HTML(text, padding=False, visible=model.needs_mask, elem_id="mask-first")
 
 
 def field(setting: Setting) -> gr.HTML:

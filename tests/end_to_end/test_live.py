@@ -2,10 +2,12 @@
 
 import json
 
+import pytest
 from playwright.sync_api import Page, Request, expect
 
 from tests.browsing import SHOWN_WITHIN_MS, ask, wait_for_pictures
 from tests.end_to_end.test_accessibility import AXE, VIOLATIONS
+from tests.end_to_end.test_start import choose, picture
 from tools.page_states import open_advanced
 from ui import i18n
 
@@ -80,6 +82,26 @@ def test_a_blocked_prompt_and_an_empty_one_draw_nothing(page: Page):
     page.locator("#prompt textarea").fill("")
     expect(picture).to_have_count(0)
     expect(page.locator("#cards")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_picture_to_start_from_switches_it_off(page: Page):
+    switch, live = page.locator("#live"), page.locator("#live-picture img")
+    switch.click()
+    page.locator("#prompt textarea").fill("a red star")
+    expect(live).to_be_visible()
+    choose(page, picture())
+    expect(switch).to_be_disabled()
+    expect(live).to_have_count(0)
+    note = "getComputedStyle(document.querySelector('#length'), '::before').content"
+    assert page.evaluate(note) == f'"{i18n.LIVE_PAUSED}"'
+    page.locator("#prompt textarea").fill("a red star on blue")
+    page.locator("#free-picture").click()
+    expect(switch).to_be_enabled()
+    assert page.evaluate(note) == "none"
+    with page.expect_response(lambda answer: answer.url.endswith("/live")):
+        page.locator("#prompt textarea").fill("a red ring")
+    expect(live).to_be_visible()
 
 
 def test_what_a_quick_picture_does_not_use_is_hidden(page: Page):

@@ -1,5 +1,6 @@
 """Pictures to start from, in a browser."""
 
+from collections.abc import Iterator
 from io import BytesIO
 
 import pytest
@@ -8,7 +9,10 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from tests.browsing import Visitor, ask, opened, wait_for_pictures, width_needed
+from tests import compiling
+from tests.browsing import Visitor, ask, opened, opening, wait_for_pictures, width_needed
+from tests.checkpoints import make_inpainting
+from tests.web import served
 from ui import i18n
 
 
@@ -24,9 +28,14 @@ def picture(width: int = 384, height: int = 256, made: Settings | None = None) -
 
 def choose(page: Page, file: FilePayload) -> None:
     """Choose a picture to start from, and wait for its preview."""
-    page.locator("#chip-picture[aria-expanded=false]").click()
+    if page.locator("#chip-picture").get_attribute("aria-expanded") == "false":
+        page.locator("#chip-picture").click()
     page.locator("#restore-picture input[type=file]").set_input_files(file)
     expect(page.locator("#start .preview canvas")).to_be_visible()
+
+
+# Whether the tab keeps a picture, and how its part was marked.
+KEPT = "/data:image.*inverts/.test(sessionStorage.getItem('sdxl-started /?steps=2&images=1'))"
 
 
 def mark_all(page: Page) -> None:
@@ -52,7 +61,12 @@ def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, 
         expect(chip).to_have_attribute("data-strength", "100 %")
         page.locator("#start-strength input").fill("60")
         expect(chip).to_have_attribute("data-strength", "60 %")
-        page.keyboard.press("Escape")
+        page.wait_for_function(KEPT)
+        with opening(page):
+            page.reload()
+        expect(chip).to_have_attribute("data-strength", "60 %")
+        expect(page.locator("#panel-picture")).to_be_hidden()
+        expect(page.locator("#ask[data-masked]")).to_be_visible()
         ask(page, "")  # a picture needs no prompt
         wait_for_pictures(page, 1)
         page.locator("#gallery .thumbnail-lg").click()
@@ -68,6 +82,7 @@ def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, 
         page.locator("#free-picture").click()
         expect(preview).to_be_hidden()
         expect(chip).to_be_focused()
+        page.wait_for_function(f"!{KEPT}")
 
 
 @pytest.mark.slow
@@ -185,3 +200,58 @@ def test_a_picture_that_cannot_be_sent_is_reported(visitor: Visitor, address: st
         ask(page, "a red circle")
         expect(page.locator("#status [role=alert]")).to_contain_text("Too many files")
         page.unroute("**/gradio_api/upload")
+
+
+@pytest.mark.slow
+def test_a_picture_that_cannot_be_kept_is_not_replaced_by_an_older_one(page: Page):
+    choose(page, picture())
+    key = "sdxl-started /?"
+    page.wait_for_function("(key) => sessionStorage.getItem(key)", arg=key)
+    page.evaluate(
+        """() => {
+            const set = Storage.prototype.setItem;
+            Storage.prototype.setItem = function (key, value) {
+                if (key.startsWith("sdxl-started")) throw new Error("no room");
+                set.call(this, key, value);
+            };
+        }"""
+    )
+    mark_all(page)
+    page.wait_for_function("(key) => sessionStorage.getItem(key) === null", arg=key)
+    page.reload()
+    expect(page.locator("#chip-picture")).to_be_visible()
+    expect(page.locator("#ask[data-start]")).to_have_count(0)
+
+
+@pytest.fixture(scope="module")
+def inpainting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of the real program with a tiny model that needs a mask."""
+    folder = tmp_path_factory.mktemp("inpainting")
+    program = ["app.py", "--model", str(make_inpainting(folder))]
+    with compiling.quickly(), served(program, folder / "log") as url:
+        yield url
+
+
+@pytest.mark.slow
+def test_a_model_that_needs_a_mask_asks_for_it(visitor: Visitor, inpainting: str):
+    with visitor.at(f"{inpainting}/?steps=2&images=1") as page:
+        refusal, note = page.locator("#status [role=alert]"), page.locator("#mask-first")
+        expect(page.locator("#panel-picture")).to_be_visible()
+        expect(note).to_have_text(i18n.MASK_FIRST)
+        for example in ("#cards", "#examples", "#surprise"):
+            expect(page.locator(example)).to_be_hidden()
+        page.locator("#chip-picture").click()
+        ask(page, "a star")
+        expect(refusal).to_contain_text(i18n.SETTINGS["image"].label)
+        expect(page.locator("#restore-picture button")).to_be_focused()  # the panel is open again
+        choose(page, picture())
+        ask(page, "a star")
+        expect(refusal).to_contain_text(i18n.SETTINGS["mask"].label)
+        expect(page.locator("#start [data-do=mark]")).to_be_focused()
+        mark_all(page)
+        expect(note).to_be_hidden()
+        ask(page, "a star")
+        wait_for_pictures(page, 1)
+        page.reload()  # the panel is mounted before the part that keeps the picture
+        expect(page.locator("#start .preview canvas")).to_be_visible()
+        expect(page.locator("#ask[data-masked]")).to_be_visible()

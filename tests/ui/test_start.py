@@ -233,6 +233,20 @@ def test_a_model_that_takes_no_pictures_offers_to_restore_alone(takes_image: boo
     assert ("data-starts" in parts["header"]["value"]) is shown
 
 
+@pytest.mark.parametrize("needs_mask", [True, False])
+def test_a_model_that_needs_a_mask_begins_with_the_panel_of_pictures(needs_mask: bool):
+    class Here(StandIn):
+        model = replace(HERE, needs_mask=needs_mask)
+
+    page = build_page(Here(), programs=False)
+    parts = {
+        each["props"].get("elem_id"): each["props"] for each in page.get_config_file()["components"]
+    }
+    assert ("data-masks" in parts["header"]["value"]) is needs_mask
+    assert parts["panel-picture"]["visible"] is needs_mask
+    assert parts["mask-first"]["visible"] is needs_mask
+
+
 def test_an_error_of_the_picture_is_refused_with_its_field(uploads: Path):
     class Refusing(FromPictures):
         async def submit(self, request: Request) -> None:

@@ -26,6 +26,7 @@ STOP = "Stoppen"
 LIVE = "Live"
 LIVE_INFO = "Zeichnet beim Tippen in jeder Pause ein grobes Bild."
 LIVE_PICTURE = "Livebild"
+LIVE_PAUSED = "Live pausiert, solange ein Bild da ist."
 EXAMPLES = "Beispiele"
 SURPRISE = "Überrasch mich"
 EMBED = "Einstellungen in Bilddateien speichern"
@@ -161,6 +162,10 @@ TAKE_PICTURE = "Foto aufnehmen"
 USE_PICTURE = "Hiervon ausgehen"  # of a picture that was drawn
 REMOVE_PICTURE = "Bild entfernen"
 PICTURE_NEEDED = "Es begann mit einem anderen Bild. Wähle es unter „+ Bild“ noch einmal."
+MASK_FIRST = (
+    "Dieses Modell zeichnet einen Teil eines Bildes neu: Wähle hier eines und markiere, "
+    "was sich ändern soll."
+)
 START = {
     "least": "fast alles behalten",
     "most": "fast alles ändern",

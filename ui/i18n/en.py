@@ -27,6 +27,7 @@ STOP = "Stop"
 LIVE = "Live"
 LIVE_INFO = "Draws a rough picture at every pause in typing."
 LIVE_PICTURE = "Live picture"
+LIVE_PAUSED = "Live pauses while there is a picture."
 EXAMPLES = "Examples"
 SURPRISE = "Surprise me"
 EMBED = "Save settings in picture files"
@@ -156,6 +157,7 @@ TAKE_PICTURE = "Take a picture"
 USE_PICTURE = "Start from this"  # of a picture that was drawn
 REMOVE_PICTURE = "Remove the picture"
 PICTURE_NEEDED = "It began with another picture. Choose that one again under “+ Picture”."
+MASK_FIRST = "This model redraws a part of a picture: choose one here, then mark what is to change."
 START = {
     "least": "keep most",
     "most": "change most",

@@ -26,6 +26,7 @@ STOP = "Detener"
 LIVE = "En directo"
 LIVE_INFO = "Dibuja un boceto en cada pausa al escribir."
 LIVE_PICTURE = "Imagen en directo"
+LIVE_PAUSED = "«En directo» no funciona con una imagen."
 EXAMPLES = "Ejemplos"
 SURPRISE = "Sorpréndame"
 EMBED = "Guardar los ajustes en las imágenes"
@@ -165,6 +166,9 @@ TAKE_PICTURE = "Hacer una foto"
 USE_PICTURE = "Partir de esta"  # of a picture that was drawn
 REMOVE_PICTURE = "Quitar la imagen"
 PICTURE_NEEDED = "Empezó con otra imagen. Elíjala de nuevo en «+ Imagen»."
+MASK_FIRST = (
+    "Este modelo redibuja una parte de una imagen: elija una aquí y marque lo que debe cambiar."
+)
 START = {
     "least": "conservar casi todo",
     "most": "cambiar casi todo",

@@ -26,6 +26,7 @@ STOP = "Arrêter"
 LIVE = "En direct"
 LIVE_INFO = "Dessine une ébauche à chaque pause de la frappe."
 LIVE_PICTURE = "Image en direct"
+LIVE_PAUSED = "« En direct » s’arrête tant qu’il y a une image."
 EXAMPLES = "Exemples"
 SURPRISE = "Surprenez-moi"
 EMBED = "Enregistrer les réglages dans les images"
@@ -168,6 +169,10 @@ TAKE_PICTURE = "Prendre une photo"
 USE_PICTURE = "Partir de celle-ci"  # of a picture that was drawn
 REMOVE_PICTURE = "Retirer l’image"
 PICTURE_NEEDED = "Elle est partie d’une autre image. Choisissez-la de nouveau sous « + Image »."
+MASK_FIRST = (
+    "Ce modèle redessine une partie d’une image : choisissez-en une ici, puis marquez ce "
+    "qui doit changer."
+)
 START = {
     "least": "presque tout garder",
     "most": "presque tout changer",

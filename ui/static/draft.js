@@ -24,13 +24,23 @@ watch("opened", () => {
   if (isDue[tells]) trigger("select");
 });
 
-watch("value", () => {
+const keep = () => {
   // `live.js` draws with these values.
   const detail = { name: props.storage_key, value: props.value };
   element.dispatchEvent(new CustomEvent("sdxl-kept", { bubbles: true, detail }));
   try {
-    sessionStorage.setItem(key, JSON.stringify(props.value));
+    // Whatever was kept before must not come back if there is no room for its successor.
+    sessionStorage.removeItem(key);
+    if (props.value) sessionStorage.setItem(key, JSON.stringify(props.value));
   } catch {
     // the storage is full or closed to this page
   }
+};
+watch("value", keep);
+
+// Other scripts of the page ask for the value, and give another one.
+element.addEventListener("asked", ({ detail }) => { detail.value = props.value; });
+element.addEventListener("given", ({ detail }) => {
+  props.value = detail;
+  keep();
 });

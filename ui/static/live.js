@@ -35,6 +35,8 @@
     return lines.map((line) => line.trim()).filter(Boolean).at(-1) ?? "";
   };
   const draws = (app) => Boolean(app.querySelector("#stop"));
+  // Live pictures are drawn from words alone.
+  const isPaused = (app) => app.querySelector("#ask").dataset.start !== undefined;
 
   // --- the picture ---
 
@@ -101,7 +103,7 @@
   };
   const changed = (app) => {
     const state = stateOf(app);
-    if (!isOn || !state.isOffered) return;
+    if (!isOn || !state.isOffered || isPaused(app)) return;
     clearTimeout(state.due);
     if (promptOf(app)) state.due = setTimeout(() => ask(app), PAUSE_MS);
     else if (!draws(app)) {
@@ -137,6 +139,19 @@
     button.addEventListener("click", () => press(app));
     place.prepend(button);
     place.style.setProperty("--live-width", `${button.offsetWidth + 8}px`);
+    pause(app);
+  };
+  // A picture to start from switches it off until the picture is removed, and a note says so.
+  const pause = (app) => {
+    const button = app.querySelector("#live");
+    if (!button) return;
+    button.disabled = isPaused(app);
+    const { dataset } = app.querySelector("#length");
+    if (button.disabled) {
+      dataset.paused = textsOf(app).paused;
+      halt(app);
+      clear(app);
+    } else delete dataset.paused;
   };
 
   // Fields that the page fills in send no such events, so they draw nothing.
@@ -177,5 +192,8 @@
   };
   const updateAll = () => document.querySelectorAll("gradio-app").forEach(update);
   new MutationObserver(updateAll).observe(document.body, { subtree: true, childList: true });
+  new MutationObserver((changes) => {
+    for (const { target } of changes) if (target.id === "ask") pause(around(target));
+  }).observe(document.body, { subtree: true, attributeFilter: ["data-start"] });
   updateAll();
 }

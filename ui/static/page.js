@@ -154,10 +154,15 @@
   });
 
   // The field that a refusal names is marked until the message goes, and gets the focus.
+  const fieldOf = (app, id) => {
+    if (id !== "start") return app.querySelector(`#${id} :is(textarea, input)`);
+    const isChosen = app.querySelector("#ask").dataset.start !== undefined;
+    return app.querySelector(isChosen ? "#start [data-do=mark]" : "#restore-picture button");
+  };
   let refusal = null;
   const markRefused = (app) => {
     const said = app.querySelector("#status [data-field]");
-    const field = said && app.querySelector(`#${said.dataset.field} :is(textarea, input)`);
+    const field = said && fieldOf(app, said.dataset.field);
     for (const other of app.querySelectorAll("[data-refused]")) {
       if (other === field) continue;
       other.removeAttribute("aria-invalid");
@@ -224,6 +229,11 @@
     for (const more of app.querySelectorAll("#new-seed, #variations, #finish")) more.disabled = draws;
     for (const link of alone ? [] : app.querySelectorAll(".downloads a")) {
       link.href = new URL(link.getAttribute("href"), home(link));
+    }
+    // A model that draws only from pictures begins with their panel.
+    const ask = app.querySelector("#ask");
+    if (heading.matches("[data-masks]") && ask && ask.dataset.panel === undefined) {
+      ask.dataset.panel = "picture";
     }
     showPanels(app);
     showCards(app);

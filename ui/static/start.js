@@ -3,9 +3,11 @@
 const source = element.closest("gradio-app")?.getAttribute("src");
 const home = new URL(source ? source.replace(/\/?$/, "/") : location.pathname, location.href);
 let tools = null;
-const load = async () => {
+const load = async (kept) => {
   const { begin } = await import(new URL(props.tools, home));
-  return begin(element.querySelector("[data-start]"), home);
+  const found = await begin(element.querySelector("[data-start]"), home);
+  if (kept) await found.restore(kept);
+  return found;
 };
 
 element.addEventListener("given", async ({ detail }) => {
@@ -16,4 +18,13 @@ element.addEventListener("given", async ({ detail }) => {
 element.addEventListener("asked", ({ detail }) => {
   detail.answer = tools?.then((found) => found.uploaded(detail.start));
 });
+// A reload does not lose the picture: the tab keeps it, in a part that may be mounted later than this.
+const restore = () => {
+  const asked = {};
+  element.closest(".gradio-container").querySelector("#started [data-kept]")?.dispatchEvent(
+    new CustomEvent("asked", { bubbles: true, detail: asked }));
+  if (asked.value && props.tools) tools ??= load(asked.value);
+};
+element.addEventListener("kept", restore);
+restore();
 element.querySelector("[data-start]").dataset.ready = "";

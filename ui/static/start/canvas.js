@@ -4,11 +4,13 @@ import { makeCanvas } from "./marks.js";
 const MOST_PIXELS = 2 ** 22; // of a file; the server uses no more
 const MOST_SIDE = 2048; // of the picture itself
 const MOST_PNG = 2 ** 22; // bytes; a larger picture is sent as JPEG
+const MOST_KEPT = 3 * 2 ** 20; // the same for the tab's storage
 const OVERLAP = 16; // pixels of the picture that are redrawn where it is extended
 
-// Returns the picture in a file, upright, on white and reduced; null if it has more than `most` pixels.
-export const read = async (file, most) => {
-  const image = await createImageBitmap(file);
+// Returns the picture in a file or an image, upright, on white and reduced; null if it has more than
+// `most` pixels.
+export const read = async (source, most) => {
+  const image = await createImageBitmap(source);
   if (image.width * image.height > most) return null;
   const scale = Math.min(1, MOST_SIDE / Math.max(image.width, image.height));
   const [width, height] = [image.width, image.height].map((side) => Math.max(1, Math.round(side * scale)));
@@ -75,6 +77,20 @@ const fillAround = (context, [width, height], [x, y, wide, high]) => {
 
 const toBlob = (canvas, ...kind) => new Promise((done) => canvas.toBlob(done, ...kind));
 
+// Returns a canvas as a PNG file, or as a JPEG file if that would have more than `most` bytes.
+const toFile = async (canvas, most) => {
+  const png = await toBlob(canvas, "image/png");
+  return png.size > most ? toBlob(canvas, "image/jpeg", 0.95) : png;
+};
+
+// Returns a picture as a text, for the storage of the tab, which holds about 5 million characters.
+export const toText = async (picture) => {
+  const reader = new FileReader();
+  reader.readAsDataURL(await toFile(picture, MOST_KEPT));
+  await new Promise((done) => reader.addEventListener("loadend", done));
+  return reader.result;
+};
+
 // Returns the picture as a file, and the part to redraw in white as another, or null for all of it.
 export const toFiles = async (state) => {
   const [width, height] = sizeOf(state);
@@ -83,8 +99,7 @@ export const toFiles = async (state) => {
   const context = image.getContext("2d");
   context.scale(image.width / width, image.height / height);
   drawPicture(context, state);
-  const png = await toBlob(image, "image/png");
-  const file = png.size > MOST_PNG ? await toBlob(image, "image/jpeg", 0.95) : png;
+  const file = await toFile(image, MOST_PNG);
   return { image: file, mask: hasMask(state) ? await toMask(state, image) : null };
 };
 export const hasMask = (state) => isExtended(state) || !state.marks.isEmpty;

@@ -4,8 +4,23 @@ import { make } from "./marks.js";
 const layout = ({ compare, before, after }, image) => make("div", { id: "before" },
   make("div", { class: "pair" },
     make("img", { src: URL.createObjectURL(image), alt: "" }),
-    make("span", {}, before), make("span", {}, after),
+    make("span", {}, before), make("span", {}, after), make("div", { class: "line" }),
     make("input", { type: "range", min: 0, max: 100, value: 0, "aria-label": compare })));
+
+// Lets the line between the pictures be dragged like the slider, which keys and screen readers use.
+const dragLine = (part, slider) => {
+  const line = part.querySelector(".line");
+  line.addEventListener("pointerdown", (event) => {
+    event.preventDefault();
+    line.setPointerCapture(event.pointerId);
+  });
+  line.addEventListener("pointermove", ({ clientX, pointerId }) => {
+    if (!line.hasPointerCapture(pointerId)) return;
+    const { left, width } = part.getBoundingClientRect();
+    slider.value = (100 * (clientX - left)) / width;
+    slider.dispatchEvent(new Event("input"));
+  });
+};
 
 // Shows the slider while a picture is open that began with one of the `held` ones.
 export const watchOpened = (page, held, texts) => {
@@ -25,6 +40,7 @@ export const watchOpened = (page, held, texts) => {
     const split = () => part.style.setProperty("--split", `${slider.value}%`);
     slider.addEventListener("input", split);
     split();
+    dragLine(part, slider);
     page.querySelector("#stage").append(part);
   };
   const changes = { subtree: true, childList: true, attributeFilter: ["data-key"] };

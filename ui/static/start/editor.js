@@ -62,7 +62,7 @@ export const edit = (place, { picture, marks }, texts, changed) => {
   const scale = () => picture.width / sheet.getBoundingClientRect().width;
   const at = ({ clientX, clientY }) => {
     const { left, top } = sheet.getBoundingClientRect();
-    return [(clientX - left) * scale(), (clientY - top) * scale()];
+    return [clientX - left, clientY - top].map((pixels) => Math.round(pixels * scale()));
   };
   const showRing = (event) => {
     ring.hidden = event.pointerType === "touch" || event.type === "pointerleave";

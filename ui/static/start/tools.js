@@ -1,5 +1,5 @@
 // The picture to start from: its preview, how far it is redrawn, its marked part and its new sides.
-import { hasMask, partOf, read, show, toFiles } from "./canvas.js";
+import { hasMask, partOf, read, show, toFiles, toText } from "./canvas.js";
 import { watchOpened } from "./compare.js";
 import { edit } from "./editor.js";
 import { make, Marks } from "./marks.js";
@@ -8,6 +8,7 @@ const MOST_HELD = 12; // pictures of earlier requests
 const PREVIEW = 700; // pixels of its longer side
 const SIDES = ["top", "left", "right", "bottom"];
 const GRID = 8; // pixels by which a side is dragged
+const KEPT_AFTER_MS = 200; // the last change
 
 const layout = (texts) => {
   const button = (name, text) => make("button", { type: "button", "data-do": name }, text);
@@ -33,14 +34,16 @@ const layout = (texts) => {
   ];
 };
 
-// Returns the tools of the page around `place`: `use` a picture, and `uploaded` for a request.
+// Returns the tools of the page around `place`: `use` a picture, `restore` the one that the tab kept,
+// and `uploaded` for a request.
 export const begin = async (place, home) => {
   const page = place.closest(".gradio-container");
   const texts = JSON.parse(place.dataset.texts);
   const { limits } = texts;
   const find = (selector) => place.querySelector(selector);
   const held = new Map(); // pictures of requests, as they were sent, by their ids
-  let state = null; // { picture, marks, sides }; `sent` once it was sent without changes since
+  // { picture, marks, sides }; `sent` once it was sent without changes since, `text` once it was kept
+  let state = null;
 
   const styles = make("link", { rel: "stylesheet", href: new URL("tools.css", import.meta.url).href });
   await new Promise((done) => {
@@ -88,10 +91,11 @@ export const begin = async (place, home) => {
     const ask = page.querySelector("#ask");
     const chip = page.querySelector("#chip-picture");
     URL.revokeObjectURL(ask.dataset.thumbnail);
-    for (const name of ["start", "thumbnail"]) delete ask.dataset[name];
+    for (const name of ["start", "thumbnail", "masked"]) delete ask.dataset[name];
     delete chip.dataset.strength;
     if (!state) return;
     ask.dataset.start = "";
+    if (hasMask(state)) ask.dataset.masked = "";
     page.querySelector("#free-picture").ariaLabel = texts.remove_picture;
     chip.dataset.strength = `${Math.round(strength() * 100)} %`;
     find(".preview canvas").toBlob((blob) => {
@@ -118,9 +122,24 @@ export const begin = async (place, home) => {
     }
     showChip();
   };
+  // The tab alone keeps the picture; a reload finds it again.
+  let due = 0;
+  const keepInTab = () => {
+    clearTimeout(due);
+    due = setTimeout(async () => {
+      const now = state;
+      if (now) now.text ??= await toText(now.picture);
+      if (now !== state) return;
+      const { text, marks, sides, sent } = now ?? {};
+      const detail = now && JSON.stringify({ text, steps: marks.steps, sides, sent });
+      page.querySelector("#started [data-kept]").dispatchEvent(
+        new CustomEvent("given", { bubbles: true, detail }));
+    }, state ? KEPT_AFTER_MS : 0);
+  };
   const changed = () => {
     delete state?.sent;
     update();
+    keepInTab();
   };
   const begun = (picture, steps = [], sides = { top: 0, right: 0, bottom: 0, left: 0 }) => ({
     picture, marks: new Marks(picture.width, picture.height, [...steps]), sides: { ...sides },
@@ -133,14 +152,14 @@ export const begin = async (place, home) => {
     const picture = await read(file, limits.opened).catch(() => undefined);
     if (picture) {
       state = begun(picture);
-      update();
+      changed();
     } else {
       refuse(picture === null || file.size > limits.bytes ? "too large" : "unreadable");
     }
   };
   const remove = () => {
     state = null;
-    update();
+    changed();
     page.querySelector("#chip-picture").focus();
   };
   const setSide = (name, pixels) => {
@@ -157,7 +176,7 @@ export const begin = async (place, home) => {
     if (!target.closest("#reuse") || !held.has(start)) return;
     const { picture, steps, sides } = held.get(start).again;
     state = begun(picture, steps, sides);
-    update();
+    changed();
   });
   slider.addEventListener("input", () => set("strength", slider.value / 100));
   only.addEventListener("change", () => set("padding", only.checked ? padding.value : ""));
@@ -184,14 +203,15 @@ export const begin = async (place, home) => {
   });
 
   // --- what a request gets ---
-  const keep = async () => {
+  const hold = async (id) => {
     if (!state.sent) {
-      const sent = { id: Math.random().toString(36).slice(2), ...await toFiles(state) };
+      const sent = { id: id ?? Math.random().toString(36).slice(2), ...await toFiles(state) };
       const { picture, marks, sides } = state;
       const again = { picture, steps: [...marks.steps], sides: { ...sides } };
       held.set(sent.id, { ...sent, strength: ownStrength(), again });
       state.sent = sent.id;
       if (held.size > MOST_HELD) held.delete(held.keys().next().value);
+      keepInTab();
     }
     return held.get(state.sent);
   };
@@ -205,7 +225,7 @@ export const begin = async (place, home) => {
     return { path };
   };
   const uploaded = async (start) => {
-    const sent = start === undefined ? state && await keep() : held.get(start);
+    const sent = start === undefined ? state && await hold() : held.get(start);
     if (!sent) return undefined;
     page.dataset.uploading = "";
     try {
@@ -215,6 +235,20 @@ export const begin = async (place, home) => {
       return { failed: status ?? 0 };
     } finally {
       delete page.dataset.uploading;
+    }
+  };
+  const restore = async (kept) => {
+    try {
+      const { text, steps, sides, sent } = JSON.parse(kept);
+      const image = Object.assign(new Image(), { src: text });
+      await image.decode();
+      const picture = await read(image, limits.opened);
+      state = { ...begun(picture, steps, sides), text };
+      if (sent) await hold(sent);
+      update();
+    } catch {
+      state = null; // another version of the page may have kept it
+      changed();
     }
   };
   // A second press would send the request twice.
@@ -230,5 +264,5 @@ export const begin = async (place, home) => {
   }
 
   watchOpened(page, held, texts);
-  return { use, uploaded };
+  return { use, restore, uploaded };
 };
