@@ -24,7 +24,7 @@ _FIELDS = {
     "seed": ("seed", "randomise"),
 }
 _MOUNT = '() => ({ __type__: "update", visible: true })'
-# The same for a picture that the tab kept. The panel restores it when it is mounted, or by this event.
+# The same for a picture that the tab kept, which the panel restores when it is mounted, or now.
 _MOUNT_KEPT = """() => {
   document.querySelector(".gradio-container #start [data-start]")?.dispatchEvent(
     new CustomEvent("kept", { bubbles: true }));

@@ -189,6 +189,39 @@ class Drawing:
             async for update in updates:
                 yield update
 
+    async def larger(
+        self,
+        sender: gr.Request,
+        key: str | None,
+        pictures: list[Picture],
+        files: str | None = None,
+    ) -> AsyncGenerator[Update]:
+        """Draw the picture with this key again, from itself, in the next larger size."""
+        model = self._generator.model
+        yield _UNCHANGED
+        try:
+            picture = pictures[saved_pictures.find(pictures, key)]
+            steps = picture.settings.num_inference_steps or model.num_inference_steps
+            began_with = await asyncio.to_thread(start.to_enlarge, picture.path, steps)
+        except RequestError as error:
+            yield _ended(status.error(i18n.translate(error.message)))
+            return
+
+        def enlarged(picture: Picture) -> Fields | None:
+            size = picture.larger_size(model)
+            if size is None:
+                return None
+            fields, _ = form.as_fields(picture.settings, model, picture.typed)
+            return fields._replace(
+                size=form.size_of(size, model), images=1, strength=None, randomise=False
+            )
+
+        async with aclosing(
+            self._from_picture(sender, key, began_with, pictures, files, enlarged)
+        ) as updates:
+            async for update in updates:
+                yield update
+
     async def finish(
         self,
         sender: gr.Request,

@@ -319,6 +319,13 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js=start.WITH_KEY_AND_ITS_PICTURE,
         **IN_THE_STRIP,
     )
+    enlarged = parts.panel.larger.click(
+        drawing.larger,
+        [parts.panel.key, parts.pictures, parts.embedding.kept],
+        parts.updated,
+        js=picture_panel.WITH_KEY,
+        **IN_THE_STRIP,
+    )
     finished = parts.panel.finish.click(
         drawing.finish,
         [*its_start, parts.embedding.kept],
@@ -350,7 +357,10 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     waited = waiting.connect(
         parts.waiting, drawing.waited, fields, parts.updated, start.WITH_PICTURE
     )
-    for drawn in (sent, sent_anew, varied, finished, brought_back, found, resumed, waited):
+    for drawn in (
+        *(sent, sent_anew, varied, enlarged, finished),
+        *(brought_back, found, resumed, waited),
+    ):
         # Gradio ignores a press of Generate until the previous run has ended: show it only then.
         buttons = [parts.generate, parts.stop]
         drawn.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)

@@ -7,6 +7,7 @@ with every request. The tools are in `static/start`; they are loaded with the fi
 import asyncio
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from html import escape
@@ -36,6 +37,10 @@ ELEMENTS = {**FIELDS, "image": "start", "mask": "start"}
 _PADDING = 32
 # Strength with a marked part, which is to become something else.
 _MASKED_STRENGTH = 1.0
+# Strength with which a finished picture is drawn again in a larger size.
+_LARGER_STRENGTH = 0.4
+# The most by which the ratios of width and height of two sizes of one shape differ, as a logarithm.
+_SAME_SHAPE = 0.02
 _MOST_ADDED = 1024  # pixels at each side
 _MOST_OPENED = 2**26  # pixels of a picture that the browser reduces
 _ID = re.compile(r"[a-z0-9]{1,32}")
@@ -172,9 +177,13 @@ _DIGEST = hashlib.sha256(b"\0".join(_FILES.values())).hexdigest()[:16]
 async def take(sent: object) -> Start | None:
     """Return the picture that a browser sent; its files are deleted. Return None for none.
 
+    A `Start` that was made here is returned as it is.
+
     Raises:
         RequestError: if the browser could not send it, or sent something else.
     """
+    if isinstance(sent, Start):
+        return sent
     if not isinstance(sent, dict):
         return None
     if sent.get("gone"):
@@ -189,6 +198,35 @@ async def take(sent: object) -> Start | None:
     if not isinstance(strength, int | float) or not 0 < strength <= 1:
         strength = STRENGTH
     return Start(found if _ID.fullmatch(found) else "", image, mask, strength)
+
+
+def larger_size(size: tuple[int | None, int | None], model: Model) -> tuple[int, int] | None:
+    """Return the smallest size of the model that is larger than a picture's and of its shape.
+
+    Return None if there is none, or if the model does not start from pictures alone.
+    """
+    width, height = size
+    if not (width and height and model.takes_image) or model.needs_mask:
+        return None
+    fitting = [
+        (wide, high)
+        for wide, high in model.sizes
+        if wide > width and abs(math.log(wide * height / (high * width))) < _SAME_SHAPE
+    ]
+    return min(fitting, default=None)
+
+
+def to_enlarge(file: Path, steps: int) -> Start:
+    """Return a finished picture as one to start from in a larger size, drawn in so many steps.
+
+    Raises:
+        RequestError: if its file is gone.
+    """
+    try:
+        image = file.read_bytes()
+    except OSError as error:
+        raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN) from error
+    return Start("", image, None, max(_LARGER_STRENGTH, math.ceil(1000 / steps) / 1000))
 
 
 def _number(value: object) -> int:

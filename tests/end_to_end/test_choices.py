@@ -2,13 +2,18 @@
 
 from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
+from tests import compiling
 from tests.browsing import ask, opened, wait_for_pictures
+from tests.checkpoints import SMALLEST
+from tests.web import served, wait_until
 from tools.page_states import open_advanced, open_picture
 from ui import i18n
 
@@ -98,3 +103,23 @@ def test_a_sampler_from_a_link_and_another_from_the_page(page: Page):
     wait_for_pictures(page)
     open_picture(page)
     assert shown(page, i18n.SETTINGS["scheduler"].label) == "Euler a"
+
+
+@pytest.mark.slow
+def test_a_picture_is_drawn_again_larger(browser: Browser, tmp_path: Path):
+    program = ["app.py", "--model", str(SMALLEST), "--sizes", "16x16,32x32"]
+    with compiling.quickly(), served(program, tmp_path / "log") as url:
+        wait_until(lambda: not httpx.get(f"{url}/v1/model").json()["coming_sizes"], within_s=600)
+        with opened(browser, f"{url}/?steps=2&images=2") as page:
+            ask(page, "a star")
+            wait_for_pictures(page, 2)
+            open_picture(page, 1)
+            seed = shown(page, i18n.SETTINGS["seed"].label)
+            page.locator("#larger").click()
+            expect(page.locator("#gallery .preview")).to_have_count(0)
+            wait_for_pictures(page, 1)
+            open_picture(page)
+            expect(page.locator("#picked-settings")).to_contain_text(i18n.size((32, 32)))
+            assert shown(page, i18n.SETTINGS["seed"].label) == seed
+            assert shown(page, i18n.SETTINGS["strength"].label) == "0.5"  # of two steps
+            expect(page.locator("#larger")).to_be_hidden()

@@ -148,6 +148,15 @@ def test_an_extended_picture_keeps_its_old_part(visitor: Visitor, address: str):
         drawn = page.locator("#gallery .thumbnail-lg img")
         expect(drawn).to_have_js_property("naturalWidth", 384 + 128)
         expect(drawn).to_have_js_property("naturalHeight", 256)
+        drawn.click()
+        line, pair = page.locator("#before .line"), page.locator("#before .pair").bounding_box()
+        assert pair
+        line.hover(position={"x": 18, "y": 60})  # the panel's arrow is further down
+        page.mouse.down()
+        page.mouse.move(pair["x"] + 0.3 * pair["width"], pair["y"] + 80, steps=3)
+        page.mouse.up()
+        expect(page.locator("#before input")).to_have_value("30")
+        expect(page.locator("#gallery .preview")).to_be_visible()
 
 
 @pytest.mark.slow

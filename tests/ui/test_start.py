@@ -22,6 +22,7 @@ from ui.form import Fields
 from ui.generation import Drawing, Update
 from ui.model_kind import Kind
 from ui.page import build_page
+from ui.pictures.saved import Picture
 from ui.start import Start
 from ui.styles import styles_for
 
@@ -173,6 +174,70 @@ def test_unfinished_pictures_are_finished_from_the_same_picture(uploads: Path):
     assert GONE in asyncio.run(finish({"gone": True}))[-1].strip
     asyncio.run(finish(sent(uploads)))
     assert stand_in.asked[0].strength == 0.9
+
+
+SIZED = replace(HERE, more_sizes=((384, 256), (512, 512), (1024, 1024)))
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "larger"),
+    [
+        ((256, 256), {}, (512, 512)),
+        ((512, 512), {}, (1024, 1024)),
+        ((1024, 1024), {}, None),
+        ((384, 256), {}, None),
+        ((None, None), {}, None),
+        ((256, 256), {"takes_image": False}, None),
+        ((256, 256), {"needs_mask": True}, None),
+    ],
+)
+def test_the_next_larger_size_has_the_same_shape(
+    size: tuple[int, int], changes: dict[str, Any], larger: tuple[int, int] | None
+):
+    assert start.larger_size(size, replace(SIZED, **changes)) == larger
+
+
+def enlarged(stand_in: StandIn, pictures: list[Picture], key: str) -> list[Update]:
+    async def collect() -> list[Update]:
+        page = Drawing(stand_in, Kind.SDXL).larger
+        return [each async for each in page(SENDER, key, pictures)]
+
+    return asyncio.run(collect())
+
+
+class Sized(FromPictures):
+    model = SIZED
+
+
+def test_a_finished_picture_is_drawn_again_in_a_larger_size():
+    update = drawn(Sized(), None)[-1]
+    assert 'data-kind="enlargeable"' in update.texts
+    picture = update.pictures[1]
+    stand_in = Sized()
+    Image.new("RGB", (256, 256), "red").save(picture.path)
+    enlarged(stand_in, [picture], picture.key)
+    (request,) = stand_in.asked
+    assert (request.size, request.images, request.strength) == ((512, 512), 1, 0.4)
+    assert request.seed == picture.settings.seed
+    assert request.image is not None
+    assert Image.open(BytesIO(request.image)).getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_a_picture_that_is_gone_is_not_drawn_larger():
+    update = drawn(Sized(), None)[-1]
+    picture = update.pictures[0]
+    picture.path.unlink()
+    stand_in = Sized()
+    said = i18n.translate(Message(Code.PICTURE_GONE))
+    for key in (picture.key, "another"):
+        assert said in enlarged(stand_in, update.pictures, key)[-1].strip
+    assert stand_in.asked == []
+
+
+def test_few_steps_leave_one_for_the_larger_picture(tmp_path: Path):
+    (tmp_path / "a.png").write_bytes(b"")
+    found = [start.to_enlarge(tmp_path / "a.png", steps).strength for steps in (1, 2, 4, 25)]
+    assert found == [1.0, 0.5, 0.4, 0.4]
 
 
 def test_settings_of_such_a_picture_say_that_it_is_needed():

@@ -86,6 +86,7 @@ COPIED = "Copiado"
 USE_SETTINGS = "Usar estos ajustes"
 NEW_SEED = "Nueva semilla"
 VARIATIONS = "Variar"
+LARGER = "Más grande"
 SHOW_ANYWAY = "Mostrar de todos modos"
 HIDE_AGAIN = "Volver a ocultar"
 REUSE = "Reutilizar"
@@ -176,7 +177,7 @@ START = {
     "remove": "Quitar",
     "cut": "Los bordes oscurecidos se recortan.",
     "only": "Solo la parte marcada",
-    "extend": "Ampliar la imagen",
+    "extend": "Extender la imagen",
     "top": "Arriba",
     "left": "Izquierda",
     "right": "Derecha",

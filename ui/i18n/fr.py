@@ -86,6 +86,7 @@ COPIED = "Copié"
 USE_SETTINGS = "Utiliser ces réglages"
 NEW_SEED = "Nouvelle graine"
 VARIATIONS = "Varier"
+LARGER = "Plus grande"
 SHOW_ANYWAY = "Afficher quand même"
 HIDE_AGAIN = "Masquer à nouveau"
 REUSE = "Réutiliser"
@@ -180,7 +181,7 @@ START = {
     "remove": "Retirer",
     "cut": "Les bords assombris sont coupés.",
     "only": "Seulement la partie marquée",
-    "extend": "Agrandir l’image",
+    "extend": "Étendre l’image",
     "top": "Haut",
     "left": "Gauche",
     "right": "Droite",

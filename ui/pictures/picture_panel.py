@@ -38,6 +38,7 @@ class Panel:
     use: gr.Button
     new_seed: gr.Button
     variations: gr.Button
+    larger: gr.Button
     strength: gr.Slider
     finish: gr.Button
     reveal: gr.Button
@@ -53,6 +54,7 @@ def layout(model: Model) -> Panel:
             reveal_button = gr.Button(i18n.SHOW_ANYWAY, size="md", elem_id="reveal")
             blur = gr.Button(i18n.HIDE_AGAIN, size="md", elem_id="blur")
             variations = gr.Button(i18n.VARIATIONS, size="md", elem_id="variations")
+            larger = gr.Button(i18n.LARGER, size="md", elem_id="larger")
             new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
             use = gr.Button(i18n.REUSE, size="md", elem_id="reuse")
             # `drop.js` gives the opened picture to the tools of `ui.start`.
@@ -62,7 +64,17 @@ def layout(model: Model) -> Panel:
         strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
     key = gr.Textbox(visible=False)
     return Panel(
-        column, texts, key, use, new_seed, variations, strength, finish, reveal_button, blur
+        column,
+        texts,
+        key,
+        use,
+        new_seed,
+        variations,
+        larger,
+        strength,
+        finish,
+        reveal_button,
+        blur,
     )
 
 
@@ -120,7 +132,7 @@ def _text(picture: Picture, model: Model) -> str:
     alone = link.to_query(fields._replace(images=1))
     began = "" if fields.strength is None else "1"
     return (
-        f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture)}"'
+        f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture, model)}"'
         f' data-began="{began}" data-start="{escape(picture.start)}"'
         f' data-ratio="{size[0] / size[1]:.3f}">{note}'
         f'<p class="files">{links}{settings.link_button(alone)}</p>'
@@ -129,12 +141,13 @@ def _text(picture: Picture, model: Model) -> str:
     )
 
 
-def _kind(picture: Picture) -> str:
+def _kind(picture: Picture, model: Model) -> str:
     """Return words that tell the page's style sheet which actions to offer."""
     kinds = {
         "unfinished": picture.unfinished is not None,
         "blurred": picture.other is not None and picture.blurred,
         "original": picture.other is not None and not picture.blurred,
+        "enlargeable": picture.larger_size(model) is not None,
     }
     return " ".join(kind for kind, applies in kinds.items() if applies)
 

@@ -12,7 +12,7 @@ from pipeline.images import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import ErrorKind, Image, Model, Request, RequestError
 from serving.messages import Code, Message
-from ui import form, i18n, settings
+from ui import form, i18n, settings, start
 from ui.form import Fields
 from ui.pictures import files
 from ui.styles import Style, Typed, typed
@@ -78,6 +78,13 @@ class Picture:
         if self.start:  # the browser has the picture
             notes = [note for note in notes if note != i18n.PICTURE_NEEDED]
         return fields._replace(images=self.images), notes
+
+    def larger_size(self, model: Model) -> tuple[int, int] | None:
+        """Return the next larger width and height in which the model can draw it; None if none."""
+        # With padding, the file has the size of the picture that it was drawn into.
+        if self.unfinished or self.settings.padding is not None:
+            return None
+        return start.larger_size((self.settings.width, self.settings.height), model)
 
 
 def find(pictures: Sequence[Picture], key: str | None) -> int:

@@ -96,7 +96,7 @@
   // Gradio registers a press a moment late, when Stop appears. Until then only the first counts.
   let pressed = -Infinity;
   document.addEventListener("click", (event) => {
-    if (!around(event.target) || !event.target.closest?.("#generate, #new-seed, #finish")) return;
+    if (!around(event.target) || !event.target.closest?.("#generate, #new-seed, #larger, #finish")) return;
     if (follows(event, pressed)) event.stopPropagation();
     else pressed = event.timeStamp;
   }, true);
@@ -226,7 +226,7 @@
     const draws = Boolean(app.querySelector("#stop"));
     if (draws) pressed = -Infinity;
     // One request at a time, because all show their pictures in the same place.
-    for (const more of app.querySelectorAll("#new-seed, #variations, #finish")) more.disabled = draws;
+    for (const more of app.querySelectorAll("#new-seed, #variations, #larger, #finish")) more.disabled = draws;
     for (const link of alone ? [] : app.querySelectorAll(".downloads a")) {
       link.href = new URL(link.getAttribute("href"), home(link));
     }

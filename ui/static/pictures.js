@@ -77,7 +77,7 @@
   // Drawing from the panel brings the place of the pictures into view, far above on a phone.
   const asking = new WeakSet(); // apps in which an action was pressed, until drawing begins
   document.addEventListener("click", ({ target }) => {
-    const app = target.closest?.("#new-seed, #variations, #finish") && around(target);
+    const app = target.closest?.("#new-seed, #variations, #larger, #finish") && around(target);
     if (app) asking.add(app);
   });
 

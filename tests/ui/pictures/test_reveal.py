@@ -12,7 +12,7 @@ from pipeline import metadata
 from pipeline.images.metadata import BLURRED, Settings
 from serving.generator import Image, RequestError
 from tests.browsing import ask, opened, wait_for_pictures
-from tests.ui.test_generation import said_of, to_request
+from tests.ui.test_generation import MODEL, said_of, to_request
 from tests.web import PROGRAM, served
 from tools.page_states import launched
 from ui import i18n
@@ -90,9 +90,9 @@ def test_a_picture_that_is_gone_is_refused(shown: list[Picture]):
 
 
 def test_the_buttons_are_offered_for_blurred_pictures_only(shown: list[Picture]):
-    assert picture_panel._kind(shown[0]) == ""
+    assert picture_panel._kind(shown[0], MODEL) == ""
     for kind in ("blurred", "original", "blurred"):
-        assert picture_panel._kind(shown[1]) == kind
+        assert picture_panel._kind(shown[1], MODEL) == kind
         shown = reveal.exchange(shown, 1, WITH_SETTINGS)
 
 

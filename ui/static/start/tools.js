@@ -255,7 +255,7 @@ export const begin = async (place, home) => {
   for (const press of ["click", "keydown"]) {
     document.addEventListener(press, (event) => {
       const isPress = press === "click"
-        ? event.target.closest?.("#generate, #new-seed, #variations, #finish")
+        ? event.target.closest?.("#generate, #new-seed, #variations, #larger, #finish")
         : event.key === "Enter" && event.target.matches?.("#prompt textarea");
       if (!isPress || page.dataset.uploading === undefined) return;
       event.preventDefault();
