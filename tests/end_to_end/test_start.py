@@ -49,7 +49,9 @@ def mark_all(page: Page) -> None:
 def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, address: str):
     with visitor.at(f"{address}/?steps=2&images=1") as page:
         loaded: list[str] = []
+        bodies: list[bytes] = []
         page.on("request", lambda each: loaded.append(each.url) if "/start/" in each.url else None)
+        page.on("request", lambda each: bodies.append(each.post_data_buffer or b""))
         chip, split = page.locator("#chip-picture"), page.locator("#before input")
         page.locator("#chip-picture").click()
         expect(page.locator("#restore-picture")).to_be_visible()
@@ -83,6 +85,7 @@ def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, 
         expect(preview).to_be_hidden()
         expect(chip).to_be_focused()
         page.wait_for_function(f"!{KEPT}")
+        assert not any(b"data:image" in body for body in bodies)  # what the tab keeps stays there
 
 
 @pytest.mark.slow

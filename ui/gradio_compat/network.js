@@ -111,7 +111,7 @@ const endings = (events) => {
   return [...messages, { msg: "close_stream" }].map((message) => `data: ${JSON.stringify(message)}`);
 };
 
-// Of several events the visitor's newest is resumed.
+// Names the event to resume: the visitor's newest.
 const newest = (events) => {
   const found = events.map(([, event]) => event);
   const { visitors, follows } = found.findLast((event) => event.visitors) ?? found.at(-1);

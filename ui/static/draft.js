@@ -29,7 +29,7 @@ const keep = () => {
   const detail = { name: props.storage_key, value: props.value };
   element.dispatchEvent(new CustomEvent("sdxl-kept", { bubbles: true, detail }));
   try {
-    // Whatever was kept before must not come back if there is no room for its successor.
+    // An older value must not come back if there is no room for this one.
     sessionStorage.removeItem(key);
     if (props.value) sessionStorage.setItem(key, JSON.stringify(props.value));
   } catch {

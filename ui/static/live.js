@@ -144,8 +144,8 @@
   // A picture to start from switches it off until the picture is removed, and a note says so.
   const pause = (app) => {
     const button = app.querySelector("#live");
-    if (!button) return;
-    button.disabled = isPaused(app);
+    if (!button || button.disabled === isPaused(app)) return;
+    button.disabled = !button.disabled;
     const { dataset } = app.querySelector("#length");
     if (button.disabled) {
       dataset.paused = textsOf(app).paused;

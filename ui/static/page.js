@@ -96,7 +96,8 @@
   // Gradio registers a press a moment late, when Stop appears. Until then only the first counts.
   let pressed = -Infinity;
   document.addEventListener("click", (event) => {
-    if (!around(event.target) || !event.target.closest?.("#generate, #new-seed, #larger, #finish")) return;
+    const button = event.target.closest?.("#generate, #new-seed, #larger, #finish");
+    if (!button || !around(button)) return;
     if (follows(event, pressed)) event.stopPropagation();
     else pressed = event.timeStamp;
   }, true);
@@ -171,7 +172,7 @@
     if (!field || said === refusal) return;
     refusal = said;
     field.dataset.refused = "";
-    field.ariaInvalid = "true";
+    if (!field.matches("button")) field.ariaInvalid = "true";
     const panel = field.closest(".chip-panel");
     if (panel) openPanel(app, nameOf(panel));
     field.focus();
@@ -226,7 +227,8 @@
     const draws = Boolean(app.querySelector("#stop"));
     if (draws) pressed = -Infinity;
     // One request at a time, because all show their pictures in the same place.
-    for (const more of app.querySelectorAll("#new-seed, #variations, #larger, #finish")) more.disabled = draws;
+    const more = app.querySelectorAll("#new-seed, #variations, #larger, #finish");
+    for (const button of more) button.disabled = draws;
     for (const link of alone ? [] : app.querySelectorAll(".downloads a")) {
       link.href = new URL(link.getAttribute("href"), home(link));
     }
