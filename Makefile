@@ -70,7 +70,9 @@ bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.start
 	$(VENV)/bin/python -m benchmarks.steps
 	$(VENV)/bin/python -m benchmarks.prompts
+	$(VENV)/bin/python -m benchmarks.clients
 	$(MAKE) --no-print-directory bench-cpu
+	$(VENV)/bin/python -m tools.benchmark_docs
 
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)

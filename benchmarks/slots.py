@@ -35,7 +35,7 @@ from pipeline.runtime.slots import Slots
 
 CLIENTS, SLOTS = 16, 4
 SHORT, LONG = 4, 50  # steps
-STEP_MS = 118  # a step of SDXL on a TPU v5e-4 by the compiler's count; see docs/benchmarks.md
+STEP_MS = 108  # a step of SDXL on a TPU v5e-4 by the compiler's count; see docs/benchmarks.md
 SHORT_REQUESTS, FOURS = 6, 5  # in a turn
 WAITS = "short_alone_seconds", "short_wait_seconds"
 GAP_TURNS = 10
@@ -140,7 +140,7 @@ async def _in_turns(
                 figures["four_pictures_seconds"].append(await _four(client, instance.url, seed))
         for _ in range(turns):
             for instance, figures in zip(instances, found, strict=True):
-                alone = min([await _draw(client, instance.url, SHORT) for _ in range(3)])
+                alone = min([await draw_one(client, instance.url, SHORT) for _ in range(3)])
                 figures["short_alone_seconds"].append(alone)
                 figures["pictures_per_second"].append(
                     await _throughput(client, instance.url, seconds)
@@ -150,7 +150,7 @@ async def _in_turns(
     return found
 
 
-async def _draw(client: httpx.AsyncClient, url: str, steps: int | None = None) -> float:
+async def draw_one(client: httpx.AsyncClient, url: str, steps: int | None = None) -> float:
     """Ask for one picture, and return the seconds until it was there."""
     began = time.monotonic()
     body = {"prompt": "a red star", "n": 1, "seed": random.randrange(2**31)}
@@ -177,7 +177,7 @@ async def _throughput(client: httpx.AsyncClient, url: str, seconds: float) -> fl
 
     async def ask() -> None:
         while len(times) < CLIENTS or times[-1] < times[CLIENTS - 1] + seconds:
-            await _draw(client, url)
+            await draw_one(client, url)
             times.append(time.monotonic())
 
     await asyncio.gather(*(ask() for _ in range(CLIENTS)))
@@ -187,13 +187,13 @@ async def _throughput(client: httpx.AsyncClient, url: str, seconds: float) -> fl
 
 async def _short_beside_long(client: httpx.AsyncClient, url: str) -> list[float]:
     """Return the seconds of requests of `SHORT` steps beside those of `LONG` steps."""
-    long_s = await _draw(client, url, LONG)
+    long_s = await draw_one(client, url, LONG)
     over = False
 
     async def ask(after_s: float) -> None:
         await asyncio.sleep(after_s)
         while not over:
-            await _draw(client, url, LONG)
+            await draw_one(client, url, LONG)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(SLOTS):
@@ -202,7 +202,7 @@ async def _short_beside_long(client: httpx.AsyncClient, url: str) -> list[float]
         waited = []
         for _ in range(SHORT_REQUESTS):
             await asyncio.sleep(random.uniform(0, long_s / SLOTS))
-            waited.append(await _draw(client, url, SHORT))
+            waited.append(await draw_one(client, url, SHORT))
         over = True
     return waited
 

@@ -3,14 +3,14 @@
     python -m tools.benchmark_docs
 
 A document has `<!-- figures: NAME -->` before a table and `<!-- end of figures -->` after it. This
-program makes everything between the two anew, and the plot of `tools/benchmark_plot.py`.
+program makes everything between the two anew, and the plots.
 """
 
 import os.path
 import re
 from pathlib import Path
 
-from tools import benchmark_plot
+from tools import benchmark_lines, benchmark_plot
 from tools.benchmark_tables import RECORDS, ROOT, TABLES
 
 PAGES = (
@@ -20,6 +20,11 @@ PAGES = (
     ROOT / "docs" / "fleet.md",
     ROOT / "benchmarks" / "experiments.md",
 )
+PLOTS = {
+    ROOT / "docs" / "benchmarks.svg": benchmark_plot.svg,
+    ROOT / "docs" / "steps.svg": benchmark_lines.steps_svg,
+    ROOT / "docs" / "clients.svg": benchmark_lines.clients_svg,
+}
 _BLOCK = re.compile(
     r"(?<=<!-- figures: )(?P<name>[\w-]+) -->\n.*?(?=<!-- end of figures -->)", re.DOTALL
 )
@@ -40,10 +45,11 @@ def filled(text: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Write the tables of all pages, and the plot."""
+    """Write the tables of all pages, and the plots."""
     for page in PAGES:
         page.write_text(filled(page.read_text("utf-8"), page.parent), "utf-8")
-    benchmark_plot.FILE.write_text(benchmark_plot.svg(), "utf-8")
+    for file, svg in PLOTS.items():
+        file.write_text(svg(), "utf-8")
 
 
 if __name__ == "__main__":

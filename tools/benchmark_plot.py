@@ -1,11 +1,11 @@
-"""The plot in the README, made from the records in benchmarks/results.
+"""The bar plot in the README, made from the records in benchmarks/results.
 
     python -m tools.benchmark_docs
 
 It is an SVG file with a background of its own, so that it can be read on light and dark pages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 
@@ -13,13 +13,11 @@ from tools.benchmark_tables import (
     CPU_512,
     CPU_MINIATURE,
     LIBRARIES,
-    ROOT,
     TPU_INCUMBENT,
     estimate,
     value,
 )
 
-FILE = ROOT / "docs" / "benchmarks.svg"
 WIDTH, LABELS, RIGHT = 760, 250, 150  # pixels: the whole, the labels, what is right of the bars
 BAR, GAP, TITLE, BETWEEN = 18, 8, 46, 22  # heights in pixels
 STYLE = """
@@ -33,6 +31,12 @@ STYLE = """
     .estimated { fill-opacity: 0.35; stroke-dasharray: 3 2 }
     .ours.estimated { stroke: #4f46e5 }
     .theirs.estimated { stroke: #59636e }
+    .axis { stroke: #d1d9e0; fill: none }
+    .line { fill: none; stroke-width: 2 }
+    .line.ours { stroke: #4f46e5; fill: none }
+    .line.theirs { stroke: #8c959f; fill: none }
+    .end { text-anchor: end }
+    .middle { text-anchor: middle }
     @media (prefers-color-scheme: dark) {
       .page { fill: #0d1117; stroke: #3d444d }
       text { fill: #f0f6fc }
@@ -40,6 +44,9 @@ STYLE = """
       .ours { fill: #8b85ff }
       .theirs { fill: #6e7681 }
       .ours.estimated { stroke: #8b85ff }
+      .axis { stroke: #3d444d }
+      .line.ours { stroke: #8b85ff }
+      .line.theirs { stroke: #6e7681 }
     }
 """
 
@@ -117,14 +124,19 @@ def svg() -> str:
     for panel in panels():
         drawn += _panel(panel, top)
         top += panel.height + BETWEEN
-    description = "Seconds of a request, here and with diffusers; docs/benchmarks.md has the tables"
+    return page("Seconds of a request, here and with diffusers", drawn, top)
+
+
+def page(title: str, drawn: Iterable[str], height: int) -> str:
+    """Return an SVG file with a background of its own, from its elements."""
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" '
-            f'width="{WIDTH}" height="{top}" role="img">',
-            f"<title>{description}</title>",
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" role="img">',
+            f"<title>{title}; docs/benchmarks.md has the tables</title>",
             f"<style>{STYLE}</style>",
-            f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{top - 1}" rx="8"/>',
+            f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" '
+            f'height="{height - 1}" rx="8"/>',
             *drawn,
             "</svg>\n",
         ]

@@ -30,7 +30,7 @@ DELIVERY, LIGHTHOUSE, PREVIEWS = (
     "2026-11-25-lighthouse",
     "2026-11-22-previews",
 )
-SLOTS = "2026-11-25-slots"
+SLOTS, CLIENTS = "2026-11-25-slots", "2026-11-25-clients"
 PICTURES = "2026-11-25-pictures"
 LIVE = {images: f"2026-11-25-live-{images}" for images in (1, 2, 4)}
 LOAD, CHAOS, SOAK, ATTACK = (
