@@ -24,7 +24,7 @@ from pipeline.drawing.drawing import Drawing, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extended, read_origin
-from pipeline.drawing.preparing import check_output, make_drawing
+from pipeline.drawing.preparing import check_latents, check_output, make_drawing
 from pipeline.drawing.prompts import placed, resolved
 from pipeline.errors import InputError
 from pipeline.families import FamilyReader
@@ -120,6 +120,7 @@ class SDXLPipeline:
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         needs_mask: whether the model is for inpainting, and draws only from a picture and a mask.
+        needs_image: whether the model is a refiner, and draws only from a picture or from latents.
         screened: whether the operator's `screen` function checks the pictures.
         scheduler, sigma_schedule: those that draw requests which name none. The scheduler is a key
             of `pipeline.schedulers.config.SCHEDULERS`.
@@ -160,6 +161,7 @@ class SDXLPipeline:
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
         self.needs_mask = config.takes_mask
+        self.needs_image = config.family.needs_image
         self.screened = screen is not None
         self.scheduler = config.scheduler.name
         self.sigma_schedule = config.scheduler.sigma_schedule
@@ -463,6 +465,8 @@ class SDXLPipeline:
         enlarge_strength: float = 0.35,
         enlarge_steps: int | None = None,
         prompt_syntax: str | None = None,
+        denoising_end: float | None = None,
+        denoising_start: float | None = None,
     ) -> Result:
         """Draw pictures, without compiling anything.
 
@@ -547,6 +551,11 @@ class SDXLPipeline:
                 `(x:1.3)`, changes such as `[from:to:when]`, `BREAK`, LoRAs such as
                 `<lora:pixel:0.8>`, and lists such as `{red|blue}` and `__colour__`, from which a
                 picture's seed chooses; "plain" where None.
+            denoising_end: the share of the denoising, above 0 to 1, after which the run ends and
+                another model goes on; 1 where None. `output_type` must be "latent" then.
+            denoising_start: the share of the denoising, 0 to below 1, that another model has done.
+                The run goes on from `latents`, its result, without new noise. `image` and `mask`
+                may say which part of a picture is kept.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -579,19 +588,20 @@ class SDXLPipeline:
             strength=strength,
             padding=padding,
             prompt_syntax=prompt_syntax or PLAIN,
+            denoising_end=denoising_end,
         )
         if extend is not None:
             image, mask = extended(image, mask, extend)
             asked = replace(asked, padding=EXTEND_PADDING if padding is None else padding)
         size, follow = (height, width), (on_step, on_preview)
-        given = latents, output_type, cancelled, image, mask
+        given = latents, output_type, cancelled, image, mask, denoising_start
         if enlarge is None:
             return self._drawn(self.prepare(asked, images, *size, *given), *follow)
         again = replace(asked, strength=enlarge_strength, padding=None)
         if enlarge_steps is not None:
             again = replace(again, num_inference_steps=enlarge_steps, timesteps="")
         self._check_again(again, enlarge)
-        given = latents, "np", cancelled, image, mask
+        given = latents, "np", cancelled, image, mask, denoising_start
         first = self._drawn(self.prepare(asked, images, *size, *given), *follow)
         larger = [fitted(each, *enlarge) for each in first.images]
         given = None, output_type, cancelled, larger
@@ -646,6 +656,7 @@ class SDXLPipeline:
         cancelled: Event | None = None,
         image: Given = None,
         mask: Given = None,
+        denoising_start: float | None = None,
     ) -> Drawing:
         """Return the drawing of a request, which `begin` begins; no device is used.
 
@@ -662,7 +673,9 @@ class SDXLPipeline:
         checked = resolved(checked, self.wildcard_dir)
         scheduler = self._scheduler_of(checked)
         check_output(checked, output_type, self.tiny_vae is not None)
-        check_origin(checked, image, mask, self._config.takes_mask)
+        check_latents(latents, denoising_start)
+        goes_on = denoising_start is not None
+        check_origin(checked, image, mask, self._config.takes_mask, self.needs_image, goes_on)
         run = self._sampler(height, width)
         self._adapters.check(checked.lora_weights)
         return make_drawing(
@@ -676,6 +689,7 @@ class SDXLPipeline:
             output_type,
             cancelled,
             read_origin(image, mask, count, run.shapes.height, run.shapes.width, checked.padding),
+            denoising_start,
         )
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:

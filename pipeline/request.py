@@ -48,6 +48,7 @@ FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
 MAX_PADDING = 1024  # pixels
 STRENGTH = 0.8  # of requests with a picture that give none
+DENOISING_END = 0.8  # the same with a refiner
 
 
 def _declare(setting: Setting) -> Any:
@@ -257,6 +258,20 @@ class GenerateRequest:
             description="The syntax of prompts.",
             details="a1111: AUTOMATIC1111's, with weights, changes, breaks, lists and LoRAs.",
             optional=True,
+        )
+    )
+
+    denoising_end: float | None = _declare(
+        OwnNumber(
+            low=0.01,
+            high=1,
+            description="The share of the denoising after which the refiner takes over.",
+            details="1: the base model alone.",
+            key="Refiner switch at",
+            optional=True,
+            needs="refiner",
+            note=f"{DENOISING_END} with a refiner if None.",
+            slider_step=0.01,
         )
     )
 

@@ -216,17 +216,37 @@ class OwnNumber(Number):
 
     Attributes:
         note: what None means.
+        needs: name of the model's attribute that is None where only the highest value can be used,
+            which changes nothing; "" if any model can use all values.
+        is_missing: whether the model has None there.
     """
 
     default: Any = None
     note: str = "The scheduler's own if None."
+    needs: Literal["", "refiner"] = ""
+    is_missing: bool = False
+
+    def for_model(self, model: object) -> Self:
+        own = super().for_model(model)
+        is_missing = self.needs != "" and getattr(model, self.needs) is None
+        return dataclasses.replace(own, is_missing=is_missing)
 
     @property
     def absent_note(self) -> str:
         return self.note
 
+    def expected(self, code: str) -> str:
+        if code == "missing_refiner":
+            return f"none or {self.high:g}, because there is no refiner"
+        return super().expected(code)
+
     def fault(self, value: Any) -> "Fault | None":
-        return None if value is None else super().fault(value)
+        if value is None:
+            return None
+        fault = super().fault(value)
+        if fault is None and self.is_missing and value != self.high:
+            return Fault("missing_refiner", self, value)
+        return fault
 
     def checked(self, value: Any) -> float | None:
         return None if value is None else super().checked(value)
@@ -455,8 +475,8 @@ class Fault:
 
     Attributes:
         code: "out_of_range" for a number of the right type; "unreadable" for a text;
-            `Choice.unknown` for a name; "not_timesteps" for a list of timesteps; otherwise the type
-            that the value does not have.
+            `Choice.unknown` for a name; "missing_refiner" for `OwnNumber.needs`; "not_timesteps"
+            for a list of timesteps; otherwise the type that the value does not have.
     """
 
     code: Literal[
@@ -466,6 +486,7 @@ class Fault:
         "unreadable",
         "unknown_choice",
         "missing_recipe",
+        "missing_refiner",
         "not_timesteps",
     ]
     setting: Setting

@@ -23,8 +23,9 @@ from tests.checkpoints import change_json
 from tools.original_layout import export
 
 CHANNELS = {"sd_1": [32, 64, 64, 64], "sd_2": [64, 64, 128, 128], "sdxl": [64, 64, 128]}
-CHANNELS["sd_2_base"] = CHANNELS["sd_2"]
+CHANNELS |= {"sd_2_base": CHANNELS["sd_2"], "sdxl_refiner": [64, 64, 128, 128]}
 WIDTHS = {"sd_1": [64], "sd_2": [1024], "sd_2_base": [1024], "sdxl": [64, 128]}
+WIDTHS["sdxl_refiner"] = [128]
 SCALE = 0.05
 
 
@@ -41,15 +42,16 @@ def thin_folder(folder: Path, kind: str, **unet: Any) -> Path:
     heads = {} if kind == "sd_1" else {"attention_head_dim": [width // 64 for width in channels]}
     sizes = {"block_out_channels": channels, "sample_size": 8, **heads}
     widths = WIDTHS[kind]
-    if kind == "sdxl":
-        sizes["transformer_layers_per_block"] = [1, 1, 2]
-        sizes["projection_class_embeddings_input_dim"] = widths[-1] + 6 * 256
+    if (numbers := {"sdxl": 6, "sdxl_refiner": 5}.get(kind)) is not None:
+        sizes["transformer_layers_per_block"] = [1, 1, 2, 1][: len(channels)]
+        sizes["projection_class_embeddings_input_dim"] = widths[-1] + numbers * 256
     sizes |= {"cross_attention_dim": sum(widths), **unet}
     change_json(folder / "unet/config.json", **sizes)
     change_json(folder / "vae/config.json", block_out_channels=[32, 32, 64, 64], layers_per_block=1)
-    for encoder, width in zip(("text_encoder", "text_encoder_2"), widths, strict=False):
+    encoders = sorted(folder.glob("text_encoder*"))
+    for encoder, width in zip(encoders, widths, strict=True):
         change_json(
-            folder / encoder / "config.json",
+            encoder / "config.json",
             hidden_size=width,
             intermediate_size=96,
             num_hidden_layers=2,

@@ -4,7 +4,7 @@
 
 Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
 beside those of `TINY`, `from_pictures.npz` beside that of `FROM_PICTURES`, `safety.npz` beside that
-of `SAFE`, `tests/golden/schedulers.npz`, and `tests/golden/tiny_vae` with a tiny VAE and its
+of `SAFE`, `refiner.npz` beside that of `REFINER`, `tests/golden/schedulers.npz`, and `tests/golden/tiny_vae` with a tiny VAE and its
 `tiny_vae.npz`. The bytes are the same each time with the same versions of torch, diffusers and
 transformers.
 `tests/pipeline/test_golden.py`, `tests/pipeline/models/test_safety_checker.py` and
@@ -29,6 +29,7 @@ from tools import torch_reference
 from tools.scheduler_cases import cases
 from tools.tiny_checkpoints import (
     FLAX,
+    REFINER,
     SAFE,
     TINY,
     Pipeline,
@@ -61,6 +62,7 @@ THRESHOLD_SETS = 8
 # Checkpoint that draws from pictures, in so many steps and with these strengths.
 FROM_PICTURES, PICTURE_STEPS = "plain", 6
 STRENGTHS = {"image": 0.5, "mask": 0.7}
+REFINED_FROM = 0.6  # share of the denoising that the base model does before the refiner
 DRAWN_BY = ("euler", "euler-ancestral", "ddim", "pndm", "dpmsolver++")
 EVALUATIONS = 9  # the most in the cases of `scheduler_cases`
 
@@ -190,6 +192,38 @@ def from_pictures(pipe: Pipeline, tiny: Tiny) -> dict[str, np.ndarray]:
     return result
 
 
+def refined(base: Pipeline, checkpoint: Path, tiny: Tiny) -> dict[str, np.ndarray]:
+    """Draw two pictures by a base model and its refiner, and two others by the refiner alone.
+
+    Beside the base model the refiner has its text encoder and its VAE.
+    """
+    rng = np.random.default_rng([tiny.seed, 100])
+    noise = _latents(base, rng)
+    height, width = (side * base.vae_scale_factor for side in noise.shape[1:3])
+    images = rng.uniform(size=(2, height, width, 3)).astype(np.float32)
+    given = SAMPLED_PROMPTS, NEGATIVE_PROMPTS
+    one = torch_reference.sample(
+        base, *given, noise, GUIDANCE_SCALE, PICTURE_STEPS, denoising_end=REFINED_FROM
+    )
+    run = noise, GUIDANCE_SCALE, PICTURE_STEPS
+    beside = load(checkpoint, text_encoder_2=base.text_encoder_2, vae=base.vae)
+    both = torch_reference.sample_from_picture(
+        beside, *given, *run, one.latents, denoising_start=REFINED_FROM
+    )
+    alone = torch_reference.sample_from_picture(
+        load(checkpoint), *given, *run, images, strength=STRENGTHS["image"]
+    )
+    return {
+        "noise": noise,
+        "image": images,
+        "base_latents": one.latents,
+        "refined_latents": both.latents,
+        "refined_images": both.images,
+        "alone_latents": alone.latents,
+        "alone_images": alone.images,
+    }
+
+
 def schedulers() -> dict[str, np.ndarray]:
     """Return the latents after every evaluation, and the predictions that gave them.
 
@@ -314,6 +348,11 @@ def main() -> None:
             np.savez_compressed(folder / name / "from_pictures.npz", **arrays)
         files = [path for path in (folder / name).rglob("*") if path.is_file()]
         print(f"{name}: {sum(path.stat().st_size for path in files) / 1e6:.2f} MB")
+    for name, tiny in REFINER.items():
+        write(tiny, folder / name / "checkpoint")
+        base = load(folder / FROM_PICTURES / "checkpoint")
+        arrays = refined(base, folder / name / "checkpoint", tiny)
+        np.savez_compressed(folder / name / "refiner.npz", **arrays)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ UNET, VAE = "model.diffusion_model.", "first_stage_model."
 CLIP, OPEN_CLIP = "cond_stage_model.transformer.text_model.", "cond_stage_model.model."
 SDXL_CLIP = "conditioner.embedders.0.transformer.text_model."
 SDXL_OPEN_CLIP = "conditioner.embedders.1.model."
+REFINER_OPEN_CLIP = "conditioner.embedders.0.model."
 EMA_FACTOR = 0.5  # an EMA that is told from the weights, and exact in every dtype
 
 VAE_ENDS = {
@@ -129,14 +130,14 @@ def export(
     """Write a checkpoint in diffusers' layout as one file in the original layout.
 
     Args:
-        folder: a Stable Diffusion 1 or 2, or an SDXL. A single text encoder with the activation
+        folder: a Stable Diffusion 1 or 2, an SDXL or its refiner. A single text encoder with the activation
             `gelu` is OpenCLIP's, as in Stable Diffusion 2.
         file: the `.safetensors` file to write.
         dtype: `float32`, `float16`, `bfloat16` or `float8_e4m3fn`; None keeps each tensor's own.
         ema: whether to add an EMA of the UNet, which is the weights times `EMA_FACTOR`.
         extra_keys: names of `EXTRAS` to add.
     """
-    is_xl = (folder / "text_encoder_2").is_dir()
+    is_xl, has_clip = ((folder / name).is_dir() for name in ("text_encoder_2", "text_encoder"))
     with ExitStack() as files:
 
         def opened(component: str) -> TensorFiles:
@@ -144,7 +145,9 @@ def export(
 
         entries = _unet(opened("unet"), ema)
         entries |= _prefixed(VAE, _vae(opened("vae")))
-        if is_xl:
+        if not has_clip:
+            entries |= _prefixed(REFINER_OPEN_CLIP, _open_clip(opened("text_encoder_2")))
+        elif is_xl:
             entries |= _prefixed(SDXL_CLIP, _clip(opened("text_encoder")))
             entries |= _prefixed(SDXL_OPEN_CLIP, _open_clip(opened("text_encoder_2")))
         elif _activation(folder / "text_encoder") == "gelu":

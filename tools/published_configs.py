@@ -155,6 +155,31 @@ SDXL_BASE: Files = {
     },
 }
 
+# stabilityai/stable-diffusion-xl-refiner-1.0
+_ABSENT = "text_encoder/config.json", "tokenizer/tokenizer_config.json"
+SDXL_REFINER: Files = {
+    **{name: values for name, values in SDXL_BASE.items() if name not in _ABSENT},
+    "tokenizer_2/tokenizer_config.json": _TOKENIZER,
+    "model_index.json": {
+        **SDXL_BASE["model_index.json"],
+        "_class_name": "StableDiffusionXLImg2ImgPipeline",
+        "force_zeros_for_empty_prompt": False,
+        "requires_aesthetics_score": True,
+        "text_encoder": [None, None],
+        "tokenizer": [None, None],
+    },
+    "unet/config.json": {
+        **SDXL_BASE["unet/config.json"],
+        "attention_head_dim": [6, 12, 24, 24],
+        "block_out_channels": [384, 768, 1536, 1536],
+        "cross_attention_dim": 1280,
+        "down_block_types": ["DownBlock2D", *["CrossAttnDownBlock2D"] * 2, "DownBlock2D"],
+        "projection_class_embeddings_input_dim": 2560,
+        "transformer_layers_per_block": 4,
+        "up_block_types": ["UpBlock2D", *["CrossAttnUpBlock2D"] * 2, "UpBlock2D"],
+    },
+}
+
 _BLOCKS = {
     "down_block_types": [*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"],
     "up_block_types": ["UpBlock2D", *["CrossAttnUpBlock2D"] * 3],

@@ -24,6 +24,7 @@ from diffusers import (
     PNDMScheduler,
     SchedulerMixin,
     StableDiffusionPipeline,
+    StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
@@ -40,7 +41,7 @@ from transformers import (
 
 from tools.miniature.vocabulary import write_tokenizer
 
-Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline
+Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline | StableDiffusionXLImg2ImgPipeline
 
 END = "<|endoftext|>"
 # The keys that files had in 2022; later ones follow from defaults.
@@ -92,7 +93,7 @@ class Tiny:
 
     Attributes:
         text_encoder, text_encoder_2: without the arguments that follow from the tokenizer. None for
-            `text_encoder_2` makes a Stable Diffusion 1 or 2.
+            `text_encoder_2` makes a Stable Diffusion 1 or 2, None for `text_encoder` a refiner.
         unet: without the arguments that follow from the other components.
         every_scheduler: adds golden pictures of all schedulers.
         safety_checker: made by the function of that name.
@@ -102,7 +103,7 @@ class Tiny:
 
     seed: int
     words: Sequence[str]
-    text_encoder: dict[str, Any]
+    text_encoder: dict[str, Any] | None
     text_encoder_2: dict[str, Any] | None
     unet: dict[str, Any]
     vae: dict[str, Any]
@@ -118,8 +119,9 @@ class Tiny:
     @property
     def tokenizers(self) -> dict[str, str]:
         """The pad token of each tokenizer, by its folder."""
-        first = {"tokenizer": self.pad_token}
-        return first if self.text_encoder_2 is None else first | {"tokenizer_2": "!"}
+        both = {"tokenizer": self.pad_token, "tokenizer_2": "!"}
+        encoders = dict(zip(both, (self.text_encoder, self.text_encoder_2), strict=True))
+        return {name: token for name, token in both.items() if encoders[name] is not None}
 
 
 def text_encoder(width: int, layers: int, heads: int, act: str, **other: Any) -> dict[str, Any]:
@@ -424,6 +426,32 @@ TINY: dict[str, Tiny] = {
     ),
 }
 
+# The refiner for `TINY["plain"]`, whose text encoder and VAE have the same shapes; `refiner.npz` is
+# beside it.
+REFINER: dict[str, Tiny] = {
+    "refiner": Tiny(
+        seed=13,
+        words=TINY["plain"].words,
+        text_encoder=None,
+        text_encoder_2=TINY["plain"].text_encoder_2,
+        unet=unet(
+            (8, 16, 16),
+            "-x-",
+            layers_per_block=1,
+            attention_head_dim=[1, 2, 4],
+            transformer_layers_per_block=2,
+            norm_num_groups=4,
+            addition_time_embed_dim=8,
+            sample_size=8,
+        ),
+        vae=TINY["plain"].vae,
+        scheduler=TINY["plain"].scheduler,
+        real_eos=False,
+        force_zeros_for_empty_prompt=False,
+        files=Files(published_text_encoders=True),
+    ),
+}
+
 # A Stable Diffusion 1 with its safety checker; `safety.npz` is beside it.
 SAFE: dict[str, Tiny] = {
     "safety": Tiny(
@@ -540,14 +568,16 @@ def write(tiny: Tiny, folder: Path) -> None:
     _verify(pipe, load(folder, tiny.files.variant))
 
 
-def load(folder: Path, variant: str | None = None) -> Pipeline:
-    """Load a checkpoint with diffusers itself, in float32."""
-    xl = (folder / "text_encoder_2").is_dir()
-    pipe = (StableDiffusionXLPipeline if xl else StableDiffusionPipeline).from_pretrained(
+def load(folder: Path, variant: str | None = None, **shared: torch.nn.Module) -> Pipeline:
+    """Load a checkpoint with diffusers itself, in float32; `shared` are networks of another one."""
+    xl, both = ((folder / name).is_dir() for name in ("text_encoder_2", "text_encoder"))
+    kind = StableDiffusionXLPipeline if both else StableDiffusionXLImg2ImgPipeline
+    pipe = (kind if xl else StableDiffusionPipeline).from_pretrained(
         folder,
         dtype=torch.float32,
         variant=variant,
         local_files_only=True,
+        **shared,
         **({"add_watermarker": False} if xl else {}),
     )
     pipe.set_progress_bar_config(disable=True)
@@ -561,18 +591,20 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
         write_tokenizer(scratch / name, tiny.words, pad_token)
         tokenizers[name] = CLIPTokenizer.from_pretrained(scratch / name)
         shutil.rmtree(scratch / name)
+    given = [each for each in (tiny.text_encoder, tiny.text_encoder_2) if each is not None]
     encoders = [
         _text_config(arguments, tokenizer, tiny.real_eos)
-        for arguments, tokenizer in zip(
-            (tiny.text_encoder, tiny.text_encoder_2), tokenizers.values(), strict=False
-        )
+        for arguments, tokenizer in zip(given, tokenizers.values(), strict=True)
     ]
-    modules: dict[str, torch.nn.Module] = {"text_encoder": CLIPTextModel(encoders[0])}
+    modules: dict[str, torch.nn.Module] = {}
+    if tiny.text_encoder is not None:
+        modules["text_encoder"] = CLIPTextModel(encoders[0])
     added = {}
-    if len(encoders) > 1:
-        modules["text_encoder_2"] = CLIPTextModelWithProjection(encoders[1])
-        sizes = 6 * tiny.unet["addition_time_embed_dim"]
-        added["projection_class_embeddings_input_dim"] = encoders[1].projection_dim + sizes
+    if tiny.text_encoder_2 is not None:
+        modules["text_encoder_2"] = CLIPTextModelWithProjection(encoders[-1])
+        count = 5 if tiny.text_encoder is None else 6
+        numbers = count * tiny.unet["addition_time_embed_dim"]
+        added["projection_class_embeddings_input_dim"] = encoders[-1].projection_dim + numbers
     modules["unet"] = UNet2DConditionModel(
         cross_attention_dim=sum(encoder.hidden_size for encoder in encoders), **added, **tiny.unet
     )
@@ -584,7 +616,16 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
     for number, module in enumerate(modules.values()):
         randomise(module, np.random.default_rng([tiny.seed, number]))
     parts = {**modules, **tokenizers, "scheduler": tiny.scheduler_class(**tiny.scheduler)}
-    if len(encoders) > 1:
+    if tiny.text_encoder is None:
+        return StableDiffusionXLImg2ImgPipeline(
+            text_encoder=None,
+            tokenizer=None,
+            **parts,
+            requires_aesthetics_score=True,
+            force_zeros_for_empty_prompt=tiny.force_zeros_for_empty_prompt,
+            add_watermarker=False,
+        )
+    if tiny.text_encoder_2 is not None:
         return StableDiffusionXLPipeline(
             **parts,
             force_zeros_for_empty_prompt=tiny.force_zeros_for_empty_prompt,

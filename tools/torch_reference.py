@@ -267,11 +267,14 @@ def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def _our_step_noise(seeds: Sequence[int], shape: tuple[int, ...]) -> Iterator[None]:
-    """Give diffusers' schedulers the noise that this project draws from the pictures' seeds."""
+def _our_step_noise(seeds: Sequence[int], shape: tuple[int, ...], first: int = 0) -> Iterator[None]:
+    """Give diffusers' schedulers the noise that this project draws from the pictures' seeds.
+
+    `first` is the number of the first evaluation.
+    """
 
     def noise(number: int) -> torch.Tensor:
-        drawn = step_noise(jnp.array(seeds, jnp.uint32), number, shape)
+        drawn = step_noise(jnp.array(seeds, jnp.uint32), first + number, shape)
         return to_torch(np.asarray(drawn))
 
     numbers = itertools.count()
@@ -399,11 +402,14 @@ def sample(
     guidance_scale: float,
     steps: int = 25,
     guidance_rescale: float = 0.0,
+    denoising_end: float | None = None,
 ) -> Sample:
     """Run the pipeline from text and standard normal `latents` `[B, h, w, C]` to pictures.
 
-    Noise that a scheduler adds on the way is drawn from the seeds 0, 1, ...
+    Noise that a scheduler adds on the way is drawn from the seeds 0, 1, ...; the run ends after
+    `denoising_end`, a share of the denoising.
     """
+    ending = {} if denoising_end is None else {"denoising_end": denoising_end}
     height, width = (side * pipe.vae_scale_factor for side in latents.shape[1:3])
     return _run(
         pipe,
@@ -416,6 +422,7 @@ def sample(
         guidance_scale=guidance_scale,
         guidance_rescale=guidance_rescale,
         latents=to_torch(latents),
+        **ending,
     )
 
 
@@ -428,6 +435,7 @@ def sample_from_picture(
     steps: int,
     images: np.ndarray,
     mask: np.ndarray | None = None,
+    first: int = 0,
     **options: Any,
 ) -> Sample:
     """Run the pipeline for pictures, or that for inpainting, on the networks of `pipe`.
@@ -435,7 +443,7 @@ def sample_from_picture(
     Noise that a scheduler adds on the way is drawn from the seeds 0, 1, ...
 
     Args:
-        pipe: a pipeline from text.
+        pipe: a pipeline from text, or the refiner's.
         prompts, negative_prompts: one for each picture.
         noise: standard normal noise `[B, h, w, C]`.
         guidance_scale: above 1.
@@ -443,10 +451,12 @@ def sample_from_picture(
         images: pictures `[B, H, W, 3]` in 0..1, whose latents are the mean; or latents
             `[B, h, w, C]`, if `denoising_start` is among the options.
         mask: `[B, H, W]`, 1 where the pictures are redrawn; None for no inpainting.
+        first: the number of evaluations that another model has made before, which took noise.
         options: further arguments of the pipeline, such as `strength`.
     """
     kind = AutoPipelineForImage2Image if mask is None else AutoPipelineForInpainting
-    other = kind.from_pipe(pipe)
+    is_refiner = isinstance(pipe, StableDiffusionXLImg2ImgPipeline)
+    other = pipe if is_refiner and mask is None else kind.from_pipe(pipe)
     other.set_progress_bar_config(disable=True)
     if mask is not None:
         options["mask_image"] = [Image.fromarray(np.uint8(255 * each)) for each in mask]
@@ -459,6 +469,7 @@ def sample_from_picture(
         return _run(
             other,
             noise.shape,
+            first,
             prompt=list(prompts),
             negative_prompt=list(negative_prompts),
             image=given,
@@ -468,8 +479,11 @@ def sample_from_picture(
         )
 
 
-def _run(pipe: Any, shape: Sequence[int], **arguments: Any) -> Sample:
-    """Run a pipeline whose latents have this shape, `[B, h, w, C]`."""
+def _run(pipe: Any, shape: Sequence[int], first: int = 0, **arguments: Any) -> Sample:
+    """Run a pipeline whose latents have this shape, `[B, h, w, C]`.
+
+    `first` is the number of the first evaluation, for the noise that it adds.
+    """
     last: list[torch.Tensor] = []
 
     def keep(_pipe: object, _step: int, _t: object, tensors: dict) -> dict:
@@ -477,7 +491,7 @@ def _run(pipe: Any, shape: Sequence[int], **arguments: Any) -> Sample:
         return tensors
 
     count, *rest = shape
-    with _our_step_noise(range(count), tuple(rest)):
+    with _our_step_noise(range(count), tuple(rest), first):
         images = pipe(
             # The pipelines' own default is 0, whatever the scheduler's is.
             eta=SCHEDULERS["tcd"].eta if isinstance(pipe.scheduler, TCDScheduler) else 0.0,

@@ -247,8 +247,8 @@ class FlaxDiffusionPipeline:
         zeroed = jnp.stack([jnp.full(len(ids), zero), jnp.zeros(len(ids), bool)])
         guidance = jnp.broadcast_to(_scalar("guidance_scale", guidance_scale), len(ids))
         embeds = family.encode.run(networks, both, zeroed)
-        sides = jnp.asarray(size, jnp.float32)
-        context = family.condition.run(networks, embeds, sides, guidance)
+        numbers = jnp.asarray(family.time_ids(*size))
+        context = family.condition.run(networks, embeds, numbers, guidance)
         if masked is not None:
             context = family.with_mask(context, *masked)
         predict = partial(family.predict.run, networks)

@@ -99,6 +99,7 @@ class Drawing:
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
         truncated, negative_truncated: see `Result`.
         frames: the picture around each part that is drawn; none if they are drawn as a whole.
+        skipped: the number of steps of the run that another model took before.
         cancelled: set it to stop the drawing within two steps.
         begun: the number of its pictures that have begun to wait for slots, in order.
         entered: the number of those that have entered a slot.
@@ -122,6 +123,7 @@ class Drawing:
     negative_truncated: list[str]
     frames: Sequence[Frame] = ()
     cancelled: Event = field(default_factory=Event)
+    skipped: int = 0
     begun: int = 0
     entered: int = 0
     vacated: int = 0

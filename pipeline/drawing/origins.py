@@ -35,13 +35,22 @@ class Origin:
     frames: Sequence[Frame]
 
 
-def check_origin(request: Request, image: object, mask: object, takes_mask: bool = False) -> None:
-    """Raise InputError if arguments are missing beside others, or beside a model that takes a mask.
+def check_origin(
+    request: Request,
+    image: object,
+    mask: object,
+    takes_mask: bool = False,
+    needs_image: bool = False,
+    goes_on: bool = False,
+) -> None:
+    """Raise InputError if arguments are missing beside others, or beside a model that needs them.
 
     Args:
         request: the request.
         image, mask: pictures as in `read_origin`, or their files; None for none.
         takes_mask: whether the model draws only from a picture and a mask.
+        needs_image: whether the model draws only from a picture or from latents.
+        goes_on: whether the request goes on from latents.
     """
     given = {
         "image": image is not None,
@@ -55,6 +64,12 @@ def check_origin(request: Request, image: object, mask: object, takes_mask: bool
             raise InputError(f"{name} is given without {other}; pass {other} too, or leave it out")
     if takes_mask and not given["mask"]:
         raise InputError("the model is for inpainting and draws nothing without image and mask")
+    if needs_image and not (given["image"] or goes_on):
+        raise InputError(
+            "the model is a refiner and draws nothing without image, or latents and denoising_start"
+        )
+    if goes_on and given["image"] and not given["mask"]:
+        raise InputError("denoising_start goes on from latents; pass image only beside a mask")
 
 
 def read_origin(

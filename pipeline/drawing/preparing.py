@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from threading import Event
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,9 @@ from pipeline.text.tokenizer import Tokenizers
 OUTPUT_TYPES = ("pil", "np", "latent")
 
 
-def check_output(request: Request, output_type: str, has_tiny_vae: bool) -> None:
+def check_output(
+    request: Request, output_type: str, has_tiny_vae: bool, has_refiner: bool = False
+) -> None:
     """Raise InputError if a request's pictures cannot be decoded as it asks."""
     if request.decoder == TINY and not has_tiny_vae:
         raise InputError(
@@ -32,6 +35,24 @@ def check_output(request: Request, output_type: str, has_tiny_vae: bool) -> None
         )
     if output_type not in OUTPUT_TYPES:
         raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
+    if request.denoising_end not in (None, 1) and output_type != "latent" and not has_refiner:
+        raise InputError(
+            f"denoising_end is {request.denoising_end}, but there is no refiner that goes on; leave"
+            " it out, set output_type to 'latent', or pass refiner to from_pretrained"
+        )
+
+
+def check_latents(latents: object, denoising_start: float | None) -> None:
+    """Raise InputError unless there are latents of which a share of the denoising is done."""
+    if denoising_start is None:
+        return
+    is_number = isinstance(denoising_start, int | float) and not isinstance(denoising_start, bool)
+    if not is_number or not 0 <= denoising_start < 1:
+        raise InputError(
+            f"denoising_start is {denoising_start!r}; expected a number from 0 to below 1"
+        )
+    if latents is None:
+        raise InputError("denoising_start is given without latents; pass latents too")
 
 
 def make_drawing(
@@ -45,6 +66,7 @@ def make_drawing(
     output_type: str,
     cancelled: Event | None,
     origin: Origin | None = None,
+    denoising_start: float | None = None,
 ) -> Drawing:
     """Return the drawing of a request.
 
@@ -55,21 +77,26 @@ def make_drawing(
         run: the programs of its size.
         tokenizers: the tokenizers of the text encoders.
         placement: the embeddings that its prompts may name; it notes those that they do.
-        latents: `[images, h, w, C]` float32 standard normal noise in place of the seeds'.
+        latents: `[images, h, w, C]` float32 standard normal noise in place of the seeds', or the
+            latents to go on from.
         output_type: one of `OUTPUT_TYPES`.
         cancelled: stops the drawing once it is set.
         origin: the pictures that it starts from; None if it has none.
+        denoising_start: the share of the denoising that the latents have had; None if they are
+            noise.
 
     Raises:
-        InputError: if the latents cannot be used, or the strength leaves no step.
+        InputError: if the latents cannot be used, or no step is left.
     """
+    goes_on = denoising_start is not None
     if latents is not None:
-        if request.variation_strength > 0:
+        if request.variation_strength > 0 and not goes_on:
             raise InputError("pass either latents or variation_strength, not both")
         latents = checked_latents(latents, (request.images, *run.latents_shape))
     strength = 1.0 if request.strength is None else request.strength
-    schedule = make_schedule(scheduler, request.num_inference_steps, strength=strength)
-    prompts = read_prompts(request, len(schedule.stops), tokenizers, placement, run.shapes.chunks)
+    part = _part(scheduler, request, strength, denoising_start)
+    schedule = part.schedule
+    prompts = read_prompts(request, part.whole, tokenizers, placement, run.shapes.chunks)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
     start = Start(
         input_ids=prompts.input_ids,
@@ -82,18 +109,20 @@ def make_drawing(
         init_noise_sigma=schedule.init_noise_sigma,
         seeds=np.array(request.seeds, np.uint32),
         variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
-        noise=latents,
+        noise=None if goes_on else latents,
         origin=None if origin is None else _image_start(origin, config, schedule, strength),
+        latents=latents if goes_on else None,
     )
     # A network that takes the guidance scale as an input has its guidance inside.
-    steps = 0 if config.embeds_guidance else request.guided_steps(len(schedule.stops))
+    guided = 0 if config.embeds_guidance else request.guided_steps(part.whole) - part.skipped
+    steps = min(max(guided, 0), len(schedule.stops))
     return Drawing(
         request=request,
         named=_as_drawn(request, scheduler),
         run=run,
         schedule=schedule,
         start=start,
-        text_of_step=prompts.of_step,
+        text_of_step=prompts.of_step[:, part.skipped :],
         guided=schedule.stops[steps - 1] if steps else 0,
         placement=placement,
         output_type=output_type,
@@ -101,7 +130,41 @@ def make_drawing(
         negative_truncated=prompts.negative_truncated,
         frames=() if origin is None else origin.frames,
         cancelled=Event() if cancelled is None else cancelled,
+        skipped=part.skipped,
     )
+
+
+class _Part(NamedTuple):
+    """The part of a run that a model draws.
+
+    Attributes:
+        schedule: its schedule.
+        whole: the number of steps of the whole run.
+        skipped: the number of those that another model takes before.
+    """
+
+    schedule: Schedule
+    whole: int
+    skipped: int
+
+
+def _part(
+    scheduler: SchedulerConfig, request: Request, strength: float, start: float | None
+) -> _Part:
+    """Return the part of a request's run that begins after a share of the denoising."""
+    steps, end = request.num_inference_steps, request.denoising_end
+    whole = make_schedule(scheduler, steps, strength=strength)
+    if start is None and end in (None, 1):
+        return _Part(whole, len(whole.stops), 0)
+    schedule = make_schedule(
+        scheduler,
+        steps,
+        strength=strength,
+        denoising_start=start,
+        denoising_end=None if end == 1 else end,
+    )
+    skipped = 0 if start is None else len(whole.stops) - len(schedule.stops)
+    return _Part(schedule, len(whole.stops), skipped)
 
 
 def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: float) -> ImageStart:

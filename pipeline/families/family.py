@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
@@ -103,6 +104,8 @@ class Family:
         forced_scheduler_settings: settings of the scheduler that replace the file's.
         aligned_sigmas: the sigmas of the schedule "align-your-steps", falling; None if no such
             sigmas were published for the family.
+        needs_image: whether its models go on from a picture or from latents, and draw nothing from
+            noise alone.
         zeros_for_empty_prompt: whether the embeddings of a missing negative prompt are zeros;
             `model_index.json` may say otherwise if this is True.
         check: raises CheckpointError if the components of a checkpoint do not fit together; the
@@ -113,10 +116,13 @@ class Family:
             prompt's embeddings with zeros. `weights` are how much each token counts,
             `[H, B, E, L]` float32, or None for 1. The embeddings are any structure of arrays
             `[H, B, ...]`.
-        condition: `(networks, embeds, size, guidance_scale) -> context`. `size` is `[2]` float32,
-            the pictures' height and width. `guidance_scale` is `[B]` float32, for networks that
-            take it as an input. The context is any structure of arrays `[H, B, ...]` that stay the
-            same while the prompts do.
+        condition: `(networks, embeds, time_ids, guidance_scale) -> context`. `time_ids` are
+            `[H, N]` float32, the rows of `time_ids` below. `guidance_scale` is `[B]` float32, for
+            networks that take it as an input. The context is any structure of arrays `[H, B, ...]`
+            that stay the same while the prompts do.
+        time_ids: `(height, width) -> numbers`: the N numbers that condition a network beside the
+            prompts, such as the size in pixels, `[2, N]` float32: for the negative prompt, and for
+            the prompt. N may be 0.
         with_chunks: `(context, room, chunks) -> context`: turns the context of one chunk of prompts
             into that of prompts with `room` chunks, of which `chunks`, `[H, B]` int32, count. Its
             third axis is that of the chunks where it has tokens.
@@ -147,6 +153,7 @@ class Family:
     check: Callable[[Path, "Config"], None]
     encode: Stage
     condition: Stage
+    time_ids: Callable[[int, int], np.ndarray]
     with_chunks: Callable[..., Any]
     predict: Stage
     decode: Stage
@@ -165,6 +172,7 @@ class Family:
     ignored: tuple[str, ...] = ()
     forced_scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
     aligned_sigmas: tuple[float, ...] | None = None
+    needs_image: bool = False
     zeros_for_empty_prompt: bool = False
 
     @property

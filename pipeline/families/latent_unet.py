@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pipeline.errors import CheckpointError
@@ -97,13 +98,20 @@ def encoder(*names: str) -> Stage:
     return Stage(names, encode)
 
 
-def condition(networks: Networks, embeds: Embeds, size: Array, guidance_scale: Array) -> Context:
+def condition(
+    networks: Networks, embeds: Embeds, time_ids: Array, guidance_scale: Array
+) -> Context:
     """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
     hidden, _ = embeds
     halves = len(hidden)
     guidance = jnp.tile(guidance_scale, halves)
     found = networks["unet"].condition(joined(hidden), guidance_scale=guidance)
     return jax.tree.map(lambda batch: split(batch, halves), found)
+
+
+def no_time_ids(height: int, width: int) -> np.ndarray:
+    """Return the numbers of families whose UNet takes none, `[2, 0]`; see `Family.time_ids`."""
+    return np.empty((2, 0), np.float32)
 
 
 def with_chunks(context: Context, room: int, chunks: Array) -> Context:

@@ -17,6 +17,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
 from pipeline.families.replacements import read_replacement
 from pipeline.families.sdxl import SDXL
+from pipeline.families.sdxl_refiner import SDXL_REFINER
 from pipeline.families.single_files import (
     CONFIGS,
     KINDS,
@@ -32,7 +33,7 @@ from pipeline.schedulers.recipes import LATENT_CONSISTENCY, Recipe, find_model_r
 from pipeline.strict_json import StrictJson
 from pipeline.text.tokenizer import read_length
 
-FAMILIES = (SDXL, SD_1, SD_2)
+FAMILIES = (SDXL, SDXL_REFINER, SD_1, SD_2)
 # Unsupported kinds of model. The keys are parts of the class names of their pipelines.
 OTHER_FAMILIES = {
     "StableDiffusion3": "Stable Diffusion 3",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pipeline.families import latent_unet
@@ -19,45 +20,63 @@ from pipeline.models.clip_config import read_text_encoder
 from pipeline.models.shapes import text_encoder_of, unet_of
 from pipeline.models.unet import Context, UNet
 from pipeline.models.unet_config import read_unet
+from pipeline.strict_json import StrictJson
+
+# The class of diffusers' pipelines from pictures: of the refiner, and of whole models.
+FROM_PICTURES = "StableDiffusionXLImg2ImgPipeline"
 
 
-def check(file: Path, config: Config) -> None:
-    """Raise CheckpointError if the UNet does not fit the other networks."""
+def is_refiner(folder: Path) -> bool:
+    """Return whether a checkpoint is a refiner: it has no first text encoder."""
+    values = StrictJson(folder / "model_index.json").values
+    return values.get("_class_name") == FROM_PICTURES and values.get("text_encoder") in (
+        None,
+        [None, None],
+    )
+
+
+def check(file: Path, config: Config, numbers: int = 6) -> None:
+    """Raise CheckpointError if the UNet does not fit the other networks.
+
+    `numbers` is N of `Family.time_ids`.
+    """
     latent_unet.check(file, config)
     addition = config.networks["unet"].addition
     latent_unet.check_unet_size(
         file,
         "projection_class_embeddings_input_dim",
         addition.input_dim,
-        config.networks["text_encoder_2"].projection_dim + 6 * addition.time_embed_dim,
-        "text_encoder_2's projection_dim + 6 * addition_time_embed_dim",
+        config.networks["text_encoder_2"].projection_dim + numbers * addition.time_embed_dim,
+        f"text_encoder_2's projection_dim + {numbers} * addition_time_embed_dim",
     )
 
 
-def time_ids(size: Array) -> Array:
-    """Return the add_time_ids `[6]` float32 of a whole picture, in pixels.
+def time_ids(height: int, width: int) -> np.ndarray:
+    """Return the add_time_ids `[2, 6]` float32 of a whole picture, in pixels.
 
-    They are the original size, the top and left of the crop, and the target size. `size` is
-    `[2]` float32, the height and width.
+    They are the original size, the top and left of the crop, and the target size.
     """
-    return jnp.concatenate([size, jnp.zeros_like(size), size])
+    return np.array([[height, width, 0, 0, height, width]] * 2, np.float32)
 
 
-def condition(networks: Networks, embeds: Embeds, size: Array, guidance_scale: Array) -> Context:
+def condition(
+    networks: Networks, embeds: Embeds, time_ids: Array, guidance_scale: Array
+) -> Context:
     """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
     hidden, pooled = embeds
     assert pooled is not None  # the second text encoder has a projection
-    halves, both = len(hidden), (joined(hidden), joined(pooled))
-    sizes = jnp.broadcast_to(time_ids(size), (len(both[0]), 6))
-    found = networks["unet"].condition(*both, sizes, jnp.tile(guidance_scale, halves))
+    halves, images = hidden.shape[:2]
+    numbers = jnp.broadcast_to(time_ids[:, None], (halves, images, time_ids.shape[-1]))
+    given = joined(hidden), joined(pooled), joined(numbers)
+    found = networks["unet"].condition(*given, jnp.tile(guidance_scale, halves))
     return jax.tree.map(lambda batch: split(batch, halves), found)
 
 
 SDXL = Family(
     name="Stable Diffusion XL",
     class_name="StableDiffusionXLPipeline",
-    other_class_names=("StableDiffusionXLInpaintPipeline",),
-    recognise=lambda _: True,
+    other_class_names=("StableDiffusionXLInpaintPipeline", FROM_PICTURES),
+    recognise=lambda folder: not is_refiner(folder),
     text_encoders=(
         Network(
             name="text_encoder",
@@ -93,6 +112,7 @@ SDXL = Family(
     check=check,
     encode=latent_unet.encoder("text_encoder", "text_encoder_2"),
     condition=Stage(("unet",), condition),
+    time_ids=time_ids,
     with_chunks=latent_unet.with_chunks,
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,

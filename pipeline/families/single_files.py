@@ -35,6 +35,7 @@ from pipeline.checkpoints.weights import modern_name
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
 from pipeline.families.sdxl import SDXL
+from pipeline.families.sdxl_refiner import SDXL_REFINER
 from pipeline.families.stable_diffusion import SD_1, SD_2
 from pipeline.models.unet_config import OTHER_UNETS
 
@@ -97,6 +98,7 @@ VAE_FILE = Section((*VAE_PREFIXES, ""), to_diffusers_vae, re.compile(r"^(loss|mo
 TINY_VAE_FILE = Section(("",), to_diffusers_tiny_vae)
 # Parts of CLIP that compare texts with pictures, and a mask that follows from the length.
 NOT_CLIP = r"^(transformer\.)?(logit_scale|attn_mask|text_projection(\.weight)?)$"
+NOT_OPEN_CLIP = re.compile(r"^(logit_scale|attn_mask)$")
 SECTIONS_2 = {
     # The last of 24 layers was never used.
     "text_encoder": Section(
@@ -134,7 +136,20 @@ KINDS = (
             "text_encoder_2": Section(
                 ("conditioner.embedders.1.model.",),
                 to_diffusers_open_clip,
-                re.compile(r"^(logit_scale|attn_mask)$"),
+                NOT_OPEN_CLIP,
+            ),
+            "unet": UNET,
+            "vae": VAE,
+        },
+    ),
+    FileKind(
+        name="the refiner of Stable Diffusion XL",
+        family=SDXL_REFINER,
+        folder="sdxl_refiner",
+        recognise=partial(_has, f"conditioner.embedders.0.{OPEN_CLIP_LAYERS}"),
+        sections={
+            "text_encoder_2": Section(
+                ("conditioner.embedders.0.model.",), to_diffusers_open_clip, NOT_OPEN_CLIP
             ),
             "unet": UNET,
             "vae": VAE,
@@ -161,7 +176,6 @@ OTHER_FILES = {
     r"(^|\.)joint_blocks\.\d": "Stable Diffusion 3",
     r"^edm_mean$": "Playground 2.5",
     r"^edm_vpred\.sigma_max$": "CosXL",
-    rf"^conditioner\.embedders\.0\.{re.escape(OPEN_CLIP_LAYERS)}": "the refiner of SDXL",
     r"^control_model\.": "a ControlNet",
     r"\.time_stack\.": "Stable Video Diffusion",
     r"^lora_(unet|te\d?)_|\.lora_(down|A)\.weight$|\.hada_w1_a$|\.lokr_w1": (

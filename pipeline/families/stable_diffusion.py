@@ -73,6 +73,7 @@ SD_1 = Family(
     check=latent_unet.check,
     encode=latent_unet.encoder("text_encoder"),
     condition=Stage(("unet",), latent_unet.condition),
+    time_ids=latent_unet.no_time_ids,
     with_chunks=latent_unet.with_chunks,
     predict=latent_unet.PREDICT,
     decode=latent_unet.DECODE,

@@ -304,7 +304,7 @@ class UNet(nnx.Module):
         Args:
             prompt_embeds: `[B, L, D]`.
             pooled_prompt_embeds: `[B, P]`; required if `config.addition` is set.
-            add_time_ids: `[B, 6]` float32; required if `config.addition` is set.
+            add_time_ids: `[B, N]` float32; required if `config.addition` is set.
             guidance_scale: `[B]` float32; required if `config.time_cond_proj_dim` is set, and
                 otherwise ignored.
         """

@@ -17,10 +17,10 @@ MID_RESNETS = {"UNetMidBlock2DCrossAttn": 2, "UNetMidBlock2D": 1, None: 0}
 
 @dataclass(frozen=True)
 class AdditionConfig:
-    """SDXL's addition to the time embedding ("text_time"): the pooled prompt and six sizes.
+    """SDXL's addition to the time embedding ("text_time"): the pooled prompt and some numbers.
 
-    `time_embed_dim` is the width of each embedded size. `input_dim` is the width of the pooled
-    prompt and all six sizes together.
+    `time_embed_dim` is the width of each embedded number, of which there are six, or five in the
+    refiner. `input_dim` is the width of the pooled prompt and all numbers together.
     """
 
     time_embed_dim: int

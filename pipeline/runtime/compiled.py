@@ -100,6 +100,7 @@ class CompiledSampler:
         self._whole = NamedSharding(target.mesh, P())
         self._by_image = NamedSharding(target.mesh, P("images"))
         self._by_half = NamedSharding(target.mesh, P("guidance", "images"))
+        self._of_half = NamedSharding(target.mesh, P("guidance"))
 
     def resized(self, height: int, width: int) -> "CompiledSampler":
         """Return a sampler of the same networks and devices for another size, in pixels.
@@ -267,7 +268,8 @@ class CompiledSampler:
         own, of_chunks = jax.device_put((chosen, numbers), self._by_half)
         places, scales = self._put_columns((new, guidance_scales))
         every = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
-        return self._run("condition", context, places, every, own, self._size, scales, of_chunks)
+        given = places, every, own, self._time_ids, scales, of_chunks
+        return self._run("condition", context, *given)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:
@@ -278,9 +280,9 @@ class CompiledSampler:
         return jax.device_put(tuple(arrays), self._whole)
 
     @cached_property
-    def _size(self) -> Array:
-        size = np.array([self.shapes.height, self.shapes.width], np.float32)
-        return jax.device_put(size, self._whole)
+    def _time_ids(self) -> Array:
+        found = self._config.family.time_ids(self.shapes.height, self.shapes.width)
+        return jax.device_put(found, self._of_half)
 
     def _put_columns(self, arrays: Any) -> Any:
         """Copy arrays `[B, ...]` to the devices, each device its slots' part."""

@@ -43,6 +43,7 @@ class Programs:
         self._whole = NamedSharding(target.mesh, P())
         self._by_image = NamedSharding(target.mesh, P("images"))
         self._by_half = NamedSharding(target.mesh, P("guidance", "images"))
+        self._of_half = NamedSharding(target.mesh, P("guidance"))
         parts = {name: nnx.split(network) for name, network in networks.items()}
         self._rebuild = {name: _rebuilder(*part) for name, part in parts.items()}
         self._leaves = {
@@ -115,19 +116,21 @@ class Programs:
     def condition(self) -> Program:
         """Return the program that writes the context of pictures' prompts into their slots."""
         texts, count = (self._embeds_spec,) * MAX_TEXTS, self._target.shapes.chunks
-        size, guidance = spec((2,), jnp.float32, self._whole), self._column_spec(jnp.float32)
+        blank = self._family.time_ids(0, 0)  # for its shape; the numbers are data
+        time_ids = spec(blank.shape, jnp.float32, self._of_half)
+        guidance = self._column_spec(jnp.float32)
         chosen, chunks = self._half_spec((), jnp.int32), self._half_spec((), jnp.int32)
 
         def condition_chunk(
             weights: Weights,
-            size: Array,
+            time_ids: Array,
             embeds: Embeds,
             guidance: Array,
             chunks: Array,
             room: int = 1,
         ) -> Context:
             networks = self._networks(weights)
-            found = self._family.condition.run(networks, embeds, size, guidance)
+            found = self._family.condition.run(networks, embeds, time_ids, guidance)
             return found if count == 1 else self._family.with_chunks(found, room, chunks)
 
         weights = self._weights_spec("condition")
@@ -138,7 +141,7 @@ class Programs:
         found = partial(condition_chunk, room=count)
         context = jax.tree.map(
             lambda leaf: self._half_spec(leaf.shape[2:], leaf.dtype),
-            jax.eval_shape(found, weights, size, one, guidance, chunks),
+            jax.eval_shape(found, weights, time_ids, one, guidance, chunks),
         )
 
         def condition(
@@ -147,16 +150,16 @@ class Programs:
             new: Array,
             texts: tuple[Embeds, ...],
             chosen: Array,
-            size: Array,
+            time_ids: Array,
             guidance: Array,
             chunks: Array,
         ) -> Context:
-            run = partial(condition_chunk, weights, size)
+            run = partial(condition_chunk, weights, time_ids)
             given = new, texts, chosen, guidance, chunks
             return conditioning.condition(run, context, *given)
 
         new = self._column_spec(jnp.bool_)
-        args = (weights, context, new, texts, chosen, size, guidance, chunks)
+        args = (weights, context, new, texts, chosen, time_ids, guidance, chunks)
         return self._apart(condition, args, shardings(context), self._options(), donated=(1,))
 
     def encode_image(self) -> Program:

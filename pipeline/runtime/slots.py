@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from jax import Array
 
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.conditioning import Embeds
@@ -49,6 +50,8 @@ class Start:
         variations: the variations to apply in order: seeds `[n]` uint32, and the strength.
         noise: `[n, h, w, C]` float32 standard normal noise in place of the seeds'; or None.
         origin: the pictures to start from; None starts from noise alone.
+        latents: `[n, h, w, C]` float32, the latents that another model has drawn so far, to go on
+            from; or None.
     """
 
     input_ids: np.ndarray
@@ -63,6 +66,7 @@ class Start:
     variations: Sequence[tuple[np.ndarray, float]]
     noise: np.ndarray | None
     origin: ImageStart | None = None
+    latents: np.ndarray | None = None
 
 
 class Slots:
@@ -113,30 +117,40 @@ class Slots:
 
         `pictures` has the index among those of `start`, by slot.
         """
-
-        def placed(values: np.ndarray) -> np.ndarray:
-            return self._placed(values, pictures)
-
         self._encode(start, pictures)
         self.switch(start, pictures, dict.fromkeys(pictures, (0, 0)))
         run, new = self.run, slot_mask(self._count, pictures)
-        origin, parts = start.origin, run.nothing_kept
-        sigma = start.init_noise_sigma if origin is None else 1.0
-        if start.noise is None:
-            latents = run.initial_latents(placed(start.seeds), sigma)
-            for seeds, strength in start.variations:
-                other = run.initial_latents(placed(seeds), sigma)
-                latents = run.vary(latents, other, strength)
-        else:
-            latents = run.put_latents(placed(start.noise) * np.float32(sigma))
-        if origin is not None:
-            noise, pair = latents, origin.coefficients
-            x0, latents = run.encode_image(placed(origin.images), noise, pair, new)
-            if origin.hidden is not None:
-                x0, _ = run.encode_image(placed(origin.hidden), noise, pair, new)
-            parts = run.put_kept(x0, noise, placed(origin.masks))
+        latents, parts = None, run.nothing_kept
+        if start.origin is not None:
+            latents, parts = self._from_pictures(start, start.origin, pictures)
+        if start.latents is not None:
+            latents = run.put_latents(self._placed(start.latents, pictures))
+        if latents is None:
+            latents = self._noise(start, start.init_noise_sigma, pictures)
         self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new)
         self.taken.update(pictures)
+
+    def _from_pictures(
+        self, start: Start, origin: ImageStart, pictures: Mapping[int, int]
+    ) -> tuple[Array, Kept]:
+        """Return the latents `[B, h, w, C]` of pictures with noise, and the parts to keep."""
+        run, new, pair = self.run, slot_mask(self._count, pictures), origin.coefficients
+        noise = self._noise(start, 1.0, pictures)
+        x0, latents = run.encode_image(self._placed(origin.images, pictures), noise, pair, new)
+        if origin.hidden is not None:
+            x0, _ = run.encode_image(self._placed(origin.hidden, pictures), noise, pair, new)
+        return latents, run.put_kept(x0, noise, self._placed(origin.masks, pictures))
+
+    def _noise(self, start: Start, sigma: float, pictures: Mapping[int, int]) -> Array:
+        """Return the noise `[B, h, w, C]` of deviation `sigma` that pictures start from."""
+        run = self.run
+        if start.noise is not None:
+            return run.put_latents(self._placed(start.noise, pictures) * np.float32(sigma))
+        latents = run.initial_latents(self._placed(start.seeds, pictures), sigma)
+        for seeds, strength in start.variations:
+            other = run.initial_latents(self._placed(seeds, pictures), sigma)
+            latents = run.vary(latents, other, strength)
+        return latents
 
     def _encode(self, start: Start, pictures: Mapping[int, int]) -> None:
         """Encode all texts of new pictures; the arguments are those of `enter`."""

@@ -27,7 +27,7 @@ class Task(NamedTuple, Generic[A]):
     `guidance_scale`, `guidance_rescale`: float32.
     `noised`: the row of `Schedule.noised` after the evaluation, `[2]` or `[B, 2]`.
     `seed`: uint32; the noise that some schedulers add depends on it.
-    `evaluation`: int32, counted from 0.
+    `evaluation`: int32, counted from the first one of the picture.
     `halves`: int32, the halves of guidance that it needs: 2, 1 for the prompt alone, or 0 if there
     is nothing to do.
     """
@@ -58,14 +58,16 @@ def pack(
 ) -> Work[np.ndarray]:
     """Return the work of all N evaluations of a picture, arrays `[N, ...]`.
 
-    The first `guided` evaluations have guidance.
+    The first `guided` evaluations have guidance. The noise that they add is drawn as if those that
+    another model has made came before.
     """
     table, count = schedule.table, len(schedule.table.timesteps)
     scales = np.broadcast_to([guidance_scale, guidance_rescale], (count, 2))
     columns = [getattr(table, name)[:, None] for name in _SCALARS]
     evaluations = np.arange(count)
     halves = np.where(evaluations < guided, 2, 1)
-    integers = np.stack([np.full(count, seed), evaluations, halves], axis=1)
+    numbered = schedule.first + evaluations
+    integers = np.stack([np.full(count, seed), numbered, halves], axis=1)
     numbers = np.concatenate([*columns, table.values, scales, schedule.noised[1:]], axis=1)
     return Work(numbers.astype(np.float32), integers.astype(np.uint32))
 

@@ -1,6 +1,7 @@
 """The schedulers by name. Each is a function that makes a schedule."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -74,7 +75,8 @@ def make_schedule(
         )
     if first and config.name in STARTING:
         whole = STARTING[config.name](config, num_inference_steps, first)
-    return whole.part(first, end)
+    part = whole.part(first, end)
+    return part if denoising_start is None else replace(part, first=first)
 
 
 def _first_after(config: SchedulerConfig, timesteps: np.ndarray, start: float) -> int:

@@ -78,6 +78,7 @@ class Schedule:
     value, whose weighted sum is the network's prediction of the noise-free latents (pred_x0).
     `noised`: `[N + 1, 2]`, before each evaluation and at the end of the run the coefficients of x0
     and of standard normal noise whose weighted sum has the latents' noise level; see `add_noise`.
+    `first`: the number of evaluations that another model has made before.
     """
 
     table: Table[np.ndarray]
@@ -85,6 +86,7 @@ class Schedule:
     stops: Sequence[int]
     pred_x0: np.ndarray
     noised: np.ndarray
+    first: int = 0
 
     @property
     def timesteps(self) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from pipeline.checkpoints.weights import shape_rngs
-from pipeline.families import latent_unet, sdxl
+from pipeline.families import latent_unet, sdxl, sdxl_refiner
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import TextEncoderConfig
 from pipeline.models.unet import Context
@@ -94,8 +94,11 @@ def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
 
 
 def test_sizes_of_a_whole_picture() -> None:
-    size = jnp.array([24, 32], jnp.float32)
-    assert sdxl.time_ids(size).tolist() == [24, 32, 0, 0, 24, 32]
+    assert sdxl.time_ids(24, 32).tolist() == [[24, 32, 0, 0, 24, 32]] * 2
+
+
+def test_the_refiner_keeps_away_from_a_low_score() -> None:
+    assert sdxl_refiner.time_ids(24, 32).tolist() == [[24, 32, 0, 0, 2.5], [24, 32, 0, 0, 6.0]]
 
 
 def test_a_mask_is_the_same_in_both_halves() -> None:

@@ -8,11 +8,12 @@ import pytest
 from pipeline.errors import CheckpointError
 from pipeline.families import read_config
 from pipeline.families.family import Config
+from pipeline.families.sdxl_refiner import SDXL_REFINER as FAMILY
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig, VisionEncoderConfig
 from pipeline.models.vae_config import VAEConfig
 from pipeline.schedulers.config import SchedulerConfig
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
-from tools.published_configs import SD_1, SD_2, SDXL_BASE, Files, write
+from tools.published_configs import SD_1, SD_2, SDXL_BASE, SDXL_REFINER, Files, write
 
 UNET = "unet/config.json"
 VAE = "vae/config.json"
@@ -89,6 +90,25 @@ def test_sdxl_base(folder: Path) -> None:
         set_alpha_to_one=True,
         rescale_betas_zero_snr=False,
     )
+
+
+def test_the_refiner(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, SDXL_REFINER))
+    unet = config.networks["unet"]
+    assert config.family is FAMILY
+    assert list(config.text_encoders) == ["text_encoder_2"]
+    assert not config.force_zeros_for_empty_prompt
+    assert unet.block_out_channels == (384, 768, 1536, 1536)
+    assert unet.down_depths == ((), (4, 4), (4, 4), ())
+    assert (unet.mid_depth, unet.addition.input_dim) == (4, 1280 + 5 * 256)
+    with pytest.raises(CheckpointError, match=r"= 2816 does not fit; expected 2560.* \+ 5 \* "):
+        changed(tmp_path, UNET, projection_class_embeddings_input_dim=2816)
+
+
+def test_a_whole_model_for_pictures_is_no_refiner(folder: Path) -> None:
+    config = changed(folder, INDEX, _class_name="StableDiffusionXLImg2ImgPipeline")
+    assert config.family.name == "Stable Diffusion XL"
+    assert list(config.text_encoders) == ["text_encoder", "text_encoder_2"]
 
 
 def test_stable_diffusion_1(tmp_path: Path) -> None:
@@ -344,7 +364,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     (INDEX, "_class_name", "FluxPipeline"),
     (INDEX, "_class_name", "KandinskyV22InpaintPipeline"),
     (INDEX, "_class_name", "StableDiffusionControlNetPipeline"),
-    (INDEX, "_class_name", "StableDiffusionXLImg2ImgPipeline"),
+    (INDEX, "_class_name", "StableDiffusionImg2ImgPipeline"),
     (INDEX, "_class_name", ...),
     (INDEX, "scheduler", ["diffusers", "DEISMultistepScheduler"]),
     (INDEX, "scheduler", "EulerDiscreteScheduler"),
