@@ -26,6 +26,7 @@ from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extended, read_origin
 from pipeline.drawing.preparing import check_latents, check_output, make_drawing
 from pipeline.drawing.prompts import placed, resolved
+from pipeline.drawing.refining import Refiner, RefiningEngine, find_refiner
 from pipeline.errors import InputError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
@@ -49,6 +50,7 @@ from pipeline.request import (
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
+from pipeline.runtime.beside import Beside, load_beside, measure_beside
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
@@ -117,6 +119,7 @@ class SDXLPipeline:
             the Hub.
         vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
+        refiner: the name of the refiner; None if there is none.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         needs_mask: whether the model is for inpainting, and draws only from a picture and a mask.
@@ -151,6 +154,7 @@ class SDXLPipeline:
         num_inference_steps: int | None,
         dtype: np.dtype,
         screen: Screen | None = None,
+        refiner: Refiner | None = None,
     ):
         self.model = checkpoint.model
         self.revision = checkpoint.revision
@@ -180,7 +184,11 @@ class SDXLPipeline:
         devices = compiled.mesh.devices
         self.device_kind: str = devices.flat[0].device_kind
         self.num_devices: int = devices.size
-        self.compile_seconds = compiled.compile_seconds
+        runs = [compiled] if refiner is None else [compiled, refiner.run]
+        self.compile_seconds = {
+            kind: sum(run.compile_seconds[kind] for run in runs)
+            for kind in compiled.compile_seconds
+        }
         self._config = config
         self._tokenizers = tokenizers
         self._compiled = compiled
@@ -197,9 +205,14 @@ class SDXLPipeline:
             denoisers=family.predict.networks,
         )
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
-        self._additions = Additions(self._adapters, budget, lambda: self._by_size, widths)
+        kept = () if refiner is None else refiner.text_encoders
+        self._additions = Additions(self._adapters, budget, lambda: self._by_size, widths, kept)
         finisher = Finisher(config.safety_checker, screen, colours, self._describe)
-        self._engine = Engine(self._adapters, finisher)
+        self._engine: Engine | RefiningEngine = Engine(self._adapters, finisher)
+        self._refiner = refiner
+        self.refiner = None if refiner is None else refiner.name
+        if refiner is not None:
+            self._engine = RefiningEngine(self._engine, refiner.engine(finisher))
 
     @classmethod
     @failures_explained()
@@ -222,6 +235,7 @@ class SDXLPipeline:
         unet: str | Path | None = None,
         tiny_vae: str | Path | None = None,
         prompt_chunks: int = 1,
+        refiner: str | Path | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -259,6 +273,9 @@ class SDXLPipeline:
                 file.
             prompt_chunks: the most chunks of 75 tokens that a prompt can have, 1 to 3. Longer
                 prompts take more memory; those of one chunk are drawn as without the others.
+            refiner: the refiner of SDXL, such as "stabilityai/stable-diffusion-xl-refiner-1.0", for
+                the last steps of pictures: a folder, an id on the Hub, or a single file. Only its
+                UNet is loaded; the base model's text encoder and VAE serve it too.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -299,17 +316,25 @@ class SDXLPipeline:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request)
         target = Target(config, chosen, mesh, shapes)
-        tokenizers, compiled, budget = _load(checkpoint, target, cache)
+        second = None if refiner is None else find_refiner(str(refiner), config, size, half)
+        tokenizers, compiled, budget = _load(checkpoint, target, cache, second)
+        beside = None
+        if second is not None:
+            run = load_beside(compiled, second, cache)
+            beside = Refiner(second, run, config, tokenizers)
         with Timed("warmed up"):
             tokenizers.tokenize(["warm up"])
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
-        return cls(
-            checkpoint, tokenizers, compiled, budget, colours, num_inference_steps, chosen, screen
-        )
+            if beside is not None:
+                beside.warm_up(compiled)
+        given = num_inference_steps, chosen, screen, beside
+        return cls(checkpoint, tokenizers, compiled, budget, colours, *given)
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size that `add_size` does not support."""
         image_size(self._config, height, width)
+        if self._refiner is not None:
+            self._refiner.check_size(height, width)
 
     def check_memory(self, sizes: Sequence[tuple[int, int]]) -> None:
         """Raise DeviceError if the memory cannot hold programs for more sizes, (height, width).
@@ -329,11 +354,15 @@ class SDXLPipeline:
             DeviceError: if there is too little memory.
             InputError: if the height or width cannot be used.
         """
-        size = image_size(self._config, height, width)
+        self.check_size(height, width)
+        size = height, width
         with self._adding:
             if size not in self._by_size:
                 self.check_memory([size])
-                self._by_size = {**self._by_size, size: self._compiled.resized(*size)}
+                run = self._compiled.resized(*size)
+                if self._refiner is not None:
+                    self._refiner.add_size(run)
+                self._by_size = {**self._by_size, size: run}
 
     @property
     def loras(self) -> Mapping[str, LoraInfo]:
@@ -426,6 +455,8 @@ class SDXLPipeline:
         """
         run = self._sampler(height, width)
         run.warm_up(np.zeros((self.images_per_request, *run.latents_shape), np.float32))
+        if self._refiner is not None:
+            self._refiner.warm_up(run)
 
     @failures_explained()
     def generate(
@@ -551,8 +582,10 @@ class SDXLPipeline:
                 `(x:1.3)`, changes such as `[from:to:when]`, `BREAK`, LoRAs such as
                 `<lora:pixel:0.8>`, and lists such as `{red|blue}` and `__colour__`, from which a
                 picture's seed chooses; "plain" where None.
-            denoising_end: the share of the denoising, above 0 to 1, after which the run ends and
-                another model goes on; 1 where None. `output_type` must be "latent" then.
+            denoising_end: the share of the denoising, above 0 to 1, after which the refiner goes
+                on; with a refiner 0.8 where None, unless a model or a recipe of few steps draws. 1
+                is the base model alone. Without a refiner the run ends there, and `output_type`
+                must be "latent".
             denoising_start: the share of the denoising, 0 to below 1, that another model has done.
                 The run goes on from `latents`, its result, without new noise. `image` and `mask`
                 may say which part of a picture is kept.
@@ -667,30 +700,41 @@ class SDXLPipeline:
         """
         count = self.images_per_request if images is None else images
         check_count("images", count, 1, self.images_per_request)
-        checked = self._with_recipes(check_request(request, count))
+        asked = check_request(request, count)
+        checked = self._with_recipes(asked)
         if image is not None:
             checked = with_strength(checked)
         checked = resolved(checked, self.wildcard_dir)
         scheduler = self._scheduler_of(checked)
-        check_output(checked, output_type, self.tiny_vae is not None)
+        refiner = self._refiner
+        if refiner is not None and self.recipe is None and not asked.recipe:
+            checked = refiner.with_default(checked, scheduler, denoising_start)
+        check_output(checked, output_type, self.tiny_vae is not None, refiner is not None)
         check_latents(latents, denoising_start)
         goes_on = denoising_start is not None
         check_origin(checked, image, mask, self._config.takes_mask, self.needs_image, goes_on)
         run = self._sampler(height, width)
         self._adapters.check(checked.lora_weights)
-        return make_drawing(
+        embeddings = self._additions.embeddings
+        origin = read_origin(
+            image, mask, count, run.shapes.height, run.shapes.width, checked.padding
+        )
+        drawing = make_drawing(
             checked,
             self._config,
             scheduler,
             run,
             self._tokenizers,
-            Placement(self._additions.embeddings),
+            Placement(embeddings),
             latents,
             output_type,
             cancelled,
-            read_origin(image, mask, count, run.shapes.height, run.shapes.width, checked.padding),
+            origin,
             denoising_start,
         )
+        if refiner is not None and checked.denoising_end not in (None, 1):
+            drawing.then = refiner.prepare(drawing, scheduler, origin, embeddings)
+        return drawing
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """Let the next pictures of a drawing wait for slots, in which `advance` draws them.
@@ -805,7 +849,7 @@ class SDXLPipeline:
             revision=self.revision,
             vae=self.vae,
             unet=self.unet,
-            lora_hashes=self._adapters.hashes,
+            refiner=self.refiner if request.denoising_end not in (None, 1) else None,
         )
 
 
@@ -827,13 +871,16 @@ def _log_recipe(recipe: Recipe | None) -> None:
 
 @without_collecting_garbage()
 def _load(
-    checkpoint: Checkpoint[Config], target: Target, cache: ExecutableCache | None
+    checkpoint: Checkpoint[Config],
+    target: Target,
+    cache: ExecutableCache | None,
+    second: Beside | None,
 ) -> tuple[Tokenizers, CompiledSampler, Budget]:
     """Load the tokenizers and the compiled sampler of a checkpoint on this machine.
 
     Cached executables are loaded while the checkpoint's files are checked. The other programs are
     compiled while the parameters are loaded. A checkpoint whose files do not fit, or that needs
-    more memory than is available, is refused before anything is compiled.
+    more memory than is available, with a second model, is refused before anything is compiled.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
         cached = threads.submit(load_cached, target, cache)
@@ -842,9 +889,9 @@ def _load(
         empty = {name: stored.module for name, stored in found.items()}
         model = measure_networks(target.config, empty, target.dtype, cache)
         shapes = target.shapes
-        budget = budget_of(
-            model, list(target.mesh.devices.flat), shapes.images, shapes.prompt_tokens
-        )
+        beside = None if second is None else measure_beside(second, target.dtype, cache)
+        devices = list(target.mesh.devices.flat)
+        budget = budget_of(model, devices, shapes.images, shapes.prompt_tokens, beside)
         budget.check([(shapes.height, shapes.width)])
         networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, empty, cache, cached.result())

@@ -4,9 +4,9 @@
 
 Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
 beside those of `TINY`, `from_pictures.npz` beside that of `FROM_PICTURES`, `safety.npz` beside that
-of `SAFE`, `refiner.npz` beside that of `REFINER`, `tests/golden/schedulers.npz`, and `tests/golden/tiny_vae` with a tiny VAE and its
-`tiny_vae.npz`. The bytes are the same each time with the same versions of torch, diffusers and
-transformers.
+of `SAFE`, `refiner.npz` beside that of `REFINER`, `tests/golden/schedulers.npz`, and
+`tests/golden/tiny_vae` with a tiny VAE and its `tiny_vae.npz`. The bytes are the same each time
+with the same versions of torch, diffusers and transformers.
 `tests/pipeline/test_golden.py`, `tests/pipeline/models/test_safety_checker.py` and
 `tests/pipeline/schedulers/test_steps.py` compare the project's own networks and schedules with
 them, without torch. All pictures and latents are channels last; all numbers are float32, except the

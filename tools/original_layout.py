@@ -130,8 +130,8 @@ def export(
     """Write a checkpoint in diffusers' layout as one file in the original layout.
 
     Args:
-        folder: a Stable Diffusion 1 or 2, an SDXL or its refiner. A single text encoder with the activation
-            `gelu` is OpenCLIP's, as in Stable Diffusion 2.
+        folder: a Stable Diffusion 1 or 2, an SDXL or its refiner. A single text encoder with the
+            activation `gelu` is OpenCLIP's, as in Stable Diffusion 2.
         file: the `.safetensors` file to write.
         dtype: `float32`, `float16`, `bfloat16` or `float8_e4m3fn`; None keeps each tensor's own.
         ema: whether to add an EMA of the UNet, which is the weights times `EMA_FACTOR`.

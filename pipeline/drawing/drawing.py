@@ -100,6 +100,8 @@ class Drawing:
         truncated, negative_truncated: see `Result`.
         frames: the picture around each part that is drawn; none if they are drawn as a whole.
         skipped: the number of steps of the run that another model took before.
+        then: the drawing of the refiner, which goes on from the latents of this one; or None.
+        lora_hashes: the names and hashes of the LoRAs that it is drawn with; None without any.
         cancelled: set it to stop the drawing within two steps.
         begun: the number of its pictures that have begun to wait for slots, in order.
         entered: the number of those that have entered a slot.
@@ -124,6 +126,8 @@ class Drawing:
     frames: Sequence[Frame] = ()
     cancelled: Event = field(default_factory=Event)
     skipped: int = 0
+    then: "Drawing | None" = None
+    lora_hashes: str | None = None
     begun: int = 0
     entered: int = 0
     vacated: int = 0
@@ -142,8 +146,10 @@ class Drawing:
 
     @property
     def total(self) -> int:
-        """The number of steps."""
-        return len(self.schedule.stops)
+        """The number of steps, with those of the refiner."""
+        if self.then is None:
+            return len(self.schedule.stops)
+        return self.then.skipped + self.then.total
 
     @property
     def evaluations(self) -> int:
@@ -180,8 +186,21 @@ class Drawing:
         """End the drawing because it was cancelled."""
         self.error = Cancelled(f"stopped after {self.done} of {self.total} steps")
 
+    def has_left(self, index: int) -> bool:
+        """Return whether a picture is finished, or the refiner draws it."""
+        newest = None if self.then is None else self.then.newest
+        return index in self.pictures or (newest is not None and index in newest.slots)
+
+    def forget(self) -> None:
+        """Forget the newest evaluation, which holds the state of all slots."""
+        self.newest = None
+        if self.then is not None:
+            self.then.forget()
+
     def latents(self) -> np.ndarray:
         """Return the newest latents of the pictures that are drawn, `[n, h, w, C]` float32."""
+        if self.then is not None and self.then.newest is not None:
+            return self.then.latents()
         assert self.newest is not None
         slots = [slot for _, slot in sorted(self.newest.slots.items())]
         return np.asarray(self.newest.after.latents)[slots]

@@ -85,6 +85,11 @@ class Engine:
         """Number of slots with a picture."""
         return len(self._seats)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether pictures wait for slots."""
+        return bool(self._waiting)
+
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """Let the next pictures of a drawing wait for slots; None means all that are left."""
         left = drawing.request.images - drawing.begun
@@ -171,6 +176,7 @@ class Engine:
             slots.enter(drawing.start, pictures)
             self._seats |= {slot: _Seat(drawing, index) for slot, index in pictures.items()}
             drawing.entered += len(free)
+            drawing.lora_hashes = self._adapters.hashes or drawing.lora_hashes
             if drawing.entered == drawing.begun:
                 del self._waiting[drawing]
         return failed
@@ -253,5 +259,6 @@ class Engine:
             except (NotFiniteError, ScreenError) as error:  # of this drawing alone
                 drawing.error = error
                 self.drop(drawing)
-        drawing.pictures |= {picture.index: picture for picture in finished}
+        if drawing.then is None:  # otherwise they are latents for the refiner
+            drawing.pictures |= {picture.index: picture for picture in finished}
         return Progress(drawing, finished)

@@ -60,7 +60,7 @@ class Finisher:
 
     def decode(self, drawing: Drawing, slots: Mapping[int, int], latents: Array) -> Final:
         """Queue the decoding of the pictures in some slots, whose latents are final."""
-        if drawing.output_type == "latent":
+        if drawing.output_type == "latent" or drawing.then is not None:
             return Final(slots, latents, None)
         run = drawing.run
         wanted = slot_mask(run.shapes.images, slots.values())
@@ -96,7 +96,9 @@ class Finisher:
 
         They are the pictures that the newest evaluation predicts.
         """
-        slots = {i: slot for i, slot in newest.slots.items() if i not in drawing.pictures}
+        slots = {i: slot for i, slot in newest.slots.items() if not drawing.has_left(i)}
+        if not slots:
+            return {}
         rows = {i: drawing.schedule.pred_x0[newest.evaluations[i]] for i in slots}
         before, after, run = newest.before.latents, newest.after, drawing.run
         if not run.has_tiny_vae:
@@ -151,6 +153,7 @@ class Finisher:
         settings = replace(
             self._describe(request, index, (drawing.run.shapes.width, drawing.run.shapes.height)),
             safety_checker=metadata.BLURRED if flagged else None,
+            lora_hashes=drawing.lora_hashes,
             ti_hashes=drawing.placement.hashes(*prompts),
         )
         metadata.attach(image, settings)

@@ -94,7 +94,7 @@ def make_drawing(
             raise InputError("pass either latents or variation_strength, not both")
         latents = checked_latents(latents, (request.images, *run.latents_shape))
     strength = 1.0 if request.strength is None else request.strength
-    part = _part(scheduler, request, strength, denoising_start)
+    part = part_of(scheduler, request, denoising_start)
     schedule = part.schedule
     prompts = read_prompts(request, part.whole, tokenizers, placement, run.shapes.chunks)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
@@ -134,7 +134,7 @@ def make_drawing(
     )
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """The part of a run that a model draws.
 
     Attributes:
@@ -148,14 +148,17 @@ class _Part(NamedTuple):
     skipped: int
 
 
-def _part(
-    scheduler: SchedulerConfig, request: Request, strength: float, start: float | None
-) -> _Part:
-    """Return the part of a request's run that begins after a share of the denoising."""
+def part_of(scheduler: SchedulerConfig, request: Request, start: float | None) -> Part:
+    """Return the part of a request's run that begins after a share of the denoising.
+
+    Raises:
+        InputError: if no step is left.
+    """
+    strength = 1.0 if request.strength is None else request.strength
     steps, end = request.num_inference_steps, request.denoising_end
     whole = make_schedule(scheduler, steps, strength=strength)
     if start is None and end in (None, 1):
-        return _Part(whole, len(whole.stops), 0)
+        return Part(whole, len(whole.stops), 0)
     schedule = make_schedule(
         scheduler,
         steps,
@@ -164,7 +167,7 @@ def _part(
         denoising_end=None if end == 1 else end,
     )
     skipped = 0 if start is None else len(whole.stops) - len(schedule.stops)
-    return _Part(schedule, len(whole.stops), skipped)
+    return Part(schedule, len(whole.stops), skipped)
 
 
 def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: float) -> ImageStart:

@@ -83,6 +83,7 @@ class Settings(_Values):
         model: a Hub id, or the name of a folder or file.
         revision: the commit on the Hub.
         vae, unet: the same for networks that replaced the model's own.
+        refiner: the same for the refiner that drew the last steps.
         sampler: the name of a scheduler that this program does not have, from another program's
             text; None otherwise.
         schedule_type: the same for a sigma schedule.
@@ -105,6 +106,7 @@ class Settings(_Values):
     safety_checker: str | None = None
     lora_hashes: str | None = None
     ti_hashes: str | None = None
+    refiner: str | None = None
 
 
 def to_text(settings: Settings) -> str:
@@ -121,6 +123,7 @@ def to_text(settings: Settings) -> str:
         "Model revision": s.revision,
         "VAE": s.vae,
         "UNet": s.unet,
+        "Refiner": s.refiner,
         "TI hashes": s.ti_hashes,
         "Safety checker": s.safety_checker,
         "Lora hashes": s.lora_hashes,
@@ -178,6 +181,7 @@ def from_text(text: str) -> Settings:
         revision=fields.get("Model revision"),
         vae=fields.get("VAE"),
         unet=fields.get("UNet"),
+        refiner=fields.get("Refiner"),
         sampler=unknown.get("scheduler"),
         schedule_type=unknown.get("sigma_schedule"),
         safety_checker=fields.get("Safety checker"),

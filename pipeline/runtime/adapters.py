@@ -14,7 +14,7 @@ memory and within limits, so that a set comes back without being computed again.
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -161,10 +161,14 @@ class Adapters:
         merged = (each.info for each, _ in self._selected or ())
         return ", ".join(f"{info.name}: {info.short_hash}" for info in merged) or None
 
-    def bytes_of(self, more: Adapter | None = None) -> int:
-        """Return the bytes of the parameters that the loaded adapters, and `more`, change."""
+    def bytes_of(self, more: Adapter | None = None, networks: Collection[str] = ()) -> int:
+        """Return the bytes of the parameters that the loaded adapters, and `more`, change.
+
+        If `networks` are given, only those in these are counted.
+        """
         slots = self._touched(self._loaded.values())
-        return sum(slot.bytes for slot in slots | (set() if more is None else self._slots(more)))
+        slots |= set() if more is None else self._slots(more)
+        return sum(slot.bytes for slot in slots if not networks or slot.network in networks)
 
     def file_bytes(self, more: Adapter | None = None) -> int:
         """Return the bytes of the loaded adapters' changes, and of those of `more`."""

@@ -23,6 +23,7 @@ class Additions:
         budget: the memory that the checkpoint needs without additions.
         sizes: returns the sizes, (height, width), whose programs need memory too.
         widths: the width D of each text encoder.
+        kept: the names of the networks that a refiner shares as they are without LoRAs.
 
     Attributes:
         embeddings: the loaded embeddings. This mapping is replaced, never mutated.
@@ -34,19 +35,23 @@ class Additions:
         budget: Budget,
         sizes: Callable[[], Iterable[tuple[int, int]]],
         widths: Sequence[int],
+        kept: Sequence[str] = (),
     ) -> None:
         self._adapters = adapters
         self.embeddings = Embeddings()
         self._budget = budget
         self._sizes = sizes
         self._widths = widths
+        self._kept = kept
         self._loading = Lock()
         self._embedding = Lock()
 
     def budget(self, more: Adapter | None = None) -> Budget:
         """Return the memory that is needed with the loaded LoRAs, and `more`."""
         changed, on_host = self._adapters.bytes_of(more), self._adapters.host_bytes(more)
-        return dataclasses.replace(self._budget, pristine=changed, adapters=on_host)
+        kept = self._adapters.bytes_of(more, self._kept) if self._kept else 0
+        given = {"pristine": changed, "adapters": on_host, "unchanged": kept}
+        return dataclasses.replace(self._budget, **given)
 
     def load_lora(self, source: str | Path, name: str | None) -> str:
         """Load a LoRA and return its name; see `SDXLPipeline.load_lora`."""

@@ -5,9 +5,10 @@ so that nothing compiles after startup.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -70,6 +71,7 @@ class CompiledSampler:
         cache: stores the executables of other sizes; None stores nothing.
 
     Attributes:
+        target: what the executables were compiled for.
         parameters: the parameters that every run takes.
         executables: the executables by program name.
         seconds: how long each took to load or compile, by program name, except shared ones.
@@ -93,7 +95,7 @@ class CompiledSampler:
             "hit": sum(executables.load_seconds.values()),
             "miss": sum(executables.compile_seconds.values()),
         }
-        self._target = target
+        self.target = target
         self._config = target.config
         self._cache = cache
         self.parameters = parameters
@@ -102,21 +104,31 @@ class CompiledSampler:
         self._by_half = NamedSharding(target.mesh, P("guidance", "images"))
         self._of_half = NamedSharding(target.mesh, P("guidance"))
 
-    def resized(self, height: int, width: int) -> "CompiledSampler":
+    def resized(
+        self,
+        height: int,
+        width: int,
+        given: Mapping[str, jax.stages.Compiled] = MappingProxyType({}),
+    ) -> "CompiledSampler":
         """Return a sampler of the same networks and devices for another size, in pixels.
 
-        The two share the parameters, and the programs that do not depend on the size.
+        The two share the parameters, and the programs that do not depend on the size. Programs in
+        `given` are not compiled either.
         """
-        target = replace(self._target, shapes=replace(self.shapes, height=height, width=width))
-        shared = {
-            name: executable
-            for name, executable in self.executables.items()
-            if not programs.PROGRAMS[name].sized
-        }
+        target = replace(self.target, shapes=replace(self.shapes, height=height, width=width))
+        shared = {**given, **self._unsized}
         cached = load_cached(target, self._cache, without=shared)
         networks = self.parameters.networks
         executables = compile_missing(target, networks, self._cache, cached, shared)
         return CompiledSampler(target, executables, self.parameters, self._cache)
+
+    @property
+    def _unsized(self) -> dict[str, jax.stages.Compiled]:
+        return {
+            name: executable
+            for name, executable in self.executables.items()
+            if not programs.PROGRAMS[name].sized
+        }
 
     def _run(self, program: str, *arguments: Any) -> Any:
         names = programs.network_names(program, self._config.family)
@@ -180,13 +192,13 @@ class CompiledSampler:
         """The state of empty slots."""
         return jax.tree.map(
             lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding),
-            self._target.state_spec,
+            self.target.state_spec,
         )
 
     @cached_property
     def nothing_kept(self) -> Kept:
         """The kept parts of pictures that are drawn as a whole."""
-        blank = jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), self._target.kept_spec)
+        blank = jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), self.target.kept_spec)
         return self._put_columns(blank._replace(mask=np.ones_like(blank.mask)))
 
     def encode_image(

@@ -25,11 +25,17 @@ RECLAIMABLE = ("inactive_file", "active_file")
 SWAP_FILES = ("memory.swap.max", "memory.swap.current")
 
 
-def budget_of(model: ModelSize, devices: Sequence[jax.Device], images: int, tokens: int) -> Budget:
+def budget_of(
+    model: ModelSize,
+    devices: Sequence[jax.Device],
+    images: int,
+    tokens: int,
+    refiner: ModelSize | None = None,
+) -> Budget:
     """Return the budget of a pipeline on these devices."""
     layout = partial(choose_layout, len(devices))
     kind, memory = kind_of(devices[0]), device_memory(devices[0])
-    return Budget(model, kind, memory, layout, images, tokens)
+    return Budget(model, kind, memory, layout, images, tokens, refiner=refiner)
 
 
 def kind_of(device: jax.Device) -> DeviceKind:

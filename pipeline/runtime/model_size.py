@@ -35,6 +35,11 @@ class NetworkSize(NamedTuple):
     activations: float
     itemsize: int
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all weight tensors."""
+        return self.parameters * self.itemsize
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -66,7 +71,7 @@ class ModelSize:
     @property
     def weights(self) -> int:
         """Bytes of all parameters."""
-        return sum(network.parameters * network.itemsize for network in self.networks.values())
+        return sum(network.bytes for network in self.networks.values())
 
 
 def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:

@@ -66,6 +66,14 @@ class Parameters:
         self.networks = {name: _without_parameters(each) for name, each in networks.items()}
         self.leaves = weights(networks)
 
+    def beside(self, networks: Mapping[str, nnx.Module], shared: Collection[str]) -> "Parameters":
+        """Return the parameters of other networks, and of some of these as they are now."""
+        found = Parameters(networks)
+        rest = [name for name in shared if name in self.leaves and name not in networks]
+        found.networks |= {name: self.networks[name] for name in rest}
+        found.leaves |= {name: [*self.leaves[name]] for name in rest}
+        return found
+
     def tensors(self, networks: Collection[str]) -> dict[str, dict[str, Tensor]]:
         """Return the tensors of some networks, by the network's and by their own name."""
         return {

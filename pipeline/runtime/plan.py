@@ -88,6 +88,10 @@ LOADS = {
 }
 
 
+# The programs that a refiner does not share with the base model.
+REFINER_LOADS = "step", "encode"
+
+
 @dataclass(frozen=True)
 class PlannedProgram:
     """One program's part of a plan: bytes of code and temporaries on a device, and seconds."""
@@ -199,6 +203,9 @@ class Budget:
         pristine: bytes of the parameters that loaded LoRAs change; there is a copy without them.
         adapters: bytes of the loaded LoRAs, and of the parameters merged last, which are in the
             host's memory.
+        refiner: sizes of the networks of a refiner, which has a UNet of its own; None without one.
+        unchanged: bytes of the parameters that LoRAs change in the text encoders that the refiner
+            shares, because it goes on with those from before.
     """
 
     model: ModelSize
@@ -209,6 +216,8 @@ class Budget:
     tokens: int
     pristine: int = 0
     adapters: int = 0
+    refiner: ModelSize | None = None
+    unchanged: int = 0
 
     @property
     def most_pristine(self) -> int:
@@ -222,22 +231,27 @@ class Budget:
         copies = 1 if self.kind.platform.is_accelerator else split * guidance
         pictures, halves = self.images // split, HALVES // guidance
         names = [name for name in LOADS if self._exists(name)]
+        models, weights = [("", self)], self.model.weights
+        if self.refiner is not None:
+            models.append(("refiner ", replace(self, model=self.refiner, refiner=None)))
+            weights += self.refiner.networks[UNET].bytes
         programs = []
         for size in (*sizes, None):
             pixels = 0 if size is None else math.prod(size)
             share = Share(pictures, halves, self.tokens, pixels)
             programs += [
-                self._program(name, size, share, copies)
+                replace(model._program(name, size, share, copies), name=f"{prefix}{name}")
+                for prefix, model in models
                 for name in names
                 if LOADS[name].by_size == (size is not None)
+                and not (prefix and name not in REFINER_LOADS)
             ]
-        arrays = max(
-            self._arrays(Share(pictures, halves, self.tokens, math.prod(size))) for size in sizes
-        )
+        shares = [Share(pictures, halves, self.tokens, math.prod(size)) for size in sizes]
+        arrays = sum(max(map(model._arrays, shares)) for _, model in models)
         return Plan(
             self.kind,
             split * guidance,
-            copies * self.model.weights,
+            copies * weights,
             self._pristine(split * guidance),
             copies * arrays,
             tuple(programs),
@@ -248,7 +262,8 @@ class Budget:
         """Return the bytes that the pristine copy takes of a device's memory, or of a CPU's."""
         if not self.kind.platform.is_accelerator:
             return self.pristine + self.adapters
-        return math.ceil(self.pristine / devices) if devices > 1 else 0
+        spread = math.ceil(self.pristine / devices) if devices > 1 else 0
+        return spread + (self.unchanged if self.refiner is not None else 0)
 
     def check(self, sizes: Sequence[Size]) -> None:
         """Refuse sizes of pictures that the memory cannot hold, and log a warning where it may not.
@@ -288,6 +303,7 @@ class Budget:
             next((text for text, budget, rest in ways if works(budget, rest)), None)
             for ways in (
                 self._fewer_loras(sizes),
+                self._no_refiner(sizes),
                 self._fewer_sizes(sizes),
                 self._fewer_pictures(sizes),
             )
@@ -300,7 +316,11 @@ class Budget:
 
     def _fewer_loras(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
         if self.pristine:
-            yield "load fewer LoRAs", replace(self, pristine=0, adapters=0), sizes
+            yield "load fewer LoRAs", replace(self, pristine=0, adapters=0, unchanged=0), sizes
+
+    def _no_refiner(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
+        if self.refiner is not None:
+            yield "leave out the refiner (REFINER_ID)", replace(self, refiner=None), sizes
 
     def _fewer_sizes(self, sizes: Sequence[Size]) -> Iterator[Alternative]:
         for size in reversed(sizes[1:]):

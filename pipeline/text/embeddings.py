@@ -6,7 +6,7 @@ brackets. Its n vectors take the place of n tokens.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
@@ -168,6 +168,15 @@ class Embeddings(Mapping[str, Embedding]):
             there_are = ", ".join(map(repr, self._loaded)) or "none"
             raise InputError(f"no embedding named {name!r} is loaded; loaded are: {there_are}")
         return Embeddings({key: each for key, each in self._loaded.items() if key != name})
+
+    def for_encoders(self, places: Sequence[int]) -> "Embeddings":
+        """Return these embeddings for some of the text encoders, given by their places."""
+        return Embeddings(
+            {
+                name: replace(each, vectors=tuple(each.vectors[i] for i in places))
+                for name, each in self._loaded.items()
+            }
+        )
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

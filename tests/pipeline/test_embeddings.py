@@ -35,7 +35,7 @@ def with_embeddings() -> Iterator[Callable[[int], SDXLPipeline]]:
 def tokens_of(pipe: SDXLPipeline, text: str) -> dict[str, np.ndarray]:
     """Return the token embeddings of a text, as a textual inversion's file has them."""
     run = pipe._compiled
-    networks: Any = Programs(run._target, run.parameters.networks)._networks(run.parameters.leaves)
+    networks: Any = Programs(run.target, run.parameters.networks)._networks(run.parameters.leaves)
     tables = [networks[name].token_embedding for name in pipe._config.text_encoders]
     rows = {}
     for key, tokenizer, table in zip(

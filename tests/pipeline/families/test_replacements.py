@@ -182,4 +182,5 @@ def test_every_published_scale_is_bundled() -> None:
         folder.name: json.loads((folder / "vae/config.json").read_text()).get("scaling_factor")
         for folder in CONFIGS.iterdir()
     }
-    assert scales == {"sdxl": 0.13025, "sd_1": None, "sd_2": None, "sd_2_base": None}
+    xl = dict.fromkeys(("sdxl", "sdxl_refiner"), 0.13025)
+    assert scales == {**xl, "sd_1": None, "sd_2": None, "sd_2_base": None}
