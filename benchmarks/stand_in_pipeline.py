@@ -171,6 +171,8 @@ class _Tokenizers:
 class _Selection:
     """A stand-in for `Adapters`: the LoRAs that are in use; `check` raises for unknown ones."""
 
+    hashes = None
+
     def __init__(self, check: Callable[[Mapping[str, Any]], None]) -> None:
         self._check = check
         self._selected: Mapping[str, Any] = {}
@@ -195,7 +197,8 @@ class StandInPipeline(ABC):
 
     model, revision, device_kind, num_devices = "stand-in", None, "none", 1
     family, safety_checker, screened = "Stable Diffusion XL", False, False
-    needs_mask = False
+    needs_mask = needs_image = False
+    refiner = None
     scheduler, sigma_schedule, version = "euler", "default", "none"
     schedulers: tuple[str, ...] = ("euler",)
     sigma_schedules: tuple[str, ...] = ("default",)

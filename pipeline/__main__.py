@@ -94,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--tiny-vae", metavar="VAE", help="folder, Hub id or .safetensors file of a tiny VAE, such"
         " as madebyollin/taesdxl, for --decoder; default: none")  # fmt: skip
     add("--unet", help="the same for a UNet, such as that of a distilled model")
+    add("--refiner", metavar="MODEL", help="folder, Hub id or .safetensors file of SDXL's refiner,"
+        " which draws the last steps; default: none")  # fmt: skip
     add("--revision", help="branch, tag or commit on the Hub")
     add("--prompts", type=Path, metavar="FILE", help="a .txt file with a prompt in each line, or a"
         " .jsonl file with settings in each; draws a picture for each line, and goes on in the same"
@@ -117,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         " prompts in the syntax a1111 can name, such as __colour__")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
     add("--plan", action="store_true", help="draw nothing; print the memory and the compile time"
-        " needed on this machine and on others; downloads no weights but a tiny VAE's")  # fmt: skip
+        " needed on this machine and on others; downloads no weights but those of a tiny VAE and of"
+        " a refiner")  # fmt: skip
     add("--sizes", type=_sizes, default=(), metavar="LIST", help="with --plan: sizes to draw, such"
         " as 1024x1024,1152x896; default: only --width and --height")  # fmt: skip
     add("--verbose", action="store_true", help="log the stages of startup")
@@ -135,6 +138,7 @@ def _sizes(text: str) -> list[tuple[int, int]]:
 def _print_plan(options: argparse.Namespace) -> None:
     from pipeline.checkpoints.source import fetch
     from pipeline.default_model import choose_model
+    from pipeline.drawing.refining import find_refiner
     from pipeline.families import FamilyReader
     from pipeline.families.family import image_size
     from pipeline.families.tiny_vae import fetch_tiny_vae
@@ -152,7 +156,10 @@ def _print_plan(options: argparse.Namespace) -> None:
     given = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(config, *size) for size in given))
     tokens = options.prompt_chunks * config.tokens
-    plans = report(config, sizes, options.images, tokens, find_devices(), options.dtype)
+    second = None
+    if options.refiner:
+        second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True).config
+    plans = report(config, sizes, options.images, tokens, find_devices(), options.dtype, second)
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:
         raise DeviceError(plans.refusal)
@@ -206,6 +213,7 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         vae=options.vae,
         tiny_vae=options.tiny_vae,
         unet=options.unet,
+        refiner=options.refiner,
         prompt_chunks=options.prompt_chunks,
     )
     pipe.wildcard_dir = options.wildcard_dir
@@ -271,7 +279,8 @@ def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:
     batch = read_batch(options.prompts, given, options.image, options.mask)
     _make_folder(options.out)
     scheduler = check_request(GenerateRequest("", **given), 1).scheduler
-    networks = {name: getattr(options, name) for name in ("model", "vae", "unet", "tiny_vae")}
+    names = "model", "vae", "unet", "tiny_vae", "refiner"
+    networks = {name: getattr(options, name) for name in names}
     return run(batch, options.out, lambda: _load(options, scheduler), networks)
 
 

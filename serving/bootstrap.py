@@ -81,6 +81,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         tiny_vae=chosen.tiny_vae,
         unet=chosen.unet_id,
         prompt_chunks=chosen.prompt_chunks,
+        refiner=chosen.refiner_id,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

@@ -92,6 +92,8 @@ class Model:
     takes_image: bool = False  # whether requests can have a picture to start from
     needs_mask: bool = False  # whether it draws only from a picture and a mask
     embeddings: tuple[Embedding, ...] = ()  # sorted by name; may change while the server runs
+    needs_image: bool = False  # whether it is a refiner, which draws only from a picture
+    refiner: str | None = None  # name of the refiner that draws the last steps; None for none
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -142,6 +144,7 @@ _DRAWN_WITH = (
     "vae",
     "unet",
     "tiny_vae",
+    "refiner",
     "scheduler",
     "sigma_schedule",
     "version",

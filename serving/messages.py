@@ -66,6 +66,7 @@ class Code(StrEnum):
     NOT_WHOLE = "not_whole"
     UNKNOWN_CHOICE = "unknown_choice"
     MISSING_RECIPE = "missing_recipe"
+    MISSING_REFINER = "missing_refiner"
     UNFIT_SCHEDULER = "unfit_scheduler"
     NOT_TIMESTEPS = "not_timesteps"
     NOT_WITH = "not_with"
@@ -86,6 +87,7 @@ class Code(StrEnum):
     MASK_SIZE = "mask_size"
     EMPTY_MASK = "empty_mask"
     MASK_NEEDED = "mask_needed"
+    IMAGE_NEEDED = "image_needed"
     NOT_FROM_PICTURES = "not_from_pictures"
     WITHOUT = "without"
     INPUT_GONE = "input_gone"
@@ -232,6 +234,7 @@ ENGLISH: dict[Code, str] = {
     Code.NOT_WHOLE: "{field} is {value}; expected a whole number from {low} to {high}",
     Code.UNKNOWN_CHOICE: "{field} is {value}; here it can only be {choices}",
     Code.MISSING_RECIPE: "{field} is {value}, which needs a LoRA that is not here",
+    Code.MISSING_REFINER: "{field} is {value}, but there is no refiner here; leave it out",
     Code.UNFIT_SCHEDULER: "{field} is {value}, which cannot draw with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} is {value}; expected up to {limit} falling whole numbers from {low} to {high},"
@@ -268,6 +271,7 @@ ENGLISH: dict[Code, str] = {
     Code.MASK_NEEDED: (
         "{field} is missing; this model redraws masked parts of pictures, so send image and mask"
     ),
+    Code.IMAGE_NEEDED: "{field} is missing; this model only redraws pictures",
     Code.NOT_FROM_PICTURES: "{field} cannot be used; this model draws from words alone",
     Code.WITHOUT: "{field} is given without {other}; send {other} too, or leave {field} out",
     Code.INPUT_GONE: (

@@ -166,6 +166,12 @@ class Options(BaseSettings):
         "for it to decode their pictures, which is quicker and less exact.",
         default_text="none",
     )
+    refiner_id: str | None = _setting(
+        None,
+        "Refiner of SDXL, which draws the last steps of pictures unless a request says otherwise: "
+        "a folder, a repository or a single file, as for MODEL_ID. Only its UNet is loaded.",
+        default_text="none",
+    )
     scheduler: str | None = _setting(
         None,
         "Scheduler, which removes the noise, such as euler, dpmsolver++ or unipc; docs/models.md "

@@ -213,7 +213,8 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Seed):
         return gr.Number(setting.default, precision=0, **named)
     if isinstance(here, OwnNumber):  # Gradio's own component for numbers has 0 for none
-        return gr.Textbox("", placeholder=i18n.automatic(""), max_length=20, **named)
+        named |= {"placeholder": i18n.automatic(""), "visible": not here.is_missing}
+        return gr.Textbox("", max_length=20, **named)
     if isinstance(here, Number):
         limits = here.low, here.most_on_page, here.default, here.slider_step
         low, high, value, step = (as_shown(here, number) for number in limits)
@@ -430,7 +431,8 @@ def _value(setting: Setting, model: Model, given: Mapping[str, Any]) -> Any:
     if whole and isinstance(value, float) and value.is_integer():
         value = int(value)  # browsers write 7.0 for some whole numbers
     if fault := here.fault(value):
-        code = Code.NOT_WHOLE if fault.code == "not_whole" else Code.OUT_OF_RANGE
+        is_kept = fault.code in ("not_whole", "missing_refiner")
+        code = Code(fault.code) if is_kept else Code.OUT_OF_RANGE
         raise _refused(code, setting.name, value=_sent(value), **here.limits)
     return setting.kind(value)
 
@@ -570,7 +572,8 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
         return _loras_here(here, value, model, notes)
     if value is None or value != value:  # NaN
         return here.default
-    if not isinstance(here, Number):
+    is_missing = isinstance(here, OwnNumber) and here.is_missing
+    if not isinstance(here, Number) or is_missing:
         if (fault := here.fault(value)) is None:
             return here.checked(value)
         params: dict[str, Param] = {"field": setting.name, "value": str(value), **here.limits}

@@ -80,7 +80,7 @@ def _identity(pipe: SDXLPipeline, given: Mapping[str, str | None]) -> dict[str, 
     paths = {name: Path(value) for name, value in given.items() if value is not None}
     return {
         "model": [pipe.model, pipe.revision],
-        "networks": [pipe.vae, pipe.unet, pipe.tiny_vae],
+        "networks": [pipe.vae, pipe.unet, pipe.tiny_vae, pipe.refiner],
         "files": {name: str(path.resolve()) for name, path in paths.items() if path.exists()},
         "size": [pipe.height, pipe.width],
         "scheduler": [pipe.scheduler, pipe.sigma_schedule],

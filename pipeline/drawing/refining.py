@@ -131,8 +131,8 @@ class Refiner:
     ) -> Drawing:
         """Return the drawing that goes on from the latents of the base model's drawing.
 
-        LoRAs change the base model alone. Of the pictures that the drawing starts from, the parts
-        outside the masks are kept.
+        LoRAs change the base model alone. If the drawing starts from pictures with masks, the
+        refiner keeps the same parts of them.
 
         Raises:
             InputError: if the refiner has no step.

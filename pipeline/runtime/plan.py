@@ -225,6 +225,11 @@ class Budget:
         networks = (self.model.networks[name] for name in (UNET, TEXT_ENCODERS))
         return sum(network.parameters * network.itemsize for network in networks)
 
+    @property
+    def most_unchanged(self) -> int:
+        """Bytes of all parameters that LoRAs can change in text encoders of the refiner too."""
+        return 0 if self.refiner is None else self.refiner.networks[TEXT_ENCODERS].bytes
+
     def plan(self, sizes: Sequence[Size]) -> Plan:
         """Return the plan of a pipeline with these sizes of pictures."""
         split, guidance = self.layout(self.images)

@@ -33,6 +33,7 @@ def report(
     tokens: int,
     devices: Sequence[jax.Device],
     dtype: str | None = None,
+    refiner: Config | None = None,
 ) -> Report:
     """Plan a model for this machine's devices and for those of `device_kinds.MACHINES`.
 
@@ -45,19 +46,23 @@ def report(
         tokens: tokens of a prompt.
         devices: the devices of this machine.
         dtype: the networks' dtype; each machine's default where None.
+        refiner: the refiner's configuration; None without one.
     """
-    measured = model_size(config, trace_networks(config, np.dtype(jnp.bfloat16)))
+    second = None if refiner is None else _measured(refiner)
+    measured = _measured(config)
     parameters = sum(network.parameters for network in measured.networks.values())
     own = network_dtype(dtype, devices)
     if dtype is None and worth_bfloat16(devices[0], parameters):
         own = np.dtype(jnp.bfloat16)
     used = worth_a_copy(devices, parameters)
     here = budget_of(_in_dtype(measured, own), used, images, tokens)
+    here = _with_refiner(here, second, own)
     plan = here.plan(sizes)
     parts = [_described(f"This machine, {devices[0].device_kind}", here, plan, own)]
     elsewhere = np.dtype(dtype or jnp.bfloat16)
     for kind in MACHINES:
         there = _budget(kind, _in_dtype(measured, elsewhere), images, tokens)
+        there = _with_refiner(there, second, elsewhere)
         title = f"{kind.name}, {kind.devices} device{'s' * (kind.devices > 1)}"
         parts.append(_described(title, there, there.plan(sizes), elsewhere))
     return Report("\n\n".join(parts), None if plan.fits else here.refusal(plan, sizes))
@@ -65,6 +70,14 @@ def report(
 
 def _budget(kind: DeviceKind, model: ModelSize, images: int, tokens: int) -> Budget:
     return Budget(model, kind, kind.memory, partial(choose_layout, kind.devices), images, tokens)
+
+
+def _measured(config: Config) -> ModelSize:
+    return model_size(config, trace_networks(config, np.dtype(jnp.bfloat16)))
+
+
+def _with_refiner(budget: Budget, refiner: ModelSize | None, dtype: np.dtype[Any]) -> Budget:
+    return budget if refiner is None else replace(budget, refiner=_in_dtype(refiner, dtype))
 
 
 def _in_dtype(model: ModelSize, dtype: np.dtype[Any]) -> ModelSize:
@@ -101,7 +114,7 @@ def _lines(title: str, budget: Budget, plan: Plan, dtype: np.dtype[Any]) -> Iter
 
 def _loras(budget: Budget, plan: Plan) -> str:
     """Return the memory that LoRAs need at most, beside that of the plan."""
-    most = replace(budget, pristine=budget.most_pristine)
+    most = replace(budget, pristine=budget.most_pristine, unchanged=budget.most_unchanged)
     there = most.plan([size for program in plan.programs if (size := program.size)]).pristine
     if plan.is_shared:
         return f"up to {gigabytes(there)} more, and their files"
@@ -125,7 +138,7 @@ def _program(program: PlannedProgram) -> str:
 
 
 def _row(name: str, size: str, *cells: str) -> str:
-    return f"{name:12}{size:11}" + "".join(f"{cell:>13}" for cell in cells)
+    return f"{name:16}{size:11}" + "".join(f"{cell:>13}" for cell in cells)
 
 
 def _duration(seconds: float) -> str:

@@ -34,4 +34,6 @@ def describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         tiny_vae=pipe.tiny_vae,
         takes_image=True,
         needs_mask=pipe.needs_mask,
+        needs_image=pipe.needs_image,
+        refiner=pipe.refiner,
     )

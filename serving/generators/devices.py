@@ -217,7 +217,7 @@ class Devices:
         if drawing.is_over:
             del self._followers[drawing]
         if drawing.is_over or drawing.is_paused:
-            drawing.newest = None  # it holds the state of all slots
+            drawing.forget()
         news = News(
             steps=tuple(drawing.steps),
             vacated=drawing.vacated,

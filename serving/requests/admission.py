@@ -122,6 +122,8 @@ def check_input(request: Request, model: Model) -> None:
         raise _wrong(Code.NOT_FROM_PICTURES, "image")
     if model.needs_mask and request.mask is None:
         raise _wrong(Code.MASK_NEEDED, "image" if request.image is None else "mask")
+    if model.needs_image and request.image is None:
+        raise _wrong(Code.IMAGE_NEEDED, "image")
     for field, other in (("mask", "image"), ("strength", "image"), ("padding", "mask")):
         if getattr(request, field) is not None and getattr(request, other) is None:
             raise _wrong(Code.WITHOUT, field, other=other)

@@ -18,9 +18,7 @@ import pytest
 from pipeline import SDXLPipeline
 from pipeline.families import read_config
 from pipeline.images.canvas import Box, Frame
-from pipeline.request import GenerateRequest
 from pipeline.schedulers.config import SCHEDULERS
-from pipeline.schedulers.methods import make_schedule
 from tests.reference.samples import LATENTS_BOUND, NUDGES_BOUND, PICTURE_BOUND, apart, nudged
 from tools import torch_reference
 from tools.tiny_checkpoints import TINY, Files, Pipeline, load, write
@@ -207,20 +205,5 @@ def test_a_second_model_goes_on(
             loaded.theirs, PROMPTS, NEGATIVE, latents, SCALE, STEPS, latents, denoising_start=share
         )
 
-    check(gone_on(loaded.ours, latents, scheduler, share), theirs, latents)
-
-
-def gone_on(ours: SDXLPipeline, latents: np.ndarray, scheduler: str, share: float) -> Sample:
-    """Go on from latents `[B, h, w, C]` of which a share of the denoising is done."""
-    asked = GenerateRequest(PROMPTS, NEGATIVE, SCALE, STEPS, scheduler=scheduler)
-    drawing = ours.prepare(asked, latents=latents, output_type="np")
-    config = ours._config.schedulers.choose(scheduler)
-    schedule = make_schedule(config, STEPS, denoising_start=share)
-    begun = dataclasses.replace(drawing.start, init_noise_sigma=1.0)
-    drawing = dataclasses.replace(
-        drawing, schedule=schedule, start=begun, guided=schedule.stops[-1]
-    )
-    ours.begin(drawing)
-    while not drawing.is_over:
-        ours.advance()
-    return Sample(drawing.latents(), drawing.result().images)
+    ours = drawn(loaded.ours, latents, scheduler=scheduler, denoising_start=share)
+    check(ours, theirs, latents)

@@ -19,6 +19,7 @@ OTHERS = {
     "vae_id": ("org/vae", "org/vae"),
     "unet_id": ("org/unet", "org/unet"),
     "tiny_vae": ("org/tiny", "org/tiny"),
+    "refiner_id": ("org/refiner", "org/refiner"),
     "scheduler": ("ddim", "ddim"),
     "lora_dir": ("loras", Path("loras")),
     "embedding_dir": ("embeddings", Path("embeddings")),

@@ -126,6 +126,7 @@ SETTINGS = {
     "prompt_syntax": Words(
         "Syntax des Prompts", "Gewichte wie (red:1.3) werden verstanden, außer mit „plain“."
     ),
+    "denoising_end": Words("Refiner übernimmt bei", "Von 0 bis 1; 1 heißt: nur das Basismodell."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Rauschplan"),
     "size": Words("Größe"),
@@ -272,6 +273,7 @@ MESSAGES = {
     Code.NOT_WHOLE: "{field}: {value} ist keine ganze Zahl. Möglich ist {low} bis {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt. Möglich ist {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} braucht ein LoRA, das es hier nicht gibt.",
+    Code.MISSING_REFINER: "{field}: Hier gibt es keinen Refiner. Lassen Sie es weg.",
     Code.UNFIT_SCHEDULER: "{field}: {value} passt nicht zu diesem Modell: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} geht nicht. Schreib bis zu {limit} fallende Zahlen von {low} bis {high}, "
@@ -301,6 +303,7 @@ MESSAGES = {
     Code.MASK_SIZE: "{field}: {value} Pixel passen nicht zum Bild. Es hat {expected}.",
     Code.EMPTY_MASK: "{field}: Es ist kein Teil des Bildes markiert.",
     Code.MASK_NEEDED: "{field} fehlt. Dieses Modell zeichnet nur markierte Teile eines Bildes neu.",
+    Code.IMAGE_NEEDED: "{field} fehlt. Dieses Modell zeichnet nur Bilder neu.",
     Code.NOT_FROM_PICTURES: "{field}: Dieses Modell zeichnet nur nach Worten.",
     Code.WITHOUT: "{field} geht nur zusammen mit {other}.",
     Code.INPUT_GONE: "Das Ausgangsbild ist nicht mehr da. Schick es noch einmal.",

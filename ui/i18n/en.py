@@ -125,6 +125,7 @@ SETTINGS = {
     "prompt_syntax": Words(
         "Prompt syntax", "Weights such as (red:1.3) are understood, unless it is “plain”."
     ),
+    "denoising_end": Words("Refiner takes over at", "From 0 to 1; 1 is the base model alone."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Noise schedule"),
     "size": Words("Size"),
@@ -222,6 +223,7 @@ MESSAGES = messages.ENGLISH | {
     Code.NOT_WHOLE: "{field}: {value} is not a whole number. It must be {low}–{high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} is unknown. Choose from {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} needs a LoRA that isn’t here.",
+    Code.MISSING_REFINER: "{field}: there is no refiner here. Leave it out.",
     Code.UNFIT_SCHEDULER: "{field}: {value} doesn’t work with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: can’t use {value}. Write up to {limit} falling numbers from {low} to {high}, "
@@ -247,6 +249,7 @@ MESSAGES = messages.ENGLISH | {
     Code.MASK_SIZE: "{field}: {value} pixels don’t fit the picture, which has {expected}.",
     Code.EMPTY_MASK: "{field}: no part of the picture is marked.",
     Code.MASK_NEEDED: "{field} is missing. This model only redraws marked parts of a picture.",
+    Code.IMAGE_NEEDED: "{field} is missing. This model only redraws pictures.",
     Code.NOT_FROM_PICTURES: "{field}: this model draws from words alone.",
     Code.WITHOUT: "{field} needs {other}.",
     Code.INPUT_GONE: "The picture to start from is no longer kept. Send it again.",

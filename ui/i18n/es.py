@@ -130,6 +130,7 @@ SETTINGS = {
     "prompt_syntax": Words(
         "Sintaxis del prompt", "Se entienden pesos como (red:1.3), salvo con «plain»."
     ),
+    "denoising_end": Words("El refiner continúa en", "De 0 a 1; 1: solo el modelo base."),
     "sampler": Words("Muestreador"),
     "schedule_type": Words("Plan de ruido"),
     "size": Words("Tamaño"),
@@ -272,6 +273,7 @@ MESSAGES = {
     Code.NOT_WHOLE: "{field}: {value} no es un número entero. Elija de {low} a {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce. Elija entre {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} necesita un LoRA que no está aquí.",
+    Code.MISSING_REFINER: "{field}: aquí no hay refiner. Déjelo vacío.",
     Code.UNFIT_SCHEDULER: "{field}: {value} no funciona con este modelo: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} no sirve. Escriba hasta {limit} números decrecientes de {low} a {high}, "
@@ -305,6 +307,7 @@ MESSAGES = {
     Code.MASK_SIZE: "{field}: {value} píxeles no encajan con la imagen, que tiene {expected}.",
     Code.EMPTY_MASK: "{field}: no hay ninguna parte de la imagen marcada.",
     Code.MASK_NEEDED: "Falta {field}. Este modelo solo redibuja partes marcadas de una imagen.",
+    Code.IMAGE_NEEDED: "Falta {field}. Este modelo solo redibuja imágenes.",
     Code.NOT_FROM_PICTURES: "{field}: este modelo dibuja solo a partir de palabras.",
     Code.WITHOUT: "{field} solo es posible con {other}.",
     Code.INPUT_GONE: "La imagen de partida ya no se conserva. Envíela de nuevo.",

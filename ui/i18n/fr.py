@@ -133,6 +133,9 @@ SETTINGS = {
     "prompt_syntax": Words(
         "Syntaxe du prompt", "Les poids comme (red:1.3) sont compris, sauf avec « plain »."
     ),
+    "denoising_end": Words(
+        "Le refiner prend le relais à", "De 0 à 1 ; 1 : le modèle de base seul."
+    ),
     "sampler": Words("Échantillonneur"),
     "schedule_type": Words("Plan de bruit"),
     "size": Words("Taille"),
@@ -275,6 +278,7 @@ MESSAGES = {
     Code.NOT_WHOLE: "{field} : {value} n’est pas un nombre entier. Choisissez de {low} à {high}.",
     Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu. Choisissez parmi {choices}.",
     Code.MISSING_RECIPE: "{field} : {value} demande un LoRA qui n’est pas ici.",
+    Code.MISSING_REFINER: "{field} : il n’y a pas de refiner ici. Laissez ce champ vide.",
     Code.UNFIT_SCHEDULER: "{field} : {value} ne convient pas à ce modèle : {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} : {value} ne convient pas. Écrivez jusqu’à {limit} nombres décroissants "
@@ -308,6 +312,7 @@ MESSAGES = {
     Code.MASK_SIZE: "{field} : {value} pixels ne correspondent pas à l’image, qui en a {expected}.",
     Code.EMPTY_MASK: "{field} : aucune partie de l’image n’est marquée.",
     Code.MASK_NEEDED: "{field} manque. Ce modèle ne redessine que des parties marquées d’images.",
+    Code.IMAGE_NEEDED: "{field} manque. Ce modèle ne fait que redessiner des images.",
     Code.NOT_FROM_PICTURES: "{field} : ce modèle ne dessine qu’à partir de mots.",
     Code.WITHOUT: "{field} ne va qu’avec {other}.",
     Code.INPUT_GONE: "L’image de départ n’est plus conservée. Envoyez-la de nouveau.",

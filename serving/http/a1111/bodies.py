@@ -56,8 +56,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "mask_blur_y": (4,),
     "mask_round": (True,),
     "override_settings_restore_afterwards": (False, True),
-    "refiner_checkpoint": ("", "None"),
-    "refiner_switch_at": (0, 0.8),
     "restore_faces": (False,),
     "s_churn": (0,),
     "s_min_uncond": (0,),
@@ -97,6 +95,8 @@ class DrawBody(_Lenient):
     scheduler: _Name | None = None
     eta: float | None = None
     denoising_strength: float | None = None
+    refiner_checkpoint: _Name | None = None
+    refiner_switch_at: float | None = None
     override_settings: dict[_Name, Any] | None = None
     send_images: bool | None = True
     script_name: _Name | None = None

@@ -35,6 +35,7 @@ _FORMATS: dict[str, Literal["png", "jpeg", "webp"]] = {
 }
 _FRAMES: tuple[Literal["stretch", "crop", "fill"], ...] = ("stretch", "crop", "fill", "stretch")
 STRENGTH = 0.75  # default of `denoising_strength`
+_NO_REFINER = (None, "", "None")  # values of `refiner_checkpoint`
 _FILL = 0  # value of `inpainting_fill`: colours around the mask
 _ORIGINAL = 1
 
@@ -94,6 +95,8 @@ def asked_of(body: DrawBody, model: Model, *, visitor: str, address: str) -> Ask
     known = {lora.name for lora in model.loras}
     values["prompt"], missing = without_unknown_tags(body.prompt or "", known)
     ignored += [f"<lora:{name}>" for name in missing]
+    values["denoising_end"], without = _refined(body, model)
+    ignored += without
     sampling, unknown = _sampling(body, model)
     ignored += unknown
     used = sampling["scheduler"] or model.scheduler
@@ -158,6 +161,19 @@ def again(request: Request, index: int, second: SecondRun, png: bytes) -> Reques
     """Return the request that draws the finished picture `index` of `request` again."""
     values = {"image": png, "size": second.size, "strength": second.strength}
     return single(request, index, **values, num_inference_steps=second.steps, timesteps="")
+
+
+def _refined(body: DrawBody, model: Model) -> tuple[float | None, list[str]]:
+    """Return where the refiner goes on, and what is ignored without one; None is the default.
+
+    There is one refiner at most, whatever its name is.
+    """
+    name = body.refiner_checkpoint
+    if model.refiner is None:
+        return None, [] if name in _NO_REFINER else ["refiner_checkpoint"]
+    if name in _NO_REFINER:
+        return None if name is None else 1.0, []
+    return body.refiner_switch_at or None, []
 
 
 def _refuse_scripts(body: DrawBody) -> None:

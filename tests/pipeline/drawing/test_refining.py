@@ -20,7 +20,7 @@ from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, CompilationCount
 from tools.agreement import relative_error
 
 REFINER = GOLDEN / "refiner/checkpoint"
-# Those of `tools.make_goldens`.
+# As in `tools.make_goldens`.
 PROMPTS = ["a red star on a blue background", "night, light and a soft outline!"]
 NEGATIVE = ["circle, green", "square above a star"]
 STEPS, SHARE = 6, 0.6
@@ -166,10 +166,8 @@ def test_a_failure_forgets_the_drawings_of_both(
 
     with monkeypatch.context() as patched:
         patched.setattr(drawing.then.run, "step", fail)
-        pipe.begin(drawing)
         with pytest.raises(RuntimeError, match="the device failed"):
-            while pipe.is_busy:
-                pipe.advance()
+            pipe._drawn(drawing, None, None)
     assert not pipe.is_busy
     assert drawn(pipe).shape == (2, 8, 8, 4)
 

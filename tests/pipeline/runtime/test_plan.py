@@ -26,6 +26,7 @@ from pipeline.runtime.program import Shapes, Target, weights
 from pipeline.runtime.programs import PROGRAMS, Programs, program_names
 from pipeline.text.prompt_syntax import MAX_TEXTS
 from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
+from tools.published_configs import SDXL_REFINER, write
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
 SAFETY = GOLDEN / "safety/checkpoint"
@@ -100,6 +101,25 @@ def test_the_estimate_agrees_with_xlas_records_on_cpus() -> None:
                 ratio = found["planned_mb"] / found["temporaries_mb"]
                 assert 0.75 < ratio < 1.35, (case["model"], name)
     assert any(case["side"] == 512 for case in cases)
+
+
+def test_a_refiner_adds_its_unet_and_two_programs(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, SDXL_REFINER))
+    refiner = model_size(config, trace_networks(config, BFLOAT16))
+    alone = budget(TPU_V5E, 4, images=4)
+    both = replace(alone, refiner=refiner)
+    names = [program.name for program in both.plan([SQUARE]).programs]
+    added = {*names} - {program.name for program in alone.plan([SQUARE]).programs}
+    assert added == {"refiner step", "refiner encode"}
+    more = both.plan([SQUARE]).weights - alone.plan([SQUARE]).weights
+    assert more == refiner.networks[UNET].bytes == pytest.approx(4.56e9, rel=0.02)
+    assert alone.plan([SQUARE]).fits
+    # LoRAs replace the base model's text encoder, and the refiner keeps that from before.
+    changed = replace(both, unchanged=10**9).plan([SQUARE])
+    assert changed.total - both.plan([SQUARE]).total == 10**9
+    small = replace(both, memory=int(1.1e10))
+    with pytest.raises(DeviceError, match=r"; leave out the refiner \(REFINER_ID\)"):
+        small.check([SQUARE])
 
 
 @pytest.mark.slow

@@ -687,7 +687,7 @@ def test_no_picture_is_taken_that_another_model_drew(field: str):
     assert drawn_with(events) == ["stand-in"] * 2
 
 
-@pytest.mark.parametrize("network", ["vae", "unet", "tiny_vae"])
+@pytest.mark.parametrize("network", ["vae", "unet", "tiny_vae", "refiner"])
 def test_another_network_draws_differently(network: str):
     other = replace(MODEL, **{network: "bright"})
     assert differences(other, MODEL) == f"{network} 'bright', not None"

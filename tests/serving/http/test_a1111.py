@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import webuiapi
 from PIL import Image as Pillow
 
 from pipeline import BUNDLED, metadata
+from serving.generators.description import describe
 from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.local import LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.http import limits
-from serving.http.a1111 import bodies, listings
+from serving.http.a1111 import bodies, listings, requests
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
@@ -193,6 +195,18 @@ def test_what_changes_nothing_here_is_named(
     assert set(result.info["ignored"]) == ignored
     assert "Ignored in a call of txt2img: " in caplog.text
     assert "a style" not in caplog.text
+
+
+def test_a_refiner_goes_on_where_the_call_says(site: Site):
+    asked = {"refiner_checkpoint": "sd_xl_refiner_1.0", "refiner_switch_at": 0.6}
+    answer = post(site, "txt2img", {"prompt": "a red star"} | SIZE | asked).json()
+    assert json.loads(answer["info"])["ignored"] == ["refiner_checkpoint"]
+    assert site.pipe.calls[-1]["denoising_end"] is None
+    for given, share in ((asked, 0.6), ({"refiner_checkpoint": "None"}, 1), ({}, None)):
+        body = bodies.Txt2ImgBody(prompt="a red star", **given)
+        model = replace(describe(site.pipe.as_pipeline(), bundled=False), refiner="org/refiner")
+        found = requests.asked_of(body, model, visitor="", address="")
+        assert (found.request.denoising_end, found.ignored) == (share, ())
 
 
 # --- pictures from pictures ---

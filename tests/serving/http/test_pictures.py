@@ -128,6 +128,25 @@ def test_a_model_for_inpainting_needs_a_picture_and_a_mask():
         assert events_of(post(site, body | {"mask": base64_of(mask())}))[-1][0] == "done"
 
 
+def test_a_refiner_alone_needs_a_picture():
+    with serve(generator=Special(needs_image=True)) as site:
+        error = error_of(post(site, BODY))
+        assert (error["param"], error["message_code"]) == ("image", "image_needed")
+        body = BODY | {"image": base64_of(saved(GREY))}
+        assert events_of(post(site, body))[-1][0] == "done"
+
+
+def test_a_request_says_where_the_refiner_goes_on(site: Site):
+    error = error_of(post(site, BODY | {"denoising_end": 0.5}))
+    assert (error["param"], error["message_code"]) == ("denoising_end", "missing_refiner")
+    assert events_of(post(site, BODY | {"denoising_end": 1}))[-1][0] == "done"
+    with serve(generator=Special(refiner="org/refiner")) as refining:
+        assert httpx.get(f"{refining.url}/v1/model").json()["refiner"] == "org/refiner"
+        assert events_of(post(refining, BODY | {"denoising_end": 0.5}))[-1][0] == "done"
+        error = error_of(post(refining, BODY | {"denoising_end": 1.5}))
+        assert error["param"] == "denoising_end"
+
+
 def test_a_model_that_takes_no_pictures():
     with serve(generator=Special(takes_image=False)) as site:
         error = error_of(post(site, BODY | {"image": base64_of(saved(GREY))}))
