@@ -142,6 +142,11 @@ class FlaxDiffusionPipeline:
         reader = FamilyReader(safety_checker=checked)
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half)
         config = checkpoint.config
+        if config.family.class_name not in KINDS:
+            raise CheckpointError(
+                f"{model}: is a {config.family.name}, for which diffusers had no Flax pipeline; use"
+                " pipeline.SDXLPipeline"
+            )
         kind: Any = KINDS[config.family.class_name] if cls is FlaxDiffusionPipeline else cls
         if (kind.model, kind.takes_mask) != (config.family.class_name, config.takes_mask):
             right = INPAINTING if config.takes_mask else KINDS[config.family.class_name].__name__

@@ -295,6 +295,17 @@ def test_a_decoder_is_offered_only_where_there_are_two(tiny_vae: str | None):
     assert found.decoder == ("tiny" if tiny_vae else "")
 
 
+@pytest.mark.parametrize("refiner", [None, "org/refiner"])
+def test_the_share_of_a_refiner_is_asked_for_only_where_there_is_one(refiner: str | None):
+    model = replace(MODEL, refiner=refiner)
+    with gr.Blocks():
+        field = form.create(model, {}, gr.Textbox()).parts["denoising_end"]
+    assert field.visible == (refiner is not None)
+    found, notes = form.as_fields(Settings("a star", denoising_end=0.7), model)
+    assert found.denoising_end == (0.7 if refiner else None)
+    assert ("Refiner takes over at: there is no refiner here." in notes) == (refiner is None)
+
+
 def test_missing_settings_are_not_shown():
     silent = Settings("a star", "")
     assert settings.described(silent) == [(i18n.SETTINGS["prompt"].label, "a star")]

@@ -273,7 +273,7 @@ MESSAGES = {
     Code.NOT_WHOLE: "{field}: {value} ist keine ganze Zahl. Möglich ist {low} bis {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt. Möglich ist {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} braucht ein LoRA, das es hier nicht gibt.",
-    Code.MISSING_REFINER: "{field}: Hier gibt es keinen Refiner. Lassen Sie es weg.",
+    Code.MISSING_REFINER: "{field}: Hier gibt es keinen Refiner.",
     Code.UNFIT_SCHEDULER: "{field}: {value} passt nicht zu diesem Modell: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} geht nicht. Schreib bis zu {limit} fallende Zahlen von {low} bis {high}, "

@@ -223,7 +223,7 @@ MESSAGES = messages.ENGLISH | {
     Code.NOT_WHOLE: "{field}: {value} is not a whole number. It must be {low}–{high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} is unknown. Choose from {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} needs a LoRA that isn’t here.",
-    Code.MISSING_REFINER: "{field}: there is no refiner here. Leave it out.",
+    Code.MISSING_REFINER: "{field}: there is no refiner here.",
     Code.UNFIT_SCHEDULER: "{field}: {value} doesn’t work with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: can’t use {value}. Write up to {limit} falling numbers from {low} to {high}, "

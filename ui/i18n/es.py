@@ -273,7 +273,7 @@ MESSAGES = {
     Code.NOT_WHOLE: "{field}: {value} no es un número entero. Elija de {low} a {high}.",
     Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce. Elija entre {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} necesita un LoRA que no está aquí.",
-    Code.MISSING_REFINER: "{field}: aquí no hay refiner. Déjelo vacío.",
+    Code.MISSING_REFINER: "{field}: aquí no hay refiner.",
     Code.UNFIT_SCHEDULER: "{field}: {value} no funciona con este modelo: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} no sirve. Escriba hasta {limit} números decrecientes de {low} a {high}, "

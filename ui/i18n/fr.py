@@ -278,7 +278,7 @@ MESSAGES = {
     Code.NOT_WHOLE: "{field} : {value} n’est pas un nombre entier. Choisissez de {low} à {high}.",
     Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu. Choisissez parmi {choices}.",
     Code.MISSING_RECIPE: "{field} : {value} demande un LoRA qui n’est pas ici.",
-    Code.MISSING_REFINER: "{field} : il n’y a pas de refiner ici. Laissez ce champ vide.",
+    Code.MISSING_REFINER: "{field} : il n’y a pas de refiner ici.",
     Code.UNFIT_SCHEDULER: "{field} : {value} ne convient pas à ce modèle : {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} : {value} ne convient pas. Écrivez jusqu’à {limit} nombres décroissants "

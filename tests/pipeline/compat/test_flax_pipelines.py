@@ -76,6 +76,11 @@ def test_ids_are_those_of_diffusers(model: str, name: str) -> None:
     np.testing.assert_array_equal(ids[name], golden(model, "incumbent")[name])
 
 
+def test_the_refiner_had_no_flax_pipeline() -> None:
+    with pytest.raises(CheckpointError, match="is a Stable Diffusion XL refiner, for which"):
+        FlaxDiffusionPipeline.from_pretrained(GOLDEN / "refiner/checkpoint")
+
+
 def test_the_kind_follows_the_checkpoint() -> None:
     assert type(loaded("flax")[0]) is FlaxStableDiffusionXLPipeline
     assert type(loaded("flax_sd")[0]) is FlaxStableDiffusionPipeline

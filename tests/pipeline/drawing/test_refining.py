@@ -17,6 +17,7 @@ from pipeline.families.refiners import read_refiner
 from pipeline.families.single_files import UNET_FILE
 from pipeline.request import GenerateRequest
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, CompilationCount
+from tools.adapter_files import draw_adapter, write_adapter
 from tools.agreement import relative_error
 
 REFINER = GOLDEN / "refiner/checkpoint"
@@ -182,12 +183,47 @@ def test_the_refiner_keeps_what_the_mask_keeps(pipe: SDXLPipeline) -> None:
     np.testing.assert_array_equal(found[MASK == 0], IMAGE[MASK == 0])
 
 
-def test_loras_change_the_base_model_alone(pipe: SDXLPipeline) -> None:
-    ours, its = pipe._compiled.parameters.leaves, pipe._refiner.run.parameters.leaves
-    assert its.keys() == {"text_encoder_2", "unet", "vae"}
-    for network in ("text_encoder_2", "vae"):
-        assert ours[network] is not its[network]
-        assert all(one is other for one, other in zip(ours[network], its[network], strict=True))
+def test_loras_change_the_base_model_alone(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    assert pipe._refiner is not None
+    its = pipe._refiner.run.parameters.leaves
+    before = {name: [*map(id, leaves)] for name, leaves in its.items()}
+    assert before.keys() == {"text_encoder_2", "unet", "vae"}
+    plain = drawn(pipe)
+    inventory = pipe._adapters.inventory
+    lora = draw_adapter(inventory, "lora", 0)
+    pipe.load_lora(write_adapter(tmp_path / "one.safetensors", lora, "kohya sdxl", inventory))
+    try:
+        [picture, _] = drawn(pipe, output_type="pil", loras={"one": 0.5})
+        settings = metadata.from_text(picture.info[metadata.KEY])
+        assert settings.lora_hashes == f"one: {pipe.loras['one'].short_hash}"
+        merged = pipe._compiled.parameters.leaves["text_encoder_2"]
+        assert [*map(id, merged)] != before["text_encoder_2"]
+        assert {name: [*map(id, leaves)] for name, leaves in its.items()} == before
+        assert pipe._additions.budget().unchanged > 0
+    finally:
+        pipe.unload_lora("one")
+    np.testing.assert_array_equal(drawn(pipe), plain)
+
+
+@pytest.mark.slow
+def test_every_number_of_devices_and_size_has_both(golden: dict[str, np.ndarray]) -> None:
+    spread = SDXLPipeline.from_pretrained(
+        PLAIN,
+        refiner=REFINER,
+        images_per_request=2,
+        devices=jax.devices()[:4],
+        prompt_chunks=2,
+        tiny_vae=GOLDEN / "tiny_vae",
+    )
+    given = {"negative_prompt": NEGATIVE, "guidance_scale": 5.0, "latents": golden["noise"]}
+    latents = drawn(spread, PROMPTS, denoising_end=SHARE, **given)
+    assert relative_error(latents, golden["refined_latents"]) <= 1e-4
+    spread.add_size(16, 32)
+    spread.warm_up(16, 32)
+    with CompilationCount() as count:
+        images = drawn(spread, output_type="np", height=16, width=32)
+    assert images.shape == (2, 16, 32, 3)
+    assert count.value == 0
 
 
 @pytest.mark.parametrize(

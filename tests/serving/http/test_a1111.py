@@ -203,7 +203,7 @@ def test_a_refiner_goes_on_where_the_call_says(site: Site):
     assert json.loads(answer["info"])["ignored"] == ["refiner_checkpoint"]
     assert site.pipe.calls[-1]["denoising_end"] is None
     for given, share in ((asked, 0.6), ({"refiner_checkpoint": "None"}, 1), ({}, None)):
-        body = bodies.Txt2ImgBody(prompt="a red star", **given)
+        body = bodies.Txt2ImgBody.model_validate({"prompt": "a red star"} | given)
         model = replace(describe(site.pipe.as_pipeline(), bundled=False), refiner="org/refiner")
         found = requests.asked_of(body, model, visitor="", address="")
         assert (found.request.denoising_end, found.ignored) == (share, ())
