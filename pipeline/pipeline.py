@@ -630,7 +630,9 @@ class SDXLPipeline:
         given = latents, output_type, cancelled, image, mask, denoising_start
         if enlarge is None:
             return self._drawn(self.prepare(asked, images, *size, *given), *follow)
-        again = replace(asked, strength=enlarge_strength, padding=None)
+        # Such a part of the run may leave no step for one of the models in the second run.
+        end = 1.0 if asked.denoising_end == 1 else None
+        again = replace(asked, strength=enlarge_strength, padding=None, denoising_end=end)
         if enlarge_steps is not None:
             again = replace(again, num_inference_steps=enlarge_steps, timesteps="")
         self._check_again(again, enlarge)
@@ -707,8 +709,9 @@ class SDXLPipeline:
         checked = resolved(checked, self.wildcard_dir)
         scheduler = self._scheduler_of(checked)
         refiner = self._refiner
-        if refiner is not None and self.recipe is None and not asked.recipe:
-            checked = refiner.with_default(checked, scheduler, denoising_start)
+        if refiner is not None:
+            few_steps = self.recipe is not None or asked.recipe != ""
+            checked = refiner.with_default(checked, scheduler, denoising_start, few_steps)
         check_output(checked, output_type, self.tiny_vae is not None, refiner is not None)
         check_latents(latents, denoising_start)
         goes_on = denoising_start is not None

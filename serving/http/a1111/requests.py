@@ -159,7 +159,10 @@ def single(request: Request, index: int, **others: Any) -> Request:
 
 def again(request: Request, index: int, second: SecondRun, png: bytes) -> Request:
     """Return the request that draws the finished picture `index` of `request` again."""
+    # Another share may leave no step for the refiner or the base model in the second run.
+    end = 1.0 if request.denoising_end == 1 else None
     values = {"image": png, "size": second.size, "strength": second.strength}
+    values["denoising_end"] = end
     return single(request, index, **values, num_inference_steps=second.steps, timesteps="")
 
 
