@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline import Cancelled, InputError, NotFiniteError, SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Picture
-from pipeline.drawing.engine import AHEAD
+from pipeline.drawing.engine import AHEAD, Engine
 from pipeline.request import GenerateRequest
 from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import DRAWN_BY, CompilationCount, shared_pipeline
@@ -112,6 +112,7 @@ def test_progress_names_what_is_finished(pipe: SDXLPipeline) -> None:
 
 
 def test_the_host_is_ahead_of_the_devices(pipe: SDXLPipeline) -> None:
+    assert isinstance(pipe._engine, Engine)
     begin(pipe, num_inference_steps=9)
     for _ in range(AHEAD):
         assert pipe.advance() == []

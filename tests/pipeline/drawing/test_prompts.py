@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline import InputError, SDXLPipeline
+from pipeline.drawing.engine import Engine
 from pipeline.drawing.prompts import read_prompts, resolved
 from pipeline.images import metadata
 from pipeline.request import GenerateRequest, check_request
@@ -120,6 +121,7 @@ def test_texts_are_encoded_once_and_switched(devices: int, monkeypatch: pytest.M
     held: list[int] = []
 
     def texts_held() -> int:
+        assert isinstance(pipe._engine, Engine)
         slots = pipe._engine._slots
         return 0 if slots is None else len(slots.texts)
 

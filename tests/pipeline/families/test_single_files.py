@@ -221,8 +221,9 @@ def drawn(model: Path, **options: Any) -> np.ndarray:
         cache_dir=EXECUTABLES,
         **options,
     )
-    given = {"image": np.ones((64, 64, 3), np.float32)} if pipe.needs_image else {}
-    return pipe.generate("a photo of a cat", "blurry", output_type="latent", **given).images
+    image = np.ones((64, 64, 3), np.float32) if pipe.needs_image else None
+    found = pipe.generate("a photo of a cat", "blurry", output_type="latent", image=image)
+    return found.images
 
 
 @pytest.mark.slow
