@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from pipeline.checkpoints import weights
@@ -50,14 +51,14 @@ def load_beside(
 ) -> CompiledSampler:
     """Load a second model for the devices and the size of the first one.
 
-    The two share the programs that do not run the denoiser, and the parameters of the other
-    networks as they are now: LoRAs that are merged into the first model later do not change them.
+    The two share the programs that run the same networks, and the parameters of all networks but
+    the denoiser as they are now: LoRAs that are merged into the first model later do not change them.
     """
     target = replace(run.target, config=second.config)
     networks = trace_networks(second.config, target.dtype, cache)
     found = weights.match_weights(networks[second.own], second.denoiser.open)
     loaded = load_networks({second.own: found}, place_on(target.mesh))
-    shared = {name: each for name, each in run.executables.items() if _is_shared(name, second)}
+    shared = _shared(run, second)
     cached = load_cached(target, cache, without=shared)
     executables = compile_missing(target, networks, cache, cached, shared)
     parameters = run.parameters.beside(loaded, [*second.config.networks])
@@ -66,9 +67,15 @@ def load_beside(
 
 def resized_beside(run: CompiledSampler, first: CompiledSampler, second: Beside) -> CompiledSampler:
     """Return a second model for the size of `first`, whose programs it shares."""
-    shared = {name: each for name, each in first.executables.items() if _is_shared(name, second)}
-    return run.resized(first.shapes.height, first.shapes.width, shared)
+    return run.resized(first.shapes.height, first.shapes.width, _shared(first, second))
 
 
-def _is_shared(program: str, second: Beside) -> bool:
-    return second.own not in PROGRAMS[program].networks(second.config.family)
+def _shared(first: CompiledSampler, second: Beside) -> dict[str, jax.stages.Compiled]:
+    """Return the first model's programs that run the same networks of both models."""
+    families = first.target.config.family, second.config.family
+
+    def is_shared(program: str) -> bool:
+        of_first, of_second = (PROGRAMS[program].networks(family) for family in families)
+        return of_first == of_second and second.own not in of_second
+
+    return {name: each for name, each in first.executables.items() if is_shared(name)}

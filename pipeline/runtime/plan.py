@@ -89,7 +89,7 @@ LOADS = {
 
 
 # The programs that a refiner does not share with the base model.
-REFINER_LOADS = "step", "encode"
+REFINER_LOADS = "step", "encode", "condition"
 
 
 @dataclass(frozen=True)
