@@ -126,13 +126,18 @@ class Run:
         entered = np.where(new[:, None, None, None], latents, state.latents)
         return _state(entered, state.history), None
 
-    def step(self, state: State, context: np.ndarray, work: Work[np.ndarray], kept: None) -> State:
+    def blank_deep(self) -> None:
+        """See `CompiledSampler.blank_deep`."""
+
+    def step(
+        self, state: State, context: np.ndarray, work: Work[np.ndarray], kept: None, deep: None
+    ) -> tuple[State, None]:
         """See `CompiledSampler.step`."""
         wanted = work.integers[:, 2] > 0
         computation = self._pipe.begin_step(context[wanted])
         latents = np.array(state.latents)
         latents[wanted, 0, 0, 1] = context[wanted]
-        return _state(latents, computation)
+        return _state(latents, computation), None
 
     def tiny_decode(self, latents: np.ndarray, wanted: np.ndarray) -> tuple[Any, np.ndarray]:
         """See `CompiledSampler.tiny_decode`."""
@@ -199,6 +204,7 @@ class StandInPipeline(ABC):
     family, safety_checker, screened = "Stable Diffusion XL", False, False
     needs_mask = needs_image = False
     refiner = None
+    step_cache = False
     scheduler, sigma_schedule, version = "euler", "default", "none"
     schedulers: tuple[str, ...] = ("euler",)
     sigma_schedules: tuple[str, ...] = ("default",)

@@ -59,6 +59,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--sizes needs --plan; --width and --height set the size to draw")
     if options.decoder == TINY and not (options.tiny_vae or options.plan):
         parser.error(f"--decoder {TINY} needs --tiny-vae")
+    if options.cache_interval > 1 and not (options.step_cache or options.plan):
+        parser.error(f"--cache-interval {options.cache_interval} needs --step-cache")
     return options
 
 
@@ -115,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         " --image is redrawn; the rest does not change")  # fmt: skip
     add("--prompt-chunks", type=int, default=1, metavar="COUNT", help="chunks of 75 tokens that a"
         " prompt may have, 1 to 3; default 1")  # fmt: skip
+    add("--step-cache", action="store_true", help="compile for --cache-interval above 1")
     add("--wildcard-dir", type=Path, metavar="FOLDER", help="folder with lists, as text files, that"
         " prompts in the syntax a1111 can name, such as __colour__")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
@@ -159,7 +162,8 @@ def _print_plan(options: argparse.Namespace) -> None:
     second = None
     if options.refiner:
         second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True).config
-    plans = report(config, sizes, options.images, tokens, find_devices(), options.dtype, second)
+    given = find_devices(), options.dtype, second, options.step_cache
+    plans = report(config, sizes, options.images, tokens, *given)
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:
         raise DeviceError(plans.refusal)
@@ -215,6 +219,7 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         unet=options.unet,
         refiner=options.refiner,
         prompt_chunks=options.prompt_chunks,
+        step_cache=options.step_cache,
     )
     pipe.wildcard_dir = options.wildcard_dir
     for source in options.lora:

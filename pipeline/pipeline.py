@@ -24,7 +24,7 @@ from pipeline.drawing.drawing import Drawing, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extended, read_origin
-from pipeline.drawing.preparing import check_latents, check_output, make_drawing
+from pipeline.drawing.preparing import check_cache, check_latents, check_output, make_drawing
 from pipeline.drawing.prompts import placed, resolved
 from pipeline.drawing.refining import Refiner, RefiningEngine, find_refiner
 from pipeline.errors import InputError
@@ -120,6 +120,7 @@ class SDXLPipeline:
         vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
         refiner: the name of the refiner; None if there is none.
+        step_cache: whether requests can have a `cache_interval` above 1.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         needs_mask: whether the model is for inpainting, and draws only from a picture and a mask.
@@ -161,6 +162,7 @@ class SDXLPipeline:
         others = {name: other.name for name, other in checkpoint.replacements.items()}
         self.vae, self.unet = others.get("vae"), others.get("unet")
         self.tiny_vae = others.get("tiny_vae")
+        self.step_cache = compiled.has_step_cache
         config = checkpoint.config
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
@@ -236,6 +238,7 @@ class SDXLPipeline:
         tiny_vae: str | Path | None = None,
         prompt_chunks: int = 1,
         refiner: str | Path | None = None,
+        step_cache: bool = False,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -276,6 +279,8 @@ class SDXLPipeline:
             refiner: the refiner of SDXL, such as "stabilityai/stable-diffusion-xl-refiner-1.0", for
                 the last steps of pictures: a folder, an id on the Hub, or a single file. Only its
                 UNet is loaded; the base model's text encoder and VAE serve it too.
+            step_cache: whether calls can have a `cache_interval` above 1, for which every slot
+                takes some memory.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -315,7 +320,7 @@ class SDXLPipeline:
         if devices is None:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request)
-        target = Target(config, chosen, mesh, shapes)
+        target = Target(config, chosen, mesh, shapes, step_cache)
         second = None if refiner is None else find_refiner(str(refiner), config, size, half)
         tokenizers, compiled, budget = _load(checkpoint, target, cache, second)
         beside = None
@@ -498,6 +503,7 @@ class SDXLPipeline:
         prompt_syntax: str | None = None,
         denoising_end: float | None = None,
         denoising_start: float | None = None,
+        cache_interval: int = 1,
     ) -> Result:
         """Draw pictures, without compiling anything.
 
@@ -589,6 +595,9 @@ class SDXLPipeline:
             denoising_start: the share of the denoising, 0 to below 1, that another model has done.
                 The run goes on from `latents`, its result, without new noise. `image` and `mask`
                 may say which part of a picture is kept.
+            cache_interval: the whole UNet runs in one of so many evaluations, 1 to 5. The others
+                take the result of its deep layers from the one before, which is quicker and less
+                exact (Ma et al. 2023, "DeepCache"). Above 1 it needs a pipeline with `step_cache`.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -622,6 +631,7 @@ class SDXLPipeline:
             padding=padding,
             prompt_syntax=prompt_syntax or PLAIN,
             denoising_end=denoising_end,
+            cache_interval=cache_interval,
         )
         if extend is not None:
             image, mask = extended(image, mask, extend)
@@ -713,6 +723,7 @@ class SDXLPipeline:
             few_steps = self.recipe is not None or asked.recipe != ""
             checked = refiner.with_default(checked, scheduler, denoising_start, few_steps)
         check_output(checked, output_type, self.tiny_vae is not None, refiner is not None)
+        check_cache(checked, self.step_cache)
         check_latents(latents, denoising_start)
         goes_on = denoising_start is not None
         check_origin(checked, image, mask, self._config.takes_mask, self.needs_image, goes_on)
@@ -895,6 +906,7 @@ def _load(
         beside = None if second is None else measure_beside(second, target.dtype, cache)
         devices = list(target.mesh.devices.flat)
         budget = budget_of(model, devices, shapes.images, shapes.prompt_tokens, beside)
+        budget = replace(budget, step_cache=target.step_cache)
         budget.check([(shapes.height, shapes.width)])
         networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, empty, cache, cached.result())

@@ -47,6 +47,7 @@ from pipeline.text.prompt_syntax import A1111, PLAIN, SYNTAXES
 FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
 MAX_PADDING = 1024  # pixels
+MAX_CACHE_INTERVAL = 5  # evaluations
 STRENGTH = 0.8  # of requests with a picture that give none
 DENOISING_END = 0.8  # the same with a refiner
 
@@ -258,6 +259,19 @@ class GenerateRequest:
             description="The syntax of prompts.",
             details="a1111: AUTOMATIC1111's, with weights, changes, breaks, lists and LoRAs.",
             optional=True,
+        )
+    )
+    cache_interval: int = _declare(
+        Whole(
+            default=1,
+            low=1,
+            high=MAX_CACHE_INTERVAL,
+            model_high="max_cache_interval",
+            unavailable="no_step_cache",
+            description="Run the whole network in one of so many evaluations.",
+            details="More: quicker and less exact; only with a step cache.",
+            optional=True,
+            after="decoder",
         )
     )
 

@@ -188,6 +188,7 @@ class Whole(Number):
 
     Attributes:
         model_high: name of the model's attribute that holds its own upper limit; "" if it has none.
+        unavailable: the code of the fault of a number where the model takes only a single one.
     """
 
     kind = int
@@ -195,6 +196,7 @@ class Whole(Number):
 
     slider_step: float = 1
     model_high: str = ""
+    unavailable: Literal["out_of_range", "no_step_cache"] = "out_of_range"
 
     def for_model(self, model: object) -> Self:
         own = super().for_model(model)
@@ -206,7 +208,8 @@ class Whole(Number):
         if not _is_number(value) or not abs(value) < math.inf:
             return Fault("not_whole", self, value)
         if not self.low <= value <= self.high and value == int(value):
-            return Fault("out_of_range", self, value)
+            code = "out_of_range" if self.low < self.high else self.unavailable
+            return Fault(code, self, value)
         return None if isinstance(value, int | np.integer) else Fault("not_whole", self, value)
 
 
@@ -474,9 +477,10 @@ class Fault:
     """Reason why a value cannot be used.
 
     Attributes:
-        code: "out_of_range" for a number of the right type; "unreadable" for a text;
-            `Choice.unknown` for a name; "missing_refiner" for `OwnNumber.needs`; "not_timesteps"
-            for a list of timesteps; otherwise the type that the value does not have.
+        code: "out_of_range" or `Whole.unavailable` for a number of the right type; "unreadable" for
+            a text; `Choice.unknown` for a name; "missing_refiner" for `OwnNumber.needs`;
+            "not_timesteps" for a list of timesteps; otherwise the type that the value does not
+            have.
     """
 
     code: Literal[
@@ -487,6 +491,7 @@ class Fault:
         "unknown_choice",
         "missing_recipe",
         "missing_refiner",
+        "no_step_cache",
         "not_timesteps",
     ]
     setting: Setting

@@ -82,6 +82,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         unet=chosen.unet_id,
         prompt_chunks=chosen.prompt_chunks,
         refiner=chosen.refiner_id,
+        step_cache=chosen.step_cache,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from pipeline.request import FULL, TINY, GenerateRequest
+from pipeline.request import FULL, MAX_CACHE_INTERVAL, TINY, GenerateRequest
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SIGMA_KEYS
 from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
 from pipeline.text.prompt_syntax import PLAIN
@@ -94,6 +94,7 @@ class Model:
     embeddings: tuple[Embedding, ...] = ()  # sorted by name; may change while the server runs
     needs_image: bool = False  # whether it is a refiner, which draws only from a picture
     refiner: str | None = None  # name of the refiner that draws the last steps; None for none
+    step_cache: bool = False  # whether requests can have a `cache_interval` above 1
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -104,6 +105,11 @@ class Model:
     def decoders(self) -> tuple[str, ...]:
         """The decoders that requests can name."""
         return (FULL,) if self.tiny_vae is None else (FULL, TINY)
+
+    @property
+    def max_cache_interval(self) -> int:
+        """The largest `cache_interval` that requests can have."""
+        return MAX_CACHE_INTERVAL if self.step_cache else 1
 
     @property
     def usable_loras(self) -> dict[str, Lora]:
@@ -156,6 +162,7 @@ _DRAWN_WITH = (
     "max_inference_steps",
     "safety_checker",
     "screened",
+    "step_cache",
 )
 
 

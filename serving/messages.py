@@ -67,6 +67,7 @@ class Code(StrEnum):
     UNKNOWN_CHOICE = "unknown_choice"
     MISSING_RECIPE = "missing_recipe"
     MISSING_REFINER = "missing_refiner"
+    NO_STEP_CACHE = "no_step_cache"
     UNFIT_SCHEDULER = "unfit_scheduler"
     NOT_TIMESTEPS = "not_timesteps"
     NOT_WITH = "not_with"
@@ -235,6 +236,7 @@ ENGLISH: dict[Code, str] = {
     Code.UNKNOWN_CHOICE: "{field} is {value}; here it can only be {choices}",
     Code.MISSING_RECIPE: "{field} is {value}, which needs a LoRA that is not here",
     Code.MISSING_REFINER: "{field} is {value}, but there is no refiner here; leave it out",
+    Code.NO_STEP_CACHE: "{field} is {value}, but there is no step cache here; leave it out",
     Code.UNFIT_SCHEDULER: "{field} is {value}, which cannot draw with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} is {value}; expected up to {limit} falling whole numbers from {low} to {high},"

@@ -204,6 +204,11 @@ class Options(BaseSettings):
         ge=1,
         le=3,
     )
+    step_cache: YesOrNo = _setting(
+        False,
+        "Whether requests can ask for step caching with cache_interval, which is quicker and less "
+        "exact. Pictures of other requests stay the same; each slot takes some memory.",
+    )
     sizes: Sizes = _setting(
         (),
         "Widths and heights of the pictures in pixels, separated by commas, such as "

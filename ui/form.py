@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import gradio as gr
 from gradio.components import Component
@@ -216,7 +216,10 @@ def _component(setting: Setting, model: Model) -> Component:
         named |= {"placeholder": i18n.automatic(""), "visible": not here.is_missing}
         return gr.Textbox("", max_length=20, **named)
     if isinstance(here, Number):
-        limits = here.low, here.most_on_page, here.default, here.slider_step
+        named["visible"] = here.low < here.high
+        # Gradio refuses a slider with a single value, even a hidden one.
+        most = (here if named["visible"] else cast(Number, setting)).most_on_page
+        limits = here.low, most, here.default, here.slider_step
         low, high, value, step = (as_shown(here, number) for number in limits)
         return gr.Slider(low, high, value, step=step, **named)
     raise TypeError(f"{setting.name} has no component")

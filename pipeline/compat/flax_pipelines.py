@@ -256,7 +256,7 @@ class FlaxDiffusionPipeline:
         context = family.condition.run(networks, embeds, numbers, guidance)
         if masked is not None:
             context = family.with_mask(context, *masked)
-        predict = partial(family.predict.run, networks)
+        predict = sampler.uncached(partial(family.predict.run, networks))
         tasks = partial(
             self._tasks,
             jax.tree.map(jnp.asarray, schedule.table),
@@ -267,7 +267,7 @@ class FlaxDiffusionPipeline:
         return jax.lax.fori_loop(
             0,
             len(schedule.timesteps),
-            lambda i, state: sampler.step(sampler.by_slots, predict, state, context, tasks(i)),
+            lambda i, state: sampler.step(sampler.by_slots, predict, state, context, tasks(i))[0],
             State(latents, jnp.zeros((REMEMBERED, *latents.shape))),
         ).latents
 
@@ -286,6 +286,7 @@ class FlaxDiffusionPipeline:
             seed=seeds,
             evaluation=jnp.broadcast_to(i, count),
             halves=1 + is_guided.astype(jnp.int32),
+            shallow=jnp.zeros(count, bool),
         )
 
     def _checked(self, images: Array) -> Output:

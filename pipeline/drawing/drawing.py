@@ -142,7 +142,7 @@ class Drawing:
 
     def _work_of(self, seed: int) -> Work[np.ndarray]:
         scales = self.request.guidance_scale, self.request.guidance_rescale
-        return pack(self.schedule, *scales, self.guided, seed)
+        return pack(self.schedule, *scales, self.guided, seed, self.request.cache_interval)
 
     @property
     def total(self) -> int:

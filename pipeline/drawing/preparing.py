@@ -55,6 +55,15 @@ def check_latents(latents: object, denoising_start: float | None) -> None:
         raise InputError("denoising_start is given without latents; pass latents too")
 
 
+def check_cache(request: Request, step_cache: bool) -> None:
+    """Raise InputError if a request needs step caching and the pipeline has none."""
+    if request.cache_interval > 1 and not step_cache:
+        raise InputError(
+            f"cache_interval is {request.cache_interval}, but the pipeline has no step cache; pass"
+            " step_cache=True to from_pretrained, or leave cache_interval out"
+        )
+
+
 def make_drawing(
     request: Request,
     config: Config,

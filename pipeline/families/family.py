@@ -71,6 +71,7 @@ class Activations:
         tiny_decode: of `Family.tiny_decode`, likewise; 0 without a tiny VAE.
         context: of the context, for each token of one half of a picture.
         embeds: of the embeddings of prompts, likewise.
+        deep: of the deep features, for each latent pixel of one half of a picture.
         attended: for each level with attention in `Family.predict`, the number of latent pixels per
             pixel of that level, and the number of heads.
         decoder_attends: whether `Family.decode` has attention over all latent pixels.
@@ -82,6 +83,7 @@ class Activations:
     tiny_decode: float
     context: int
     embeds: int
+    deep: int
     attended: tuple[tuple[int, int], ...]
     decoder_attends: bool
 
@@ -129,6 +131,12 @@ class Family:
         predict: `(networks, latents, timesteps, context) -> prediction`. The latents `[B, h, w, C]`
             are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
             arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
+        predict_cached: `(networks, latents, timesteps, context, deep, shallow) -> (prediction,
+            deep)`: the same from cached deep features where `shallow`, `[B]` bool, is True, and
+            with new ones elsewhere; if all are shallow, the deep part does not run. Returns the
+            deep features that were used, too. They are `[B, ...]` in the networks' dtype.
+        deep_shape: the shape `(h, w, C)` of a picture's deep features, from its height and width in
+            pixels.
         decode: `(networks, latents) -> pictures`: `[B, h, w, C]` float32 to `[B, H, W, 3]` in 0..1.
         tiny_decode: the same by the tiny VAE.
         encode_image: `(networks, images) -> latents`: `[B, H, W, 3]` float32 in 0..1 to the mean
@@ -156,6 +164,8 @@ class Family:
     time_ids: Callable[[int, int], np.ndarray]
     with_chunks: Callable[..., Any]
     predict: Stage
+    predict_cached: Stage
+    deep_shape: Callable[["Config", int, int], tuple[int, int, int]]
     decode: Stage
     tiny_decode: Stage
     encode_image: Stage

@@ -16,7 +16,7 @@ from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.shapes import tiny_vae_of, vae_of
 from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.tiny_vae_config import read_tiny_vae
-from pipeline.models.unet import Context, masked_input
+from pipeline.models.unet import Context, UNet, masked_input
 from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae import VAE
 from pipeline.models.vae_config import VAEConfig, read_vae
@@ -125,6 +125,31 @@ def predict(networks: Networks, latents: Array, timesteps: Array, context: Conte
     return networks["unet"](latents, timesteps, context)
 
 
+def predict_cached(
+    networks: Networks,
+    latents: Array,
+    timesteps: Array,
+    context: Context,
+    deep: Array,
+    shallow: Array,
+) -> tuple[Array, Array]:
+    """Run the UNet, or where possible its shallow part alone; see `Family.predict_cached`."""
+    unet: UNet = networks["unet"]
+
+    def renewed() -> Array:
+        found = unet.deep(latents, timesteps, context)
+        return jnp.where(shallow[:, None, None, None], deep, found)
+
+    features = jax.lax.cond(shallow.all(), lambda: deep, renewed)
+    return unet.shallow(latents, timesteps, context, features), features
+
+
+def deep_shape(config: Config, height: int, width: int) -> tuple[int, int, int]:
+    """Return the shape `(h, w, C)` of the UNet's deep features."""
+    rows, columns, _ = latents_shape(config, height, width)
+    return rows, columns, config.networks["unet"].block_out_channels[0]
+
+
 def decode(networks: Networks, latents: Array) -> Array:
     """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]`, float32 in 0..1."""
     vae: VAE = networks["vae"]
@@ -207,6 +232,7 @@ def activations(config: Config) -> Activations:
         tiny_decode=0 if config.tiny_vae is None else config.tiny_vae.decoder_width,
         context=_context(unet),
         embeds=unet.cross_attention_dim,
+        deep=unet.block_out_channels[0],
         attended=_attended(unet),
         decoder_attends=config.networks["vae"].mid_block_add_attention,
     )
@@ -258,6 +284,7 @@ VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
 TINY_VAE_NETWORK = Network("tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of)
 UNET_CLASS = "UNet2DConditionModel"
 PREDICT = Stage(("unet",), predict)
+PREDICT_CACHED = Stage(("unet",), predict_cached)
 DECODE = Stage(("vae",), decode)
 TINY_DECODE = Stage(("tiny_vae",), tiny_decode)
 ENCODE_IMAGE = Stage(("vae",), encode_image)

@@ -247,16 +247,28 @@ class UpBlock(nnx.Module):
         self.upsample = Upsample(width, dtype=dtype, rngs=rngs) if level > 0 else None
 
     def __call__(
-        self, x: Array, skips: list[Array], time_embed: Array, keys_values: KeysValues
+        self,
+        x: Array,
+        skips: list[Array],
+        time_embed: Array,
+        keys_values: KeysValues,
+        layers: slice = slice(None),
     ) -> Array:
-        """Apply the block to `x` and to the skips that it pops from the end of `skips`."""
-        for i, resnet in enumerate(self.resnets):
-            x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time_embed)
+        """Apply the block, or some of its layers, to `x` and to skips.
+
+        The skips are popped from the end of `skips`.
+        """
+        for i in range(len(self.resnets))[layers]:
+            x = self.resnets[i](jnp.concatenate([x, skips.pop()], axis=-1), time_embed)
             if self.attentions:
                 x = self.attentions[i](x, keys_values)
         if self.upsample is not None:
             x = self.upsample(x)
         return x
+
+
+# The layers of the last up block, which has no upsampling, by where their results are used.
+_DEEP, _SHALLOW = slice(-1), slice(-1, None)
 
 
 class UNet(nnx.Module):
@@ -351,6 +363,27 @@ class UNet(nnx.Module):
         Returns:
             The prediction, `[B, h, w, C]` float32.
         """
+        x, time_embed = self._inputs(latents, timesteps, context)
+        return self._shallow(x, time_embed, context, self._deep(x, time_embed, context))
+
+    def deep(self, latents: Array, timesteps: Array, context: Context) -> Array:
+        """Compute the deep features, which change slowly from step to step.
+
+        They are the input of the last up block's last layer, without its skip: with
+        `block_out_channels[0]` channels, `[B, h, w, C]` in the networks' dtype. The arguments are
+        those of `__call__`.
+        """
+        return self._deep(*self._inputs(latents, timesteps, context), context)
+
+    def shallow(self, latents: Array, timesteps: Array, context: Context, deep: Array) -> Array:
+        """Predict as `__call__` does, from deep features, which may be those of an earlier step.
+
+        Ma et al. 2023, "DeepCache: Accelerating Diffusion Models for Free".
+        """
+        return self._shallow(*self._inputs(latents, timesteps, context), context, deep)
+
+    def _inputs(self, latents: Array, timesteps: Array, context: Context) -> tuple[Array, Array]:
+        """Return the first convolution's output, and the time embeddings."""
         wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
         wave = wave.astype(self.dtype)
         if context.guidance_embed is not None:
@@ -358,16 +391,29 @@ class UNet(nnx.Module):
         time_embed = self.time_embedding(wave)
         if context.added_embed is not None:
             time_embed = time_embed + context.added_embed
-        keys_values = ((each, context.chunks) for each in context.keys_values)
         if context.masked is not None:
             latents = jnp.concatenate([latents, context.masked], axis=-1)
-        x = self.conv_in(latents.astype(self.dtype))
+        return self.conv_in(latents.astype(self.dtype)), time_embed
+
+    def _deep(self, x: Array, time_embed: Array, context: Context) -> Array:
+        """Return the deep features from the outputs of `_inputs`; see `deep`."""
+        keys_values = ((each, context.chunks) for each in context.keys_values)
         skips = [x]
         for block in self.down_blocks:
             skips += block(skips[-1], time_embed, keys_values)
         x = self.mid_block(skips[-1], time_embed, keys_values)
-        for block in self.up_blocks:
+        *blocks, last = self.up_blocks
+        for block in blocks:
             x = block(x, skips, time_embed, keys_values)
+        return last(x, skips, time_embed, keys_values, _DEEP)
+
+    def _shallow(self, x: Array, time_embed: Array, context: Context, deep: Array) -> Array:
+        """Return the prediction from the outputs of `_inputs` and deep features."""
+        last = self.up_blocks[-1]
+        depth = len(last.attentions[-1].transformer_blocks) if last.attentions else 0
+        own = context.keys_values[len(context.keys_values) - depth :]
+        keys_values = ((each, context.chunks) for each in own)
+        x = last(deep, [x], time_embed, keys_values, _SHALLOW)
         x = self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
         return x.astype(jnp.float32)
 

@@ -23,7 +23,7 @@ from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import Executables, compile_missing, load_cached
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Target
-from pipeline.runtime.sampler import Context
+from pipeline.runtime.sampler import Context, Deep, Stepped
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Kept, State
@@ -159,7 +159,7 @@ class CompiledSampler:
         state, kept = self.enter(self.blank_state, self.nothing_kept, x0, self.nothing_kept, every)
         first = pack(make_schedule(self._config.scheduler, 1), 2.0, 0.0, guided=1, seed=0)
         work = Work(*(part[:1].repeat(images, axis=0) for part in first))
-        jax.block_until_ready(self.step(state, context, work, kept))
+        jax.block_until_ready(self.step(state, context, work, kept, self.blank_deep()))
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
             self.check(np.zeros((images, side, side, 3), np.uint8), every)
@@ -193,6 +193,16 @@ class CompiledSampler:
         return jax.tree.map(
             lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding),
             self.target.state_spec,
+        )
+
+    def blank_deep(self) -> Deep:
+        """Return the deep features of empty slots, zeros of their own; None without step caching.
+
+        The memory of deep features is used again by `step`.
+        """
+        return jax.tree.map(
+            lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding),
+            self.target.deep_spec,
         )
 
     @cached_property
@@ -329,9 +339,21 @@ class CompiledSampler:
         """
         return self._run("enter", state, kept, latents, parts, self._put_columns(new))
 
-    def step(self, state: State, context: Context, work: Work[np.ndarray], kept: Kept) -> State:
-        """Return the state after one evaluation of the network for each slot with work."""
-        return self._run("step", state, context, self._put_columns(work), kept)
+    def step(
+        self,
+        state: State,
+        context: Context,
+        work: Work[np.ndarray],
+        kept: Kept,
+        deep: Deep = None,
+    ) -> Stepped:
+        """Return the state after one evaluation of the network for each slot with work.
+
+        Returns:
+            The state, and the deep features for the next evaluation, which take the memory of
+            `deep`.
+        """
+        return self._run("step", state, context, self._put_columns(work), kept, deep)
 
     def decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
         """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8.
@@ -344,6 +366,11 @@ class CompiledSampler:
     def has_tiny_vae(self) -> bool:
         """Whether `tiny_decode` and `preview` can be called."""
         return "tiny_decode" in self.executables
+
+    @property
+    def has_step_cache(self) -> bool:
+        """Whether a step can use deep features of an earlier one."""
+        return self.target.step_cache
 
     def tiny_decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
         """Do what `decode` does, with the tiny VAE."""

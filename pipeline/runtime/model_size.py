@@ -53,6 +53,7 @@ class ModelSize:
         latent_channels: number of channels of the latents.
         context: number of elements in the UNet's context, per token of one guidance half.
         embeds: number of elements in the text encoders' hidden states, likewise.
+        deep: number of elements in the UNet's deep features, per latent pixel of one guidance half.
         attended: for each level of the UNet with attention, the number of latent pixels per pixel
             of that level, and the number of heads.
         embeds_guidance: whether the UNet takes the guidance scale as an input.
@@ -64,6 +65,7 @@ class ModelSize:
     latent_channels: int
     context: int
     embeds: int
+    deep: int
     attended: tuple[tuple[int, int], ...]
     embeds_guidance: bool = False
     decoder_attends: bool = True
@@ -100,6 +102,7 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
         channels,
         largest.context,
         largest.embeds,
+        largest.deep,
         largest.attended,
         config.embeds_guidance,
         largest.decoder_attends,

@@ -206,6 +206,7 @@ class Budget:
         refiner: sizes of the networks of a refiner, which has a UNet of its own; None without one.
         unchanged: bytes of the parameters that LoRAs change in the text encoders that the refiner
             shares, because it goes on with those from before.
+        step_cache: whether the slots hold deep features.
     """
 
     model: ModelSize
@@ -218,6 +219,7 @@ class Budget:
     adapters: int = 0
     refiner: ModelSize | None = None
     unchanged: int = 0
+    step_cache: bool = False
 
     @property
     def most_pristine(self) -> int:
@@ -441,7 +443,15 @@ class Budget:
         # A state, and the latents and the noise of the pictures that others start from.
         latents = (1 + REMEMBERED + 2) * self._latents(share) * FLOAT32
         pictures = share.pixels * 3 * (FLOAT32 + 1)  # as float32 and as uint8
-        return int(share.pictures * (prompts + latents + pictures))
+        return int(share.pictures * (prompts + latents + pictures + self._deep(share)))
+
+    def _deep(self, share: Share) -> float:
+        """Return the bytes of a picture's deep features; 0 without step caching."""
+        if not self.step_cache:
+            return 0
+        halves = 1 if self.model.embeds_guidance else share.halves
+        pixels = share.pixels / self.model.scale_factor**2
+        return halves * pixels * self.model.deep * self.model.networks[UNET].itemsize
 
 
 def sizes_text(sizes: Sequence[Size]) -> str:

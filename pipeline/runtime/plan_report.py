@@ -34,6 +34,7 @@ def report(
     devices: Sequence[jax.Device],
     dtype: str | None = None,
     refiner: Config | None = None,
+    step_cache: bool = False,
 ) -> Report:
     """Plan a model for this machine's devices and for those of `device_kinds.MACHINES`.
 
@@ -47,6 +48,7 @@ def report(
         devices: the devices of this machine.
         dtype: the networks' dtype; each machine's default where None.
         refiner: the refiner's configuration; None without one.
+        step_cache: whether the slots hold deep features.
     """
     second = None if refiner is None else _measured(refiner)
     measured = _measured(config)
@@ -57,12 +59,14 @@ def report(
     used = worth_a_copy(devices, parameters)
     here = budget_of(_in_dtype(measured, own), used, images, tokens)
     here = _with_refiner(here, second, own)
+    here = replace(here, step_cache=step_cache)
     plan = here.plan(sizes)
     parts = [_described(f"This machine, {devices[0].device_kind}", here, plan, own)]
     elsewhere = np.dtype(dtype or jnp.bfloat16)
     for kind in MACHINES:
         there = _budget(kind, _in_dtype(measured, elsewhere), images, tokens)
         there = _with_refiner(there, second, elsewhere)
+        there = replace(there, step_cache=step_cache)
         title = f"{kind.name}, {kind.devices} device{'s' * (kind.devices > 1)}"
         parts.append(_described(title, there, there.plan(sizes), elsewhere))
     return Report("\n\n".join(parts), None if plan.fits else here.refusal(plan, sizes))

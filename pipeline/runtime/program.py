@@ -48,13 +48,15 @@ class Shapes:
 class Target:
     """The model, the devices and the sizes that programs are compiled for.
 
-    `dtype` is that of the networks.
+    `dtype` is that of the networks. With `step_cache`, a step may use deep features of an earlier
+    one.
     """
 
     config: Config
     dtype: np.dtype[Any]
     mesh: Mesh
     shapes: Shapes
+    step_cache: bool = False
 
     @property
     def latents_shape(self) -> tuple[int, int, int]:
@@ -68,6 +70,22 @@ class Target:
         latents = self.state_spec.latents
         mask = spec((*latents.shape[:3], 1), jnp.float32, NamedSharding(self.mesh, P("images")))
         return Kept(latents, latents, mask)
+
+    @property
+    def predicted_halves(self) -> int:
+        """The number of halves of guidance that the networks predict for, on all devices."""
+        by_half = self.mesh.shape["guidance"] == 2
+        return 2 if by_half or not self.config.embeds_guidance else 1
+
+    @property
+    def deep_spec(self) -> Any:
+        """The shape and sharding of all slots' deep features; None without step caching."""
+        if not self.step_cache:
+            return None
+        size = self.shapes.height, self.shapes.width
+        own = self.config.family.deep_shape(self.config, *size)
+        sharding = NamedSharding(self.mesh, P("guidance", "images"))
+        return spec((self.predicted_halves, self.shapes.images, *own), self.dtype, sharding)
 
     @property
     def state_spec(self) -> State:

@@ -205,27 +205,36 @@ class Programs:
         by_half = self._target.mesh.shape["guidance"] == 2
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
         given = {"gather": gather} if by_half else {}
-        only_prompts = self._target.config.embeds_guidance and not by_half
+        only_prompts = self._target.predicted_halves == 1
         takes_mask = self._target.config.takes_mask
+        family, is_cached = self._family, self._target.step_cache
 
         def step(
-            weights: Weights, state: State, context: Context, work: Work[Array], kept: Kept
-        ) -> State:
-            predict = partial(self._family.predict.run, self._networks(weights))
+            weights: Weights,
+            state: State,
+            context: Context,
+            work: Work[Array],
+            kept: Kept,
+            deep: sampler.Deep,
+        ) -> sampler.Stepped:
+            stage = family.predict_cached if is_cached else family.predict
+            predict = partial(stage.run, self._networks(weights))
+            if not is_cached:
+                predict = sampler.uncached(predict)
             if only_prompts:
                 context = jax.tree.map(lambda leaf: leaf[1:], context)
             if takes_mask:
-                context = self._family.with_mask(context, kept.mask, kept.x0)
-            parts = None if takes_mask else kept
-            return sampler.step(form, predict, state, context, unpack(work), parts, **given)
+                context = family.with_mask(context, kept.mask, kept.x0)
+            tasks, parts = unpack(work), None if takes_mask else kept
+            return sampler.step(form, predict, state, context, tasks, parts, deep=deep, **given)
 
         images, state = self._target.shapes.images, self._target.state_spec
         work = jax.tree.map(
             lambda part: spec(part.shape, part.dtype, self._by_image), no_work(images)
         )
-        kept = self._target.kept_spec
-        args = (self._weights_spec("step"), state, self._context_spec, work, kept)
-        return self._apart(step, args, shardings(state), self._options())
+        kept, deep = self._target.kept_spec, self._target.deep_spec
+        args = (self._weights_spec("step"), state, self._context_spec, work, kept, deep)
+        return self._apart(step, args, shardings((state, deep)), self._options(), donated=(5,))
 
     def decode(self) -> Program:
         """Return the program that turns latents into pictures."""
@@ -409,7 +418,8 @@ def cache_key(name: str, target: Target) -> object:
     sides = (shapes.height, shapes.width) if entry.sized else None
     model = family.class_name, family.name, networks, target.dtype.name
     tokens = shapes.tokens, shapes.chunks
-    return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides
+    cached = ("step_cache",) if target.step_cache and name == "step" else ()
+    return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides, *cached
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pipeline.families.halves import joined, split
-from pipeline.runtime.looping import for_each, put, take
+from pipeline.runtime.looping import for_each, put, take, take_one
 from pipeline.runtime.work import Task
 from pipeline.schedulers import table as tables
 from pipeline.schedulers.table import Kept, State
@@ -20,10 +20,15 @@ from pipeline.schedulers.table import Kept, State
 Collective = Callable[[Array], Array]
 # A structure of arrays with the axes `[halves, B, ...]`, or `[B, ...]` for a network.
 Context = Any
-Predict = Callable[[Array, Array, Context], Array]
+# Deep features of pictures, `[halves, B, h, w, C]`, or `[B, h, w, C]` for a network. They are None
+# without step caching.
+Deep = Array | None
+# See `Family.predict_cached`.
+Predict = Callable[[Array, Array, Context, Deep, Array], tuple[Array, Deep]]
+Stepped = tuple[State, Deep]
 Decode = Callable[[Array], Array]
 Encode = Callable[[Array], Array]
-Form = Callable[[Predict, State, Context, Task[Array], Kept | None, Collective], State]
+Form = Callable[[Predict, State, Context, Task[Array], Kept | None, Collective, Deep], Stepped]
 # The axes of the slots in a state.
 _AXES = State(0, 1)  # type: ignore[arg-type]
 
@@ -107,6 +112,17 @@ def _alone(predictions: Array) -> Array:
     return predictions
 
 
+def uncached(predict: Callable[[Array, Array, Context], Array]) -> Predict:
+    """Return a family's `predict` with its networks in the form that `step` takes."""
+
+    def run(
+        latents: Array, timesteps: Array, context: Context, _: Deep, __: Array
+    ) -> tuple[Array, Deep]:
+        return predict(latents, timesteps, context), None
+
+    return run
+
+
 def step(
     form: Form,
     predict: Predict,
@@ -115,13 +131,14 @@ def step(
     tasks: Task[Array],
     kept: Kept | None = None,
     gather: Collective = _alone,
-) -> State:
+    deep: Deep = None,
+) -> Stepped:
     """Advance the pictures in B slots by one evaluation each; empty slots stay as they are.
 
     Args:
         form: the form of the forward passes, one of `FORMS`.
-        predict: a family's `predict` with its networks, of the prediction type that the tables were
-            made for.
+        predict: a family's `predict_cached` with its networks, or `uncached`, of the prediction
+            type that the tables were made for.
         state: the state before the evaluation.
         context: the prompts' context; leaves `[2, B, ...]`, or `[1, B, ...]` where only one half is
             predicted here.
@@ -129,8 +146,12 @@ def step(
         kept: the parts of the pictures that are kept; None for networks that take a mask.
         gather: turns the predictions `[1, ...]` of this device's half into those of both halves
             `[2, ...]`, where another device has the other half.
+        deep: the deep features, with the halves of the context; None for `uncached`.
+
+    Returns:
+        The state and the deep features after the evaluation.
     """
-    return form(predict, state, context, tasks, kept, gather)
+    return form(predict, state, context, tasks, kept, gather, deep)
 
 
 def by_picture(
@@ -140,20 +161,24 @@ def by_picture(
     tasks: Task[Array],
     kept: Kept | None,
     gather: Collective,
-) -> State:
+    deep: Deep,
+) -> Stepped:
     """Predict for one picture at a time: for both halves in one batch, or for the prompt alone."""
 
-    def pair(latents: Array, own: Context, task: Task[Array]) -> Array:
+    def pair(latents: Array, own: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
         if _halves(own) == 1:
-            return gather(_forward(predict, latents, own, task))
-        prompt = jax.tree.map(lambda leaf: leaf[1:], own)
-        return jax.lax.cond(
-            task.halves > 1,
-            lambda: _forward(predict, latents, own, task),
-            lambda: jnp.repeat(_forward(predict, latents, prompt, task), 2, axis=0),
-        )
+            found, deep = _forward(predict, latents, own, task, deep)
+            return gather(found), deep
+        prompt, cached = jax.tree.map(lambda leaf: leaf[1:], (own, deep))
 
-    return _in_turn(pair, state, context, tasks, kept)
+        def alone() -> tuple[Array, Deep]:
+            found, after = _forward(predict, latents, prompt, task, cached)
+            return jnp.repeat(found, 2, axis=0), _with_prompts(deep, after)
+
+        both = partial(_forward, predict, latents, own, task, deep)
+        return jax.lax.cond(task.halves > 1, both, alone)
+
+    return _in_turn(pair, state, context, tasks, kept, deep)
 
 
 def by_half(
@@ -163,21 +188,27 @@ def by_half(
     tasks: Task[Array],
     kept: Kept | None,
     gather: Collective,
-) -> State:
+    deep: Deep,
+) -> Stepped:
     """Predict for one half of one picture at a time."""
 
-    def pair(latents: Array, own: Context, task: Task[Array]) -> Array:
+    def pair(latents: Array, own: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
         if _halves(own) == 1:
-            return gather(_forward(predict, latents, own, task))
+            found, deep = _forward(predict, latents, own, task, deep)
+            return gather(found), deep
 
-        def add(half: Array, found: Array) -> Array:
-            one = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, half, 1), own)
-            return found.at[half].set(_forward(predict, latents, one, task)[0])
+        def add(half: Array, carry: tuple[Array, Deep]) -> tuple[Array, Deep]:
+            found, deep = carry
+            one, cached = jax.tree.map(lambda leaf: take_one(leaf, half), (own, deep))
+            of_half, after = _forward(predict, latents, one, task, cached)
+            deep = jax.tree.map(lambda both, new: put(both, new[0], half), deep, after)
+            return found.at[half].set(of_half[0]), deep
 
         # The prompt's half is the last one.
-        return jax.lax.fori_loop(2 - task.halves, 2, add, jnp.zeros((2, *latents.shape)))
+        blank = jnp.zeros((2, *latents.shape))
+        return jax.lax.fori_loop(2 - task.halves, 2, add, (blank, deep))
 
-    return _in_turn(pair, state, context, tasks, kept)
+    return _in_turn(pair, state, context, tasks, kept, deep)
 
 
 def by_slots(
@@ -187,35 +218,47 @@ def by_slots(
     tasks: Task[Array],
     kept: Kept | None,
     gather: Collective,
-) -> State:
-    """Predict for all slots in one batch, with the negative prompts' halves if any is needed."""
-    scaled = jax.vmap(tables.scale_model_input)(state.latents, tasks.row)
+    deep: Deep,
+) -> Stepped:
+    """Predict for all slots in one batch, with the negative prompts' halves if any is needed.
 
-    def forward(context: Context) -> Array:
+    The deep part of the network runs for all slots if any needs it.
+    """
+    scaled = jax.vmap(tables.scale_model_input)(state.latents, tasks.row)
+    occupied = tasks.halves > 0
+
+    def forward(context: Context, deep: Deep) -> tuple[Array, Deep]:
         halves = _halves(context)
         batch = jnp.broadcast_to(scaled, (halves, *scaled.shape))
-        times = jnp.broadcast_to(tasks.row.timesteps, batch.shape[:2])
-        found = predict(joined(batch), joined(times), jax.tree.map(joined, context))
-        return split(found, halves)
+        times, shallow = (
+            jnp.broadcast_to(each, batch.shape[:2])
+            for each in (tasks.row.timesteps, tasks.shallow | ~occupied)
+        )
+        own, cached = jax.tree.map(joined, (context, deep))
+        found = predict(joined(batch), joined(times), own, cached, joined(shallow))
+        predictions, after = jax.tree.map(partial(split, count=halves), found)
+        return predictions, after
 
     if _halves(context) == 1:
-        pairs = gather(forward(context))
+        pairs, deep = forward(context, deep)
+        pairs = gather(pairs)
     else:
-        prompts = jax.tree.map(lambda leaf: leaf[1:], context)
-        pairs = jax.lax.cond(
-            jnp.any(tasks.halves > 1),
-            lambda: forward(context),
-            lambda: jnp.repeat(forward(prompts), 2, axis=0),
-        )
+
+        def alone() -> tuple[Array, Deep]:
+            found, after = forward(*jax.tree.map(lambda leaf: leaf[1:], (context, deep)))
+            return jnp.repeat(found, 2, axis=0), _with_prompts(deep, after)
+
+        both = partial(forward, context, deep)
+        pairs, deep = jax.lax.cond(jnp.any(tasks.halves > 1), both, alone)
     advance = jax.vmap(_advance, in_axes=(1, _AXES, 0, 0), out_axes=_AXES)
-    occupied = tasks.halves > 0
 
     def keep_empty(axis: int, new: Array, old: Array) -> Array:
         shape = [1] * new.ndim
         shape[axis] = -1
         return jnp.where(occupied.reshape(shape), new, old)
 
-    return jax.tree.map(keep_empty, _AXES, advance(pairs, state, tasks, kept), state)
+    after = jax.tree.map(keep_empty, _AXES, advance(pairs, state, tasks, kept), state)
+    return after, deep
 
 
 # The forms of the forward passes, by the names that `Platform.forward` has. In the first two forms
@@ -224,28 +267,41 @@ FORMS: dict[str, Form] = {"picture": by_picture, "half": by_half, "slots": by_sl
 
 
 def _in_turn(
-    pair: Callable[[Array, Context, Task[Array]], Array],
+    pair: Callable[[Array, Context, Task[Array], Deep], tuple[Array, Deep]],
     state: State,
     context: Context,
     tasks: Task[Array],
     kept: Kept | None,
-) -> State:
+    deep: Deep,
+) -> Stepped:
     """Advance the pictures in turn.
 
-    `pair` returns the predictions of a picture's halves, `[2, h, w, C]` or `[1, h, w, C]`, from its
-    scaled latents, its context `[halves, ...]` and its task.
+    `pair` returns the predictions of a picture's halves, `[2, h, w, C]` or `[1, h, w, C]`, and its
+    deep features, from its scaled latents, its context `[halves, ...]`, its task and its deep
+    features.
     """
 
-    def work(slot: Array, state: State) -> State:
+    def work(slot: Array, carry: Stepped) -> Stepped:
+        state, deep = carry
         task = jax.tree.map(lambda column: take(column, slot), tasks)
-        own = jax.tree.map(lambda leaf: take(leaf, slot, 1), context)
+        own, cached = jax.tree.map(lambda leaf: take(leaf, slot, 1), (context, deep))
         before = jax.tree.map(lambda array, axis: take(array, slot, axis), state, _AXES)
         scaled = tables.scale_model_input(before.latents, task.row)
         part = jax.tree.map(lambda array: take(array, slot), kept)
-        after = _advance(pair(scaled, own, task), before, task, part)
-        return jax.tree.map(lambda all_, one, axis: put(all_, one, slot, axis), state, after, _AXES)
+        predictions, features = pair(scaled, own, task, cached)
+        after = _advance(predictions, before, task, part)
+        deep = jax.tree.map(lambda all_, one: put(all_, one, slot, 1), deep, features)
+        state = jax.tree.map(
+            lambda all_, one, axis: put(all_, one, slot, axis), state, after, _AXES
+        )
+        return state, deep
 
-    return for_each(tasks.halves > 0, work, state)
+    return for_each(tasks.halves > 0, work, (state, deep))
+
+
+def _with_prompts(deep: Deep, after: Deep) -> Deep:
+    """Return deep features `[2, ...]` with those of the prompts' half, `[1, ...]`, replaced."""
+    return jax.tree.map(lambda both, half: both.at[1:].set(half), deep, after)
 
 
 def _halves(context: Context) -> int:
@@ -253,11 +309,14 @@ def _halves(context: Context) -> int:
     return len(jax.tree.leaves(context)[0])
 
 
-def _forward(predict: Predict, latents: Array, context: Context, task: Task[Array]) -> Array:
-    """Return the predictions `[halves, h, w, C]` for the halves that a picture's context has."""
+def _forward(
+    predict: Predict, latents: Array, context: Context, task: Task[Array], deep: Deep
+) -> tuple[Array, Deep]:
+    """Return predictions and deep features `[halves, h, w, C]` for the halves of a context."""
     halves = _halves(context)
     batch = jnp.broadcast_to(latents, (halves, *latents.shape))
-    return predict(batch, jnp.broadcast_to(task.row.timesteps, halves), context)
+    times, shallow = (jnp.broadcast_to(each, halves) for each in (task.row.timesteps, task.shallow))
+    return predict(batch, times, context, deep, shallow)
 
 
 def _advance(predictions: Array, state: State, task: Task[Array], kept: Kept | None) -> State:

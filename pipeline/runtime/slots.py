@@ -9,7 +9,7 @@ from jax import Array
 
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.conditioning import Embeds
-from pipeline.runtime.sampler import Context
+from pipeline.runtime.sampler import Context, Deep
 from pipeline.runtime.work import Work, no_work
 from pipeline.schedulers.table import Kept, State
 
@@ -82,6 +82,7 @@ class Slots:
     Attributes:
         state: the state of all slots after the evaluations that are queued.
         kept: the parts of all slots' pictures that are kept.
+        deep: the deep features of all slots' pictures; None without step caching.
         texts: the embeddings of the texts that the pictures have in turn; more than one only while
             a picture in a slot has several.
         taken: the slots with a picture.
@@ -92,6 +93,7 @@ class Slots:
         self.context = run.blank_context() if context is None else context
         self.state: State = run.blank_state
         self.kept: Kept = run.nothing_kept
+        self.deep: Deep = run.blank_deep()
         self.texts: list[Embeds] = []
         self.taken: set[int] = set()
         self._changing: set[int] = set()  # the slots with a picture of several texts
@@ -212,7 +214,7 @@ class Slots:
         for slot, row in rows.items():
             work.numbers[slot], work.integers[slot] = row
         before = self.state
-        self.state = self.run.step(before, self.context, work, self.kept)
+        self.state, self.deep = self.run.step(before, self.context, work, self.kept, self.deep)
         return before, self.state
 
 

@@ -17,7 +17,7 @@ A = TypeVar("A", np.ndarray, Array)
 # `Schedule.noised`.
 _SCALARS = [name for name in Table._fields if name != "values"]
 NUMBERS = len(_SCALARS) + 1 + REMEMBERED + 2 + 2
-INTEGERS = 3
+INTEGERS = 4
 
 
 class Task(NamedTuple, Generic[A]):
@@ -30,6 +30,8 @@ class Task(NamedTuple, Generic[A]):
     `evaluation`: int32, counted from the first one of the picture.
     `halves`: int32, the halves of guidance that it needs: 2, 1 for the prompt alone, or 0 if there
     is nothing to do.
+    `shallow`: bool, whether the shallow part of the network runs alone; see
+    `Family.predict_cached`.
     """
 
     row: Table[A]
@@ -39,6 +41,7 @@ class Task(NamedTuple, Generic[A]):
     seed: A
     evaluation: A
     halves: A
+    shallow: A
 
 
 class Work(NamedTuple, Generic[A]):
@@ -54,20 +57,26 @@ def no_work(slots: int) -> Work[np.ndarray]:
 
 
 def pack(
-    schedule: Schedule, guidance_scale: float, guidance_rescale: float, guided: int, seed: int
+    schedule: Schedule,
+    guidance_scale: float,
+    guidance_rescale: float,
+    guided: int,
+    seed: int,
+    cache_interval: int = 1,
 ) -> Work[np.ndarray]:
     """Return the work of all N evaluations of a picture, arrays `[N, ...]`.
 
     The first `guided` evaluations have guidance. The noise that they add is drawn as if those that
-    another model has made came before.
+    another model has made came before. The whole network runs in one of `cache_interval`
+    evaluations.
     """
     table, count = schedule.table, len(schedule.table.timesteps)
     scales = np.broadcast_to([guidance_scale, guidance_rescale], (count, 2))
     columns = [getattr(table, name)[:, None] for name in _SCALARS]
     evaluations = np.arange(count)
     halves = np.where(evaluations < guided, 2, 1)
-    numbered = schedule.first + evaluations
-    integers = np.stack([np.full(count, seed), numbered, halves], axis=1)
+    numbered, shallow = schedule.first + evaluations, evaluations % cache_interval > 0
+    integers = np.stack([np.full(count, seed), numbered, halves, shallow], axis=1)
     numbers = np.concatenate([*columns, table.values, scales, schedule.noised[1:]], axis=1)
     return Work(numbers.astype(np.float32), integers.astype(np.uint32))
 
@@ -77,7 +86,7 @@ def unpack(work: Work[Array]) -> Task[Array]:
     numbers, integers = work
     scalars = {name: numbers[:, i] for i, name in enumerate(_SCALARS)}
     row = Table(values=numbers[:, len(_SCALARS) : -4], **scalars)
-    seed, evaluation, halves = (integers[:, i] for i in range(INTEGERS))
+    seed, evaluation, halves, shallow = (integers[:, i] for i in range(INTEGERS))
     return Task(
         row,
         guidance_scale=numbers[:, -4],
@@ -86,4 +95,5 @@ def unpack(work: Work[Array]) -> Task[Array]:
         seed=seed,
         evaluation=evaluation.astype(jnp.int32),
         halves=halves.astype(jnp.int32),
+        shallow=shallow > 0,
     )

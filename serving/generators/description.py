@@ -36,4 +36,5 @@ def describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         needs_mask=pipe.needs_mask,
         needs_image=pipe.needs_image,
         refiner=pipe.refiner,
+        step_cache=pipe.step_cache,
     )

@@ -43,6 +43,7 @@ class Model:
     decoders = ("full",)
     guidance_scale = 2.0
     recipe_names = ("lightning-4",)
+    max_cache_interval = 1
 
 
 def test_generate_takes_every_setting_with_its_default():

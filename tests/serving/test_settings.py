@@ -25,6 +25,7 @@ OTHERS = {
     "embedding_dir": ("embeddings", Path("embeddings")),
     "wildcard_dir": (".", Path()),
     "prompt_chunks": ("3", 3),
+    "step_cache": ("yes", True),
     "sizes": ("64x32", ((64, 32),)),
     "images_per_request": ("2", 2),
     "steps": ("30", 30),

@@ -306,6 +306,18 @@ def test_the_share_of_a_refiner_is_asked_for_only_where_there_is_one(refiner: st
     assert ("Refiner takes over at: there is no refiner here." in notes) == (refiner is None)
 
 
+@pytest.mark.parametrize("step_cache", [False, True])
+def test_step_caching_is_offered_only_where_there_is_a_step_cache(step_cache: bool):
+    model = replace(MODEL, step_cache=step_cache)
+    with gr.Blocks():
+        slider = form.create(model, {}, gr.Textbox()).parts["cache_interval"]
+    assert (slider.visible, slider.value, slider.maximum) == (step_cache, 1, 5)
+    found, notes = form.as_fields(Settings("a star", cache_interval=3), model)
+    label = i18n.SETTINGS["cache_interval"].label
+    assert found.cache_interval == (3 if step_cache else 1)
+    assert notes == ([] if step_cache else [f"{label}: 3 isn’t possible here, using 1."])
+
+
 def test_missing_settings_are_not_shown():
     silent = Settings("a star", "")
     assert settings.described(silent) == [(i18n.SETTINGS["prompt"].label, "a star")]

@@ -111,6 +111,9 @@ SETTINGS = {
     "guidance_scale": Words("CFG-Skala", "Wie genau das Bild dem Prompt folgt."),
     "guidance_until": Words("CFG beenden bei", "Niedriger: schneller, aber weniger nah am Prompt."),
     "guidance_rescale": Words("CFG-Reskalierung", "Höher: weniger überbelichtet."),
+    "cache_interval": Words(
+        "Intervall des Schritt-Caches", "Höher: schneller, aber weniger genau."
+    ),
     "loras": Words("LoRAs", "Zusätzliche Stile und Motive."),
     "scheduler": Words("Sampler", "Wie aus Rauschen ein Bild wird."),
     "sigma_schedule": Words("Rauschplan", "Wie sich die Schritte verteilen."),
@@ -274,6 +277,7 @@ MESSAGES = {
     Code.UNKNOWN_CHOICE: "{field}: {value} ist unbekannt. Möglich ist {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} braucht ein LoRA, das es hier nicht gibt.",
     Code.MISSING_REFINER: "{field}: Hier gibt es keinen Refiner.",
+    Code.NO_STEP_CACHE: "{field}: Einen Schritt-Cache gibt es hier nicht.",
     Code.UNFIT_SCHEDULER: "{field}: {value} passt nicht zu diesem Modell: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} geht nicht. Schreib bis zu {limit} fallende Zahlen von {low} bis {high}, "

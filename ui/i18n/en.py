@@ -110,6 +110,7 @@ SETTINGS = {
     "guidance_scale": Words("Guidance scale", "How closely to follow the prompt."),
     "guidance_until": Words("Stop guidance at", "Lower is faster but follows the prompt less."),
     "guidance_rescale": Words("Guidance rescale", "Higher: less overexposed."),
+    "cache_interval": Words("Step cache interval", "Higher is faster but less exact."),
     "loras": Words("LoRAs", "Added styles and subjects."),
     "scheduler": Words("Sampler", "How noise becomes a picture."),
     "sigma_schedule": Words("Noise schedule", "How the steps are spread."),
@@ -224,6 +225,7 @@ MESSAGES = messages.ENGLISH | {
     Code.UNKNOWN_CHOICE: "{field}: {value} is unknown. Choose from {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} needs a LoRA that isn’t here.",
     Code.MISSING_REFINER: "{field}: there is no refiner here.",
+    Code.NO_STEP_CACHE: "{field}: there is no step cache here.",
     Code.UNFIT_SCHEDULER: "{field}: {value} doesn’t work with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: can’t use {value}. Write up to {limit} falling numbers from {low} to {high}, "

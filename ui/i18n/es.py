@@ -113,6 +113,9 @@ SETTINGS = {
     "guidance_scale": Words("Escala CFG", "Con qué exactitud se sigue el prompt."),
     "guidance_until": Words("Detener CFG en", "Más bajo: más rápido, pero menos fiel al prompt."),
     "guidance_rescale": Words("Reescalado CFG", "Más alto: menos sobreexpuesto."),
+    "cache_interval": Words(
+        "Intervalo de la caché de pasos", "Más alto: más rápido, pero menos exacto."
+    ),
     "loras": Words("LoRA", "Estilos y motivos añadidos."),
     "scheduler": Words("Muestreador", "Cómo el ruido se convierte en imagen."),
     "sigma_schedule": Words("Plan de ruido", "Cómo se reparten los pasos."),
@@ -274,6 +277,7 @@ MESSAGES = {
     Code.UNKNOWN_CHOICE: "{field}: {value} no se conoce. Elija entre {choices}.",
     Code.MISSING_RECIPE: "{field}: {value} necesita un LoRA que no está aquí.",
     Code.MISSING_REFINER: "{field}: aquí no hay refiner.",
+    Code.NO_STEP_CACHE: "{field}: aquí no hay caché de pasos.",
     Code.UNFIT_SCHEDULER: "{field}: {value} no funciona con este modelo: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field}: {value} no sirve. Escriba hasta {limit} números decrecientes de {low} a {high}, "

@@ -115,6 +115,9 @@ SETTINGS = {
         "Arrêter le CFG à", "Plus bas : plus rapide, mais moins fidèle au prompt."
     ),
     "guidance_rescale": Words("Rééchelonnage CFG", "Plus haut : moins surexposé."),
+    "cache_interval": Words(
+        "Intervalle du cache d’étapes", "Plus haut : plus rapide, mais moins exact."
+    ),
     "loras": Words("LoRA", "Styles et sujets ajoutés."),
     "scheduler": Words("Échantillonneur", "Comment le bruit devient une image."),
     "sigma_schedule": Words("Plan de bruit", "Comment les étapes sont réparties."),
@@ -279,6 +282,7 @@ MESSAGES = {
     Code.UNKNOWN_CHOICE: "{field} : {value} est inconnu. Choisissez parmi {choices}.",
     Code.MISSING_RECIPE: "{field} : {value} demande un LoRA qui n’est pas ici.",
     Code.MISSING_REFINER: "{field} : il n’y a pas de refiner ici.",
+    Code.NO_STEP_CACHE: "{field} : il n’y a pas de cache d’étapes ici.",
     Code.UNFIT_SCHEDULER: "{field} : {value} ne convient pas à ce modèle : {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} : {value} ne convient pas. Écrivez jusqu’à {limit} nombres décroissants "

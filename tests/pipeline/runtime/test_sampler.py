@@ -123,8 +123,8 @@ def step(form: str, halves: list[int]) -> tuple[State, State, Counter[int]]:
     )
     context = jnp.asarray(rng.normal(size=(2, SLOTS)), jnp.float32)
     before = State(latents, history)
-    run = jax.jit(partial(sampler.step, sampler.FORMS[form], network))
-    after = run(before, context, unpack(jax.tree.map(jnp.asarray, work_of(halves))))
+    run = jax.jit(partial(sampler.step, sampler.FORMS[form], sampler.uncached(network)))
+    after, _ = run(before, context, unpack(jax.tree.map(jnp.asarray, work_of(halves))))
     jax.effects_barrier()
     return before, jax.block_until_ready(after), network.batches
 

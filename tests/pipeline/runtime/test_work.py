@@ -17,7 +17,8 @@ def test_packed_work_is_unpacked_to_the_same() -> None:
     rng = np.random.default_rng(0)
     table = jax.tree.map(lambda each: rng.random(each.shape, np.float32), schedule.table)
     schedule = replace(schedule, table=table, noised=rng.random((8, 2)))
-    tasks = unpack(jax.tree.map(jnp.asarray, pack(schedule, 5.5, 0.25, 3, 2**32 - 1)))
+    packed = pack(schedule, 5.5, 0.25, 3, 2**32 - 1, cache_interval=3)
+    tasks = unpack(jax.tree.map(jnp.asarray, packed))
     jax.tree.map(np.testing.assert_array_equal, tasks.row, table)
     assert tasks.guidance_scale.tolist() == [5.5] * 7
     assert tasks.guidance_rescale.tolist() == [0.25] * 7
@@ -25,6 +26,7 @@ def test_packed_work_is_unpacked_to_the_same() -> None:
     assert tasks.seed.tolist() == [2**32 - 1] * 7
     assert tasks.evaluation.tolist() == [*range(7)]
     assert tasks.halves.tolist() == [2, 2, 2, 1, 1, 1, 1]
+    assert tasks.shallow.tolist() == [False, True, True, False, True, True, False]
 
 
 def test_no_work_needs_no_half() -> None:

@@ -187,6 +187,7 @@ def test_an_error_ends_its_request_and_no_other(
         ({"guidance_scale": float("nan")}, "guidance_scale", "not a finite number"),
         ({"guidance_scale": 51.0}, "guidance_scale", "guidance_scale is 51.0; expected 0 to 50"),
         ({"guidance_until": 1.1}, "guidance_until", "guidance_until is 1.1; expected 0 to 1"),
+        ({"cache_interval": 2}, "cache_interval", "there is no step cache here; leave it out"),
         ({"variation_strength": float("inf")}, "variation_strength", "not a finite number"),
         ({"variation_seed": -1}, "variation_seed", "variation_seed is -1; expected 0 to"),
         ({"num_inference_steps": 51}, "num_inference_steps", "expected 1 to 50"),
