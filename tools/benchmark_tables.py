@@ -39,7 +39,7 @@ LOAD, CHAOS, SOAK, ATTACK = (
     "2026-11-25-soak",
     "2026-11-24-attack",
 )
-GUIDANCE, CLUSTER = "2026-11-21-guidance", "2026-11-22-cluster"
+MODES, CLUSTER = "2026-11-26-modes", "2026-11-22-cluster"
 DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
 DECODERS, TPU_DECODERS = "2026-11-24-decoders", "2026-11-24-tpu-v5e-2x2-decoders"
 ADAPTERS, STEPS = "2026-11-25-adapters", "2026-11-25-steps"
@@ -379,27 +379,29 @@ def _tpu_step() -> str:
     return table(head, map(row, shown))
 
 
-def _guidance() -> str:
-    shares = value(GUIDANCE, "guidance_until")
+def _modes() -> str:
+    modes = value(MODES, "modes")
 
-    def row(share: str) -> Iterable[str]:
-        at = f"guidance_until/{share}"
-        yield format(float(share), "g")
-        yield figure(GUIDANCE, f"{at}/request_seconds_median") + " s"
-        psnr = [figure(GUIDANCE, f"{at}/psnr_db_{each}", ".1f") for each in ("median", "10th")]
+    def row(name: str) -> Iterable[str]:
+        at = f"modes/{name}"
+        yield format(modes[name]["guidance_until"], "g")
+        yield str(modes[name]["cache_interval"])
+        yield figure(MODES, f"{at}/request_seconds_median") + " s"
+        psnr = [figure(MODES, f"{at}/psnr_db_{each}", ".1f") for each in ("median", "10th")]
         yield ", ".join(filter(None, psnr)) or "exact"
         for pair in (("object_colour", "object_shape"), ("both_colours", "both_shapes")):
-            yield ", ".join(figure(GUIDANCE, f"{at}/{each}", ".0f") + " %" for each in pair)
+            yield ", ".join(figure(MODES, f"{at}/{each}", ".0f") + " %" for each in pair)
 
     return table(
         [
-            "share of the steps with guidance",
-            "a request",
+            "`guidance_until`",
+            "`cache_interval`",
+            "a request, median",
             "PSNR in dB: median, 10th percentile",
             "one thing: colour, shape",
             "two things: both colours, both shapes",
         ],
-        map(row, shares),
+        map(row, modes),
     )
 
 
@@ -776,10 +778,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "dropin": _dropin,
     "failures": _failures,
     "growth": _growth,
-    "guidance": _guidance,
     "killed": _killed,
     "load": _load,
     "mixed": _mixed,
+    "modes": _modes,
     "page": _page,
     "parity": _parity,
     "pictures": _pictures,
