@@ -48,6 +48,8 @@ PARTS = {
     "enter": Part("enter"),
     "step": Part("step", STEPS, halves=2),
     "step, unguided": Part("step", times=0),
+    # Its cheapest branches are those of an evaluation with cached deep features.
+    "step, shallow": Part("step_cached", times=0, halves=2),
     "decode": Part("decode"),
 }
 
