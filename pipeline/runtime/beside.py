@@ -52,7 +52,8 @@ def load_beside(
     """Load a second model for the devices and the size of the first one.
 
     The two share the programs that run the same networks, and the parameters of all networks but
-    the denoiser as they are now: LoRAs that are merged into the first model later do not change them.
+    the denoiser as they are now: LoRAs that are merged into the first model later do not change
+    these.
     """
     target = replace(run.target, config=second.config)
     networks = trace_networks(second.config, target.dtype, cache)
