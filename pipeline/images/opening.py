@@ -17,6 +17,9 @@ from pipeline.images import exif
 from pipeline.images.containers import PNG_SIGNATURE, Kind, Part, Span, open_span, walk
 
 MAX_DECODED = 2**25  # pixels; JPEG files with more are decoded at half their size
+# Pixels on the longer side, as WebP allows. So pictures of any size can be answered in any format,
+# and no filter works on rows of millions of pixels.
+MAX_SIDE = 2**14 - 1
 MAX_SCANS = 100  # of a JPEG file; each costs a pass over all pixels, and programs write about 10
 EXPECTED = "expected a PNG, JPEG or WebP picture"
 
@@ -108,14 +111,17 @@ def _decoded(kind: Kind, content: bytes) -> Image.Image:
 
     Raises:
         PictureError: if the file is damaged.
-        TooLargeError: if it has too many pixels.
+        TooLargeError: if it has too many pixels, or a side is too long.
     """
     try:
         image = Image.open(io.BytesIO(content), formats=[kind])
-        if image.width * image.height > MAX_DECODED:
-            image.draft(None, (image.width // 2, image.height // 2))
     except Exception as error:  # decoders raise errors of many kinds
         raise PictureError(f"it is damaged ({error})") from error
+    if max(image.size) > MAX_SIDE:
+        size = f"{image.width}x{image.height}"
+        raise TooLargeError(f"it is {size}; expected sides of at most {MAX_SIDE} pixels")
+    if image.width * image.height > MAX_DECODED:
+        image.draft(None, (image.width // 2, image.height // 2))
     if image.width * image.height > MAX_DECODED:
         size = f"{image.width}x{image.height}"
         raise TooLargeError(f"{size} is more than {MAX_DECODED} pixels")
