@@ -27,7 +27,7 @@ Kind = Literal["PNG", "JPEG", "WEBP"]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 # Markers that start a frame. Three in their range start tables instead: DHT, JPG and DAC.
-_SOF = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+SOF = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length: TEM and RST
 _EOI, _SOS, _FILL = 0xD9, 0xDA, 0xFF
 
@@ -181,13 +181,22 @@ def jpeg_segments(whole: Span) -> Iterator[Part]:
             continue
         length = int.from_bytes(whole.read(at + 2, 2), "big")  # counts its own two bytes
         data = whole.part(at + 4, length - 2)
-        if marker in _SOF and not sized:
-            height, width = struct.unpack(">xHH", data.read(0, 5))
-            _check_pixels(width, height)
+        if marker in SOF and not sized:
+            _check_pixels(*frame_size(data))
             sized = True
         yield Part(bytes([marker]), whole.part(at, 2 + length), data)
         at += 2 + length
     raise _too_many()
+
+
+def frame_size(data: Span) -> tuple[int, int]:
+    """Return the width and height in a JPEG segment that starts a frame.
+
+    Raises:
+        PictureError: if the segment is too short.
+    """
+    height, width = struct.unpack(">xHH", data.read(0, 5))
+    return width, height
 
 
 def webp_chunks(whole: Span) -> Iterator[Part]:

@@ -14,13 +14,26 @@ from PIL import Image, ImageCms
 
 from pipeline.errors import InputError, MetadataError, PictureError, TooLargeError
 from pipeline.images import exif
-from pipeline.images.containers import PNG_SIGNATURE, Kind, Part, Span, open_span, walk
+from pipeline.images.containers import (
+    MAX_PIXELS,
+    PNG_SIGNATURE,
+    SOF,
+    Kind,
+    Part,
+    Span,
+    frame_size,
+    open_span,
+    walk,
+)
 
 MAX_DECODED = 2**25  # pixels; JPEG files with more are decoded at half their size
 # Pixels on the longer side, as WebP allows. So pictures of any size can be answered in any format,
 # and no filter works on rows of millions of pixels.
 MAX_SIDE = 2**14 - 1
-MAX_SCANS = 100  # of a JPEG file; each costs a pass over all pixels, and programs write about 10
+MAX_SCANS = 100  # of a JPEG file; programs write about 10
+# Pixels of a JPEG file times its scans, each of which costs a pass over all pixels. These take the
+# decoder about a second.
+MAX_SCANNED = 10 * MAX_PIXELS
 EXPECTED = "expected a PNG, JPEG or WebP picture"
 
 _PNG_KEPT = (b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"sRGB", b"gAMA", b"IDAT")
@@ -89,8 +102,12 @@ def _needed(kind: Kind, whole: Span, parts: Sequence[Part]) -> bytes:
     *segments, scans = parts
     # Cameras append further pictures and films.
     pixels, end, _ = _bytes(scans.whole).partition(_JPEG_END)
-    if pixels.count(_SOS) > MAX_SCANS:
-        raise TooLargeError(f"it has more than {MAX_SCANS} scans")
+    width, height = next(frame_size(part.data) for part in segments if part.kind[0] in SOF)
+    most = min(MAX_SCANS, MAX_SCANNED // (width * height))
+    if (scanned := pixels.count(_SOS)) > most:
+        raise TooLargeError(
+            f"it has {scanned} scans; expected at most {most} for {width}x{height} pixels"
+        )
     kept = [_bytes(part.whole) for part in segments if _is_kept(part)]
     return b"".join((_JPEG_START, *kept, pixels, end))
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image, ImageCms, PngImagePlugin
 
 from pipeline.errors import InputError
-from pipeline.images import opening
+from pipeline.images import containers, opening
 from pipeline.images.opening import open_picture
 from tests.pipeline.images.test_image_text import directory, jpeg, png, webp
 
@@ -66,6 +66,12 @@ def scan_bomb() -> bytes:
     return file[:-2] + file[last:-2] * 10_000 + file[-2:]
 
 
+def large_scan_bomb() -> bytes:
+    """Return few bytes that a decoder would pass over 99 times all pixels."""
+    head, scan = jpeg(size=(8184, 8184)).split(b"\xff\xda")
+    return head.replace(b"\xff\xc0", b"\xff\xc2") + 99 * (b"\xff\xda" + scan) + b"\xff\xd9"
+
+
 def many_chunks() -> bytes:
     return png(*[(b"IDAT", b"")] * 100_000)
 
@@ -95,7 +101,8 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "100 MB of PNG": (lambda: png() + bytes(100_000_000), "larger than 67108864 bytes"),
     "animated.png": (lambda: animation("PNG"), "it is animated"),
     "animated.webp": (lambda: animation("WEBP"), "it is animated"),
-    "scans.jpg": (scan_bomb, "more than 100 scans"),
+    "scans.jpg": (scan_bomb, "[0-9]{5} scans; expected at most 100 for 200x200 pixels"),
+    "large scans.jpg": (large_scan_bomb, "99 scans; expected at most 10 for 8184x8184 pixels"),
     "chunks.png": (many_chunks, "more than 10000 chunks"),
     **{
         f"cut off {kind}": (lambda kind=kind: saved(smooth(), kind)[:-60], "damaged|cut off")
@@ -258,6 +265,13 @@ def test_texts_and_exif_are_not_read() -> None:
 def test_a_large_photograph_is_made_smaller() -> None:
     content = saved(Image.new("RGB", (7000, 5000), "teal"), "JPEG")
     assert open_picture(content).size == (3500, 2500)
+
+
+def test_as_many_scans_as_programs_write() -> None:
+    content = saved(smooth(), "JPEG", quality=95, progressive=True)
+    scans = content.count(b"\xff\xda")
+    assert scans * containers.MAX_PIXELS <= opening.MAX_SCANNED
+    assert difference(open_picture(content), smooth()) <= 12
 
 
 def test_a_film_after_a_photograph_is_left_out() -> None:
