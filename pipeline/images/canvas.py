@@ -156,6 +156,7 @@ def soft_edge(mask: np.ndarray, width: int = SOFT) -> np.ndarray:
     depth = np.asarray(ndimage.distance_transform_edt(inside))
     regions = np.zeros(mask.shape, np.int32)
     ndimage.label(inside, np.ones((3, 3)), output=regions)
-    deepest = ndimage.maximum(depth, regions, np.arange(regions.max() + 1))
-    ramp = np.clip(deepest, 1, width)[regions]
-    return np.minimum(depth / ramp, 1).astype(np.float32)
+    ramp = np.ones(regions.max() + 1)
+    # Not `ndimage.maximum`, which sorts all pixels.
+    np.maximum.at(ramp, regions.ravel(), np.minimum(depth, width).ravel())
+    return np.minimum(depth / ramp[regions], 1).astype(np.float32)

@@ -1,5 +1,9 @@
 """Outpainting, and the masked part of a picture alone."""
 
+import sys
+from types import FrameType
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -89,6 +93,26 @@ def test_thin_lines_are_redrawn_too() -> None:
     share = canvas.soft_edge(mask, 8)
     np.testing.assert_allclose(share[9:14, 30], [0, 0.5, 1, 0.5, 0])
     assert (share[40:, 40] == 1).all()
+
+
+def test_a_mask_of_many_regions_is_not_sorted() -> None:
+    """A sort of all pixels, by region, would take longer than all else."""
+    mask = np.zeros((64, 64), np.float32)
+    mask[::2, ::2] = 1
+    called: list[str] = []
+
+    def note(_frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call":
+            called.append(function.__name__)
+
+    sys.setprofile(note)
+    try:
+        share = canvas.soft_edge(mask)
+    finally:
+        sys.setprofile(None)
+    assert (share == mask).all()
+    assert not [name for name in called if "sort" in name]
+    assert called
 
 
 def test_a_part_comes_back_in_its_own_size() -> None:
