@@ -146,6 +146,8 @@ def _decoded(kind: Kind, content: bytes) -> Image.Image:
         image.load()
     except Exception as error:
         raise PictureError(f"it is damaged ({error})") from error
+    if image.mode == "P" and image.palette is None:
+        raise PictureError("it is damaged (it has no palette)")
     return image
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from pipeline.errors import PictureError
+from pipeline.errors import PictureError, TooLargeError
 from pipeline.images import image_text, metadata
 from pipeline.schedulers.names import SAMPLERS
 from serving.generator import Image
@@ -114,12 +114,14 @@ def png_info(file: bytes) -> dict[str, Any]:
     """Return the settings in a picture.
 
     Raises:
-        HTTPException: if the file is no picture.
+        HTTPException: if the file is no picture, or over a limit.
     """
     try:
         text = image_text.read_text(io.BytesIO(file), metadata.KEY) or ""
     except PictureError as error:
         raise HTTPException(500, f"Invalid encoded image: {error}") from error
+    except TooLargeError as error:
+        raise HTTPException(422, f"The image cannot be read: {error}") from error
     prompt, negative_prompt, fields = metadata.split(text)
     width, by, height = fields.pop("Size", "").partition("x")
     sizes = {"Size-1": width, "Size-2": height} if by else {}

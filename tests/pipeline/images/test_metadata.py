@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
@@ -26,6 +27,8 @@ from pipeline.images.metadata import (
     save_png,
     to_text,
 )
+from pipeline.images.opening import MAX_SIDE
+from pipeline.images.png import encode_png
 from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.names import SAMPLERS
 
@@ -511,6 +514,14 @@ def test_other_kinds_of_files_have_the_settings_too(
     assert comment == b"UNICODE\0" + to_text(settings).encode("utf-16-be")
     path.write_bytes(converted(saved(None), kind))
     assert read(path) is None
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_other_kinds_of_files_hold_the_longest_pictures(kind: Literal["JPEG", "WEBP"]) -> None:
+    """Pictures with a redrawn part keep the size of the picture to start from."""
+    longest = encode_png(np.zeros((1, MAX_SIDE, 3), np.uint8))
+    with Image.open(io.BytesIO(converted(longest, kind))) as image:
+        assert image.size == (MAX_SIDE, 1)
 
 
 def test_settings_too_long_for_a_jpeg(tmp_path: Path) -> None:

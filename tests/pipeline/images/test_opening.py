@@ -76,6 +76,14 @@ def many_chunks() -> bytes:
     return png(*[(b"IDAT", b"")] * 100_000)
 
 
+def without_palette() -> bytes:
+    """Return a picture with a palette, cut out of its file."""
+    whole = saved(smooth().convert("P"))
+    start = whole.index(b"PLTE") - 4
+    end = start + 12 + int.from_bytes(whole[start : start + 4], "big")
+    return whole[:start] + whole[end:]
+
+
 def animation(kind: str) -> bytes:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     return saved(frames[0], kind, save_all=True, append_images=frames[1:])
@@ -92,6 +100,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "thin.jpg": (lambda: jpeg(size=(65_000, 8)), "it is 65000x8; expected sides of at most 16383"),
     "zero.png": (lambda: png(size=(0, 8)), "a size of 0x8 is not possible"),
     "zero.jpg": (lambda: jpeg(size=(8, 0)), "a size of 8x0 is not possible"),
+    "no palette.png": (without_palette, "it has no palette"),
     "empty": (lambda: b"", "not a PNG, JPEG or WebP file"),
     "picture.svg": (lambda: SVG, "not a PNG, JPEG or WebP file"),
     "picture.gif": (lambda: saved(smooth(), "GIF"), "not a PNG, JPEG or WebP file"),
@@ -298,6 +307,7 @@ WHOLE = [
     *(saved(smooth(), kind, quality=80) for kind in KINDS),
     saved(smooth(), "JPEG", progressive=True, icc_profile=_profile(swap=True)),
     saved(smooth().convert("CMYK"), "JPEG"),
+    without_palette(),
     saved(smooth().convert("P"), transparency=0, icc_profile=_profile(swap=False)),
     saved(smooth().convert("RGBA"), "WEBP", lossless=True, exif=Image.Exif()),
     animation("PNG"),

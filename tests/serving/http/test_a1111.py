@@ -28,6 +28,8 @@ from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
 from tests.fake_pipeline import FakePipeline
+from tests.pipeline.images.test_image_text import png
+from tests.pipeline.images.test_opening import saved
 from tests.serving.generators.test_embedding_folder import save as save_embedding
 from tests.web import Site, serve, wait_until
 
@@ -591,6 +593,28 @@ def test_wrong_pictures(site: Site, api: webuiapi.WebUIApi):
         answer = post(site, path, {"prompt": "a", field: [file] if path == "img2img" else file})
         assert answer.status_code in (422, 500)
         assert "not a PNG, JPEG or WebP file" in json.dumps(answer.json())
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (png(size=(30_000, 30_000)), "30000x30000 is more than 67108864 pixels"),
+        (png(*[(b"tEXt", b"a\0")] * 10_001), "more than 10000 chunks"),
+    ],
+    ids=["pixels", "chunks"],
+)
+def test_settings_of_pictures_over_a_limit(site: Site, file: bytes, said: str):
+    answer = post(site, "png-info", {"image": base64.b64encode(file).decode()})
+    assert answer.status_code == 422
+    assert said in answer.json()["detail"]
+
+
+def test_a_picture_that_no_jpeg_or_webp_file_could_hold(site: Site):
+    picture = saved(Pillow.new("RGB", (16_384, 8)))
+    body = {"prompt": "a", "init_images": [base64.b64encode(picture).decode()]}
+    answer = post(site, "img2img", body)
+    assert answer.status_code == 422
+    assert "16384x8; expected sides of at most 16383 pixels" in answer.json()["detail"]
 
 
 def test_what_this_program_lacks(site: Site, api: webuiapi.WebUIApi):
