@@ -7,24 +7,41 @@ import base64
 import binascii
 import json
 import re
+import string
+from collections.abc import Mapping
 from email.message import Message as Headers
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
+import anyio.to_thread
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PrivateAttr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect, Request
 
 from serving.generator import RequestError
+from serving.http.json_tokens import JsonTokens
 from serving.messages import Code, Message
 
 B = TypeVar("B", bound=BaseModel)
 
 FORM = "multipart/form-data"
 _MAX_FILES, _MAX_FIELDS = 20, 100  # of a form
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_MOST_IGNORED, _MAX_NAME = 100, 100  # names of unknown fields that are kept, and their characters
+MOST_FAULTS = 10  # of a body that are reported
+_IN_A_THREAD = 2**20  # bytes of a body from which on it is parsed beside the event loop
+_URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
+_SPACES = string.whitespace.encode()
+_JSON = re.compile(r"application/.+\+json")
 _PARTS = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")  # a field's name: loras[pixel], image[]
 
 
@@ -41,7 +58,7 @@ def _content(value: Any) -> Any:
         raise PydanticCustomError("data_url", "expected a data URL such as data:image/png;base64,…")
     text = data if comma else value
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        return base64.b64decode(text.encode("ascii").translate(None, _SPACES), validate=True)
     except (binascii.Error, ValueError):
         raise _not_a_file() from None
 
@@ -55,6 +72,37 @@ File = Annotated[
     BeforeValidator(_content),
     WithJsonSchema({"type": "string", "contentEncoding": "base64"}),
 ]
+
+
+class Lenient(BaseModel):
+    """Fields of a body whose unknown fields are ignored: only their names are kept.
+
+    A value may be large, and a call may wait for minutes.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    # Fields that may be sent, with the values that change nothing. A null changes nothing anywhere.
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    _ignored: list[str] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="after")
+    def _drop_unknown(self) -> Self:
+        """Keep the values that change nothing, and the names of the others."""
+        extra = self.model_extra
+        assert extra is not None
+        for name in [*extra]:
+            changes = extra[name] is not None and extra[name] not in self.neutral.get(name, ())
+            if changes and len(self._ignored) < _MOST_IGNORED:
+                self._ignored.append(name[:_MAX_NAME])
+            if changes or name not in self.neutral:
+                del extra[name]
+        return self
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the unknown fields whose values may change something elsewhere."""
+        return self._ignored
 
 
 def description(kind: type[BaseModel]) -> dict[str, Any]:
@@ -82,28 +130,34 @@ async def read(sender: Request, kind: type[B]) -> B:
         RequestValidationError: if it is not such a body, or has a wrong value.
         RequestError: if it does not arrive in time.
     """
-    try:
-        values = await _values(sender, kind)
-    except ClientDisconnect:
-        raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False)
-        located = [{**each, "loc": ("body", *each["loc"])} for each in faults]
-        raise RequestValidationError(located) from None
-
-
-async def _values(sender: Request, kind: type[BaseModel]) -> Any:
     headers = Headers()
     headers["content-type"] = sender.headers.get("content-type", "")
     media_type = headers.get_content_type()
-    if media_type == FORM:
-        async with sender.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS) as form:
-            return await _form_values(form, kind)
-    if media_type == "application/json" or re.fullmatch(r"application/.+\+json", media_type):
-        return _json_values(b"".join([part async for part in sender.stream()]))
-    raise _fault("media_type", f"expected application/json or {FORM}")
+    try:
+        if media_type == FORM:
+            async with sender.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS) as form:
+                return _validated(kind, await _form_values(form, kind))
+        if media_type != "application/json" and not _JSON.fullmatch(media_type):
+            raise _fault("media_type", f"expected application/json or {FORM}")
+        content = b"".join([part async for part in sender.stream()])
+    except ClientDisconnect:
+        raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
+    if len(content) < _IN_A_THREAD:
+        return _from_json(kind, content)
+    return await anyio.to_thread.run_sync(_from_json, kind, content)
+
+
+def _from_json(kind: type[B], content: bytes) -> B:
+    return _validated(kind, _json_values(content))
+
+
+def _validated(kind: type[B], values: Any) -> B:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
+        located = [{**each, "loc": ("body", *each["loc"])} for each in faults]
+        raise RequestValidationError(located) from None
 
 
 def _json_values(content: bytes) -> Any:
@@ -111,8 +165,12 @@ def _json_values(content: bytes) -> Any:
         return json.loads(content)
     except json.JSONDecodeError as error:
         raise _fault("json_invalid", "", error=error.msg) from None
-    except (ValueError, RecursionError):
+    except UnicodeDecodeError:
+        raise _fault("json_invalid", "", error="it is not in UTF-8") from None
+    except RecursionError:
         raise _fault("json_invalid", "", error="it is nested too deeply") from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise _fault("json_invalid", "", error="a number in it has too many digits") from None
 
 
 def _fault(kind: str, message: str, **context: str) -> RequestValidationError:
@@ -128,13 +186,14 @@ async def _form_values(form: FormData, kind: type[BaseModel]) -> dict[str, Any]:
     """
     known = _properties(kind)
     values: dict[str, Any] = {}
+    tokens = JsonTokens()
     for name, value in form.multi_items():
         parts = _PARTS.fullmatch(name)
         field, keys = parts.groups() if parts else (name, "")
         if isinstance(value, UploadFile):
-            found: Any = await value.read() if field in known else None
+            found: Any = await value.read() if field in known else ""
         else:
-            found = _typed(value, known.get(field, {}))
+            found = _typed(value, known.get(field, {}), tokens)
         if (key := keys[1:-1]) and "[" not in key:
             values.setdefault(field, {})
             if isinstance(values[field], dict):
@@ -155,13 +214,18 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _typed(text: str, schema: dict[str, Any]) -> Any:
-    """Return the value of a form's field: the text itself where a text is possible."""
+def _typed(text: str, schema: dict[str, Any], tokens: JsonTokens) -> Any:
+    """Return the value of a form's field: the text itself where a text is possible.
+
+    Raises:
+        RequestError: if the form has too many tokens of JSON, which `tokens` counts.
+    """
     possible = [each.get("type") for each in schema.get("anyOf", [schema])]
     if "string" in possible and text:
         return text
     if not text:
         return None if "null" in possible else text
+    tokens.add(text.encode("utf-8", "surrogatepass"))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -92,8 +92,8 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         generator.cancel(request_id)
         return {"id": request_id}
 
-    @routes.post("/length")
-    async def length(body: schemas.LengthBody) -> dict[str, Any]:
+    @routes.post("/length", openapi_extra=bodies.description(schemas.LengthBody))
+    async def length(sender: HttpRequest) -> dict[str, Any]:
         """Return the length of a prompt and how it is read.
 
         `tokens` is the number of tokens, `limit` what the model takes, `left_out` the text beyond
@@ -102,6 +102,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         `lists` from which the seed chooses. A text has the `fragments` of each section between two
         breaks, with their weights. The longest text counts, with the longest options of lists.
         """
+        body = await bodies.read(sender, schemas.LengthBody)
         steps = body.num_inference_steps or generator.model.num_inference_steps
         try:
             reading = await asyncio.to_thread(explain, body.prompt, body.prompt_syntax, steps)

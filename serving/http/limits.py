@@ -9,10 +9,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.generator import ErrorKind, RequestError
 from serving.http import errors
 from serving.http.addresses import address_of
+from serving.http.json_tokens import JsonTokens
 from serving.messages import Code, Message
 from serving.requests.shares import Shares
 
-UPLOAD_PATH = "/gradio_api/upload"
+_PAGE_PATH = "/gradio_api/"
+UPLOAD_PATH = f"{_PAGE_PATH}upload"
 # The path of Gradio's own MCP server, which this one replaces; clients of Gradio look for it there.
 MCP_PATH = "/gradio_api/mcp"
 MAX_BODY_BYTES = 2**20
@@ -115,7 +117,8 @@ def count_body(scope: Scope, size: int) -> None:
 class SmallBodies:
     """Middleware that refuses bodies over the limit of their path, and too many large ones.
 
-    FastAPI can do the first too, but it answers with text where clients expect JSON.
+    FastAPI can do the first too, but it answers with text where clients expect JSON. Bodies of JSON
+    are passed on when they are complete and have few enough tokens.
     """
 
     def __init__(self, app: ASGIApp, shares: Shares) -> None:
@@ -150,7 +153,14 @@ class SmallBodies:
             return message
 
         try:
-            await self._app({**scope, _SHARE: share}, receive_small, send)
+            try:
+                given = receive_small if _is_form(scope) else await _counted(receive_small)
+            except RequestError as error:
+                await errors.refusal(error, scope)(scope, receive, send)
+            except HTTPException:
+                await errors.too_large(most, scope)(scope, receive, send)
+            else:
+                await self._app({**scope, _SHARE: share}, given, send)
         finally:
             share.give_back()
 
@@ -162,3 +172,33 @@ def _most_bytes(path: str) -> int:
         return MAX_PICTURE_BODY_BYTES
     apis = "/v1/", errors.A1111_PATH, MCP_PATH
     return MAX_BODY_BYTES if path.startswith(apis) else MAX_PAGE_BODY_BYTES
+
+
+def _is_form(scope: Scope) -> bool:
+    """Return whether a body may be a form; the page's own routes read JSON whatever it says."""
+    if scope["path"].startswith(_PAGE_PATH):
+        return scope["path"].rstrip("/") == UPLOAD_PATH
+    return Headers(scope=scope).get("content-type", "").lower().startswith("multipart/")
+
+
+async def _counted(receive: Receive) -> Receive:
+    """Return a `receive` that gives a body as one message; it is complete by then.
+
+    Raises:
+        RequestError: if it has too many tokens of JSON.
+    """
+    tokens = JsonTokens()
+    body = bytearray()
+    while True:
+        message = await receive()
+        tokens.add(message.get("body", b""))
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    messages = [{**message, "body": bytes(body)} if message["type"] == "http.request" else message]
+    del body
+
+    async def receive_again() -> types.Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again

@@ -4,17 +4,21 @@ As there, every field may be left out or null, and an unknown one is ignored. A 
 server's own: AUTOMATIC1111's 50 steps and guidance scale of 7 suit few models.
 """
 
+from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.setting_kinds import MAX_SEED
-from serving.http.bodies import File
+from serving.generator import MAX_CHARACTERS
+from serving.http.bodies import File, Lenient
 
 MAX_PICTURES = 16  # of a call, which is answered when all of them are drawn
 _MAX_NAME = 200  # characters
 _Name = Annotated[str, Field(max_length=_MAX_NAME)]
+# More than a request may have, because tags of LoRAs that are not here are taken out.
+_Prompt = Annotated[str, Field(max_length=10 * MAX_CHARACTERS)]
 _Count = Annotated[int, Field(ge=1, le=MAX_PICTURES)]
 _Side = Annotated[int, Field(ge=0, le=2**16)]
 _Seed = Annotated[int, Field(ge=-1, le=MAX_SEED)]
@@ -71,16 +75,39 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Lenient(BaseModel):
-    # Unknown fields are kept, so that the answer can say which were ignored.
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False, protected_namespaces=())
+# Keys of `override_settings` that are read.
+OPTIONS = ("eta_ddim", "jpeg_quality", "samples_format", "sd_model_checkpoint")
 
 
-class DrawBody(_Lenient):
+def _option(value: Any) -> Any:
+    """Return the value of an option, or "" in place of one that no option has; it may be large."""
+    if isinstance(value, str):
+        usual = len(value) <= _MAX_NAME and value.isprintable()
+    elif isinstance(value, float):
+        usual = isfinite(value)
+    else:
+        usual = value is None or isinstance(value, int)
+    return value if usual else ""
+
+
+def _only_read(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of a server, without the values of those that are not read."""
+    return {name: _option(value) if name in OPTIONS else "" for name, value in options.items()}
+
+
+_Options = Annotated[dict[_Name, Any], AfterValidator(_only_read)]
+
+
+class _Body(Lenient):
+    model_config = ConfigDict(allow_inf_nan=False, protected_namespaces=())
+    neutral = NEUTRAL
+
+
+class DrawBody(_Body):
     """Fields of calls for pictures."""
 
-    prompt: str | None = ""
-    negative_prompt: str | None = ""
+    prompt: _Prompt | None = ""
+    negative_prompt: _Prompt | None = ""
     steps: int | None = None
     cfg_scale: float | None = None
     seed: _Seed | None = -1
@@ -97,7 +124,7 @@ class DrawBody(_Lenient):
     denoising_strength: float | None = None
     refiner_checkpoint: _Name | None = None
     refiner_switch_at: float | None = None
-    override_settings: dict[_Name, Any] | None = None
+    override_settings: _Options | None = None
     send_images: bool | None = True
     script_name: _Name | None = None
     alwayson_scripts: dict[_Name, Any] | None = None
@@ -114,15 +141,6 @@ class DrawBody(_Lenient):
             context = {"count": self.images, "limit": MAX_PICTURES}
             raise PydanticCustomError("too_many_images", message, context)
         return self
-
-    @property
-    def ignored(self) -> list[str]:
-        """The names of further fields whose values would change something in AUTOMATIC1111."""
-        return [
-            name
-            for name, value in (self.model_extra or {}).items()
-            if value is not None and value not in NEUTRAL.get(name, ())
-        ]
 
 
 class Txt2ImgBody(DrawBody):
@@ -155,13 +173,13 @@ class Img2ImgBody(DrawBody):
         return (self.batch_size or 1 if batch < 2 else batch) * (self.n_iter or 1)
 
 
-class PngInfoBody(_Lenient):
+class PngInfoBody(_Body):
     """A picture whose settings are to be read."""
 
     image: File = Field(repr=False)
 
 
-class ExtrasBody(_Lenient):
+class ExtrasBody(_Body):
     """A picture, or several, to enlarge."""
 
     upscaler_1: _Name | None = "None"

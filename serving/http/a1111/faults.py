@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from serving.generator import ErrorKind, RequestError
 from serving.http import errors
+from serving.http.bodies import MOST_FAULTS
 
 _INVALID = (ErrorKind.INVALID, ErrorKind.BLOCKED)
 
@@ -63,7 +64,9 @@ def _problem(status: int, name: str, detail: str, text: str) -> JSONResponse:
 
 def _not_valid(error: RequestValidationError) -> JSONResponse:
     """Return FastAPI's own answer to a wrong body, without the values sent."""
-    faults = [{key: each[key] for key in ("type", "loc", "msg")} for each in error.errors()]
+    faults = [
+        {key: each[key] for key in ("type", "loc", "msg")} for each in error.errors()[:MOST_FAULTS]
+    ]
     for each in faults:
         each["loc"] = [part if isinstance(part, int) else str(part)[:40] for part in each["loc"]]
     return JSONResponse({"detail": faults}, 422)

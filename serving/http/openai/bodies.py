@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.images import metadata
 from serving.http import schemas
-from serving.http.bodies import File
+from serving.http.bodies import File, Lenient
 from serving.logs import loggable
 from serving.requests.inputs import Input
 
@@ -22,11 +22,16 @@ def _refuse_transparency(background: Any) -> Any:
     return background
 
 
-Ignored = Annotated[Any, Field(description="Accepted and ignored.")]
+def _is_used(value: Any) -> bool | None:
+    """Return in place of a value only whether it would change something; it may be large."""
+    return None if value in (None, "auto") else True
+
+
+Ignored = Annotated[Any, BeforeValidator(_is_used), Field(description="Accepted and ignored.")]
 Background = Annotated[Literal["auto", "opaque"] | None, BeforeValidator(_refuse_transparency)]
 
 
-class ImagesBody(schemas.Body):
+class ImagesBody(Lenient, schemas.Body):
     """OpenAI's parameters, and the settings that every request here can have.
 
     Every parameter may be null. Unknown ones are ignored, so that newer clients work.
@@ -119,11 +124,11 @@ HINTS = [name for name, field in ImagesBody.model_fields.items() if field.annota
 
 def ignored(body: ImagesBody, model: str) -> list[str]:
     """Return the names of the parameters that change nothing, for the log."""
-    names = [name for name in HINTS if getattr(body, name) not in (None, "auto")]
+    names = [name for name in HINTS if getattr(body, name)]
     if body.model not in (None, model):
         names.append("model")
     if body.output_compression is not None and body.output_format in (None, "png"):
         names.append("output_compression")
     if body.partial_images and not body.stream:
         names.append("partial_images")
-    return loggable([*names, *(body.model_extra or ())])
+    return loggable([*names, *body.ignored])

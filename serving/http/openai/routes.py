@@ -26,9 +26,14 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     calls = ImageCalls(generator, keys, files)
     started_at = int(time.time())
 
-    @routes.post("/images/generations", response_class=JSONResponse)
-    async def generations(body: ImagesBody, sender: HttpRequest) -> Response:
+    @routes.post(
+        "/images/generations",
+        response_class=JSONResponse,
+        openapi_extra=bodies.description(ImagesBody),
+    )
+    async def generations(sender: HttpRequest) -> Response:
         """Draw pictures as the OpenAI Images API does."""
+        body = await bodies.read(sender, ImagesBody)
         return await calls.answer(body, calls.request(body, sender), sender, "image_generation")
 
     @routes.post(

@@ -646,7 +646,7 @@ def test_large_bodies(site: Site):
     answer = post(site, "txt2img", {"prompt": "x" * 2**20})
     assert answer.status_code == 413
     assert "1024 KiB" in answer.json()["detail"]
-    picture = {"prompt": "x" * 2**21, "init_images": []}
+    picture = {"infotext": "x" * 2**21, "init_images": []}
     assert post(site, "img2img", picture).status_code == 404
 
 
