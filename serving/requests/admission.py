@@ -69,6 +69,16 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     Raises:
         RequestError: for the first field that cannot be used; the message says what would be right.
     """
+    check_fields(request, model)
+    check_words(request, blocked)
+
+
+def check_fields(request: Request, model: Model) -> None:
+    """Check that `model` can draw a request, whatever its words.
+
+    Raises:
+        RequestError: for the first field that cannot be used; the message says what would be right.
+    """
     images = model.images_per_request if request.images is None else request.images
     _check_range("images", images, 1, model.images_per_request)
     for field in ("prompt", "negative_prompt"):
@@ -88,7 +98,6 @@ def check(request: Request, model: Model, blocked: BlockedWords) -> None:
     check_input(request, model)
     check_size(request, model)
     check_loras(request, model)
-    check_words(request, blocked)
 
 
 def check_words(request: GenerateRequest, blocked: BlockedWords) -> None:

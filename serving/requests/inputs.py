@@ -21,7 +21,7 @@ from pipeline.images.opening import open_picture
 from pipeline.images.png import encode_png
 from serving.generator import ErrorKind, Model, Request, RequestError
 from serving.messages import Code, Message, Param
-from serving.requests.admission import check_size
+from serving.requests.admission import check_fields, expand
 from serving.requests.shares import Shares
 
 # Files that are opened, or wait for that: in all, and of one address.
@@ -71,19 +71,20 @@ class Inputs:
     async def added(self, request: Request, given: Input, model: Model) -> Request:
         """Return a request with the pictures that a client gave.
 
+        All its fields are checked first, because they cost nothing.
+
         Raises:
-            RequestError: if a file cannot be used, or too many are being opened.
+            RequestError: if a field or a file cannot be used, or too many are being opened.
         """
         if given.image is None:
             if given.mask is not None:
                 raise _wrong(Code.WITHOUT, "mask", other="image")
             return request
+        check_fields(expand(_with_any_files(request, given), model), model)
         if not self._waiting.take(request.address):
             raise RequestError(Message(Code.TOO_MANY_UPLOADS), ErrorKind.TOO_MANY, field="image")
         sizes = (request.size,) if request.size else model.sizes
         try:
-            if given.frame != "crop":  # it may enlarge a picture
-                check_size(request, model)
             return await anyio.to_thread.run_sync(
                 _opened,
                 request,
@@ -103,6 +104,16 @@ def shared() -> Inputs:
     if (found := _SHARED.get(None)) is None:
         _SHARED.set(found := Inputs())
     return found
+
+
+def _with_any_files(request: Request, given: Input) -> Request:
+    """Return a request with an image, and with a mask if the files may have one.
+
+    A strength that is left out may become any, once the files are known.
+    """
+    has_mask = given.mask is not None or given.redrawn == "transparent"
+    strength = 1.0 if request.strength is None else request.strength
+    return replace(request, image=b"", mask=b"" if has_mask else None, strength=strength)
 
 
 def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:

@@ -729,6 +729,7 @@ def test_programs_upload_a_picture_which_is_deleted(served_folder: Path):
     upload.parent.mkdir()
     Pillow.new("RGB", (8, 8), "red").save(upload)
     stand_in = StandIn()
+    stand_in.model = replace(MODEL, takes_image=True)
     program = Drawing(stand_in, Kind.MINIATURE).for_programs
     asyncio.run(program(SENDER, "a red star", strength=0.5, image={"path": str(upload)}))
     (asked,) = stand_in.asked

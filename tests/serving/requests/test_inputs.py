@@ -12,13 +12,14 @@ import pytest
 from PIL import Image
 
 from pipeline.images.inputs import fitted, read_image
+from pipeline.images.opening import MAX_SIDE
 from serving.generator import ErrorKind, Model, Request, RequestError
 from serving.messages import Code
 from serving.requests import inputs
 from serving.requests.inputs import Input, Inputs
 
 MODEL = Model("a", None, False, "cpu", 1, 8, 8, 4, 25, 50, "Stable Diffusion", True, "euler", "")
-SIZES = replace(MODEL, more_sizes=((16, 8), (8, 16)))
+SIZES = replace(MODEL, takes_image=True, more_sizes=((16, 8), (8, 16)))
 REQUEST = Request("a star", seed=7, address="one")
 
 
@@ -81,6 +82,17 @@ def test_a_picture_around_a_part_that_is_drawn_keeps_its_size(monkeypatch: pytes
     assert opened(found.image).size == opened(found.mask).size == (20, 10)
 
 
+@pytest.mark.parametrize("size", [(MAX_SIDE, 1), (1, MAX_SIDE), (MAX_SIDE, 300)])
+def test_a_thin_picture_is_reduced_too(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]):
+    most = MAX_SIDE  # as many pixels as the longest row
+    monkeypatch.setattr(inputs, "MAX_PIXELS", most)
+    given = Input(saved(plain(*size)), saved(plain(*size, (255, 255, 255))))
+    found = added(given, replace(REQUEST, padding=8))
+    width, height = opened(found.image).size
+    assert opened(found.mask).size == (width, height)
+    assert width * height <= most
+
+
 @pytest.mark.parametrize(
     ("width", "height", "size"), [(50, 50, None), (90, 50, (16, 8)), (20, 30, (8, 16))]
 )
@@ -133,10 +145,20 @@ def test_a_wrong_picture_is_named_with_the_reason():
     )
 
 
-def test_an_absurd_size_is_not_drawn():
-    """The size is checked later; until then it must cost nothing."""
-    found = added(Input(saved(plain(8, 8))), replace(REQUEST, size=(99_999, 99_999)))
-    assert opened(found.image).size == (8, 8)
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"strength": 0.01}, "strength"),
+        ({"strength": 7.0}, "strength"),
+        ({"guidance_scale": 99.0}, "guidance_scale"),
+        ({"size": (99_999, 99_999)}, "size"),
+        ({"padding": 8}, "padding"),
+        ({"recipe": "none"}, "recipe"),
+    ],
+)
+def test_nothing_is_opened_for_a_request_that_is_refused(changes: dict[str, Any], field: str):
+    """The files are none, which would be the error if one were opened."""
+    assert refusal(Input(b"no picture"), **changes).field == field
 
 
 def test_few_files_are_opened_at_a_time(monkeypatch: pytest.MonkeyPatch):
@@ -155,17 +177,17 @@ def test_few_files_are_opened_at_a_time(monkeypatch: pytest.MonkeyPatch):
     async def test() -> None:
         takes = Inputs()
         given = Input(saved(plain(8, 8)))
-        each = [takes.added(REQUEST, given, MODEL) for _ in range(inputs.MOST_OPENING_EACH)]
+        each = [takes.added(REQUEST, given, SIZES) for _ in range(inputs.MOST_OPENING_EACH)]
         tasks = [asyncio.create_task(work) for work in each]
         await anyio.sleep(0)
         with pytest.raises(RequestError) as refused:
-            await takes.added(REQUEST, given, MODEL)
+            await takes.added(REQUEST, given, SIZES)
         assert refused.value.kind is ErrorKind.TOO_MANY
-        others = asyncio.create_task(takes.added(replace(REQUEST, address="two"), given, MODEL))
+        others = asyncio.create_task(takes.added(replace(REQUEST, address="two"), given, SIZES))
         await anyio.sleep(0)
         gate.set()
         await asyncio.gather(*tasks, others)
-        await takes.added(REQUEST, given, MODEL)
+        await takes.added(REQUEST, given, SIZES)
 
     asyncio.run(test())
     assert most == 1
