@@ -17,6 +17,7 @@ from serving.generator import ErrorKind, Event, Generator, RequestError
 from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
+from serving.http.connected import while_connected
 from serving.http.limits import give_back_body
 from serving.messages import Code, Message, untranslated
 from serving.requests import inputs
@@ -51,7 +52,8 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
             address=address_of(sender),
             **schemas.generate_fields(body),
         )
-        request = await inputs.shared().added(request, body.take_input(), generator.model)
+        opening = inputs.shared().added(request, body.take_input(), generator.model)
+        request = await while_connected(sender, opening)
         give_back_body(sender.scope)
         await generator.submit(request)
         # Not X-Request-Id, which proxies set to values of their own.

@@ -51,11 +51,13 @@ class DrawCalls:
         asked = replace(asked, ignored=(*asked.ignored, *ignored))
         request = replace(asked.request, **settings)
         if len(files) == 1:
-            request = await inputs.shared().added(request, files.pop(), asked.model)
+            opening = inputs.shared().added(request, files.pop(), asked.model)
+            request = await while_connected(sender, opening)
             give_back_body(sender.scope)
             parts = list(parts_of(request, asked.images, asked.model.images_per_request))
         else:
-            begun = await self._opened(request, files, asked, sender)
+            opening = self._opened(request, files, asked, sender)
+            begun = await while_connected(sender, opening)
             parts = [single(begun[i % len(begun)], i) for i in range(asked.images)]
         return await while_connected(sender, self._answered("img2img", body, asked, parts, sender))
 

@@ -55,7 +55,8 @@ class ImageCalls:
         Its strength is that of the body, or depends on whether there is a mask, and a prompt.
         """
         request = self.request(body, sender)
-        request = await inputs.shared().added(request, body.take_input(), self._generator.model)
+        opening = inputs.shared().added(request, body.take_input(), self._generator.model)
+        request = await while_connected(sender, opening)
         give_back_body(sender.scope)
         if request.strength is not None:
             return request

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,10 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
+from serving.generator import Model, Request
 from serving.generators.local import LocalGenerator
 from serving.http import limits
 from serving.metrics import Observer
-from serving.requests import lifecycle
+from serving.requests import inputs, lifecycle
+from serving.requests.inputs import Input
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
@@ -211,9 +214,9 @@ def test_many_damaged_files_are_drawn_from_or_refused(
 # --- too many, too large
 
 
-def opened_call(site: Site, length: int) -> socket.socket:
+def opened_call(site: Site, length: int, path: str = "/v1/generate") -> socket.socket:
     """Begin a call with a body of this length, of which nothing is sent yet."""
-    head = "POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     connection = socket.create_connection(("127.0.0.1", urlsplit(site.url).port), timeout=60)
     connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
     return connection
@@ -252,6 +255,45 @@ def test_a_body_counts_until_its_picture_is_open(monkeypatch: pytest.MonkeyPatch
             connection = stack.enter_context(opened_call(site, len(body)))
             connection.sendall(body)
             assert connection.recv(100).startswith(b"HTTP/1.1 200 "), i
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/generate", {"image": ""}),
+        ("/v1/images/edits", {"images": [{"image_url": ""}]}),
+        ("/sdapi/v1/img2img", {"init_images": [""]}),
+        ("/sdapi/v1/img2img", {"init_images": ["", ""]}),
+    ],
+)
+def test_no_file_is_opened_for_a_client_that_has_left(
+    monkeypatch: pytest.MonkeyPatch, path: str, field: dict[str, Any]
+):
+    gate, opened, waiting = threading.Event(), [], []
+
+    def checked(request: Request, model: Model) -> None:
+        waiting.append(request.prompt)
+
+    def gated(request: Request, given: Input, sizes: Any) -> Request:
+        opened.append(request.prompt)
+        gate.wait(60)
+        return request
+
+    monkeypatch.setattr(inputs, "check_fields", checked)  # the last step before a file waits
+    monkeypatch.setattr(inputs, "_opened", gated)
+    picture = f"data:image/png;base64,{base64_of(saved(GREY))}"
+    text = json.dumps({"prompt": "a moon", **field}).replace('""', json.dumps(picture))
+    bodies = [json.dumps(BODY | {"image": picture}).encode(), text.encode()]
+    with serve(a1111="keys") as site, opened_call(site, len(bodies[0])) as first:
+        first.sendall(bodies[0])
+        wait_until(lambda: opened)
+        with opened_call(site, len(bodies[1]), path) as second:
+            second.sendall(bodies[1])
+            wait_until(lambda: waiting == ["a red star", "a moon"])
+        wait_until(lambda: len(site.connections) == 1)
+        gate.set()
+        assert first.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert opened == ["a red star"]
 
 
 def test_the_queue_holds_few_bytes_of_pictures(monkeypatch: pytest.MonkeyPatch):
