@@ -46,8 +46,10 @@ EXIF_DIRECTORY, USER_COMMENT = 0x8769, 0x9286
 # --- files, byte by byte ---
 
 
-def png(*chunks: tuple[bytes, bytes], size: tuple[int, int] = (8, 8)) -> bytes:
-    header = struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
+def png(
+    *chunks: tuple[bytes, bytes], size: tuple[int, int] = (8, 8), colour_type: int = 2
+) -> bytes:
+    header = struct.pack(">IIBBBBB", *size, 8, colour_type, 0, 0, 0)
     pixels = zlib.compress(bytes(8 * 25))
     parts = [(b"IHDR", header), *chunks, (b"IDAT", pixels), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(

@@ -66,10 +66,12 @@ def scan_bomb() -> bytes:
     return file[:-2] + file[last:-2] * 10_000 + file[-2:]
 
 
-def large_scan_bomb() -> bytes:
-    """Return few bytes that a decoder would pass over 99 times all pixels."""
-    head, scan = jpeg(size=(8184, 8184)).split(b"\xff\xda")
-    return head.replace(b"\xff\xc0", b"\xff\xc2") + 99 * (b"\xff\xda" + scan) + b"\xff\xd9"
+def progressive(scans: int, side: int) -> bytes:
+    """Return a file of few bytes whose decoder passes over all pixels for each of its scans."""
+    tables = [(0xDB, bytes([0, *[1] * 64])), *[(0xC4, bytes([at, 1, *[0] * 16])) for at in (0, 16)]]
+    head, _ = jpeg(*tables, size=(side, side)).split(b"\xff\xda")
+    scan = b"\xff\xda" + struct.pack(">H", 8) + b"\1\1\0\0\0\0" + bytes((side // 8) ** 2 // 8)
+    return head.replace(b"\xff\xc0", b"\xff\xc2") + scans * scan + b"\xff\xd9"
 
 
 def many_chunks() -> bytes:
@@ -111,7 +113,10 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "animated.png": (lambda: animation("PNG"), "it is animated"),
     "animated.webp": (lambda: animation("WEBP"), "it is animated"),
     "scans.jpg": (scan_bomb, "[0-9]{5} scans; expected at most 100 for 200x200 pixels"),
-    "large scans.jpg": (large_scan_bomb, "99 scans; expected at most 10 for 8184x8184 pixels"),
+    "large scans.jpg": (
+        lambda: progressive(99, 8184),
+        "99 scans; expected at most 10 for 8184x8184 pixels",
+    ),
     "chunks.png": (many_chunks, "more than 10000 chunks"),
     **{
         f"cut off {kind}": (lambda kind=kind: saved(smooth(), kind)[:-60], "damaged|cut off")
@@ -348,12 +353,22 @@ CHUNKS = st.lists(
     ),
     max_size=6,
 )
-SIZES = st.tuples(*[st.sampled_from([0, 1, 8, 4000, 2**31])] * 2)
+SIDES = [0, 1, 8, 4000, opening.MAX_SIDE, opening.MAX_SIDE + 1, 33_000_000, 2**31]
+SIZES = st.tuples(*[st.sampled_from(SIDES)] * 2)
+COLOUR_TYPES = st.sampled_from([0, 2, 3, 4, 6])  # 3 has a palette
 
 
 @settings(FUZZED, max_examples=40)
-@given(CHUNKS, SIZES)
-def test_any_chunks(chunks: list[tuple[bytes, bytes]], size: tuple[int, int]) -> None:
-    _opened_or_refused(png(*chunks, size=size))
+@given(CHUNKS, SIZES, COLOUR_TYPES)
+def test_any_chunks(
+    chunks: list[tuple[bytes, bytes]], size: tuple[int, int], colour_type: int
+) -> None:
+    _opened_or_refused(png(*chunks, size=size, colour_type=colour_type))
     if max(size) <= 2**14 and min(size) > 0:
         _opened_or_refused(webp(*chunks, size=size))
+
+
+@settings(FUZZED, max_examples=10)
+@given(st.integers(0, 200), st.sampled_from([8, 1000, 2600, 8184]))
+def test_any_number_of_scans(scans: int, side: int) -> None:
+    _opened_or_refused(progressive(scans, side))
