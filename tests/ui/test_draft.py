@@ -28,7 +28,7 @@ def test_a_field_may_have_its_default(name: str):
 
 def test_whole_numbers_are_whole():
     assert [name for name, each in POSSIBLE.items() if each.get("whole")] == [
-        *("steps", "seed", "variation_seed")
+        *("steps", "seed", "variation_seed", "cache_interval")
     ]
 
 

@@ -61,7 +61,8 @@ def test_every_tensor_is_the_folders(name: str, tmp_path: Path) -> None:
     folder = GOLDEN / name / "checkpoint"
     export(folder, tmp_path / "one.safetensors")
     if (folder / "text_encoder_2").is_dir():
-        sections = SECTIONS["sdxl"]
+        is_whole = (folder / "text_encoder").is_dir()
+        sections = SECTIONS["sdxl" if is_whole else "sdxl_refiner"]
     else:
         sections = SECTIONS["sd_2" if name == "sd_2" else "sd_1"]
     with open_file(tmp_path / "one.safetensors") as tensors:

@@ -103,14 +103,14 @@ def test_the_estimate_agrees_with_xlas_records_on_cpus() -> None:
     assert any(case["side"] == 512 for case in cases)
 
 
-def test_a_refiner_adds_its_unet_and_two_programs(tmp_path: Path) -> None:
+def test_a_refiner_adds_its_unet_and_three_programs(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, SDXL_REFINER))
     refiner = model_size(config, trace_networks(config, BFLOAT16))
     alone = budget(TPU_V5E, 4, images=4)
     both = replace(alone, refiner=refiner)
     names = [program.name for program in both.plan([SQUARE]).programs]
     added = {*names} - {program.name for program in alone.plan([SQUARE]).programs}
-    assert added == {"refiner step", "refiner encode"}
+    assert added == {"refiner step", "refiner encode", "refiner condition"}
     more = both.plan([SQUARE]).weights - alone.plan([SQUARE]).weights
     assert more == refiner.networks[UNET].bytes == pytest.approx(4.56e9, rel=0.02)
     assert alone.plan([SQUARE]).fits
