@@ -209,3 +209,15 @@ def press_to_copy(button: Locator) -> None:
 def width_needed(page: Page) -> int:
     """Return the width of the page in pixels, which should not exceed that of the window."""
     return page.evaluate("document.documentElement.scrollWidth")
+
+
+def keep_history(page: Page, entries: dict[str, Any]) -> None:
+    """Put entries into the history that the browser keeps, by the ids of their requests."""
+    page.evaluate(
+        """(entries) => {
+          for (const [id, entry] of Object.entries(entries)) {
+            localStorage.setItem(`sdxl-history ${id}`, JSON.stringify(entry));
+          }
+        }""",
+        entries,
+    )

@@ -128,3 +128,6 @@ def connect(chips: Chips, form: Form, started: gr.HTML, generator: Generator) ->
     chips.buttons["picture"].click(None, None, chips.picture, js=_MOUNT, **AT_ONCE)
     started.select(None, None, chips.picture, js=_MOUNT_KEPT, **AT_ONCE)
     chips.free_seed.click(None, None, form.parts["randomise"], js="() => true", **AT_ONCE)
+    # A seed that is typed is meant to be used; without one it stays random.
+    seed = form.parts["seed"]
+    seed.input(None, seed, form.parts["randomise"], js="(seed) => seed === null", **AT_ONCE)

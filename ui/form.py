@@ -209,9 +209,9 @@ def _component(setting: Setting, model: Model) -> Component:
         return gr.Dropdown(_choices(here, model), value=_DEFAULTS[here.link], **named)
     if isinstance(here, Loras):
         return looks.field(model)
-    # Gradio checks no bounds here, so that the strip can report a number out of bounds.
+    # Gradio neither checks bounds nor rounds here, so that the strip can report such a number.
     if isinstance(here, Seed):
-        return gr.Number(setting.default, precision=0, **named)
+        return gr.Number(setting.default, **named)
     if isinstance(here, OwnNumber):  # Gradio's own component for numbers has 0 for none
         named |= {"placeholder": i18n.automatic(""), "visible": not here.is_missing}
         return gr.Textbox("", max_length=20, **named)

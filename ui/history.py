@@ -28,11 +28,10 @@ TEXTS = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY", "HISTORY_CLEARED", "UNDO")
 
 # Adds the link of the newest request's entry, with which the page knows what was asked.
 WITH_LINK = """(id, files) => {
-  let entries = [];
+  let entry = null;
   try {
-    entries = JSON.parse(localStorage.getItem("sdxl-history"));
+    entry = JSON.parse(localStorage.getItem(`sdxl-history ${id}`));
   } catch {}  // nothing was kept, or this browser keeps nothing
-  const entry = Array.isArray(entries) && entries.find((each) => each?.id === id);
   return [id, files, String(entry?.link ?? "")];
 }"""
 _ANNOUNCE = """(news) => {

@@ -1,5 +1,6 @@
 """The real program with a real model, as a visitor uses it in a real browser."""
 
+import json
 import re
 import urllib.request
 import zipfile
@@ -7,6 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gradio_client import Client
@@ -25,6 +27,7 @@ from tests.browsing import (
     ask,
     ask_after_a_refusal,
     await_answer,
+    keep_history,
     opened,
     opening,
     press_to_copy,
@@ -530,10 +533,13 @@ SPOILT = [
 
 @pytest.mark.slow
 def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
-    whole = {"id": "x", "link": f"?prompt={PROMPT}", "said": "as it was", "at": 0}
-    spoilt = [whole | each if isinstance(each, dict) and each else each for each in SPOILT]
-    entries = [*spoilt, whole, *spoilt, whole | {"id": "y", "link": "?prompt=%"}]
-    page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+    whole = {"id": "x", "link": f"?prompt={PROMPT}", "said": "as it was", "at": 1}
+    spoilt: dict[str, Any] = {
+        f"s{i}": whole | {"id": f"s{i}"} | each if isinstance(each, dict) and each else each
+        for i, each in enumerate(SPOILT)
+    }
+    odd = whole | {"id": "y", "link": "?prompt=%", "at": 0}
+    keep_history(page, spoilt | {"x": whole, "y": odd, "another": whole})
     with opening(page):
         page.reload()
     page.locator("#history-open").click()
@@ -543,6 +549,10 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
     wait_for_pictures(page)
     expect(page.locator("#history li")).to_have_count(3)
     expect(page.locator("#history li img")).to_have_count(1)
+    # Nothing but its own entry was written: another tab may be writing beside it.
+    assert page.evaluate("localStorage.getItem('sdxl-history another')") == json.dumps(
+        whole, separators=(",", ":")
+    )
     page.locator("#history li button").nth(1).click()
     expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
 

@@ -11,7 +11,7 @@ from tests.end_to_end.test_start import choose, picture
 from tools.page_states import open_advanced
 from ui import i18n
 
-ENTRIES = "() => JSON.parse(localStorage.getItem('sdxl-history') ?? '[]').length"
+ENTRIES = "() => Object.keys(localStorage).filter((key) => /^sdxl-history /.test(key)).length"
 # Counts the moments without a live picture after the first one.
 WATCH_GAPS = """() => {
   window.gaps = 0;

@@ -15,6 +15,7 @@ from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask_after_a_refusal,
     await_answer,
+    keep_history,
     opened,
     opening,
     press_to_copy,
@@ -301,13 +302,12 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     page.reload()
     expect(page.locator("#gallery .caption-label").first).to_be_visible()
     expect(history).to_be_hidden()
-    assert page.evaluate("localStorage.getItem('sdxl-history')") == "[]"
+    assert page.evaluate("Object.keys(localStorage).filter((key) => /history/.test(key))") == []
 
 
 @pytest.mark.slow
 def test_the_next_request_ends_the_chance_to_undo(page: Page):
-    entries = [{"id": "i", "link": "?prompt=a%20moon", "said": "Seed 7", "at": 1}]
-    page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+    keep_history(page, {"i": {"id": "i", "link": "?prompt=a%20moon", "said": "Seed 7", "at": 1}})
     opens(page, page.reload)
     page.locator("#history-open").click()
     page.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
@@ -323,9 +323,9 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
     browser: Browser, address: str
 ):
     link = "?prompt=" + "w" * 300
-    entries = [{"id": f"i{i}", "link": link, "said": "Seed 7", "at": i} for i in range(40)]
+    entries = {f"i{i}": {"id": f"i{i}", "link": link, "said": "Seed 7", "at": i} for i in range(40)}
     with opened(browser, address, 390, 844, color_scheme="dark") as page:
-        page.evaluate("kept => localStorage.setItem('sdxl-history', JSON.stringify(kept))", entries)
+        keep_history(page, entries)
         draw(page)
         page.locator("#history-open").click()
         expect(page.locator("#history li")).to_have_count(30)
@@ -341,7 +341,7 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
 @pytest.mark.slow
 def test_a_browser_whose_storage_holds_nonsense(browser: Browser, address: str):
     with opened(browser, address) as page:
-        page.evaluate("localStorage.setItem('sdxl-history', '[1, null, {\"link\": 2}, {')")
+        page.evaluate("localStorage.setItem('sdxl-history x', '[1, null, {\"link\": 2}, {')")
         with opening(page):
             page.reload()
         draw(page)
@@ -485,7 +485,8 @@ def test_a_slider_takes_what_is_next_to_it(page: Page):
 @pytest.mark.slow
 def test_an_impossible_seed_is_reported(page: Page):
     open_advanced(page)
-    page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()
+    randomise = page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)
+    expect(randomise).to_be_checked()
     fields = (
         ("#seed", i18n.SETTINGS["seed"].label),
         ("#variation-seed", i18n.SETTINGS["variation_seed"].label),
@@ -496,6 +497,12 @@ def test_an_impossible_seed_is_reported(page: Page):
         expect(page.get_by_role("alert")).to_have_text(f"{label} must be 0–4294967295.")
         expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
         page.locator(f"{field} input").fill("7")
+    expect(randomise).not_to_be_checked()  # a seed that is typed is meant
+    page.locator("#seed input").fill("1.5")
+    ask_after_a_refusal(page, PROMPT)
+    expect(page.get_by_role("alert")).to_contain_text("1.5 is not a whole number")
+    page.locator("#seed input").fill("")
+    expect(randomise).to_be_checked()
 
 
 @pytest.mark.slow

@@ -106,7 +106,6 @@ def test_a_refusal_is_shown_at_its_field_until_one_types(page: Page):
 @pytest.mark.slow
 def test_a_number_that_is_refused_has_the_focus(page: Page):
     open_advanced(page)
-    page.locator("#randomise input").uncheck()
     seed = page.locator("#seed input")
     seed.fill("-1")
     ask(page, PROMPT)

@@ -1,9 +1,19 @@
 // This browser's own requests: kept in its storage, and sent nowhere. The tab keeps which of them
 // are of this visit.
-const KEY = "sdxl-history";
+// Each entry has a key of its own. Other tabs' changes arrive a moment late, so a tab that wrote all
+// entries together would lose those that another one adds at the same time.
+const KEY = "sdxl-history ";
 const VISIT_KEY = "sdxl-visit";
 const MOST = 30;
 const SIDE = 96; // of a thumbnail, in pixels
+
+const parsed = (text) => {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+};
 
 // The storage may hold anything: other versions of this page, or pages of its origin, write it.
 const isEntry = (entry) => (
@@ -12,39 +22,53 @@ const isEntry = (entry) => (
   && ["string", "undefined"].includes(typeof entry.look)
 );
 
-// Returns the list that a storage holds under a key, or an empty one.
-const listIn = (storage, key) => {
+// Returns all entries, the newest first; none if this browser keeps nothing.
+const read = () => {
   try {
-    const kept = JSON.parse(window[storage].getItem(key));
-    return Array.isArray(kept) ? kept : [];
+    return Object.entries(localStorage)
+      .filter(([key]) => key.startsWith(KEY))
+      .map(([key, text]) => [key, parsed(text)])
+      .filter(([key, entry]) => isEntry(entry) && key === KEY + entry.id)
+      .map(([, entry]) => entry)
+      .sort((one, other) => new Date(other.at) - new Date(one.at));
   } catch {
-    return []; // nothing was kept, or this browser keeps nothing
+    return [];
   }
 };
+const remove = ({ id }) => localStorage.removeItem(KEY + id);
 
-// Keeps the newest entries of a list. Drops the oldest if there are too many, or no room for them.
-const keep = (storage, key, list) => {
-  for (let kept = list.slice(0, MOST); ; kept = kept.slice(0, -1)) {
+// Keeps an entry. Removes the oldest ones if there are too many, or no room for it.
+const write = (entry) => {
+  const others = read().filter(({ id }) => id !== entry.id);
+  others.slice(MOST - 1).forEach(remove);
+  for (const left = others.slice(0, MOST - 1); ; remove(left.pop())) {
     try {
-      window[storage].setItem(key, JSON.stringify(kept));
+      localStorage.setItem(KEY + entry.id, JSON.stringify(entry));
       return;
     } catch {
-      if (!kept.length) return;
+      if (!left.length) return;
     }
   }
 };
 
-const read = () => listIn("localStorage", KEY).filter(isEntry);
-const write = (entries) => {
-  keep("localStorage", KEY, entries);
-  show();
+// Ids of this visit's requests, the newest first.
+const keptVisit = () => {
+  try {
+    const kept = parsed(sessionStorage.getItem(VISIT_KEY));
+    return Array.isArray(kept) ? kept : [];
+  } catch {
+    return []; // this browser keeps nothing
+  }
 };
-
-let visit = listIn("sessionStorage", VISIT_KEY); // ids of this visit's requests, the newest first
+let visit = keptVisit();
 const isOfVisit = ({ id }) => visit.includes(id);
 const addToVisit = (id) => {
-  visit = [id, ...visit];
-  keep("sessionStorage", VISIT_KEY, visit);
+  visit = [id, ...visit].slice(0, MOST);
+  try {
+    sessionStorage.setItem(VISIT_KEY, JSON.stringify(visit));
+  } catch {
+    // the storage is full or closed to this page
+  }
 };
 
 // Returns one image of all pictures side by side, each cut to a square.

@@ -109,14 +109,13 @@ element.addEventListener("news", async ({ detail: news }) => {
     entered.add(news.id);
     addToVisit(news.id);
     cleared = [];
-    write([{ id: news.id, link: news.link, said: news.said, at: Date.now() }, ...read()]);
+    write({ id: news.id, link: news.link, said: news.said, at: Date.now() });
   }
   if (news?.drawn && known(read()) && !known(read()).look) {
     const found = await shown(news.drawn).then(look).catch(() => null);
-    const entries = read(); // may have changed in another window, or been cleared
-    if (found && known(entries)) {
-      known(entries).look = found;
-      write(entries);
+    const entry = known(read()); // may have been cleared
+    if (found && entry) {
+      write({ ...entry, look: found });
       film.scrollLeft = 0;
     }
   }
@@ -125,15 +124,15 @@ element.addEventListener("news", async ({ detail: news }) => {
 
 const clear = () => {
   cleared = read();
-  write([]);
+  cleared.forEach(remove);
+  show();
   note.querySelector("[data-undo]").focus();
 };
 
 const undo = () => {
-  const entries = read(); // another window may have added some
-  const back = cleared.filter(({ id }) => entries.every((entry) => entry.id !== id));
+  cleared.forEach(write);
   cleared = [];
-  write([...entries, ...back]);
+  show();
   opener.focus();
 };
 
