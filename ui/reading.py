@@ -12,6 +12,7 @@ from pipeline.errors import InputError
 from pipeline.request import GenerateRequest, with_recipe
 from pipeline.text.explanation import Explanation, Text, explain
 from pipeline.text.prompt_syntax import A1111
+from pipeline.text.wildcards import options_of
 from serving.generator import MAX_CHARACTERS, Generator, Length, Model
 from serving.messages import short
 from ui import form, i18n, status
@@ -20,7 +21,7 @@ from ui.form import Fields, Form
 from ui.styles import Style
 
 _QUOTED = 40  # characters of a part of a prompt
-_MOST = 8  # weights that a line tells of
+_MOST = 8  # weights, or options of a list, that a line tells of
 # The fields that decide how prompts are read.
 _FIELDS = (
     *("prompt", "style", "several", "negative_prompt"),
@@ -116,15 +117,21 @@ def parts(found: Explanation) -> list[str]:
         f"LoRA {name} {' / '.join(dict.fromkeys(map(_number, weights)))}"
         for name, weights in found.loras.items()
     ]
-    lists = ", ".join(short(each, _QUOTED) for each in found.lists)
     return [
         *islice(weights, _MOST),
         *(["…"] if len(weights) > _MOST else []),
         *_changes(found.texts),
         *([i18n.sections(breaks)] if breaks > 1 else []),
         *loras,
-        *([i18n.chosen_by_seed(lists)] if lists else []),
+        *map(_choice, found.lists),
     ]
+
+
+def _choice(found: str) -> str:
+    """Return a list of a prompt as its options, of which the seed chooses."""
+    options, count = options_of(found)
+    shown = [short(each.strip(), _QUOTED) or i18n.NOTHING for each in options[:_MOST]]
+    return i18n.one_of(", ".join([*shown, *(["…"] if len(options) > _MOST else [])]), count)
 
 
 def _weighted(words: str, weight: float) -> str:

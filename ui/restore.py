@@ -36,7 +36,12 @@ _OFFER = """(prompt) => {
   const visible = /^Steps: *\\d.*, *Seed: *\\d/.test(last) && last.split(":").length > 3;
   return { __type__: "update", visible };
 }"""
-_REFUSE = 'element.addEventListener("refused", ({ detail }) => trigger("select", detail));'
+# A file that is refused, and a picture that is no longer there.
+_TOLD = """
+element.addEventListener("refused", ({ detail }) => trigger("select", detail));
+element.addEventListener("removed", () => trigger("clear"));
+"""
+_EMPTY = '() => ["", { __type__: "update", visible: false }]'
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def layout(model: Model) -> Restorer:
         max_lines=6,
         elem_id="restore-text",
     )
-    found = gr.HTML(js_on_load=_REFUSE, elem_id="restored", padding=False)
+    found = gr.HTML(js_on_load=_TOLD, elem_id="restored", padding=False)
     use = gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use")
     return Restorer(file, text, found, use, gr.State(None))
 
@@ -178,6 +183,7 @@ def connect(
         of_picture, restorer.file, [restorer.file, *shows], preprocess=False, **AT_ONCE
     )
     restorer.found.select(_refused, None, shows, **AT_ONCE)
+    restorer.found.clear(None, None, [restorer.found, restorer.use], js=_EMPTY, **AT_ONCE)
     restorer.text.change(of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
     restorer.use.click(
         lambda chosen: apply(chosen, generator.model, styles),
@@ -202,7 +208,9 @@ async def _of_picture(
         _reading.set(limiter)
     label = i18n.RESTORE_ITS_SETTINGS
     find = partial(_shown, lambda: from_picture(path), label, styles, needed=needed)
-    return None, *await anyio.to_thread.run_sync(find, limiter=limiter)
+    shown, *others = await anyio.to_thread.run_sync(find, limiter=limiter)
+    # `start/tools.js` tells these settings from those of a text.
+    return None, shown and f"<div data-of-picture>{shown}</div>", *others
 
 
 def _refused(event: gr.EventData) -> tuple[Any, ...]:

@@ -94,12 +94,17 @@ def _written(name: str, value: Any) -> str:
     return i18n.written(value)
 
 
-def as_html(settings: Settings, typed: Typed | None = None) -> str:
+def as_html(
+    settings: Settings, typed: Typed | None = None, size: tuple[int, int] | None = None
+) -> str:
     """Return HTML with a picture's settings, escaped, and with a button that copies them.
 
     The prompts are shown as they were `typed`, if that is known, and copied as the model read them.
+    In the same way `size` is shown in place of the size that was drawn.
     """
     shown = bounded(as_typed(settings, typed) if typed else settings)
+    if size is not None:
+        shown = replace(shown, width=size[0], height=size[1])
     rows = "".join(
         f'<dt>{escape(name)}</dt><dd dir="auto">{escape(value)}</dd>'
         for name, value in described(shown, typed.style if typed else NONE)

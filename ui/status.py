@@ -44,14 +44,15 @@ def previews(jpegs: Sequence[bytes]) -> str:
 
 
 def length(length: Length | None) -> str:
-    """Return the token count of a long prompt, and the beginning of the text beyond the limit."""
+    """Return the token count of a long prompt, or that it is too long and what is left out."""
     if length is None or not (length.left_out or length.tokens >= COUNTED_FROM):
         return EMPTY
-    count = i18n.length(length.tokens, length.limit, length.chunks)
     if not length.left_out:
+        count = i18n.length(length.tokens, length.limit, length.chunks)
         return f'<p class="length">{escape(count)}</p>'
     left_out = i18n.truncated(short(length.left_out, _QUOTED))
-    return f'<p class="length over" role="status">{escape(f"{count}. {left_out}")}</p>'
+    said = f"{i18n.too_long(length.limit)}. {left_out}"
+    return f'<p class="length over" role="status">{escape(said)}</p>'
 
 
 def reading(parts: Sequence[str]) -> str:

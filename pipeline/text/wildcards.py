@@ -121,15 +121,17 @@ class _Finder(_Longest):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[int, str]] = []  # the place of its first part, and the list
+        # The place of its first part, the list, its options, and how many of them to choose.
+        self.found: list[tuple[int, str, list[str], int]] = []
 
     def _choose(self, parts: list[str], bracket: _List) -> None:
-        if not _options(parts, bracket)[0]:
+        options, wanted = _options(parts, bracket)
+        if not options:
             return
         parts[bracket.start :] = ["".join(parts[bracket.start :])]
         while self.found and self.found[-1][0] > bracket.start:
             self.found.pop()
-        self.found.append((bracket.start, parts[-1]))
+        self.found.append((bracket.start, parts[-1], options, wanted))
 
 
 def longest_choice(text: str) -> str:
@@ -141,10 +143,22 @@ def find_lists(text: str) -> list[str]:
     """Return the lists of a text as they are written, without those inside other ones."""
     finder = _Finder()
     finder.resolve(text)
-    found = [each for _, each in finder.found]
+    found = [each for _, each, *_ in finder.found]
     for each in found:
         text = text.replace(each, " ", 1)
     return [*found, *(match[0] for match in _WILDCARD.finditer(text))]
+
+
+def options_of(found: str) -> tuple[list[str], int]:
+    """Return the options of a list that `find_lists` found, and how many of them to choose.
+
+    A list in a file is its own only option.
+    """
+    finder = _Finder()
+    finder.resolve(found)
+    for _, _, options, wanted in finder.found:
+        return options, wanted
+    return [found], 1
 
 
 def _options(parts: list[str], bracket: _List) -> tuple[list[str], int]:

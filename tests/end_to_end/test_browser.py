@@ -259,7 +259,7 @@ def test_a_prompt_too_long_is_reported_while_typing(page: Page):
         ("red " * 57 + "star", "60 of 77 tokens"),
         (
             "red " * 75 + "<b>star " * 50,
-            re.compile(r"of 77 tokens\. Left out: “< b > star.{40,50}…”$"),
+            re.compile(r"first 77 tokens count\. Left out: “< b > star.{40,50}…”$"),
         ),
     ):
         prompt.fill(typed)

@@ -129,6 +129,16 @@ def test_a_part_is_drawn_with_the_pointer_undone_and_erased(page: Page):
     page.keyboard.press("Escape")
     expect(page.locator("#start dialog")).to_have_count(0)
     expect(page.locator("#start .masked")).to_be_visible()
+    expect(page.locator("#start .redrawn")).to_be_visible()
+    page.locator("#start [data-do=mark]").click()
+    draw_line()
+    assert marked() > 30 * 40
+    page.locator("#start [data-do=cancel]").click()
+    page.locator("#start [data-do=mark]").click()
+    assert marked() == 30 * 40
+    page.locator("#start [data-do=done]").click()
+    page.locator("#start-strength input").fill("60")
+    expect(page.locator("#start .redrawn")).to_be_hidden()
     expect(page.locator("#panel-picture")).to_be_visible()  # Esc closed the window alone
 
 
@@ -152,11 +162,15 @@ def test_an_extended_picture_keeps_its_old_part(visitor: Visitor, address: str):
         expect(drawn).to_have_js_property("naturalWidth", 384 + 128)
         expect(drawn).to_have_js_property("naturalHeight", 256)
         drawn.click()
+        page.locator("#picked summary").click()
+        expect(page.locator("#picked dl")).to_contain_text(i18n.size((384 + 128, 256)))
+        page.locator("#picked summary").click()
         line, pair = page.locator("#before .line"), page.locator("#before .pair").bounding_box()
         assert pair
         line.hover(position={"x": 18, "y": 60})  # the panel's arrow is further down
         page.mouse.down()
-        page.mouse.move(pair["x"] + 0.3 * pair["width"], pair["y"] + 80, steps=3)
+        # The middle of the slider's thumb, which stays inside the picture.
+        page.mouse.move(pair["x"] + 12 + 0.3 * (pair["width"] - 24), pair["y"] + 80, steps=3)
         page.mouse.up()
         expect(page.locator("#before input")).to_have_value("30")
         expect(page.locator("#gallery .preview")).to_be_visible()
@@ -176,9 +190,16 @@ def test_the_tools_speak_the_pages_language(
         expect(page.locator("#start dialog")).to_have_attribute("aria-label", texts["editor"])
         assert width_needed(page) <= width
         page.locator("#start [data-do=done]").click()
-        page.locator("#restore-use").click()  # the picture stays, and its settings come along
+        page.locator("#restore-use").click()  # it was drawn from words: the picture goes
         expect(page.locator("#prompt textarea")).to_have_value("a star")
-        expect(page.locator("#start .preview")).to_be_visible()
+        expect(page.locator("#start .preview")).to_be_hidden()
+        expect(page.locator("#restored dl")).to_have_count(0)
+        expect(page.locator("#chip-picture")).to_be_focused()
+        choose(page, picture(made=Settings("a moon", "", seed=3, num_inference_steps=2)))
+        expect(page.locator("#restored dl")).to_be_visible()
+        page.locator("#free-picture").click()
+        expect(page.locator("#restored dl")).to_have_count(0)
+        expect(page.locator("#restore-use")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_length(prompt: str, several: bool, said: str):
 
 def test_the_cut_part_is_shown_as_you_type():
     said, _ = told("red " * 75 + "<b>")
-    assert "78 of 77 tokens. Left out: “&lt;b&gt;”" in said
+    assert "Too long: only the first 77 tokens count. Left out: “&lt;b&gt;”" in said
     styled, _ = told("red " * 70, style="Anime")
     assert "background" in styled
 
@@ -87,8 +87,10 @@ def test_the_negative_prompt_has_a_line_of_its_own():
         ("fox <lora:pixel:0.8> <lora:glow:0.3:1>", "Read as: LoRA glow 1 / 0.3 · LoRA pixel 0.8"),
         (
             "{red|{dark|light} blue} __animal__",
-            "Read as: chosen by the seed: {red|{dark|light} blue}, __animal__",
+            "Read as: one of: red, {dark|light} blue · one of: __animal__",
         ),
+        ("{2$$red|blue|} [a]", "Read as: a ×0.91 · 2 of: red, blue, nothing"),
+        ("{a|b|c|d|e|f|g|h|i}", "Read as: one of: a, b, c, d, e, f, g, h, …"),
         ("[a|b|c|d|e]", ""),  # refused
     ],
 )

@@ -162,11 +162,14 @@ UNREADABLE_SETTINGS = "Die Einstellungen in diesem Bild sind nicht lesbar. Füge
 UNREADABLE_PICTURE = "Diese Datei ist nicht lesbar. Nimm PNG, JPEG oder WebP."
 TOO_LARGE_A_PICTURE = "Dieses Bild ist zu groß. Nimm ein kleineres."
 
-START_PICTURE = "Ausgangsbild, oder Bild mit Einstellungen"
+START_PICTURE = "Bild als Ausgangspunkt oder für seine Einstellungen"
 TAKE_PICTURE = "Foto aufnehmen"
 USE_PICTURE = "Hiervon ausgehen"  # of a picture that was drawn
 REMOVE_PICTURE = "Bild entfernen"
-PICTURE_NEEDED = "Es begann mit einem anderen Bild. Wähle es unter „+ Bild“ noch einmal."
+PICTURE_NEEDED = (
+    "Es begann mit einem anderen Bild, das die Einstellungen nicht enthalten. "
+    "Wähle es unter „+ Bild“."
+)
 MASK_FIRST = (
     "Dieses Modell zeichnet einen Teil eines Bildes neu: Wähle hier eines und markiere, "
     "was sich ändern soll."
@@ -177,13 +180,15 @@ START = {
     "mark": "Bereich markieren",
     "remove": "Entfernen",
     "cut": "Die abgedunkelten Ränder werden abgeschnitten.",
-    "only": "Nur den markierten Bereich",
+    "redrawn": "Markierte und neue Teile werden ganz neu gezeichnet, wenn du nicht weniger wählst.",
+    "only": "Markierten Bereich in voller Auflösung neu zeichnen",
     "extend": "Bild erweitern",
     "top": "Oben",
     "left": "Links",
     "right": "Rechts",
     "bottom": "Unten",
     "editor": "Markiere, was sich ändern soll",
+    "marked": "Markierte Bereiche werden neu gezeichnet.",
     "draw": "Malen",
     "erase": "Radieren",
     "brush": "Pinsel",
@@ -193,6 +198,7 @@ START = {
     "width": "Breite",
     "height": "Höhe",
     "add": "Hinzufügen",
+    "cancel": "Abbrechen",
     "done": "Fertig",
     "compare": "Vorher und nachher",
     "before": "Vorher",
@@ -200,7 +206,7 @@ START = {
 }
 
 NEXT_PROMPT = "Als Nächstes:"  # before a prompt that waits for its turn
-RESTORE_ITS_SETTINGS = "Seine Einstellungen übernehmen"
+RESTORE_ITS_SETTINGS = "Einstellungen aus dem Bild übernehmen"
 LOOKS_LIKE_SETTINGS = "Das sieht nach Einstellungen aus."
 USE_THEM = "Übernehmen"
 
@@ -434,6 +440,11 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
     )
 
 
+def too_long(limit: int) -> str:
+    """Return the warning that a prompt has more tokens than the model reads."""
+    return f"Zu lang: Nur die ersten {limit} Token zählen"
+
+
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Weggelassen: „{left_out}“"
@@ -460,9 +471,9 @@ def sections(count: int) -> str:
     return f"{count} Teile"
 
 
-def chosen_by_seed(options: str) -> str:
-    """Return the list in a prompt from which the seed chooses."""
-    return f"vom Seed gewählt: {options}"
+def one_of(options: str, count: int) -> str:
+    """Return the list in a prompt from which the seed chooses so many options."""
+    return f"{'eins' if count == 1 else count} von: {options}"
 
 
 def soon(wait_s: float | None) -> str:

@@ -122,7 +122,7 @@ SETTINGS = {
         "Quality", "Quick needs few steps and sets its own sampler and guidance scale."
     ),
     "strength": Words("Strength", "How far the picture is redrawn."),
-    "padding": Words("Padding", "Pixels around the mask, if only the masked part is drawn."),
+    "padding": Words("Margin", "Pixels around the mask, if only the masked part is drawn."),
     "prompt_syntax": Words(
         "Prompt syntax", "Weights such as (red:1.3) are understood, unless it is “plain”."
     ),
@@ -147,7 +147,7 @@ HISTORY_CLEARED = "History cleared."
 UNDO = "Undo"
 
 RESTORE_PICTURE = "Picture from this page or AUTOMATIC1111"
-RESTORE_TEXT = "Or paste its settings"
+RESTORE_TEXT = "Or paste settings as text"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
 NO_SETTINGS_IN_PICTURE = "No settings in this picture. Use one from this page or AUTOMATIC1111."
 NO_SETTINGS_IN_TEXT = "No settings found. The last line should be like: Steps: 25, Seed: 7, …"
@@ -155,11 +155,14 @@ UNREADABLE_SETTINGS = "Can’t read the settings in this picture. Paste them as 
 UNREADABLE_PICTURE = "Can’t read this file. Use PNG, JPEG or WebP."
 TOO_LARGE_A_PICTURE = "This picture is too large. Use a smaller one."
 
-START_PICTURE = "Picture to start from, or with settings"
+START_PICTURE = "Picture to start from, or to take settings from"
 TAKE_PICTURE = "Take a picture"
 USE_PICTURE = "Start from this"  # of a picture that was drawn
 REMOVE_PICTURE = "Remove the picture"
-PICTURE_NEEDED = "It began with another picture. Choose that one again under “+ Picture”."
+PICTURE_NEEDED = (
+    "It began with another picture, which its settings don’t include. "
+    "Choose that one under “+ Picture”."
+)
 MASK_FIRST = "This model redraws a part of a picture: choose one here, then mark what is to change."
 START = {
     "least": "keep most",
@@ -167,13 +170,15 @@ START = {
     "mark": "Mark a part",
     "remove": "Remove",
     "cut": "The shaded edges are cut off.",
-    "only": "Only the marked part",
+    "redrawn": "Marked and added parts are redrawn in full unless you choose less.",
+    "only": "Redraw the marked part in full detail",
     "extend": "Extend the picture",
     "top": "Top",
     "left": "Left",
     "right": "Right",
     "bottom": "Bottom",
     "editor": "Mark the part to change",
+    "marked": "Marked areas are redrawn.",
     "draw": "Draw",
     "erase": "Erase",
     "brush": "Brush",
@@ -183,6 +188,7 @@ START = {
     "width": "Width",
     "height": "Height",
     "add": "Add",
+    "cancel": "Cancel",
     "done": "Done",
     "compare": "Before and after",
     "before": "Before",
@@ -190,7 +196,7 @@ START = {
 }
 
 NEXT_PROMPT = "Next:"  # before a prompt that waits for its turn
-RESTORE_ITS_SETTINGS = "Restore its settings"
+RESTORE_ITS_SETTINGS = "Restore the picture’s settings"
 LOOKS_LIKE_SETTINGS = "These look like settings."
 USE_THEM = "Use them"
 
@@ -378,6 +384,11 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
     )
 
 
+def too_long(limit: int) -> str:
+    """Return the warning that a prompt has more tokens than the model reads."""
+    return f"Too long: only the first {limit} tokens count"
+
+
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Left out: “{left_out}”"
@@ -404,9 +415,9 @@ def sections(count: int) -> str:
     return f"{count} parts"
 
 
-def chosen_by_seed(options: str) -> str:
-    """Return the list in a prompt from which the seed chooses."""
-    return f"chosen by the seed: {options}"
+def one_of(options: str, count: int) -> str:
+    """Return the list in a prompt from which the seed chooses so many options."""
+    return f"{'one' if count == 1 else count} of: {options}"
 
 
 def soon(wait_s: float | None) -> str:

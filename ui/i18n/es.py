@@ -154,7 +154,7 @@ HISTORY_CLEARED = "Historial borrado."
 UNDO = "Deshacer"
 
 RESTORE_PICTURE = "Imagen de esta página o de AUTOMATIC1111"
-RESTORE_TEXT = "O pegue sus ajustes"
+RESTORE_TEXT = "O pegue los ajustes como texto"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
 NO_SETTINGS_IN_PICTURE = (
     "Esta imagen no contiene ajustes. Use una de esta página o de AUTOMATIC1111."
@@ -166,11 +166,11 @@ UNREADABLE_SETTINGS = "No se pueden leer los ajustes de esta imagen. Péguelos c
 UNREADABLE_PICTURE = "No se puede leer este archivo. Use PNG, JPEG o WebP."
 TOO_LARGE_A_PICTURE = "Esta imagen es demasiado grande. Use una más pequeña."
 
-START_PICTURE = "Imagen de partida, o con ajustes"
+START_PICTURE = "Imagen de partida, o de la que tomar los ajustes"
 TAKE_PICTURE = "Hacer una foto"
 USE_PICTURE = "Partir de esta"  # of a picture that was drawn
 REMOVE_PICTURE = "Quitar la imagen"
-PICTURE_NEEDED = "Empezó con otra imagen. Elíjala de nuevo en «+ Imagen»."
+PICTURE_NEEDED = "Empezó con otra imagen, que los ajustes no incluyen. Elíjala en «+ Imagen»."
 MASK_FIRST = (
     "Este modelo redibuja una parte de una imagen: elija una aquí y marque lo que debe cambiar."
 )
@@ -180,13 +180,15 @@ START = {
     "mark": "Marcar una parte",
     "remove": "Quitar",
     "cut": "Los bordes oscurecidos se recortan.",
-    "only": "Solo la parte marcada",
+    "redrawn": "Las partes marcadas y añadidas se redibujan por completo, salvo que elija menos.",
+    "only": "Redibujar la parte marcada a plena resolución",
     "extend": "Extender la imagen",
     "top": "Arriba",
     "left": "Izquierda",
     "right": "Derecha",
     "bottom": "Abajo",
     "editor": "Marque la parte que debe cambiar",
+    "marked": "Las zonas marcadas se redibujan.",
     "draw": "Dibujar",
     "erase": "Borrar",
     "brush": "Pincel",
@@ -196,6 +198,7 @@ START = {
     "width": "Ancho",
     "height": "Alto",
     "add": "Añadir",
+    "cancel": "Cancelar",
     "done": "Listo",
     "compare": "Antes y después",
     "before": "Antes",
@@ -203,7 +206,7 @@ START = {
 }
 
 NEXT_PROMPT = "A continuación:"  # before a prompt that waits for its turn
-RESTORE_ITS_SETTINGS = "Recuperar sus ajustes"
+RESTORE_ITS_SETTINGS = "Recuperar los ajustes de la imagen"
 LOOKS_LIKE_SETTINGS = "Esto parece una lista de ajustes."
 USE_THEM = "Usarlos"
 
@@ -438,6 +441,11 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
     )
 
 
+def too_long(limit: int) -> str:
+    """Return the warning that a prompt has more tokens than the model reads."""
+    return f"Demasiado largo: solo cuentan los primeros {limit} tokens"
+
+
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Omitido: «{left_out}»"
@@ -464,9 +472,9 @@ def sections(count: int) -> str:
     return f"{count} partes"
 
 
-def chosen_by_seed(options: str) -> str:
-    """Return the list in a prompt from which the seed chooses."""
-    return f"lo elige la semilla: {options}"
+def one_of(options: str, count: int) -> str:
+    """Return the list in a prompt from which the seed chooses so many options."""
+    return f"{'una' if count == 1 else count} de: {options}"
 
 
 def soon(wait_s: float | None) -> str:

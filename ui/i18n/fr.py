@@ -159,7 +159,7 @@ HISTORY_CLEARED = "Historique effacé."
 UNDO = "Annuler"
 
 RESTORE_PICTURE = "Image de cette page ou d’AUTOMATIC1111"
-RESTORE_TEXT = "Ou collez ses réglages"
+RESTORE_TEXT = "Ou collez des réglages en texte"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
 NO_SETTINGS_IN_PICTURE = (
     "Aucun réglage dans cette image. Utilisez une image de cette page ou d’AUTOMATIC1111."
@@ -171,11 +171,14 @@ UNREADABLE_SETTINGS = "Les réglages de cette image sont illisibles. Collez-les 
 UNREADABLE_PICTURE = "Ce fichier est illisible. Utilisez PNG, JPEG ou WebP."
 TOO_LARGE_A_PICTURE = "Cette image est trop grande. Utilisez-en une plus petite."
 
-START_PICTURE = "Image de départ, ou avec des réglages"
+START_PICTURE = "Image de départ, ou dont reprendre les réglages"
 TAKE_PICTURE = "Prendre une photo"
 USE_PICTURE = "Partir de celle-ci"  # of a picture that was drawn
 REMOVE_PICTURE = "Retirer l’image"
-PICTURE_NEEDED = "Elle est partie d’une autre image. Choisissez-la de nouveau sous « + Image »."
+PICTURE_NEEDED = (
+    "Elle est partie d’une autre image, que les réglages ne contiennent pas. "
+    "Choisissez-la sous « + Image »."
+)
 MASK_FIRST = (
     "Ce modèle redessine une partie d’une image : choisissez-en une ici, puis marquez ce "
     "qui doit changer."
@@ -186,13 +189,18 @@ START = {
     "mark": "Marquer une partie",
     "remove": "Retirer",
     "cut": "Les bords assombris sont coupés.",
-    "only": "Seulement la partie marquée",
+    "redrawn": (
+        "Les parties marquées et ajoutées sont entièrement redessinées, "
+        "sauf si vous choisissez moins."
+    ),
+    "only": "Redessiner la partie marquée en pleine résolution",
     "extend": "Étendre l’image",
     "top": "Haut",
     "left": "Gauche",
     "right": "Droite",
     "bottom": "Bas",
     "editor": "Marquez la partie à changer",
+    "marked": "Les zones marquées sont redessinées.",
     "draw": "Dessiner",
     "erase": "Gommer",
     "brush": "Pinceau",
@@ -202,6 +210,7 @@ START = {
     "width": "Largeur",
     "height": "Hauteur",
     "add": "Ajouter",
+    "cancel": "Annuler",
     "done": "Terminé",
     "compare": "Avant et après",
     "before": "Avant",
@@ -209,7 +218,7 @@ START = {
 }
 
 NEXT_PROMPT = "Ensuite :"  # before a prompt that waits for its turn
-RESTORE_ITS_SETTINGS = "Reprendre ses réglages"
+RESTORE_ITS_SETTINGS = "Reprendre les réglages de l’image"
 LOOKS_LIKE_SETTINGS = "Cela ressemble à des réglages."
 USE_THEM = "Les utiliser"
 
@@ -443,6 +452,11 @@ def length(tokens: int, limit: int, chunks: int = 1) -> str:
     )
 
 
+def too_long(limit: int) -> str:
+    """Return the warning that a prompt has more tokens than the model reads."""
+    return f"Trop long : seuls les {limit} premiers tokens comptent"
+
+
 def truncated(left_out: str) -> str:
     """Return the warning that quotes the part of the prompt that the model does not read."""
     return f"Ignoré : « {left_out} »"
@@ -469,9 +483,9 @@ def sections(count: int) -> str:
     return f"{count} parties"
 
 
-def chosen_by_seed(options: str) -> str:
-    """Return the list in a prompt from which the seed chooses."""
-    return f"choisi par la graine : {options}"
+def one_of(options: str, count: int) -> str:
+    """Return the list in a prompt from which the seed chooses so many options."""
+    return f"{'une' if count == 1 else count} parmi : {options}"
 
 
 def soon(wait_s: float | None) -> str:

@@ -137,7 +137,7 @@ def _text(picture: Picture, model: Model) -> str:
         f' data-ratio="{size[0] / size[1]:.3f}">{note}'
         f'<p class="files">{links}{settings.link_button(alone)}</p>'
         f"<details><summary>{escape(i18n.DETAILS)}</summary>"
-        f"{settings.as_html(picture.settings, picture.typed)}</details></article>"
+        f"{settings.as_html(picture.settings, picture.typed, picture.size)}</details></article>"
     )
 
 

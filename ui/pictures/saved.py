@@ -3,6 +3,7 @@
 Whether settings are inside the files is the visitor's choice, and can be changed afterwards.
 """
 
+import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,8 @@ class Picture:
         unfinished: set if the drawing was stopped; the file is then a preview.
         images: how many pictures were asked for, as the page's field has it.
         start: the browser's id of the picture that it began with; "" for none, or if not known.
+        size: width and height of the file; None if they are those of the settings. With padding,
+            the settings have the size of the part that was drawn.
     """
 
     path: Path
@@ -53,6 +56,7 @@ class Picture:
     unfinished: Unfinished | None = None
     images: int = form.ALL
     start: str = ""
+    size: tuple[int, int] | None = None
 
     @property
     def key(self) -> str:
@@ -123,9 +127,23 @@ def save(
         for own, image, each in zip(words, images, found, strict=True)
     }
     return [
-        Picture(path, own, each, image.unblurred, images=asked, start=start)
+        Picture(
+            path,
+            own,
+            each,
+            image.unblurred,
+            images=asked,
+            start=start,
+            size=None if each.padding is None else _size_of(image.png),
+        )
         for path, own, each, image in zip(files.save(named), words, found, images, strict=True)
     ]
+
+
+def _size_of(png: bytes) -> tuple[int, int]:
+    """Return the width and height that the first chunk of a PNG file tells."""
+    width, height = struct.unpack_from(">II", png, 16)
+    return width, height
 
 
 def save_previews(jpegs: Sequence[bytes]) -> list[Path]:

@@ -20,10 +20,20 @@
     }
     return null;
   };
+  // Beside the pictures, the prompt stays in sight where there is room for both.
+  const show = (panel) => {
+    const isPhone = matchMedia("(max-width: 820px)").matches;
+    panel.scrollIntoView({ block: isPhone ? "start" : "nearest" });
+  };
   // Whether the model can start from a picture.
   const starts = (app) => app.querySelector("#header [data-page]").matches("[data-starts]");
   const start = (file, app) => app.querySelector("#start [data-start]").dispatchEvent(
     new CustomEvent("given", { bubbles: true, detail: file }));
+  // The settings that are shown are those of the picture before.
+  const startAnew = (file, app) => {
+    app.querySelector("#restored .prose").dispatchEvent(new CustomEvent("removed", { bubbles: true }));
+    start(file, app);
+  };
   const read = async (file, app) => {
     const first = new DataTransfer();
     first.items.add(file);
@@ -33,7 +43,7 @@
     place.parentElement.dispatchEvent(new DragEvent("drop", { dataTransfer: new DataTransfer() }));
     place.files = first.files;
     place.dispatchEvent(new Event("change", { bubbles: true }));
-    panel.scrollIntoView({ block: "start" });
+    show(panel);
   };
 
   // Outside the drop zone the browser would otherwise leave the page and open the file. Something
@@ -81,7 +91,7 @@
     if (!field) return;
     field.value = text;
     field.dispatchEvent(new Event("input", { bubbles: true }));
-    panel.scrollIntoView({ block: "start" });
+    show(panel);
   }, true);
 
   // A picture that was just drawn, or taken with a camera.
@@ -92,12 +102,12 @@
     const picture = await fetch(src).then((answer) => answer.blob());
     const { panel } = await opened(app) ?? {};
     if (!panel) return;
-    start(picture, app);
-    panel.scrollIntoView({ block: "start" });
+    startAnew(picture, app);
+    show(panel);
   });
   document.addEventListener("change", ({ target }) => {
     if (!target.matches?.("[data-camera]") || !target.files.length) return;
-    start(target.files[0], around(target));
+    startAnew(target.files[0], around(target));
     target.value = "";
   });
 

@@ -74,12 +74,21 @@
     }
   }, true);
 
-  // Drawing from the panel brings the place of the pictures into view, far above on a phone.
-  const asking = new WeakSet(); // apps in which an action was pressed, until drawing begins
+  // Drawing brings the place of the pictures into view: it is far above the panel on a phone, and
+  // may be out of sight for Generate, too. At once, as some visitors want no motion.
+  const asking = new WeakMap(); // the button of apps that was pressed, until drawing begins
   document.addEventListener("click", ({ target }) => {
-    const app = target.closest?.("#new-seed, #variations, #larger, #finish") && around(target);
-    if (app) asking.add(app);
+    const button = target.closest?.("#generate, #new-seed, #variations, #larger, #finish");
+    if (button && around(button)) asking.set(around(button), button.id);
   });
+  document.addEventListener("keydown", ({ key, target }) => {
+    const app = key === "Enter" && target.matches?.("#prompt textarea") && around(target);
+    if (app) asking.set(app, "generate");
+  });
+  const isInSight = (part) => {
+    const { top, bottom, height } = part.getBoundingClientRect();
+    return Math.min(bottom, innerHeight) - Math.max(top, 0) > Math.min(height, innerHeight) / 2;
+  };
 
   const reveal = (part) => {
     part.scrollIntoView({ block: "nearest" });
@@ -96,8 +105,9 @@
       reveal(preview);
     }
     if (asking.has(app) && app.querySelector("#stop")) {
+      const stage = app.querySelector("#stage");
+      if (asking.get(app) !== "generate" || !isInSight(stage)) reveal(stage);
       asking.delete(app);
-      reveal(app.querySelector("#stage"));
     }
   };
 

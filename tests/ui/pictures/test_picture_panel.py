@@ -43,6 +43,15 @@ NIGHT = Picture(
 )
 
 
+def test_the_details_tell_the_size_of_the_file():
+    part = replace(PICTURES[0], size=(352, 256))
+    shown, alone = picture_panel.texts([part], MODEL), picture_panel.texts([PICTURES[0]], MODEL)
+    assert i18n.size((352, 256)) in shown
+    assert i18n.size((256, 256)) in alone
+    # The size to draw in again is that of the part.
+    assert "Size: 256x256" in shown
+
+
 def kinds(**changes: object) -> list[str]:
     text = picture_panel.texts([replace(PICTURES[0], **changes)], MODEL)
     return re.findall('data-kind="(.*?)"', text)[0].split()

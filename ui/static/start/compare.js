@@ -7,6 +7,8 @@ const layout = ({ compare, before, after }, image) => make("div", { id: "before"
     make("span", {}, before), make("span", {}, after), make("div", { class: "line" }),
     make("input", { type: "range", min: 0, max: 100, value: 0, "aria-label": compare })));
 
+const INSET = 12; // pixels from an edge of the picture to the middle of the slider's thumb there
+
 // Lets the line between the pictures be dragged like the slider, which keys and screen readers use.
 const dragLine = (part, slider) => {
   const line = part.querySelector(".line");
@@ -17,7 +19,7 @@ const dragLine = (part, slider) => {
   line.addEventListener("pointermove", ({ clientX, pointerId }) => {
     if (!line.hasPointerCapture(pointerId)) return;
     const { left, width } = part.getBoundingClientRect();
-    slider.value = (100 * (clientX - left)) / width;
+    slider.value = (100 * (clientX - left - INSET)) / (width - 2 * INSET);
     slider.dispatchEvent(new Event("input"));
   });
 };
@@ -37,7 +39,11 @@ export const watchOpened = (page, held, texts) => {
     if (!shown) return;
     const { part } = shown;
     const slider = part.querySelector("input");
-    const split = () => part.style.setProperty("--split", `${slider.value}%`);
+    const split = () => {
+      const isAtEnd = ["0", "100"].includes(slider.value);
+      const inside = `calc(${INSET}px + (100% - ${2 * INSET}px) * ${slider.value / 100})`;
+      part.style.setProperty("--split", isAtEnd ? `${slider.value}%` : inside);
+    };
     slider.addEventListener("input", split);
     split();
     dragLine(part, slider);

@@ -7,6 +7,7 @@ const number = (name, text, value, most) => make("label", {}, text,
   make("input", { type: "number", name, min: 0, max: most, step: 1, value, inputmode: "numeric" }));
 
 const layout = (texts, { width, height }) => make("dialog", { "aria-label": texts.editor },
+  make("p", { class: "note" }, texts.marked),
   make("div", { class: "tools", role: "toolbar", "aria-label": texts.editor },
     button("draw", texts.draw), button("erase", texts.erase),
     make("label", { class: "brush" }, texts.brush,
@@ -20,7 +21,7 @@ const layout = (texts, { width, height }) => make("dialog", { "aria-label": text
       number("wide", texts.width, Math.round(width / 2), width),
       number("high", texts.height, Math.round(height / 2), height),
       button("add", texts.add))),
-  make("div", { class: "ends" }, button("done", texts.done)));
+  make("div", { class: "ends" }, button("cancel", texts.cancel), button("done", texts.done)));
 
 // Shows the window over the page until it is closed. `changed` is called after every change.
 export const edit = (place, { picture, marks }, texts, changed) => {
@@ -31,6 +32,7 @@ export const edit = (place, { picture, marks }, texts, changed) => {
   picture.setAttribute("aria-hidden", "true");
   sheet.prepend(picture, marks.canvas);
   sheet.style.setProperty("--ratio", picture.width / picture.height);
+  const before = [...marks.steps];
   let erases = false;
 
   const size = () => (
@@ -49,6 +51,10 @@ export const edit = (place, { picture, marks }, texts, changed) => {
     clear: () => marks.add({ clears: true }),
     invert: () => marks.add({ inverts: true }),
     add: () => marks.add({ box: box(), erases }),
+    cancel: () => {
+      marks.reset(before);
+      dialog.close();
+    },
     done: () => dialog.close(),
   };
   dialog.addEventListener("click", ({ target }) => {

@@ -65,6 +65,11 @@ export class Marks {
     this.#redraw();
   }
 
+  reset(steps) {
+    this.steps = steps;
+    this.#redraw();
+  }
+
   #redraw() {
     this.#draw({ clears: true });
     this.steps.forEach((step) => this.#draw(step));

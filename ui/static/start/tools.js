@@ -12,7 +12,7 @@ const KEPT_AFTER_MS = 200; // the last change
 
 const layout = (texts) => {
   const button = (name, text) => make("button", { type: "button", "data-do": name }, text);
-  const side = (name) => make("label", {}, texts[name], make("input", {
+  const side = (name) => make("label", {}, `${texts[name]} (px)`, make("input", {
     type: "number", name, min: 0, max: texts.limits.added, step: GRID, value: 0, inputmode: "numeric",
   }));
   return [
@@ -25,9 +25,10 @@ const layout = (texts) => {
       make("span", {}, texts.strength, " ", make("output")),
       make("input", { type: "range", min: 1, max: 100, step: 1 }),
       make("span", { class: "words" }, make("small", {}, texts.least), make("small", {}, texts.most))),
+    make("p", { class: "note redrawn", hidden: true }, texts.redrawn),
     make("div", { class: "masked" },
       make("label", {}, make("input", { type: "checkbox" }), texts.only),
-      make("label", { id: "start-padding" }, texts.padding, make("input", {
+      make("label", { id: "start-padding" }, `${texts.padding} (px)`, make("input", {
         type: "number", min: 0, max: texts.limits.padding, step: 8, inputmode: "numeric",
       }))),
     make("details", {}, make("summary", {}, texts.extend), make("div", { class: "sides" }, ...SIDES.map(side))),
@@ -111,6 +112,7 @@ export const begin = async (place, home) => {
       find("output").textContent = `${slider.value} %`;
       slider.setAttribute("aria-valuetext", `${slider.value} %`);
       find(".masked").hidden = !hasMask(state);
+      find(".redrawn").hidden = !hasMask(state) || get("strength") !== "";
       only.checked = get("padding") !== "";
       find("#start-padding").hidden = !only.checked;
       if (document.activeElement !== padding) padding.value = get("padding") || limits.usual_padding;
@@ -146,6 +148,7 @@ export const begin = async (place, home) => {
   });
 
   // --- what the visitor does ---
+  const settingsOfPicture = () => page.querySelector("#restored [data-of-picture]");
   const refuse = (detail) => page.querySelector("#restored .prose")?.dispatchEvent(
     new CustomEvent("refused", { bubbles: true, detail }));
   const use = async (file) => {
@@ -160,6 +163,7 @@ export const begin = async (place, home) => {
   const remove = () => {
     state = null;
     changed();
+    settingsOfPicture()?.dispatchEvent(new CustomEvent("removed", { bubbles: true }));
     page.querySelector("#chip-picture").focus();
   };
   const setSide = (name, pixels) => {
@@ -171,6 +175,8 @@ export const begin = async (place, home) => {
   };
   page.addEventListener("click", ({ target }) => {
     if (target.closest("#free-picture, #start [data-do=remove]")) remove();
+    // A picture began with words or with another picture, never with itself.
+    if (state && target.closest("#restore-use") && settingsOfPicture()) remove();
     if (target.closest("#start [data-do=mark]")) edit(place, state, texts, changed);
     const { start } = page.querySelector("#picked [data-place]")?.dataset ?? {};
     if (!target.closest("#reuse") || !held.has(start)) return;
@@ -183,6 +189,7 @@ export const begin = async (place, home) => {
   padding.addEventListener("input", () => set("padding", padding.value));
   page.addEventListener("start-field", update);
   page.querySelector("#size")?.addEventListener("change", () => requestAnimationFrame(update));
+  find("details").addEventListener("toggle", ({ target }) => target.scrollIntoView({ block: "nearest" }));
   find(".sides").addEventListener("input", ({ target }) => setSide(target.name, Number(target.value)));
   find(".preview").addEventListener("pointerdown", (event) => {
     const { side } = event.target.dataset;
