@@ -177,6 +177,18 @@ def test_an_extended_picture_keeps_its_old_part(visitor: Visitor, address: str):
 
 
 @pytest.mark.slow
+def test_the_pictures_come_into_sight_on_a_phone(browser: Browser, address: str):
+    with opened(browser, f"{address}/?steps=2&images=1", 390, 844) as page:
+        choose(page, picture())
+        mark_all(page)
+        stage = page.locator("#stage")
+        expect(stage).not_to_be_in_viewport(ratio=0.5)
+        page.locator("#generate").click()
+        expect(stage).to_be_in_viewport(ratio=0.9)
+        wait_for_pictures(page, 1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "width"), [("de", 390), ("es", 390), ("fr", 1280)])
 def test_the_tools_speak_the_pages_language(
     browser: Browser, address: str, language: str, width: int

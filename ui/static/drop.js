@@ -20,13 +20,13 @@
     }
     return null;
   };
-  // Beside the pictures, the prompt stays in sight where there is room for both.
-  const show = (panel) => {
-    const isPhone = matchMedia("(max-width: 820px)").matches;
-    panel.scrollIntoView({ block: isPhone ? "start" : "nearest" });
-  };
   // Whether the model can start from a picture.
   const starts = (app) => app.querySelector("#header [data-page]").matches("[data-starts]");
+  // Beside the pictures there is room for the prompt and the tools of a picture, so both stay in sight.
+  const show = (panel, app) => {
+    const isWide = matchMedia("(min-width: 821px)").matches;
+    panel.scrollIntoView({ block: isWide && starts(app) ? "nearest" : "start" });
+  };
   const start = (file, app) => app.querySelector("#start [data-start]").dispatchEvent(
     new CustomEvent("given", { bubbles: true, detail: file }));
   // The settings that are shown are those of the picture before.
@@ -43,7 +43,7 @@
     place.parentElement.dispatchEvent(new DragEvent("drop", { dataTransfer: new DataTransfer() }));
     place.files = first.files;
     place.dispatchEvent(new Event("change", { bubbles: true }));
-    show(panel);
+    show(panel, app);
   };
 
   // Outside the drop zone the browser would otherwise leave the page and open the file. Something
@@ -91,7 +91,7 @@
     if (!field) return;
     field.value = text;
     field.dispatchEvent(new Event("input", { bubbles: true }));
-    show(panel);
+    panel.scrollIntoView({ block: "start" });
   }, true);
 
   // A picture that was just drawn, or taken with a camera.
@@ -103,7 +103,7 @@
     const { panel } = await opened(app) ?? {};
     if (!panel) return;
     startAnew(picture, app);
-    show(panel);
+    show(panel, app);
   });
   document.addEventListener("change", ({ target }) => {
     if (!target.matches?.("[data-camera]") || !target.files.length) return;
