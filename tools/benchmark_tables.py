@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks" / "results"
 
 # The newest record of each measurement.
-MINIATURE = "2026-11-24-2-x-cpu-miniature"
+MINIATURE = "2026-11-26-2-x-cpu-miniature"
 CPU_MINIATURE = {
     "AMD EPYC, AVX512_BF16": "2026-11-23-cpu-miniature-avx512",
     "AMD EPYC, AVX2": "2026-11-23-cpu-miniature-avx2",
