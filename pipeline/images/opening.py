@@ -132,13 +132,14 @@ def _decoded(kind: Kind, content: bytes) -> Image.Image:
     """
     try:
         image = Image.open(io.BytesIO(content), formats=[kind])
+        width, height = image.size
+        if width * height > MAX_DECODED:
+            image.draft(None, (width // 2, height // 2))
     except Exception as error:  # decoders raise errors of many kinds
         raise PictureError(f"it is damaged ({error})") from error
-    if max(image.size) > MAX_SIDE:
-        size = f"{image.width}x{image.height}"
+    if max(width, height) > MAX_SIDE:
+        size = f"{width}x{height}"
         raise TooLargeError(f"it is {size}; expected sides of at most {MAX_SIDE} pixels")
-    if image.width * image.height > MAX_DECODED:
-        image.draft(None, (image.width // 2, image.height // 2))
     if image.width * image.height > MAX_DECODED:
         size = f"{image.width}x{image.height}"
         raise TooLargeError(f"{size} is more than {MAX_DECODED} pixels")
