@@ -190,20 +190,14 @@ class CompiledSampler:
     @cached_property
     def blank_state(self) -> State:
         """The state of empty slots."""
-        return jax.tree.map(
-            lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding),
-            self.target.state_spec,
-        )
+        return _zeros(self.target.state_spec)
 
     def blank_deep(self) -> Deep:
         """Return the deep features of empty slots, zeros of their own; None without step caching.
 
         The memory of deep features is used again by `step`.
         """
-        return jax.tree.map(
-            lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding),
-            self.target.deep_spec,
-        )
+        return _zeros(self.target.deep_spec)
 
     @cached_property
     def nothing_kept(self) -> Kept:
@@ -405,6 +399,13 @@ class CompiledSampler:
         `images` are `[B, S, S, 3]` uint8, from `moderation.prepare`.
         """
         return np.asarray(self._run("check", *self._put_columns((images, wanted))))
+
+
+def _zeros(specs: Any) -> Any:
+    """Return zeros on the devices in place of specs."""
+    return jax.tree.map(
+        lambda spec: jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding), specs
+    )
 
 
 def _sources(new: np.ndarray, per_device: int, values: Sequence[np.ndarray]) -> np.ndarray:
