@@ -746,7 +746,7 @@ class SDXLPipeline:
             origin,
             denoising_start,
         )
-        if refiner is not None and checked.denoising_end not in (None, 1):
+        if refiner is not None and checked.ends_early:
             drawing.then = refiner.prepare(drawing, scheduler, origin, embeddings)
         return drawing
 
@@ -863,7 +863,7 @@ class SDXLPipeline:
             revision=self.revision,
             vae=self.vae,
             unet=self.unet,
-            refiner=self.refiner if request.denoising_end not in (None, 1) else None,
+            refiner=self.refiner if request.ends_early else None,
         )
 
 

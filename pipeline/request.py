@@ -309,6 +309,16 @@ class GenerateRequest:
         """Number of steps that a picture takes: fewer than `steps` with a strength below 1."""
         return self.steps if self.strength is None else int(self.steps * self.strength)
 
+    @property
+    def share(self) -> float:
+        """The share of the steps that are taken: the strength, or 1 without one."""
+        return 1.0 if self.strength is None else self.strength
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the model leaves the last steps to a refiner."""
+        return self.denoising_end not in (None, 1)
+
     def guided_steps(self, steps: int) -> int:
         """Return how many of a run's steps have guidance; they come first.
 
@@ -323,8 +333,7 @@ class GenerateRequest:
         It is the measure of a request's work: some schedulers evaluate it twice in a step, and a
         request with a picture takes fewer steps the lower its strength is.
         """
-        strength = 1.0 if self.strength is None else self.strength
-        return count_evaluations(self.scheduler or own_scheduler, self.steps, strength)
+        return count_evaluations(self.scheduler or own_scheduler, self.steps, self.share)
 
     def of_picture(self, index: int) -> dict[str, Any]:
         """Return the values for one picture: its own prompts and seeds.

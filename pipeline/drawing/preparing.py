@@ -1,6 +1,7 @@
 """From a checked request to a drawing: all that needs no device."""
 
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ def check_output(
         )
     if output_type not in OUTPUT_TYPES:
         raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
-    if request.denoising_end not in (None, 1) and output_type != "latent" and not has_refiner:
+    if request.ends_early and output_type != "latent" and not has_refiner:
         raise InputError(
             f"denoising_end is {request.denoising_end}, but there is no refiner that goes on; leave"
             " it out, set output_type to 'latent', or pass refiner to from_pretrained"
@@ -102,7 +103,6 @@ def make_drawing(
         if request.variation_strength > 0 and not goes_on:
             raise InputError("pass either latents or variation_strength, not both")
         latents = checked_latents(latents, (request.images, *run.latents_shape))
-    strength = 1.0 if request.strength is None else request.strength
     part = part_of(scheduler, request, denoising_start)
     schedule = part.schedule
     prompts = read_prompts(request, part.whole, tokenizers, placement, run.shapes.chunks)
@@ -119,7 +119,7 @@ def make_drawing(
         seeds=np.array(request.seeds, np.uint32),
         variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
         noise=None if goes_on else latents,
-        origin=None if origin is None else _image_start(origin, config, schedule, strength),
+        origin=None if origin is None else _image_start(origin, config, schedule, request.share),
         latents=latents if goes_on else None,
     )
     # A network that takes the guidance scale as an input has its guidance inside.
@@ -163,18 +163,12 @@ def part_of(scheduler: SchedulerConfig, request: Request, start: float | None) -
     Raises:
         InputError: if no step is left.
     """
-    strength = 1.0 if request.strength is None else request.strength
-    steps, end = request.num_inference_steps, request.denoising_end
-    whole = make_schedule(scheduler, steps, strength=strength)
-    if start is None and end in (None, 1):
+    make = partial(make_schedule, scheduler, request.num_inference_steps, strength=request.share)
+    whole = make()
+    if start is None and not request.ends_early:
         return Part(whole, len(whole.stops), 0)
-    schedule = make_schedule(
-        scheduler,
-        steps,
-        strength=strength,
-        denoising_start=start,
-        denoising_end=None if end == 1 else end,
-    )
+    end = request.denoising_end if request.ends_early else None
+    schedule = make(denoising_start=start, denoising_end=end)
     skipped = 0 if start is None else len(whole.stops) - len(schedule.stops)
     return Part(schedule, len(whole.stops), skipped)
 
