@@ -28,6 +28,12 @@ _FIELDS = (
     *("prompt_syntax", "recipe", "steps", "timesteps"),
 )
 
+# While a number of steps is being typed it may be any, and Gradio refuses what its slider excludes.
+_WITHIN = """(...values) => {
+  const typed = Number(values[%d]) || %d;
+  return values.with(%d, Math.min(Math.max(typed, %d), %d));
+}"""
+
 
 def layout(name: str) -> gr.HTML:
     """Return the line under a field, whose element has this id."""
@@ -46,11 +52,14 @@ def connect(
         return await told(Fields(**sent), generator, styles)
 
     fields = [form.parts[name] for name in _FIELDS]
+    at, steps = _FIELDS.index("steps"), form.parts["steps"]
+    least, most = int(steps.minimum), int(steps.maximum)
     gr.on(
         [each.change for each in fields],
         length,
         fields,
         lines,
+        js=_WITHIN % (at, least, at, least, most),
         trigger_mode="always_last",
         **AT_ONCE,
     )
