@@ -1,12 +1,14 @@
-"""`make bench-cpu`: the miniature and full-size SDXL on this machine's CPU, with three libraries.
+"""`make bench-cpu`: small models and full-size SDXL on this machine's CPU, with three libraries.
 
-All have random weights. The libraries are this project's sampler, the Flax pipeline of diffusers
-0.39 and torch's diffusers, each in its own process and environment, in float32; this project and
-torch in bfloat16 too. A full-size job is a few steps of one small picture. Writes
-results/<date>-cpu.json.
+All have random weights. The mid-size model is the miniature with other channels. The libraries are
+this project's sampler, the Flax pipeline of diffusers 0.39 and torch's diffusers, each in its own
+process and environment, in float32; this project and torch in bfloat16 too. A full-size job is a
+few steps of one small picture. Writes results/<date>-cpu.json.
 """
 
 import argparse
+import json
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -18,8 +20,10 @@ from benchmarks.gpu import ENVIRONMENTS
 from pipeline import BUNDLED
 from tools.published_configs import SDXL_BASE, write
 
+_SMALL = ["--pixels", "256", "--images", "4", "--steps", "25", "--repeats", "5"]
 JOBS = {
-    "miniature": ["--pixels", "256", "--images", "4", "--steps", "25", "--repeats", "5"],
+    "miniature": _SMALL,
+    "mid-size": _SMALL,
     "sdxl 256x256": ["--pixels", "256", "--images", "1", "--steps", "3", "--repeats", "2"],
     "sdxl 512x512": ["--pixels", "512", "--images", "1", "--steps", "3", "--repeats", "1"],
 }
@@ -34,11 +38,21 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         published = write(Path(folder), SDXL_BASE)
+        configs = {"miniature": BUNDLED, "mid-size": mid_size(Path(folder) / "mid-size")}
         found = {}
         for name in options.jobs:
-            configs = BUNDLED if name == "miniature" else published
-            found[name] = measure(configs, JOBS[name], options.libraries)
+            found[name] = measure(configs.get(name, published), JOBS[name], options.libraries)
             record.write("cpu", found)  # after each job, because a job takes long
+
+
+def mid_size(folder: Path) -> Path:
+    """Write the miniature's configs with a mid-size model's channels; return the folder."""
+    shutil.copytree(BUNDLED, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    file = folder / "unet/config.json"
+    config = json.loads(file.read_text())
+    config |= {"block_out_channels": [64, 128, 192], "attention_head_dim": [2, 4, 6]}
+    file.write_text(json.dumps(config))
+    return folder
 
 
 def measure(configs: Path, job: list[str], libraries: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from typing import Any
 GUIDANCE_SCALE = 5.0
 # For four 1024x1024 pictures: 25 steps with guidance, and the VAE.
 REQUEST_TFLOP = 1394.0
+# The side of the square matrices whose product gives the machine's own rate.
+MATMUL = 8192
+MATMUL_ON_CPU = 2048
 
 
 def read_arguments(program: str) -> argparse.Namespace:

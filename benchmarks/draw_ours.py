@@ -37,9 +37,6 @@ from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
-# The side of the square matrices whose product gives the machine's own rate.
-MATMUL = 8192
-MATMUL_ON_CPU = 2048
 
 
 def main() -> None:
@@ -160,7 +157,7 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[st
 def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
     """Measure the devices' own rate: each multiplies two square matrices of random values."""
     accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
-    side = MATMUL if accelerated else MATMUL_ON_CPU
+    side = draw_job.MATMUL if accelerated else draw_job.MATMUL_ON_CPU
     shape, place = (mesh.size, side, side), NamedSharding(mesh, P(mesh.axis_names))
     one, other = (
         jax.device_put(jax.random.normal(jax.random.key(i), shape, dtype), place) for i in range(2)

@@ -93,8 +93,22 @@ def main() -> None:
         "step_seconds": without_decode / options.steps,
         "decode_seconds": request - without_decode,
         "peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if cuda else 0,
+        "matmul_tflops": matmul_tflops(device, dtype),
     }
     print(json.dumps(report))
+
+
+def matmul_tflops(device: str, dtype: torch.dtype) -> float:
+    """Measure the device's own rate: it multiplies two square matrices of random values."""
+    side = draw_job.MATMUL_ON_CPU if device == "cpu" else draw_job.MATMUL
+    one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+
+    def multiply() -> None:
+        torch.mm(one, other)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return 2 * side**3 / draw_job.seconds(multiply, repeats=10) / 1e12
 
 
 if __name__ == "__main__":
