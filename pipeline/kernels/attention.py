@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pipeline.kernels import rows
 from pipeline.platforms import PLAIN, by_platform
 
 # Limit on the scores in memory at once. If all scores would take more, queries are processed in
@@ -21,6 +22,9 @@ SCORE_BYTES = 2**28
 # Limit on the scores of the heads that a CPU processes at once, so that they stay in its cache.
 CACHED_BYTES = 2**24
 CUDNN_MAX_HEAD_SIZE = 128
+# A prompt has fewer keys, and XLA's own operations beat the TPU's kernel; see
+# benchmarks/experiments.md.
+FLASH_KEYS = 128
 
 
 def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -> Array:
@@ -42,8 +46,13 @@ def self_attention(query_key_value: Array, heads: int) -> Array:
     """Compute `attention` of a sequence to itself, without a mask, `[B, L, 3 W] -> [B, L, W]`.
 
     Queries, keys and values lie side by side in the last axis; each head is W / heads wide.
+    Where rows are spread over devices, these are the projections of this device's band, and it
+    attends to all bands.
     """
-    return _of_projections(heads, query_key_value)
+    if not rows.are_spread():
+        return _of_projections(heads, query_key_value)
+    width = query_key_value.shape[-1] // 3
+    return _of_projections(heads, query_key_value, rows.whole(query_key_value[..., width:]))
 
 
 def cross_attention(
@@ -90,7 +99,11 @@ def _masked(heads: int, query: Array, key_value: Array, lengths: Array) -> Array
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _in_its_form(heads: int, *projections: Array) -> Array:
-    """Compute `self_attention` of one array or `cross_attention` of two."""
+    """Compute `self_attention` of one array, or attention of one sequence to another of two.
+
+    The first of two arrays has the queries in its first columns, as many as the second one has of
+    keys.
+    """
     # Importing Pallas takes time, and a process that only loads cached programs does not need it.
     from pipeline.kernels import flash_tpu
 
@@ -98,8 +111,8 @@ def _in_its_form(heads: int, *projections: Array) -> Array:
         PLAIN: partial(_plain, heads),
         "cached": partial(_cached, heads),
     }
-    # A prompt has few keys, and XLA's own operations beat the kernel: benchmarks/experiments.md.
-    if len(projections) == 1 and flash_tpu.fits(heads, *projections):
+    few = len(projections) == 2 and projections[1].shape[1] < FLASH_KEYS
+    if not few and flash_tpu.fits(heads, *projections):
         forms["flash"] = partial(flash_tpu.flash_attention, heads)
     if _cudnn_fits(heads, *projections):
         forms["cudnn"] = partial(_cudnn, heads)
@@ -125,7 +138,8 @@ def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
     if len(projections) == 1:
         query, key, value = jnp.split(projections[0], 3, axis=-1)
     else:
-        query, (key, value) = projections[0], jnp.split(projections[1], 2, axis=-1)
+        key, value = jnp.split(projections[1], 2, axis=-1)
+        query = projections[0][..., : key.shape[-1]]
     query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
     return query, key, value
 
@@ -148,8 +162,8 @@ def _cached(heads: int, *projections: Array) -> Array:
         return _in_turns(lambda part: _unscaled(part, key, value), query, key.shape[1])
 
     done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in each])
-    batch, rows = projections[0].shape[:2]
-    return done.reshape(batch, heads, rows, -1).swapaxes(1, 2).reshape(batch, rows, -1)
+    batch, length = projections[0].shape[:2]
+    return done.reshape(batch, heads, length, -1).swapaxes(1, 2).reshape(batch, length, -1)
 
 
 def _unscaled(query: Array, key: Array, value: Array) -> Array:
@@ -191,7 +205,7 @@ def _cudnn_fits(heads: int, *projections: Array) -> bool:
 
     JAX looks for cuDNN while it traces, so the default backend must be a GPU.
     """
-    size = projections[0].shape[-1] // (heads if len(projections) == 2 else 3 * heads)
+    size = projections[-1].shape[-1] // heads // (4 - len(projections))
     return (
         jax.default_backend() == "gpu"
         and projections[0].dtype in (jnp.bfloat16, jnp.float16)

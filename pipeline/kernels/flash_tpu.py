@@ -31,47 +31,51 @@ WHOLE_BYTES = 2**20
 WHOLE_ROWS = 1024  # up to this length, queries of such sequences are not split either
 
 
-def fits(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> bool:
-    """Return whether the kernel can separate the heads and split the sequence into blocks."""
-    _, length, size = _sizes(heads, query_key_value)
+def fits(heads: int, *projections: jax.ShapeDtypeStruct | Array) -> bool:
+    """Return whether the kernel can separate the heads and split the sequences into blocks."""
+    _, *lengths, size = _sizes(heads, *projections)
     fills_lanes = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
-    return fills_lanes and None not in _blocks(length, max(LANES, size), query_key_value.dtype)
+    return fills_lanes and None not in _blocks(*lengths, max(LANES, size), projections[0].dtype)
 
 
-def grid(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
+def grid(heads: int, *projections: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
     """Return the kernel's grid: number of pictures, head groups, query blocks and key blocks."""
-    batch, length, size = _sizes(heads, query_key_value)
+    batch, queries, keys, size = _sizes(heads, *projections)
     lanes = max(LANES, size)
-    rows, columns = _blocks(length, lanes, query_key_value.dtype)
+    rows, columns = _blocks(queries, keys, lanes, projections[0].dtype)
     assert rows is not None
     assert columns is not None
-    return batch, size * heads // lanes, length // rows, length // columns
+    return batch, size * heads // lanes, queries // rows, keys // columns
 
 
-def _sizes(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int]:
-    """Return the batch size, the length of the sequence and the width of a head."""
-    batch, length, width = query_key_value.shape
-    return batch, length, width // (3 * heads)
+def _sizes(heads: int, *projections: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
+    """Return the batch size, the numbers of queries and of keys, and the width of a head."""
+    batch, queries, _ = projections[0].shape
+    _, keys, width = projections[-1].shape
+    return batch, queries, keys, width // (4 - len(projections)) // heads
 
 
-def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = False) -> Array:
-    """Return softmax(query key^T / sqrt(K)) value of a sequence with itself.
+def flash_attention(heads: int, *projections: Array, interpret: bool = False) -> Array:
+    """Return softmax(query key^T / sqrt(K)) value of a sequence with itself or another.
 
     The softmax is in float32. `fits` must hold for the arguments.
 
     Args:
         heads: the number N of heads; each is K = W / N wide.
-        query_key_value: `[B, L, 3 W]`, queries, keys and values side by side.
+        projections: `[B, L, 3 W]`, queries, keys and values side by side; or two arrays: `[B, L,
+            ...]`, whose first W columns are queries, and `[B, S, 2 W]`, keys and values.
         interpret: run the kernel on any platform, slowly; for tests.
 
     Returns:
         `[B, L, W]`.
     """
-    batch, length, size = _sizes(heads, query_key_value)
+    batch, length, keys, size = _sizes(heads, *projections)
     width, lanes = size * heads, max(LANES, size)
-    blocks = grid(heads, query_key_value)
+    blocks = grid(heads, *projections)
     groups = blocks[1]  # of heads that share lanes
-    rows, columns = length // blocks[2], length // blocks[3]
+    rows, columns = length // blocks[2], keys // blocks[3]
+    query, key_value, dtype = projections[0], projections[-1], projections[0].dtype
+    first = groups if len(projections) == 1 else 0  # the first group of lanes with keys
 
     def part(rows: int, place: int, offset: int) -> pl.BlockSpec:
         """Select block `at[place]` of the sequence and group `offset + g` of the lanes."""
@@ -81,33 +85,33 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
     scale = math.log2(math.e) / math.sqrt(size)
     column = pltpu.VMEM((shared, rows, 1), jnp.float32)
     accumulator = pltpu.VMEM((rows, lanes), jnp.float32)
-    at_once = columns == length
+    at_once = columns == keys
     return pl.pallas_call(
         partial(_at_once if at_once else _in_turn, shared=shared, scale=scale),
         grid=blocks,
-        in_specs=[part(rows, 0, 0), part(columns, 1, groups), part(columns, 1, 2 * groups)],
+        in_specs=[part(rows, 0, 0), part(columns, 1, first), part(columns, 1, first + groups)],
         out_specs=part(rows, 0, 0),
-        out_shape=jax.ShapeDtypeStruct((batch, length, width), query_key_value.dtype),
+        out_shape=jax.ShapeDtypeStruct((batch, length, width), dtype),
         scratch_shapes=[] if at_once else [column, column, accumulator],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
         # The matrix unit spends FLOPs on all lanes, however narrow the head is.
         cost_estimate=pl.CostEstimate(
-            flops=4 * batch * heads * length**2 * lanes,
-            transcendentals=batch * heads * length**2,
-            bytes_accessed=4 * batch * length * width * query_key_value.dtype.itemsize,
+            flops=4 * batch * heads * length * keys * lanes,
+            transcendentals=batch * heads * length * keys,
+            bytes_accessed=2 * batch * (length + keys) * width * dtype.itemsize,
         ),
         interpret=interpret,
         name="flash_attention",
-    )(query_key_value, query_key_value, query_key_value)
+    )(query, key_value, key_value)
 
 
-def _blocks(length: int, lanes: int, dtype: DTypeLike) -> tuple[int | None, int | None]:
+def _blocks(queries: int, keys: int, lanes: int, dtype: DTypeLike) -> tuple[int | None, int | None]:
     """Return the rows of a block of queries and of a block of keys; None if no size divides."""
-    if length * lanes * jnp.dtype(dtype).itemsize > WHOLE_BYTES:
-        return _share(length, BLOCK_ROWS), _share(length, BLOCK_COLUMNS)
-    return length if length <= WHOLE_ROWS else _share(length, BLOCK_ROWS), length
+    if keys * lanes * jnp.dtype(dtype).itemsize > WHOLE_BYTES:
+        return _share(queries, BLOCK_ROWS), _share(keys, BLOCK_COLUMNS)
+    return queries if queries <= WHOLE_ROWS else _share(queries, BLOCK_ROWS), keys
 
 
 def _share(length: int, most: int) -> int | None:
