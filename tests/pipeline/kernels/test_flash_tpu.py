@@ -52,6 +52,24 @@ def test_softmax_over_several_blocks(
     np.testing.assert_allclose(ours, plain(2, joined), atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("width", [256, 3 * 256])
+def test_queries_of_a_band(
+    size: int, blocks: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A band's queries may lie beside its own keys and values, which are not read."""
+    heads = 256 // size
+    joined = draw(2, 48, 3 * 256)
+    band, key_value = joined[:, 16:32, :width], joined[..., 256:]
+    monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", 48 // blocks)
+    monkeypatch.setattr(flash_tpu, "WHOLE_BYTES", 0)
+    assert fits(heads, band, key_value)
+    assert flash_tpu.grid(heads, band, key_value) == (2, 2, 1, blocks)
+    ours = flash_attention(heads, band, key_value, interpret=True)
+    np.testing.assert_allclose(ours, plain(heads, joined)[:, 16:32], atol=1e-5)
+
+
 @pytest.mark.parametrize("columns", [512, 128])
 def test_bfloat16_stays_close_to_float32(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", columns)
