@@ -5,7 +5,7 @@ two arrangements. No form ever holds more than `SCORE_BYTES` of scores.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pipeline.kernels import rows
 from pipeline.platforms import PLAIN, by_platform
 
 # Limit on the scores in memory at once. If all scores would take more, queries are processed in
@@ -22,9 +21,6 @@ SCORE_BYTES = 2**28
 # Limit on the scores of the heads that a CPU processes at once, so that they stay in its cache.
 CACHED_BYTES = 2**24
 CUDNN_MAX_HEAD_SIZE = 128
-# A prompt has fewer keys, and XLA's own operations beat the TPU's kernel; see
-# benchmarks/experiments.md.
-FLASH_KEYS = 128
 
 
 def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -> Array:
@@ -42,17 +38,13 @@ def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -
     return jax.nn.dot_product_attention(query, key, value, is_causal=causal)
 
 
-def self_attention(query_key_value: Array, heads: int) -> Array:
+def self_attention(query_key_value: Array, heads: int, others: Sequence[Array] = ()) -> Array:
     """Compute `attention` of a sequence to itself, without a mask, `[B, L, 3 W] -> [B, L, W]`.
 
     Queries, keys and values lie side by side in the last axis; each head is W / heads wide.
-    Where rows are spread over devices, these are the projections of this device's band, and it
-    attends to all bands.
+    `others` are the projections of other parts of the sequence, as long, to which it attends too.
     """
-    if not rows.are_spread():
-        return _of_projections(heads, query_key_value)
-    width = query_key_value.shape[-1] // 3
-    return _of_projections(heads, query_key_value, rows.whole(query_key_value[..., width:]))
+    return _of_projections(heads, query_key_value, *others)
 
 
 def cross_attention(
@@ -99,11 +91,7 @@ def _masked(heads: int, query: Array, key_value: Array, lengths: Array) -> Array
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _in_its_form(heads: int, *projections: Array) -> Array:
-    """Compute `self_attention` of one array, or attention of one sequence to another of two.
-
-    The first of two arrays has the queries in its first columns, as many as the second one has of
-    keys.
-    """
+    """Compute `self_attention` of arrays of one shape, or `cross_attention` of two others."""
     # Importing Pallas takes time, and a process that only loads cached programs does not need it.
     from pipeline.kernels import flash_tpu
 
@@ -111,8 +99,8 @@ def _in_its_form(heads: int, *projections: Array) -> Array:
         PLAIN: partial(_plain, heads),
         "cached": partial(_cached, heads),
     }
-    few = len(projections) == 2 and projections[1].shape[1] < FLASH_KEYS
-    if not few and flash_tpu.fits(heads, *projections):
+    # A prompt has few keys, and XLA's own operations beat the kernel: benchmarks/experiments.md.
+    if _attend_to_themselves(*projections) and flash_tpu.fits(heads, *projections):
         forms["flash"] = partial(flash_tpu.flash_attention, heads)
     if _cudnn_fits(heads, *projections):
         forms["cudnn"] = partial(_cudnn, heads)
@@ -133,13 +121,19 @@ _in_its_form.defvjp(_forward, _backward)
 _of_projections = jax.jit(_in_its_form, static_argnums=0)
 
 
+def _attend_to_themselves(*projections: Array) -> bool:
+    """Return whether these are arguments of `self_attention`, not of `cross_attention`."""
+    return all(part.shape == projections[0].shape for part in projections)
+
+
 def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
     """Split projections into queries `[B, L, N, K]`, keys and values `[B, S, N, K]`."""
-    if len(projections) == 1:
-        query, key, value = jnp.split(projections[0], 3, axis=-1)
+    if _attend_to_themselves(*projections):
+        parts = [jnp.split(part, 3, axis=-1) for part in projections]
+        query = parts[0][0]
+        key, value = (jnp.concatenate([part[i] for part in parts], axis=1) for i in (1, 2))
     else:
-        key, value = jnp.split(projections[1], 2, axis=-1)
-        query = projections[0][..., : key.shape[-1]]
+        query, (key, value) = projections[0], jnp.split(projections[1], 2, axis=-1)
     query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
     return query, key, value
 
@@ -205,7 +199,9 @@ def _cudnn_fits(heads: int, *projections: Array) -> bool:
 
     JAX looks for cuDNN while it traces, so the default backend must be a GPU.
     """
-    size = projections[-1].shape[-1] // heads // (4 - len(projections))
+    size = projections[0].shape[-1] // heads
+    if _attend_to_themselves(*projections):
+        size //= 3
     return (
         jax.default_backend() == "gpu"
         and projections[0].dtype in (jnp.bfloat16, jnp.float16)

@@ -49,6 +49,15 @@ def whole(band: Array) -> Array:
     return jax.lax.all_gather(band, axes, axis=1, tiled=True)
 
 
+def others(band: Array) -> list[Array]:
+    """Return the other devices' bands, in an order of this device's own."""
+    if not (axes := _AXES.get()):
+        return []
+    count = jax.lax.axis_size(axes)
+    shifts = ([(i, (i + shift) % count) for i in range(count)] for shift in range(1, count))
+    return [jax.lax.ppermute(band, axes, shift) for shift in shifts]
+
+
 def with_neighbours(band: Array, above: int, below: int) -> Array:
     """Return a band with so many rows from the bands above and below it, `[B, H, W, C]`.
 

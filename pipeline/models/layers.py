@@ -264,8 +264,13 @@ class SelfAttention(nnx.Module):
 
     @jax.named_scope("self_attention")
     def __call__(self, x: Array) -> Array:
-        """Apply the layer, `[B, L, width] -> [B, L, width]`."""
-        return self.to_out(self_attention(self.to_qkv(x), self.heads))
+        """Apply the layer, `[B, L, width] -> [B, L, width]`.
+
+        Devices that share rows send each other their inputs, not the keys and values, which are
+        twice as large: they arrive while a device projects its own.
+        """
+        others = [self.to_qkv(band) for band in rows.others(x)]
+        return self.to_out(self_attention(self.to_qkv(x), self.heads, others))
 
 
 class CrossAttention(nnx.Module):
