@@ -121,7 +121,8 @@ def _blocks(length: int, parts: int, lanes: int, dtype: DTypeLike) -> tuple[int 
     `length` is that of each part.
     """
     if parts * length * lanes * jnp.dtype(dtype).itemsize > WHOLE_BYTES:
-        return _share(length, BLOCK_ROWS), _share(length, BLOCK_COLUMNS)
+        columns = max(1, BLOCK_COLUMNS // parts // SUBLANES) * SUBLANES
+        return _share(length, BLOCK_ROWS), _share(length, columns)
     return length if length <= WHOLE_ROWS else _share(length, BLOCK_ROWS), length
 
 

@@ -61,7 +61,7 @@ def test_several_parts_of_a_sequence(
     heads = 256 // size
     joined = draw(2, 96, 3 * 256)
     first, second, third = jnp.split(joined, 3, axis=1)
-    monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", 32 // blocks)
+    monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", 96 // blocks)
     monkeypatch.setattr(flash_tpu, "WHOLE_BYTES", 96 * 128 * 4 if blocks == 1 else 0)
     parts = second, third, first
     assert fits(heads, *parts)
