@@ -1,6 +1,7 @@
 """A picture that four devices draw together, against the same picture on one."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,16 +15,16 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import model_size
 from pipeline.runtime.program import check_rows
-from tests.checkpoints import EXECUTABLES, SMALLEST, CompilationCount
+from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount
 
 FLOAT32 = np.dtype(np.float32)
 CLOSE = 1e-4  # of the largest number; sums are in another order
 STEPS = 3
 
 
-def start(devices: int, **more: Any) -> SDXLPipeline:
+def start(devices: int, model: Path = SMALLEST, **more: Any) -> SDXLPipeline:
     return SDXLPipeline.from_pretrained(
-        SMALLEST,
+        model,
         num_inference_steps=STEPS,
         devices=jax.devices()[:devices],
         step_cache=True,
@@ -70,6 +71,19 @@ def test_four_devices_draw_the_picture_of_one(pipe: SDXLPipeline, alone: SDXLPip
         assert count.value == 0
         right = alone.generate(["a red star", "a ring"], "blue", **more).images
         assert difference(ours, right) < CLOSE, given
+
+
+@pytest.mark.slow
+def test_the_tiny_vae_and_the_refiner_share_rows_too() -> None:
+    more = {"tiny_vae": GOLDEN / "tiny_vae", "refiner": GOLDEN / "refiner/checkpoint"}
+    sdxl = GOLDEN / "plain/checkpoint"
+    pipes = (
+        start(4, sdxl, images_per_request=1, devices_per_picture=4, **more),
+        start(1, sdxl, images_per_request=1, **more),
+    )
+    given = {"seed": 7, "decoder": "tiny", "output_type": "np", "denoising_end": 0.5}
+    ours, right = (pipe.generate("a red star", **given).images for pipe in pipes)
+    assert difference(ours, right) < CLOSE
 
 
 @pytest.mark.parametrize(
