@@ -17,7 +17,7 @@ from pipeline.models.layers import GroupNorm, SelfAttention, Upsample, conv
 from tests.checkpoints import random_module
 
 DEVICES, CHANNELS = 4, 8
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+assert_close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def draw(*shape: int, dtype: Any = jnp.float32) -> jax.Array:
@@ -59,12 +59,12 @@ def spread(layer: Callable[[jax.Array], jax.Array], x: jax.Array) -> np.ndarray:
 def test_convolutions(window: dict[str, Any]) -> None:
     layer = made(conv, CHANNELS, CHANNELS, **window)
     x = draw(2, 16, 6, CHANNELS)
-    np.testing.assert_allclose(spread(layer, x), layer(x), **CLOSE)
+    assert_close(spread(layer, x), layer(x))
 
 
 def test_upsampling() -> None:
     layer, x = made(Upsample, CHANNELS), draw(1, 4, 6, CHANNELS)  # a row on each device
-    np.testing.assert_allclose(spread(layer, x), layer(x), **CLOSE)
+    assert_close(spread(layer, x), layer(x))
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(jnp.float32, 1e-5), (jnp.bfloat16, 0.05)])
@@ -78,7 +78,7 @@ def test_group_norm(dtype: Any, atol: float) -> None:
 
 def test_self_attention_to_all_bands() -> None:
     layer, x = made(SelfAttention, 16, 2, bias=True), draw(2, 32, 16)
-    np.testing.assert_allclose(spread(layer, x), layer(x), **CLOSE)
+    assert_close(spread(layer, x), layer(x))
 
 
 def test_without_axes_nothing_is_spread() -> None:
