@@ -2,7 +2,7 @@
 
     .venv-tpu/bin/python -m benchmarks.tpu_rows --topology v5e:2x2
 
-Compiles the layers of `benchmarks.tpu_blocks`, and ResNet blocks of the other levels, for one chip
+Compiles layers of `benchmarks.tpu_blocks`, by default those that take most of a step, for one chip
 and for two neighbours, each of which has half of the rows. Prints the same estimates, and writes
 them into results/<date>-tpu-<topology>-rows.json. `benchmarks.tpu_picture` compiles whole programs.
 """
@@ -28,34 +28,37 @@ from jax.sharding import PartitionSpec as P
 from benchmarks import record
 from benchmarks.roofline import CHIPS, estimate
 from benchmarks.tpu import attention_kernels
-from benchmarks.tpu_blocks import BLOCKS, Sizes, resnet
+from benchmarks.tpu_blocks import BLOCKS, Sizes
 from pipeline.checkpoints.weights import shape_rngs
 from pipeline.kernels import rows
 from pipeline.platforms import compiler_options
 
-LAYERS = {
-    **BLOCKS,
-    "ResNet 320, 128x128": resnet(320, 128),
-    "ResNet 1280, 32x32": resnet(1280, 32),
-}
+LAYERS = ("transformer 1280, 32x32", "transformer 640, 64x64", "ResNet 640, 64x64")
 
 
 def main() -> None:
     """Compile, print and record the estimates."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_rows")
     parser.add_argument("--topology", default="v5e:2x2")
-    topology = parser.parse_args().topology
+    parser.add_argument("layers", nargs="*", default=LAYERS, metavar="layer")
+    options = parser.parse_args()
+    topology = options.topology
     with tempfile.TemporaryDirectory() as folder:
         kernels = attention_kernels(topology, Path(folder))
     chips, chip = describe(topology), CHIPS[topology.partition(":")[0]]
     found: dict[str, dict[str, Any]] = {}
-    for name, layer in LAYERS.items():
+    for name in options.layers:
         found[name] = {
-            str(count): estimate(spread(*layer, chips[:count]), chip, kernels).as_json()
+            str(count): estimate(spread(*BLOCKS[name], chips[:count]), chip, kernels).as_json()
             for count in (1, 2)
         }
         print(name, json.dumps(found[name]), flush=True)
-    report = {**record.head("benchmarks.tpu_rows"), "versions": versions(), "microseconds": found}
+    report = {
+        **record.head("benchmarks.tpu_rows"),
+        "versions": versions(),
+        "options": compiler_options(chips[0], jnp.bfloat16),
+        "microseconds": found,
+    }
     print(record.save(f"tpu-{topology}-rows", report))
 
 
