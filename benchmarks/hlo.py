@@ -104,6 +104,14 @@ class Instruction:
         return float(stated.get("flops", 0)), float(stated.get("bytes_accessed", 0))
 
     @property
+    def group(self) -> int:
+        """The number of chips that exchange data with each other in a collective operation."""
+        if found := re.search(r"replica_groups=\[\d+,(\d+)\]", self.attributes):
+            return int(found[1])
+        found = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", self.attributes)
+        return len(found[1].split(",")) if found else 1
+
+    @property
     def known_trips(self) -> int | None:
         """The number of a loop's iterations, where the compiler has annotated it."""
         found = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)

@@ -6,7 +6,7 @@ move between HBM and the chip. An operation moves what it uses: a slice moves it
 update in place moves the part that is new.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.hlo import BRANCHES, ArrayType, Computation, Instruction, Program
@@ -54,6 +54,16 @@ SPECIAL = {
     "tanh": 1,
 }
 REDUCTIONS = {"reduce", "reduce-window"}
+# Exchanges between n chips in a ring of neighbours, and how many times its operand each chip sends.
+# With a start and an end they run beside the operations in between.
+COLLECTIVES: dict[str, Callable[[int], float]] = {
+    "all-gather": lambda n: n - 1,
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda _: 1,
+}
+START = "-start"
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,8 @@ class Cost:
         written: bytes of its results, wherever they are.
         bytes: bytes that move between HBM and the chip.
         hidden: whether it is a transfer beside other operations.
+        link: bytes that each link sends to another chip.
+        beside: the names of the operations beside an exchange with other chips.
         scope: the path of `jax.named_scope`s: that of its largest product, if it has any.
     """
 
@@ -79,6 +91,8 @@ class Cost:
     bytes: float = 0.0
     hidden: bool = False
     scope: str = ""
+    link: float = 0.0
+    beside: tuple[str, ...] = ()
 
     @property
     def flops(self) -> float:
@@ -139,6 +153,8 @@ class _Counter:
         return min(branches, key=lambda costs: sum(cost.bytes for cost, _ in costs), default=[])
 
     def _cost(self, inside: Computation, instruction: Instruction) -> Cost:
+        if instruction.opcode.removesuffix(START) in COLLECTIVES:
+            return self._exchange(inside, instruction)
         if instruction.opcode in TRANSFERS:
             return Cost(instruction, bytes=_transferred(inside, instruction), hidden=True)
         flops, moved = instruction.kernel_cost
@@ -161,6 +177,24 @@ class _Counter:
             read + sum(size for array, size in written if not array.in_vmem),
             scope=instruction.scope if largest is None else largest.scope,
         )
+
+    def _exchange(self, inside: Computation, instruction: Instruction) -> Cost:
+        opcode, count = instruction.opcode.removesuffix(START), instruction.group
+        operands = (inside.by_name[name].outputs for name in instruction.operands)
+        size = sum(array.size for arrays in operands for array in arrays)
+        # A ring of more than two chips sends half of the data each way around.
+        links = 1 if opcode == "collective-permute" else max(1, min(2, count - 1))
+        link = size * COLLECTIVES[opcode](count) / links
+        names = [each.name for each in inside.instructions]
+        begin = end = names.index(instruction.name)
+        if instruction.opcode.endswith(START):
+            end = next(
+                place
+                for place, each in enumerate(inside.instructions)
+                if each.opcode == opcode + END and each.operands[0] == instruction.name
+            )
+        beside = tuple(names[begin + 1 : end])
+        return Cost(instruction, link=link, beside=beside, scope=instruction.scope)
 
     def _fused(self, instruction: Instruction) -> Computation | None:
         """Return the computation of a fusion; None for other instructions."""

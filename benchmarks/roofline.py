@@ -4,6 +4,7 @@ The lower one lets every operation take the time of the unit that it needs longe
 waits. The higher one is the compiler's own.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -25,10 +26,12 @@ CLASSES = {
     "time_embedding": "time embedding",
 }
 OTHER = "other"
-
+EXCHANGE = "exchange between chips"
 
 # The unit that bounds an operation, by what it would wait for.
-MATRIX, VECTOR, MEMORY = "matrix", "vector", "memory"
+MATRIX, VECTOR, MEMORY, LINK = "matrix", "vector", "memory", "link"
+# Seconds from one chip to the next before data flows, in the higher count; not published.
+HOP = 1e-6
 # A register has 8 x 128 words of 32 bits. In a cycle, the vector unit computes four registers and
 # one of special functions, and writes one: the capacities that libtpu's dumps of schedules state.
 REGISTER = 8 * 128
@@ -44,12 +47,14 @@ class Chip:
         width: rows and columns of a matrix unit.
         bandwidth: bytes per second between HBM and the chip.
         clock: in Hz.
+        link: bytes per second to one of the neighbouring chips.
     """
 
     flops: float
     width: int
     bandwidth: float
     clock: float
+    link: float = math.inf
 
     def seconds(self, cost: Cost) -> dict[str, float]:
         """Return the least time of an operation in each of the units that share its work."""
@@ -63,12 +68,14 @@ class Chip:
             MATRIX: products / self.flops,
             VECTOR: cycles / self.clock,
             MEMORY: cost.bytes / self.bandwidth,
+            LINK: cost.link / self.link,
         }
 
 
+# A chip has four links. Google states their sum: 1600 Gbit/s for a v5e and 3584 for a v6e.
 CHIPS = {
-    "v5e": Chip(flops=197e12, width=128, bandwidth=819e9, clock=1.5e9),
-    "v6e": Chip(flops=918e12, width=256, bandwidth=1640e9, clock=1.75e9),
+    "v5e": Chip(flops=197e12, width=128, bandwidth=819e9, clock=1.5e9, link=50e9),
+    "v6e": Chip(flops=918e12, width=256, bandwidth=1640e9, clock=1.75e9, link=112e9),
 }
 
 
@@ -90,8 +97,9 @@ class Row:
     """The time and work of all operations of one class.
 
     Times are in microseconds. `least` sums the time of each operation in the unit that it needs
-    longest, and `matrix`, `vector` and `memory` are its parts by that unit. `compiler` is the
-    compiler's estimate, and `unsure` its part for operations of which the compiler has no model.
+    longest, and `matrix`, `vector`, `memory` and `link` are its parts by that unit. `compiler` is
+    the compiler's estimate, and `unsure` its part for operations of which the compiler has no
+    model.
     """
 
     operations: int = 0
@@ -101,6 +109,7 @@ class Row:
     matrix: float = 0.0
     vector: float = 0.0
     memory: float = 0.0
+    link: float = 0.0
     compiler: float = 0.0
     unsure: float = 0.0
 
@@ -129,6 +138,25 @@ class Row:
         self.compiler += estimate
         if not cost.instruction.estimate_is_valid:
             self.unsure += estimate
+
+    def exchange(
+        self, cost: Cost, times: int, chip: Chip, spans: Mapping[str, tuple[float, float]]
+    ) -> None:
+        """Add an exchange with other chips that runs `times` times.
+
+        The operations beside it take `spans` microseconds in both counts, by their names. Only the
+        time that they leave over counts.
+        """
+        seconds = chip.seconds(cost)[LINK]
+        least, estimate = (
+            max(0.0, micro - sum(spans[name][count] for name in cost.beside if name in spans))
+            for count, micro in enumerate((seconds * 1e6, (seconds + HOP) * 1e6))
+        )
+        self.operations += times
+        self.megabytes += times * cost.link / 1e6
+        self.least += times * least
+        self.link += times * least
+        self.compiler += times * estimate
 
 
 @dataclass
@@ -181,16 +209,26 @@ def estimate(
     """
     rows: dict[str, Row] = {}
     copied = unused = 0.0
+    exchanges: list[tuple[Cost, int]] = []
+    spans: dict[str, tuple[float, float]] = {}  # each operation's time in both counts
     for cost, times in costs(Program(text), lengths):
+        if cost.link:
+            exchanges.append((cost, times))
+            continue
         transfer = times * cost.bytes / chip.bandwidth * 1e6
         if cost.hidden:
             copied += transfer
             continue
         row = rows.setdefault(kind(cost.scope), Row())
-        before = row.least
+        before, estimated = row.least, row.compiler
         custom = cost.instruction.opcode == "custom-call"
         row.add(cost, times, chip, kernels.get(cost.flops) if custom else None)
         unused += row.least - before - transfer
+        if times:
+            spent = row.least - before, row.compiler - estimated
+            spans[cost.instruction.name] = spent[0] / times, spent[1] / times
+    for cost, times in exchanges:
+        rows.setdefault(EXCHANGE, Row()).exchange(cost, times, chip, spans)
     return Estimate(rows, max(0.0, copied - unused))
 
 

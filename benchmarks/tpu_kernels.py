@@ -27,9 +27,12 @@ from benchmarks.hlo import Program
 from benchmarks.hlo_costs import costs
 from pipeline.kernels import flash_tpu
 
-# Heads, width, tokens: SDXL's UNet at 1024x1024 with one half of one picture's guidance, and its
-# VAE.
-SHAPES = ((10, 640, 4096), (20, 1280, 1024), (1, 512, 16384))
+# Heads, width, tokens and parts of them: SDXL's UNet at 1024x1024 with one half of one picture's
+# guidance, and its VAE; then the same where four chips share the picture.
+SHAPES = (
+    *((10, 640, 4096, 1), (20, 1280, 1024, 1), (1, 512, 16384, 1)),
+    *((10, 640, 4096, 2), (20, 1280, 1024, 2), (1, 512, 16384, 4)),
+)
 
 
 def main() -> None:
@@ -43,14 +46,15 @@ def main() -> None:
 
 
 def _kernel(
-    heads: int, width: int, tokens: int, place: SingleDeviceSharding, dump: Path
+    heads: int, width: int, tokens: int, parts: int, place: SingleDeviceSharding, dump: Path
 ) -> tuple[float, int, int]:
     shutil.rmtree(dump, ignore_errors=True)
-    shape = jax.ShapeDtypeStruct((1, tokens, 3 * width), jnp.bfloat16, sharding=place)
-    lowered = jax.jit(partial(flash_tpu.flash_attention, heads)).lower(shape)
+    size = 1, tokens // parts, 3 * width
+    shapes = [jax.ShapeDtypeStruct(size, jnp.bfloat16, sharding=place)] * parts
+    lowered = jax.jit(partial(flash_tpu.flash_attention, heads)).lower(*shapes)
     counted = costs(Program(lowered.compile().as_text() or ""))
     [flops] = [cost.flops for cost, _ in counted if cost.instruction.opcode == "custom-call"]
-    blocks = math.prod(flash_tpu.grid(heads, shape))
+    blocks = math.prod(flash_tpu.grid(heads, *shapes))
     return flops, _bundles(dump) * blocks, _idle(dump) * blocks
 
 

@@ -118,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--prompt-chunks", type=int, default=1, metavar="COUNT", help="chunks of 75 tokens that a"
         " prompt may have, 1 to 3; default 1")  # fmt: skip
     add("--step-cache", action="store_true", help="compile for --cache-interval above 1")
+    add("--devices-per-picture", type=int, default=1, metavar="COUNT", help="devices that draw a"
+        " picture together, 1 or an even number; default 1")  # fmt: skip
     add("--wildcard-dir", type=Path, metavar="FOLDER", help="folder with lists, as text files, that"
         " prompts in the syntax a1111 can name, such as __colour__")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
@@ -163,6 +165,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     if options.refiner:
         second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True).config
     given = find_devices(), options.dtype, second, options.step_cache
+    given = *given, options.devices_per_picture
     plans = report(config, sizes, options.images, tokens, *given)
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:
@@ -220,6 +223,7 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         refiner=options.refiner,
         prompt_chunks=options.prompt_chunks,
         step_cache=options.step_cache,
+        devices_per_picture=options.devices_per_picture,
     )
     pipe.wildcard_dir = options.wildcard_dir
     for source in options.lora:

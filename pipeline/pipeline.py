@@ -66,7 +66,7 @@ from pipeline.runtime.memory import budget_of
 from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.plan import Budget
-from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.program import Shapes, Target, check_rows
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
@@ -239,6 +239,7 @@ class SDXLPipeline:
         prompt_chunks: int = 1,
         refiner: str | Path | None = None,
         step_cache: bool = False,
+        devices_per_picture: int = 1,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -281,6 +282,11 @@ class SDXLPipeline:
                 UNet is loaded; the base model's text encoder and VAE serve it too.
             step_cache: whether calls can have a `cache_interval` above 1, for which every slot
                 takes some memory.
+            devices_per_picture: the number of devices that draw a picture together, for latency:
+                1, or an even number, half of the devices for each half of guidance. From 4 on they
+                share the picture's rows too, and their sums are in another order: it is the same
+                picture up to rounding, not to the bit. 1 lets two devices share a picture only
+                where there are more than pictures.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -298,6 +304,7 @@ class SDXLPipeline:
         used = find_devices() if devices is None else list(devices)
         if not used:
             raise InputError("devices is empty; expected at least one")
+        check_count("devices_per_picture", devices_per_picture, 1, len(used))
         # The weight files are chosen before the number of parameters is known. A CPU that gets
         # bfloat16 below therefore reads full precision where the checkpoint has it.
         chosen = network_dtype(dtype, used)
@@ -319,9 +326,12 @@ class SDXLPipeline:
         shapes = Shapes(images_per_request, *size, config.tokens, prompt_chunks)
         if devices is None:
             used = worth_a_copy(used, parameters)
-        mesh = make_mesh(used, images_per_request)
+        mesh = make_mesh(used, images_per_request, devices_per_picture)
+        check_rows(config, mesh, shapes.height)
         target = Target(config, chosen, mesh, shapes, step_cache)
         second = None if refiner is None else find_refiner(str(refiner), config, size, half)
+        if second is not None:
+            check_rows(second.config, mesh, shapes.height)
         tokenizers, compiled, budget = _load(checkpoint, target, cache, second)
         beside = None
         if second is not None:
@@ -338,6 +348,7 @@ class SDXLPipeline:
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size that `add_size` does not support."""
         image_size(self._config, height, width)
+        check_rows(self._config, self._compiled.mesh, height)
         if self._refiner is not None:
             self._refiner.check_size(height, width)
 
@@ -905,7 +916,8 @@ def _load(
         shapes = target.shapes
         beside = None if second is None else measure_beside(second, target.dtype, cache)
         devices = list(target.mesh.devices.flat)
-        budget = budget_of(model, devices, shapes.images, shapes.prompt_tokens, beside)
+        together = target.devices_per_picture
+        budget = budget_of(model, devices, shapes.images, shapes.prompt_tokens, beside, together)
         budget = replace(budget, step_cache=target.step_cache)
         budget.check([(shapes.height, shapes.width)])
         networks = threads.submit(load_networks, found, place_on(target.mesh))

@@ -209,6 +209,14 @@ class Options(BaseSettings):
         "Whether requests can ask for step caching with cache_interval, which is quicker and less "
         "exact. Pictures of other requests stay the same; each slot takes some memory.",
     )
+    devices_per_picture: Whole = _setting(
+        1,
+        "Number of devices that draw a picture together, so that it is finished sooner: 1 or an "
+        "even number. From 4 on, pictures are the same up to rounding, not to the bit. More "
+        "pictures are finished in all with 1.",
+        ge=1,
+        le=64,
+    )
     sizes: Sizes = _setting(
         (),
         "Widths and heights of the pictures in pixels, separated by commas, such as "

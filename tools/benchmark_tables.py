@@ -23,6 +23,14 @@ START = "2026-11-23-start-1-x-cpu-avx512"
 TPU = {
     "v5e-4": "2026-11-25-tpu-v5e-2x2",
 }
+TPU_ROWS = "2026-11-26-tpu-v5e-2x2-rows"
+# How often SDXL's UNet has each layer of that record. ResNet blocks of all its levels take about as
+# long.
+LAYERS_OF_A_STEP = {
+    "transformer 1280, 32x32": 60,
+    "transformer 640, 64x64": 10,
+    "ResNet 640, 64x64": 17,
+}
 # The lower count of older records leaves out the vector unit.
 TPU_INCUMBENT = "2026-11-23-tpu-v5e-2x2"
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
@@ -279,6 +287,55 @@ def _tpu_few_steps() -> str:
 
     rows = [*((steps, "step, unguided") for steps in (1, 2, 4, 8)), (25, "step")]
     return table(["steps", *decoders.values()], (row(*each) for each in rows))
+
+
+def _tpu_rows() -> str:
+    def row(layer: str) -> Iterable[str]:
+        yield layer
+        for chips in "12":
+            yield span(TPU_ROWS, f"microseconds/{layer}/{chips}", "us", 1, 0)
+        yield span(TPU_ROWS, f"microseconds/{layer}/2/classes/exchange between chips", "us", 1, 0)
+
+    head = ["layer", "one chip", "two chips", "of that, waiting for the other chip"]
+    return table(head, map(row, LAYERS_OF_A_STEP))
+
+
+def picture_seconds(chips: int) -> tuple[float, float]:
+    """Return the lower and the higher count of the seconds of one picture that chips share.
+
+    Two chips have half of guidance each. On four, a step takes the share of that which the layers
+    take on two chips that share rows. The decoder's rows are halved twice, so its share is that of
+    a ResNet block squared.
+    """
+    parts = value(TPU["v5e-4"], "microseconds")
+    layers = value(TPU_ROWS, "microseconds")
+
+    def share(counts: Mapping[str, int], bound: str) -> float:
+        two, one = (
+            sum(count * layers[layer][chips][bound] for layer, count in counts.items())
+            for chips in "21"
+        )
+        return two / one if chips == 4 else 1.0
+
+    def seconds(bound: str) -> float:
+        step = parts["step" if chips == 1 else "step, unguided"][bound]
+        before = sum(parts[part][bound] for part in ("encode", "condition") if part in parts)
+        decode = parts["decode"][bound] * share({"ResNet 640, 64x64": 1}, bound) ** 2
+        return (before + 25 * step * share(LAYERS_OF_A_STEP, bound) + decode) / 1e6
+
+    low, high = map(seconds, BOUNDS)
+    return low, high
+
+
+def _tpu_picture() -> str:
+    def row(chips: int) -> Iterable[str]:
+        low, high = picture_seconds(chips)
+        digits = 1 if low >= 1 else 2
+        yield str(chips)
+        yield f"{low:.{digits}f} to {high:.{digits}f} s"
+        yield ", ".join(map(source, (TPU["v5e-4"], *[TPU_ROWS] * (chips > 2))))
+
+    return table(["chips for the picture", "a picture", "records"], map(row, (1, 2, 4)))
 
 
 def _steps() -> str:
@@ -794,7 +851,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "tpu": _tpu,
     "tpu-few-steps": _tpu_few_steps,
     "tpu-options": _options,
+    "tpu-picture": _tpu_picture,
     "tpu-programs": _tpu_programs,
+    "tpu-rows": _tpu_rows,
     "tpu-step": _tpu_step,
     "waits": _waits,
 }

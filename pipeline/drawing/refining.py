@@ -24,6 +24,7 @@ from pipeline.request import DENOISING_END, Request
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.beside import Beside, resized_beside
 from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.program import check_rows
 from pipeline.schedulers.config import SchedulerConfig
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.tokenizer import Tokenizers
@@ -90,6 +91,7 @@ class Refiner:
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size of pictures that the refiner cannot draw."""
         _check_size(self._config, height, width)
+        check_rows(self._config, self.run.mesh, height)
 
     def add_size(self, base: CompiledSampler) -> None:
         """Compile for the size of the base model's programs."""

@@ -5,7 +5,7 @@ two arrangements. No form ever holds more than `SCORE_BYTES` of scores.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,12 +38,13 @@ def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -
     return jax.nn.dot_product_attention(query, key, value, is_causal=causal)
 
 
-def self_attention(query_key_value: Array, heads: int) -> Array:
+def self_attention(query_key_value: Array, heads: int, others: Sequence[Array] = ()) -> Array:
     """Compute `attention` of a sequence to itself, without a mask, `[B, L, 3 W] -> [B, L, W]`.
 
     Queries, keys and values lie side by side in the last axis; each head is W / heads wide.
+    `others` are the projections of other parts of the sequence, as long, to which it attends too.
     """
-    return _of_projections(heads, query_key_value)
+    return _of_projections(heads, query_key_value, *others)
 
 
 def cross_attention(
@@ -90,7 +91,7 @@ def _masked(heads: int, query: Array, key_value: Array, lengths: Array) -> Array
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _in_its_form(heads: int, *projections: Array) -> Array:
-    """Compute `self_attention` of one array or `cross_attention` of two."""
+    """Compute `self_attention` of arrays of one shape, or `cross_attention` of two others."""
     # Importing Pallas takes time, and a process that only loads cached programs does not need it.
     from pipeline.kernels import flash_tpu
 
@@ -99,7 +100,7 @@ def _in_its_form(heads: int, *projections: Array) -> Array:
         "cached": partial(_cached, heads),
     }
     # A prompt has few keys, and XLA's own operations beat the kernel: benchmarks/experiments.md.
-    if len(projections) == 1 and flash_tpu.fits(heads, *projections):
+    if _attend_to_themselves(*projections) and flash_tpu.fits(heads, *projections):
         forms["flash"] = partial(flash_tpu.flash_attention, heads)
     if _cudnn_fits(heads, *projections):
         forms["cudnn"] = partial(_cudnn, heads)
@@ -120,10 +121,17 @@ _in_its_form.defvjp(_forward, _backward)
 _of_projections = jax.jit(_in_its_form, static_argnums=0)
 
 
+def _attend_to_themselves(*projections: Array) -> bool:
+    """Return whether these are arguments of `self_attention`, not of `cross_attention`."""
+    return all(part.shape == projections[0].shape for part in projections)
+
+
 def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
     """Split projections into queries `[B, L, N, K]`, keys and values `[B, S, N, K]`."""
-    if len(projections) == 1:
-        query, key, value = jnp.split(projections[0], 3, axis=-1)
+    if _attend_to_themselves(*projections):
+        parts = [jnp.split(part, 3, axis=-1) for part in projections]
+        query = parts[0][0]
+        key, value = (jnp.concatenate([part[i] for part in parts], axis=1) for i in (1, 2))
     else:
         query, (key, value) = projections[0], jnp.split(projections[1], 2, axis=-1)
     query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
@@ -148,8 +156,8 @@ def _cached(heads: int, *projections: Array) -> Array:
         return _in_turns(lambda part: _unscaled(part, key, value), query, key.shape[1])
 
     done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in each])
-    batch, rows = projections[0].shape[:2]
-    return done.reshape(batch, heads, rows, -1).swapaxes(1, 2).reshape(batch, rows, -1)
+    batch, length = projections[0].shape[:2]
+    return done.reshape(batch, heads, length, -1).swapaxes(1, 2).reshape(batch, length, -1)
 
 
 def _unscaled(query: Array, key: Array, value: Array) -> Array:
@@ -191,7 +199,9 @@ def _cudnn_fits(heads: int, *projections: Array) -> bool:
 
     JAX looks for cuDNN while it traces, so the default backend must be a GPU.
     """
-    size = projections[0].shape[-1] // (heads if len(projections) == 2 else 3 * heads)
+    size = projections[0].shape[-1] // heads
+    if _attend_to_themselves(*projections):
+        size //= 3
     return (
         jax.default_backend() == "gpu"
         and projections[0].dtype in (jnp.bfloat16, jnp.float16)

@@ -11,7 +11,11 @@ register. Masks separate heads that share 128 lanes. They cost the matrix unit n
 """
 
 import math
-from functools import partial
+from collections.abc import Sequence
+from functools import partial, reduce
+from itertools import product
+from operator import add
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,18 +35,22 @@ WHOLE_BYTES = 2**20
 WHOLE_ROWS = 1024  # up to this length, queries of such sequences are not split either
 
 
-def fits(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> bool:
+def fits(heads: int, *parts: jax.ShapeDtypeStruct | Array) -> bool:
     """Return whether the kernel can separate the heads and split the sequence into blocks."""
-    _, length, size = _sizes(heads, query_key_value)
+    _, length, size = _sizes(heads, parts[0])
     fills_lanes = size % LANES == 0 or (LANES % size == 0 and size * heads % LANES == 0)
-    return fills_lanes and None not in _blocks(length, max(LANES, size), query_key_value.dtype)
+    blocks = _blocks(length, len(parts), max(LANES, size), parts[0].dtype)
+    return fills_lanes and None not in blocks
 
 
-def grid(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
-    """Return the kernel's grid: number of pictures, head groups, query blocks and key blocks."""
-    batch, length, size = _sizes(heads, query_key_value)
+def grid(heads: int, *parts: jax.ShapeDtypeStruct | Array) -> tuple[int, int, int, int]:
+    """Return the kernel's grid: number of pictures, head groups, query blocks and key blocks.
+
+    A step of the grid takes a block of keys of every part.
+    """
+    batch, length, size = _sizes(heads, parts[0])
     lanes = max(LANES, size)
-    rows, columns = _blocks(length, lanes, query_key_value.dtype)
+    rows, columns = _blocks(length, len(parts), lanes, parts[0].dtype)
     assert rows is not None
     assert columns is not None
     return batch, size * heads // lanes, length // rows, length // columns
@@ -54,30 +62,31 @@ def _sizes(heads: int, query_key_value: jax.ShapeDtypeStruct | Array) -> tuple[i
     return batch, length, width // (3 * heads)
 
 
-def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = False) -> Array:
-    """Return softmax(query key^T / sqrt(K)) value of a sequence with itself.
+def flash_attention(heads: int, *parts: Array, interpret: bool = False) -> Array:
+    """Return softmax(query key^T / sqrt(K)) value of a sequence's first part with all its parts.
 
     The softmax is in float32. `fits` must hold for the arguments.
 
     Args:
         heads: the number N of heads; each is K = W / N wide.
-        query_key_value: `[B, L, 3 W]`, queries, keys and values side by side.
+        parts: `[B, L, 3 W]` each, queries, keys and values side by side; usually the whole sequence
+            is one part.
         interpret: run the kernel on any platform, slowly; for tests.
 
     Returns:
         `[B, L, W]`.
     """
-    batch, length, size = _sizes(heads, query_key_value)
+    batch, length, size = _sizes(heads, parts[0])
     width, lanes = size * heads, max(LANES, size)
-    blocks = grid(heads, query_key_value)
+    blocks = grid(heads, *parts)
     groups = blocks[1]  # of heads that share lanes
     rows, columns = length // blocks[2], length // blocks[3]
 
-    def part(rows: int, place: int, offset: int) -> pl.BlockSpec:
+    def block(rows: int, place: int, offset: int) -> pl.BlockSpec:
         """Select block `at[place]` of the sequence and group `offset + g` of the lanes."""
         return pl.BlockSpec((None, rows, lanes), lambda b, g, *at: (b, at[place], offset + g))
 
-    shared = lanes // size
+    shared, keys, dtype = lanes // size, len(parts) * length, parts[0].dtype
     scale = math.log2(math.e) / math.sqrt(size)
     column = pltpu.VMEM((shared, rows, 1), jnp.float32)
     accumulator = pltpu.VMEM((rows, lanes), jnp.float32)
@@ -85,28 +94,35 @@ def flash_attention(heads: int, query_key_value: Array, *, interpret: bool = Fal
     return pl.pallas_call(
         partial(_at_once if at_once else _in_turn, shared=shared, scale=scale),
         grid=blocks,
-        in_specs=[part(rows, 0, 0), part(columns, 1, groups), part(columns, 1, 2 * groups)],
-        out_specs=part(rows, 0, 0),
-        out_shape=jax.ShapeDtypeStruct((batch, length, width), query_key_value.dtype),
+        in_specs=[
+            block(rows, 0, 0),
+            *[block(columns, 1, groups), block(columns, 1, 2 * groups)] * len(parts),
+        ],
+        out_specs=block(rows, 0, 0),
+        out_shape=jax.ShapeDtypeStruct((batch, length, width), dtype),
         scratch_shapes=[] if at_once else [column, column, accumulator],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
         # The matrix unit spends FLOPs on all lanes, however narrow the head is.
         cost_estimate=pl.CostEstimate(
-            flops=4 * batch * heads * length**2 * lanes,
-            transcendentals=batch * heads * length**2,
-            bytes_accessed=4 * batch * length * width * query_key_value.dtype.itemsize,
+            flops=4 * batch * heads * length * keys * lanes,
+            transcendentals=batch * heads * length * keys,
+            bytes_accessed=2 * batch * (length + keys) * width * dtype.itemsize,
         ),
         interpret=interpret,
         name="flash_attention",
-    )(query_key_value, query_key_value, query_key_value)
+    )(parts[0], *(part for part in parts for _ in ("keys", "values")))
 
 
-def _blocks(length: int, lanes: int, dtype: DTypeLike) -> tuple[int | None, int | None]:
-    """Return the rows of a block of queries and of a block of keys; None if no size divides."""
-    if length * lanes * jnp.dtype(dtype).itemsize > WHOLE_BYTES:
-        return _share(length, BLOCK_ROWS), _share(length, BLOCK_COLUMNS)
+def _blocks(length: int, parts: int, lanes: int, dtype: DTypeLike) -> tuple[int | None, int | None]:
+    """Return the rows of a block of queries and of a block of keys; None if no size divides.
+
+    `length` is that of each part.
+    """
+    if parts * length * lanes * jnp.dtype(dtype).itemsize > WHOLE_BYTES:
+        columns = max(1, BLOCK_COLUMNS // parts // SUBLANES) * SUBLANES
+        return _share(length, BLOCK_ROWS), _share(length, columns)
     return length if length <= WHOLE_ROWS else _share(length, BLOCK_ROWS), length
 
 
@@ -120,30 +136,42 @@ def _share(length: int, most: int) -> int | None:
     return next((size for size in range(most, 0, -SUBLANES) if length % size == 0), None)
 
 
-def _at_once(q_ref, k_ref, v_ref, out_ref, *, shared: int, scale: float):
+def _at_once(q_ref, *refs, shared: int, scale: float):
     """Attend from one block of queries to all keys, for all heads that share its lanes."""
-    q, k, v = q_ref[...], k_ref[...], v_ref[...]
+    *refs, out_ref = refs
+    q, parts = q_ref[...], _keys_and_values(refs)
     head = _head_of_lane(q.shape[1], shared)
     out = jnp.zeros(q.shape, jnp.float32)
     for i in range(shared):
         mine = head == i
-        scores = _scores(q, k, mine)
-        weights = jnp.exp2((scores - scores.max(axis=1, keepdims=True)) * scale)
-        # Ones in the lanes of other heads let the matrix unit sum the weights at no extra cost.
-        values_or_ones = jnp.where(mine, v, jnp.ones_like(v))
-        values = jnp.dot(
-            weights.astype(v.dtype), values_or_ones, preferred_element_type=jnp.float32
-        )
+        scores = [_scores(q, k, mine) for k, _ in parts]
+        largest = reduce(jnp.maximum, (part.max(axis=1, keepdims=True) for part in scores))
+        weights = [jnp.exp2((part - largest) * scale) for part in scores]
+        values = reduce(add, map(partial(_summed, mine), weights, parts))
         if shared == 1:
-            total = weights.sum(axis=1, keepdims=True)
+            total = reduce(add, (part.sum(axis=1, keepdims=True) for part in weights))
         else:
             total = pltpu.roll(values, q.shape[1] // shared, axis=1)
         out = jnp.where(mine, values / total, out)
     out_ref[...] = out.astype(out_ref.dtype)
 
 
-def _in_turn(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref, *, shared: int, scale: float):
-    """Attend from one block of queries to one block of keys, for all heads that share its lanes."""
+def _keys_and_values(refs: Sequence[Any]) -> list[tuple[Array, Array]]:
+    """Return the block of keys and that of values of each part."""
+    return [(k[...], v[...]) for k, v in zip(refs[::2], refs[1::2], strict=True)]
+
+
+def _summed(mine: Array, weights: Array, part: tuple[Array, Array]) -> Array:
+    """Return the weighted sums of one head's values, and in other heads' lanes of the weights."""
+    _, v = part
+    # Ones in the lanes of other heads let the matrix unit sum the weights at no extra cost.
+    values_or_ones = jnp.where(mine, v, jnp.ones_like(v))
+    return jnp.dot(weights.astype(v.dtype), values_or_ones, preferred_element_type=jnp.float32)
+
+
+def _in_turn(q_ref, *refs, shared: int, scale: float):
+    """Attend from a block of queries to one of each part's keys, for all heads of its lanes."""
+    *refs, out_ref, max_ref, sum_ref, acc_ref = refs
     step = pl.program_id(3)
 
     @pl.when(step == 0)
@@ -152,9 +180,9 @@ def _in_turn(q_ref, k_ref, v_ref, out_ref, max_ref, sum_ref, acc_ref, *, shared:
         sum_ref[...] = jnp.zeros_like(sum_ref)
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    q, k, v = q_ref[...], k_ref[...], v_ref[...]
+    q = q_ref[...]
     head = _head_of_lane(q.shape[1], shared)
-    for i in range(shared):
+    for (k, v), i in product(_keys_and_values(refs), range(shared)):
         mine = head == i
         scores = _scores(q, k, mine)
         before = max_ref[i]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pipeline.kernels import rows
 from pipeline.platforms import PLAIN, by_platform
 
 A = TypeVar("A", Array, np.ndarray)
@@ -46,6 +47,10 @@ def convolution(x: Array, kernel: Array, strides: Numbers, padding: Padding, **_
     Returns:
         `[B, H', W', O]`, in that dtype.
     """
+    if rows.are_spread():
+        above, width = padding[0][0], padding[1]
+        below = len(kernel) - strides[0] - above
+        x, padding = rows.with_neighbours(x, above, below), ((0, 0), width)
     return _convolve((tuple(strides), tuple(padding)), x, kernel)
 
 

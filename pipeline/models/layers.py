@@ -1,6 +1,7 @@
 """Building blocks that the UNet and the VAE share. Activations are `[B, H, W, C]`."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
@@ -11,6 +12,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
+from pipeline.kernels import rows
 from pipeline.kernels.attention import cross_attention, self_attention
 from pipeline.kernels.matmul_conv import convolution, dot_general, merged_upsample_kernels
 
@@ -83,8 +85,14 @@ def conv(
     )
 
 
-def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+def _moments(
+    x: Array,
+    axes: tuple[int, ...],
+    average: Callable[..., tuple[Array, ...]] = lambda *means: means,
+) -> tuple[Array, Array]:
     """Return the mean and the variance over `axes`, in float32, with the axes kept.
+
+    `average` turns means over this device's part of the axes into those over the whole.
 
     float32 takes a second pass for the variance, because E[x^2] - E[x]^2 cancels where the mean is
     large. bfloat16 takes one pass, which an accelerator does while it writes x. That is
@@ -93,9 +101,11 @@ def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     wide = x.astype(jnp.float32)
     mean = wide.mean(axes, keepdims=True)
     if x.dtype == jnp.bfloat16:
-        square = (wide**2).mean(axes, keepdims=True)
+        mean, square = average(mean, (wide**2).mean(axes, keepdims=True))
         return mean, jnp.maximum(square - mean**2, 0)
-    return mean, ((wide - mean) ** 2).mean(axes, keepdims=True)
+    (mean,) = average(mean)
+    (variance,) = average(((wide - mean) ** 2).mean(axes, keepdims=True))
+    return mean, variance
 
 
 class GroupNorm(nnx.Module):
@@ -114,7 +124,7 @@ class GroupNorm(nnx.Module):
     @jax.named_scope("group_norm")
     def __call__(self, x: Array) -> Array:
         """Normalize `[B, H, W, C] -> [B, H, W, C]`."""
-        mean, variance = _moments(x, (1, 2))  # per channel, [B, 1, 1, C]
+        mean, variance = _moments(x, (1, 2), rows.mean)  # per channel, [B, 1, 1, C]
         middle = self._over_groups(mean)
         spread = self._over_groups(variance + (mean - middle) ** 2)
         factor = jax.lax.rsqrt(spread + self.eps) * self.scale.astype(jnp.float32)
@@ -254,8 +264,13 @@ class SelfAttention(nnx.Module):
 
     @jax.named_scope("self_attention")
     def __call__(self, x: Array) -> Array:
-        """Apply the layer, `[B, L, width] -> [B, L, width]`."""
-        return self.to_out(self_attention(self.to_qkv(x), self.heads))
+        """Apply the layer, `[B, L, width] -> [B, L, width]`.
+
+        Devices that share rows send each other their inputs, not the keys and values, which are
+        twice as large: they arrive while a device projects its own.
+        """
+        others = [self.to_qkv(band) for band in rows.others(x)]
+        return self.to_out(self_attention(self.to_qkv(x), self.heads, others))
 
 
 class CrossAttention(nnx.Module):

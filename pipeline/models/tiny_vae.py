@@ -13,6 +13,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
+from pipeline.kernels import rows
 from pipeline.models.layers import Upsample, conv
 from pipeline.models.tiny_vae_config import TinyVAEConfig
 
@@ -89,4 +90,4 @@ class TinyVAE(nnx.Module):
     def decode(self, z: Array) -> Array:
         """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]` float32, about -1..1."""
         limited = (jnp.tanh(z / LIMIT) * LIMIT).astype(self.dtype)
-        return self.decoder(limited).astype(jnp.float32) * 2 - 1
+        return rows.whole(self.decoder(rows.own(limited))).astype(jnp.float32) * 2 - 1

@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
+from pipeline.kernels import rows
 from pipeline.models.layers import (
     CrossAttention,
     GroupNorm,
@@ -370,8 +371,8 @@ class UNet(nnx.Module):
         """Compute the deep features, which change slowly from step to step.
 
         They are the input of the last up block's last layer, without its skip: with
-        `block_out_channels[0]` channels, `[B, h, w, C]` in the networks' dtype. The arguments are
-        those of `__call__`.
+        `block_out_channels[0]` channels, `[B, h, w, C]` in the networks' dtype, and each device has
+        those of its rows. The arguments are those of `__call__`.
         """
         return self._deep(*self._inputs(latents, timesteps, context), context)
 
@@ -393,7 +394,7 @@ class UNet(nnx.Module):
             time_embed = time_embed + context.added_embed
         if context.masked is not None:
             latents = jnp.concatenate([latents, context.masked], axis=-1)
-        return self.conv_in(latents.astype(self.dtype)), time_embed
+        return self.conv_in(rows.own(latents).astype(self.dtype)), time_embed
 
     def _deep(self, x: Array, time_embed: Array, context: Context) -> Array:
         """Return the deep features from the outputs of `_inputs`; see `deep`."""
@@ -415,7 +416,7 @@ class UNet(nnx.Module):
         keys_values = ((each, context.chunks) for each in own)
         x = last(deep, [x], time_embed, keys_values, _SHALLOW)
         x = self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
-        return x.astype(jnp.float32)
+        return rows.whole(x).astype(jnp.float32)
 
     def _sinusoid(self, values: Array, dim: int) -> Array:
         config = self.config

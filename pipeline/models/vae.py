@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
+from pipeline.kernels import rows
 from pipeline.models.layers import GroupNorm, ResnetBlock, SelfAttention, Upsample, conv
 from pipeline.models.vae_config import VAEConfig
 
@@ -173,7 +174,7 @@ class VAE(nnx.Module):
 
     def encode(self, images: Array) -> tuple[Array, Array]:
         """Encode pictures `[B, H, W, 3]` to mean and log variance, each `[B, h, w, C]` float32."""
-        moments = self.encoder(images.astype(self.dtype))
+        moments = rows.whole(self.encoder(rows.own(images).astype(self.dtype)))
         if self.config.use_quant_conv:
             moments = self.quant_conv(moments)
         mean, logvar = jnp.split(moments.astype(jnp.float32), 2, axis=-1)
@@ -184,4 +185,4 @@ class VAE(nnx.Module):
         z = z.astype(self.dtype)
         if self.config.use_post_quant_conv:
             z = self.post_quant_conv(z)
-        return self.decoder(z).astype(jnp.float32)
+        return rows.whole(self.decoder(rows.own(z))).astype(jnp.float32)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pipeline.errors import InputError
 from pipeline.runtime import programs
 from pipeline.runtime.conditioning import Embeds, Tokens
 from pipeline.runtime.executable_cache import ExecutableCache
@@ -33,25 +34,49 @@ from pipeline.text.prompt_syntax import MAX_TEXTS
 log = logging.getLogger(__name__)
 
 
-def choose_layout(devices: int, images: int) -> tuple[int, int]:
-    """Return how many devices share the pictures, and how many the guidance halves (1 or 2).
+class Layout(NamedTuple):
+    """How many devices share the pictures, the guidance halves (1 or 2), and a picture's rows."""
 
-    The layout gives each device an equal share of the pictures and uses as many devices as
-    possible. Among such layouts it is the one that splits the pictures most.
+    images: int
+    guidance: int
+    rows: int = 1
+
+    @property
+    def devices(self) -> int:
+        """The number of devices in use."""
+        return self.images * self.guidance * self.rows
+
+
+def choose_layout(devices: int, images: int, per_picture: int = 1) -> Layout:
+    """Return the layout of devices in which at least `per_picture` of them share a picture.
+
+    It gives each device an equal share of the pictures and uses as many devices as possible. Among
+    such layouts it is the one that splits the pictures most.
+
+    Raises:
+        InputError: if `per_picture` is odd and not 1, or more than the devices.
     """
+    if per_picture > devices or (per_picture > 1 and per_picture % 2):
+        right = ", ".join(map(str, (1, *range(2, devices + 1, 2))))
+        raise InputError(
+            f"devices_per_picture is {per_picture}, with {devices} to draw on; expected {right}:"
+            " two halves of guidance, and rows of each"
+        )
     shares = [n for n in range(1, images + 1) if images % n == 0]
-    layouts = [(n, halves) for n in shares for halves in (1, 2) if n * halves <= devices]
-    return max(layouts, key=lambda layout: (layout[0] * layout[1], layout[0]))
+    halves, rows = ((1, 2), 1) if per_picture == 1 else ((2,), per_picture // 2)
+    layouts = [Layout(n, guidance, rows) for n in shares for guidance in halves]
+    fitting = [layout for layout in layouts if layout.devices <= devices]
+    return max(fitting, key=lambda layout: (layout.devices, layout.images))
 
 
-def make_mesh(devices: Sequence[jax.Device], images: int) -> Mesh:
-    """Return a mesh with the axes `guidance` and `images` over as many of the devices as fit."""
-    split, halves = choose_layout(len(devices), images)
-    used = split * halves
-    if used < len(devices):
+def make_mesh(devices: Sequence[jax.Device], images: int, per_picture: int = 1) -> Mesh:
+    """Return a mesh with the axes of a `Layout` over as many of the devices as fit."""
+    layout = choose_layout(len(devices), images, per_picture)
+    if (used := layout.devices) < len(devices):
         log.warning("%d devices found; %d pictures use %d of them", len(devices), images, used)
-    grid = np.array(devices[:used]).reshape(halves, split)
-    return Mesh(grid, ("guidance", "images"))
+    # Devices that share rows exchange most, and are neighbours here.
+    grid = np.array(devices[:used]).reshape(layout.guidance, layout.images, layout.rows)
+    return Mesh(grid, ("guidance", "images", "rows"))
 
 
 def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:

@@ -31,9 +31,10 @@ def budget_of(
     images: int,
     tokens: int,
     refiner: ModelSize | None = None,
+    per_picture: int = 1,
 ) -> Budget:
-    """Return the budget of a pipeline on these devices."""
-    layout = partial(choose_layout, len(devices))
+    """Return the budget of a pipeline on these devices, of which `per_picture` share a picture."""
+    layout = partial(choose_layout, len(devices), per_picture=per_picture)
     kind, memory = kind_of(devices[0]), device_memory(devices[0])
     return Budget(model, kind, memory, layout, images, tokens, refiner=refiner)
 

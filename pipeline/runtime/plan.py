@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from pipeline.errors import DeviceError
 from pipeline.kernels.attention import CACHED_BYTES, SCORE_BYTES
+from pipeline.runtime.compiled import Layout
 from pipeline.runtime.device_kinds import DeviceKind
 from pipeline.runtime.model_size import (
     CONTEXT,
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 Size = tuple[int, int]  # height and width in pixels
 FLOAT32 = 4
 HALVES = 2  # of guidance: one for the negative prompt, one for the prompt
+SPREAD = {UNET, VAE, TINY_VAE}  # the networks whose activations devices share with the rows
 
 
 class Share(NamedTuple):
@@ -51,12 +53,14 @@ class Share(NamedTuple):
         halves: number of guidance halves that it computes, 1 or 2.
         tokens: number of tokens of a prompt.
         pixels: pixels of a picture; 0 for programs that serve all sizes.
+        rows: number of devices that share a picture's rows in the UNet.
     """
 
     pictures: int
     halves: int
     tokens: int
     pixels: int
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -196,8 +200,8 @@ class Budget:
         model: sizes of the checkpoint's networks.
         kind: the kind of the devices.
         memory: bytes of one device, or of all devices of a CPU; None if not known.
-        layout: returns, for a number of pictures, how many devices share them and how many the
-            halves of guidance, as `compiled.choose_layout` does.
+        layout: returns how the devices share a number of pictures, as `compiled.choose_layout`
+            does.
         images: pictures per request.
         tokens: tokens of a prompt.
         pristine: bytes of the parameters that loaded LoRAs change; there is a copy without them.
@@ -212,7 +216,7 @@ class Budget:
     model: ModelSize
     kind: DeviceKind
     memory: int | None
-    layout: Callable[[int], tuple[int, int]]
+    layout: Callable[[int], Layout]
     images: int
     tokens: int
     pristine: int = 0
@@ -234,9 +238,9 @@ class Budget:
 
     def plan(self, sizes: Sequence[Size]) -> Plan:
         """Return the plan of a pipeline with these sizes of pictures."""
-        split, guidance = self.layout(self.images)
-        copies = 1 if self.kind.platform.is_accelerator else split * guidance
-        pictures, halves = self.images // split, HALVES // guidance
+        layout = self.layout(self.images)
+        copies = 1 if self.kind.platform.is_accelerator else layout.devices
+        pictures, halves = self.images // layout.images, HALVES // layout.guidance
         names = [name for name in LOADS if self._exists(name)]
         models, weights = [("", self)], self.model.weights
         if self.refiner is not None:
@@ -245,7 +249,7 @@ class Budget:
         programs = []
         for size in (*sizes, None):
             pixels = 0 if size is None else math.prod(size)
-            share = Share(pictures, halves, self.tokens, pixels)
+            share = Share(pictures, halves, self.tokens, pixels, layout.rows)
             programs += [
                 replace(model._program(name, size, share, copies), name=f"{prefix}{name}")
                 for prefix, model in models
@@ -257,9 +261,9 @@ class Budget:
         arrays = sum(max(map(model._arrays, shares)) for _, model in models)
         return Plan(
             self.kind,
-            split * guidance,
+            layout.devices,
             copies * weights,
-            self._pristine(split * guidance),
+            self._pristine(layout.devices),
             copies * arrays,
             tuple(programs),
             self.memory,
@@ -412,6 +416,8 @@ class Budget:
         units = load.units(share)
         if load.network == UNET:
             units = self._batch(share) * units / self.model.scale_factor**2
+        if load.network in SPREAD:
+            units /= share.rows
         return network.activations * units * network.itemsize
 
     @property

@@ -35,6 +35,7 @@ def report(
     dtype: str | None = None,
     refiner: Config | None = None,
     step_cache: bool = False,
+    per_picture: int = 1,
 ) -> Report:
     """Plan a model for this machine's devices and for those of `device_kinds.MACHINES`.
 
@@ -49,6 +50,7 @@ def report(
         dtype: the networks' dtype; each machine's default where None.
         refiner: the refiner's configuration; None without one.
         step_cache: whether the slots hold deep features.
+        per_picture: devices that draw a picture together, on machines that have as many.
     """
     second = None if refiner is None else _measured(refiner)
     measured = _measured(config)
@@ -57,14 +59,15 @@ def report(
     if dtype is None and worth_bfloat16(devices[0], parameters):
         own = np.dtype(jnp.bfloat16)
     used = worth_a_copy(devices, parameters)
-    here = budget_of(_in_dtype(measured, own), used, images, tokens)
+    here = budget_of(_in_dtype(measured, own), used, images, tokens, per_picture=per_picture)
     here = _with_refiner(here, second, own)
     here = replace(here, step_cache=step_cache)
     plan = here.plan(sizes)
     parts = [_described(f"This machine, {devices[0].device_kind}", here, plan, own)]
     elsewhere = np.dtype(dtype or jnp.bfloat16)
     for kind in MACHINES:
-        there = _budget(kind, _in_dtype(measured, elsewhere), images, tokens)
+        together = per_picture if per_picture <= kind.devices else 1
+        there = _budget(kind, _in_dtype(measured, elsewhere), images, tokens, together)
         there = _with_refiner(there, second, elsewhere)
         there = replace(there, step_cache=step_cache)
         title = f"{kind.name}, {kind.devices} device{'s' * (kind.devices > 1)}"
@@ -72,8 +75,11 @@ def report(
     return Report("\n\n".join(parts), None if plan.fits else here.refusal(plan, sizes))
 
 
-def _budget(kind: DeviceKind, model: ModelSize, images: int, tokens: int) -> Budget:
-    return Budget(model, kind, kind.memory, partial(choose_layout, kind.devices), images, tokens)
+def _budget(
+    kind: DeviceKind, model: ModelSize, images: int, tokens: int, per_picture: int
+) -> Budget:
+    layout = partial(choose_layout, kind.devices, per_picture=per_picture)
+    return Budget(model, kind, kind.memory, layout, images, tokens)
 
 
 def _measured(config: Config) -> ModelSize:

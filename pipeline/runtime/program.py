@@ -13,6 +13,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pipeline.errors import InputError
 from pipeline.families.family import Config
 from pipeline.platforms import CompilerOptions
 from pipeline.schedulers.table import REMEMBERED, Kept, State
@@ -49,7 +50,7 @@ class Target:
     """The model, the devices and the sizes that programs are compiled for.
 
     `dtype` is that of the networks. With `step_cache`, a step may use deep features of an earlier
-    one.
+    one. The mesh has the axes `guidance`, `images` and `rows`.
     """
 
     config: Config
@@ -78,13 +79,23 @@ class Target:
         return 2 if by_half or not self.config.embeds_guidance else 1
 
     @property
+    def devices_per_picture(self) -> int:
+        """The number of devices that draw a picture together."""
+        return self.mesh.shape["guidance"] * self.mesh.shape["rows"]
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether each device has only a part of a picture's rows."""
+        return self.mesh.shape["rows"] > 1
+
+    @property
     def deep_spec(self) -> Any:
         """The shape and sharding of all slots' deep features; None without step caching."""
         if not self.step_cache:
             return None
         size = self.shapes.height, self.shapes.width
         own = self.config.family.deep_shape(self.config, *size)
-        sharding = NamedSharding(self.mesh, P("guidance", "images"))
+        sharding = NamedSharding(self.mesh, P("guidance", "images", "rows"))
         return spec((self.predicted_halves, self.shapes.images, *own), self.dtype, sharding)
 
     @property
@@ -94,6 +105,23 @@ class Target:
         by_slot, behind = (NamedSharding(self.mesh, P(*axes)) for axes in SLOT_AXES)
         return State(
             spec(latents, jnp.float32, by_slot), spec((REMEMBERED, *latents), jnp.float32, behind)
+        )
+
+
+def check_rows(config: Config, mesh: Mesh, height: int) -> None:
+    """Raise InputError if a mesh's devices cannot share the rows of pictures of a height in pixels.
+
+    Every device must have as many rows as the others wherever the networks shrink the picture.
+    """
+    if (rows := mesh.shape["rows"]) == 1:
+        return
+    family, devices = config.family, rows * mesh.shape["guidance"]
+    latent_rows, *_ = family.latents_shape(config, height, height)
+    multiple = max(family.size_multiple(config) * rows, height // latent_rows * devices)
+    if height % multiple:
+        raise InputError(
+            f"height is {height}; with devices_per_picture {devices}, expected a multiple of"
+            f" {multiple}"
         )
 
 

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.families.family import Family
+from pipeline.kernels import rows
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
 from pipeline.runtime import conditioning, looping, sampler
 from pipeline.runtime.conditioning import Embeds, Tokens
@@ -28,6 +29,10 @@ from pipeline.text.prompt_syntax import MAX_TEXTS
 
 # Pixels of the tiny VAE's previews per latent pixel, along each side.
 PREVIEW_PIXELS = 2
+# The axes of the mesh over which the rows of a picture are spread, where it has more than one. The
+# VAE has no halves of guidance, so all of a picture's devices share its rows.
+UNET_ROWS = ("rows",)
+VAE_ROWS = ("guidance", "rows")
 
 
 class Programs:
@@ -88,8 +93,8 @@ class Programs:
             weights: Weights, vectors: tuple[Array, ...], tokens: Tokens[Array]
         ) -> Embeds:
             networks = self._networks(weights)
-            for name, rows in zip(encoders, vectors, strict=True):
-                networks[name] = partial(networks[name], vectors=rows)
+            for name, own in zip(encoders, vectors, strict=True):
+                networks[name] = partial(networks[name], vectors=own)
             given = tokens.ids, tokens.zeroed, tokens.weights
             return self._family.encode.run(networks, *given)
 
@@ -184,7 +189,7 @@ class Programs:
         coefficients = spec((2,), jnp.float32, self._whole)
         weights, wanted = self._weights_spec("encode_image"), self._column_spec(jnp.bool_)
         args = (weights, images, noise, coefficients, wanted)
-        return self._apart(encode, args, (self._by_image,) * 2)
+        return self._apart(encode, args, (self._by_image,) * 2, spread=VAE_ROWS)
 
     def enter(self) -> Program:
         """Return the program that lets new pictures enter their slots."""
@@ -234,7 +239,8 @@ class Programs:
         )
         kept, deep = self._target.kept_spec, self._target.deep_spec
         args = (self._weights_spec("step"), state, self._context_spec, work, kept, deep)
-        return self._apart(step, args, shardings((state, deep)), self._options(), donated=(5,))
+        outputs = shardings((state, deep))
+        return self._apart(step, args, outputs, self._options(), donated=(5,), spread=UNET_ROWS)
 
     def decode(self) -> Program:
         """Return the program that turns latents into pictures."""
@@ -248,7 +254,7 @@ class Programs:
 
         latents = self._target.state_spec.latents
         args = (self._weights_spec("decode"), latents, self._column_spec(jnp.bool_))
-        return self._apart(decode, args, (self._by_image,) * 2)
+        return self._apart(decode, args, (self._by_image,) * 2, spread=VAE_ROWS)
 
     def tiny_decode(self) -> Program:
         """Return the program that decodes with the tiny VAE, at any evaluation of a run."""
@@ -272,7 +278,7 @@ class Programs:
         coefficients = spec((images, 2), jnp.float32, self._by_image)
         weights = self._weights_spec("tiny_decode")
         args = (weights, state, coefficients, self._column_spec(jnp.bool_))
-        return self._apart(decode, args, (self._by_image,) * 3)
+        return self._apart(decode, args, (self._by_image,) * 3, spread=VAE_ROWS)
 
     def check(self) -> Program:
         """Return the program of the safety checker."""
@@ -299,14 +305,18 @@ class Programs:
         outputs: Any,
         options: CompilerOptions | None = None,
         donated: tuple[int, ...] = (),
+        spread: tuple[str, ...] = (),
     ) -> Program:
         """Return a program in which every device runs `function` on its share of the arguments.
 
         Functions with kernels need this, because XLA cannot divide a kernel among devices. So do
-        loops over a device's own pictures.
+        loops over a device's own pictures. Networks that run in it spread the rows of pictures over
+        the axes `spread`.
         """
         inputs = jax.tree.map(lambda array: array.sharding.spec, args)
         results = jax.tree.map(lambda sharding: sharding.spec, outputs)
+        if self._target.shares_rows:
+            function = rows.spread(*spread)(function)
         # `check_vma` does not support kernels and loops of unknown length.
         mapped = jax.shard_map(
             function, mesh=self._target.mesh, in_specs=inputs, out_specs=results, check_vma=False

@@ -245,3 +245,31 @@ def test_a_fusion_has_the_scope_of_its_product() -> None:
     fusion = 'calls=%fused_matmul, metadata={op_name="jit(f)/layer_norm/reduce_sum"}'
     text = PROGRAM.replace("dim_labels=0bf_io0->0bf", named).replace("calls=%fused_matmul", fusion)
     assert by_name(text)["matmul"].scope == "jit(f)/feed_forward/dot_general"
+
+
+# A permutation beside another operation, and two exchanges that all other operations wait for.
+EXCHANGES = f"""\
+HloModule jit_f, is_scheduled=true
+
+ENTRY %main (a: f32[1024,128], b: f32[8,128]) -> f32[4096,128] {{
+  %a = f32[1024,128]{TILED} parameter(0)
+  %b = f32[8,128]{TILED} parameter(1)
+  %start = (f32[1024,128]{TILED}, f32[1024,128]{TILED}, u32[]{{:S(2)}}, u32[]{{:S(2)}}) \
+collective-permute-start(%a), source_target_pairs={{{{0,1}},{{1,0}},{{2,3}},{{3,2}}}}
+  %negated = f32[8,128]{TILED} negate(%b)
+  %done = f32[1024,128]{TILED} collective-permute-done(%start)
+  %sum = f32[1024,128]{TILED} all-reduce(%done), replica_groups={{{{0,1}},{{2,3}}}}, to_apply=%add
+  ROOT %all = f32[4096,128]{TILED} all-gather(%sum), replica_groups=[1,4]<=[4], dimensions={{0}}
+}}
+"""
+BAND = 1024 * 128 * 4
+
+
+def test_exchanges_between_chips() -> None:
+    found = by_name(EXCHANGES)
+    links = {name: cost.link for name, cost in found.items() if cost.link}
+    # Each of two chips sends its half of the sum and then of the result. Four chips form a ring,
+    # and send half of what they have each way.
+    assert links == {"start": BAND, "sum": BAND, "all": 3 * BAND / 2}
+    assert found["start"].beside == ("negated",)
+    assert found["sum"].beside == ()

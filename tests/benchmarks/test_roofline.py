@@ -7,8 +7,8 @@ import pytest
 from benchmarks.hlo import Instruction
 from benchmarks.hlo_costs import Cost
 from benchmarks.hlo_products import Product
-from benchmarks.roofline import CHIPS, Chip, Kernel, Row, estimate, kind
-from tests.benchmarks.test_hlo import CONV_FLOPS, PROGRAM
+from benchmarks.roofline import CHIPS, EXCHANGE, HOP, Chip, Kernel, Row, estimate, kind
+from tests.benchmarks.test_hlo import BAND, CONV_FLOPS, EXCHANGES, PROGRAM
 
 KNOWN = PROGRAM.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"1"}}')
 SLOW = Chip(flops=1e9, width=128, bandwidth=1e15, clock=1.5e12)
@@ -76,3 +76,15 @@ def test_transfers_count_where_the_bandwidth_is_taken() -> None:
     fast = Chip(flops=1e15, width=128, bandwidth=1e9, clock=1.5e15)
     assert estimate(KNOWN, fast, {}).exposed == pytest.approx(TRANSFER / 1e3)
     assert estimate(KNOWN, replace(SLOW, bandwidth=1e9), {}).exposed == 0
+
+
+def test_exchanges_count_where_nothing_is_beside_them() -> None:
+    chip = Chip(flops=1e15, width=128, bandwidth=1e9, clock=1.5e15, link=1e9)
+    negated = 2 * 8 * 128 * 4 / 1e3  # microseconds, to read and to write
+    found = estimate(EXCHANGES, chip, {}).rows[EXCHANGE]
+    assert found.operations == 3
+    assert found.least == found.link == pytest.approx(3.5 * BAND / 1e3 - negated)
+    assert found.compiler == pytest.approx(found.least + 3 * HOP * 1e6)
+    quick = estimate(EXCHANGES, replace(chip, link=1e12), {}).rows[EXCHANGE]
+    assert quick.least == pytest.approx(2.5 * BAND / 1e6)  # the first one fits
+    assert quick.compiler == pytest.approx(quick.least + 2 * HOP * 1e6)

@@ -137,7 +137,7 @@ def test_devices_that_share_a_picture_draw_the_same(pipe: SDXLPipeline) -> None:
         step_cache=True,
         cache_dir=EXECUTABLES,
     )
-    assert apart._compiled.mesh.shape == {"guidance": 2, "images": 1}
+    assert apart._compiled.mesh.shape == {"guidance": 2, "images": 1, "rows": 1}
     for until in (1.0, 0.25):
         own, right = (draw(each, 2, images=1, guidance_until=until)[0] for each in (apart, pipe))
         assert difference(own, right) < CLOSE

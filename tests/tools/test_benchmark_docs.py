@@ -61,3 +61,12 @@ def test_a_range_without_its_record_is_left_out():
     name = benchmark_tables.TPU["v5e-4"]
     assert benchmark_tables.span(name, "request_seconds", "s", 1, 1).endswith(" s")
     assert benchmark_tables.span(name, "no such program", "s", 1, 1) == ""
+
+
+def test_the_seconds_of_one_picture_follow_from_the_chips() -> None:
+    counts = benchmark_tables.value(benchmark_tables.TPU["v5e-4"], "request_seconds")
+    one, two, four = map(benchmark_tables.picture_seconds, (1, 2, 4))
+    right = counts["least"], counts["compiler"]
+    assert one == pytest.approx(right, rel=1e-3)  # without noise, which takes microseconds
+    for bound in range(2):
+        assert one[bound] / 4 < four[bound] < two[bound] < one[bound]

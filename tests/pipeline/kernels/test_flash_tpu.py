@@ -52,6 +52,24 @@ def test_softmax_over_several_blocks(
     np.testing.assert_allclose(ours, plain(2, joined), atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_several_parts_of_a_sequence(
+    size: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their order does not matter, except that queries are those of the first."""
+    heads = 256 // size
+    joined = draw(2, 96, 3 * 256)
+    first, second, third = jnp.split(joined, 3, axis=1)
+    monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", 96 // blocks)
+    monkeypatch.setattr(flash_tpu, "WHOLE_BYTES", 96 * 128 * 4 if blocks == 1 else 0)
+    parts = second, third, first
+    assert fits(heads, *parts)
+    assert flash_tpu.grid(heads, *parts) == (2, 2, 1, blocks)
+    ours = flash_attention(heads, *parts, interpret=True)
+    np.testing.assert_allclose(ours, plain(heads, joined)[:, 32:64], atol=1e-5)
+
+
 @pytest.mark.parametrize("columns", [512, 128])
 def test_bfloat16_stays_close_to_float32(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash_tpu, "BLOCK_COLUMNS", columns)
