@@ -118,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--prompt-chunks", type=int, default=1, metavar="COUNT", help="chunks of 75 tokens that a"
         " prompt may have, 1 to 3; default 1")  # fmt: skip
     add("--step-cache", action="store_true", help="compile for --cache-interval above 1")
+    add("--quantization", choices=("int8",), help="let the UNet multiply 8-bit whole numbers, which"
+        " is quicker on accelerators and less exact; default: no")  # fmt: skip
     add("--wildcard-dir", type=Path, metavar="FOLDER", help="folder with lists, as text files, that"
         " prompts in the syntax a1111 can name, such as __colour__")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
@@ -162,7 +164,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     second = None
     if options.refiner:
         second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True).config
-    given = find_devices(), options.dtype, second, options.step_cache
+    given = find_devices(), options.dtype, second, options.step_cache, options.quantization
     plans = report(config, sizes, options.images, tokens, *given)
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:
@@ -220,6 +222,7 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         refiner=options.refiner,
         prompt_chunks=options.prompt_chunks,
         step_cache=options.step_cache,
+        quantization=options.quantization,
     )
     pipe.wildcard_dir = options.wildcard_dir
     for source in options.lora:

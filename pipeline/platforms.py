@@ -40,6 +40,7 @@ class Platform:
         attention: the form of attention, a key of the forms in `pipeline.kernels.attention`.
         product: the form of bfloat16 products, a key of those in `pipeline.kernels.matmul_conv`.
         convolution: the form of bfloat16 convolutions, likewise.
+        int8: the form of products and convolutions of whole numbers in `pipeline.kernels.int8`.
         float32_options: XLA's options for programs dominated by float32 products.
     """
 
@@ -49,6 +50,7 @@ class Platform:
     attention: str = PLAIN
     product: str = PLAIN
     convolution: str = PLAIN
+    int8: str = PLAIN
     float32_options: tuple[tuple[str, str | bool], ...] = ()
 
 
@@ -61,6 +63,7 @@ PLATFORMS = {
         attention="cached",
         product="accumulated in float32",
         convolution="products",
+        int8="float32",
         # XLA has two libraries for CPUs. YNNPACK, its first choice, is the only one with bfloat16,
         # and is faster at sums over many pixels. In float32, Eigen is faster at convolutions and
         # most products. This is the pass that chooses YNNPACK.

@@ -83,6 +83,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         prompt_chunks=chosen.prompt_chunks,
         refiner=chosen.refiner_id,
         step_cache=chosen.step_cache,
+        quantization=chosen.quantization,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

@@ -1,6 +1,6 @@
 """The record of a model family, and the configuration of a checkpoint that belongs to one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Network:
             published network; the arguments are the latter and the shapes by name in diffusers'
             layout. None for a network that is in no single file.
         hint: advice to add to an error about an optional network, such as how to leave it out.
+        float_layers: returns, from its configuration, the layers that keep their dtype when it is
+            quantised; see `pipeline.models.quantized.quantize`. None for a network that never is.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Network:
     dtype: DTypeLike | None = None
     fit: Callable[[Any, Mapping[str, tuple[int, ...]]], Any] | None = None
     hint: str | None = None
+    float_layers: Callable[[Any], Sequence[str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,11 @@ class Family:
     def all_networks(self) -> tuple[Network, ...]:
         """All networks that a pipeline may have, text encoders first."""
         return (*self.text_encoders, *self.networks, *self.optional, *self.apart)
+
+    @property
+    def quantized(self) -> frozenset[str]:
+        """The names of the networks that can be quantised."""
+        return frozenset(part.name for part in self.all_networks if part.float_layers is not None)
 
 
 @dataclass(frozen=True)

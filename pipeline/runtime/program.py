@@ -49,7 +49,7 @@ class Target:
     """The model, the devices and the sizes that programs are compiled for.
 
     `dtype` is that of the networks. With `step_cache`, a step may use deep features of an earlier
-    one.
+    one. `quantization` is one of `pipeline.models.quantized.QUANTIZATIONS`, or None.
     """
 
     config: Config
@@ -57,6 +57,7 @@ class Target:
     mesh: Mesh
     shapes: Shapes
     step_cache: bool = False
+    quantization: str | None = None
 
     @property
     def latents_shape(self) -> tuple[int, int, int]:

@@ -26,6 +26,7 @@ OTHERS = {
     "wildcard_dir": (".", Path()),
     "prompt_chunks": ("3", 3),
     "step_cache": ("yes", True),
+    "quantization": ("int8", "int8"),
     "sizes": ("64x32", ((64, 32),)),
     "images_per_request": ("2", 2),
     "steps": ("30", 30),

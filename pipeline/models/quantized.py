@@ -1,0 +1,80 @@
+"""Layers whose kernels are 8-bit whole numbers, and the networks that have them.
+
+Parameters keep the paths that they have without quantisation.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from pipeline.kernels import int8
+from pipeline.kernels.int8 import Quantized, quantize_kernel
+
+M = TypeVar("M", bound=nnx.Module)
+
+# The values of `quantization`, beside None.
+QUANTIZATIONS = ("int8",)
+
+
+class _Quantized(nnx.Module):
+    """A layer with an int8 kernel that takes the place of one with a kernel in floating point."""
+
+    def __init__(self, layer: nnx.Linear | nnx.Conv):
+        assert layer.kernel is not None
+        self.kernel = nnx.Param(quantize_kernel(layer.kernel[...]))
+        self.bias = layer.bias
+
+    def _finish(self, sums: Array, x: Array) -> Array:
+        """Add the bias to sums in float32, and return them in the dtype of the input."""
+        if self.bias is not None:
+            sums = sums + self.bias[...].astype(jnp.float32)
+        return sums.astype(x.dtype)
+
+    @property
+    def _kernel(self) -> Quantized:
+        return self.kernel.get_value()
+
+
+class QuantizedLinear(_Quantized):
+    """A linear layer, `[..., d_in] -> [..., d_out]`."""
+
+    def __call__(self, x: Array) -> Array:
+        """Apply the layer."""
+        return self._finish(int8.product(x, self._kernel), x)
+
+
+class QuantizedConv(_Quantized):
+    """A square convolution, `[B, H, W, c_in] -> [B, H', W', c_out]`."""
+
+    def __init__(self, layer: nnx.Conv):
+        super().__init__(layer)
+        self.strides = layer.strides
+        self.padding = layer.padding
+
+    def __call__(self, x: Array) -> Array:
+        """Apply the layer."""
+        return self._finish(int8.convolution(x, self._kernel, self.strides, self.padding), x)
+
+
+# Layers of other classes, such as `Upsample`, stay as they are.
+QUANTIZED = {nnx.Linear: QuantizedLinear, nnx.Conv: QuantizedConv}
+
+
+def quantize(network: M, kept: Sequence[str]) -> M:
+    """Quantise a network's linear layers and convolutions in place, and return the network.
+
+    Args:
+        network: the network.
+        kept: parts of the paths of layers that stay as they are, such as "conv_in" and
+            "up_blocks.2.resnets.2".
+    """
+    for path, part in [*nnx.iter_modules(network)]:
+        for name, layer in [*vars(part).items()]:
+            where = ".".join(map(str, ("", *path, name, "")))
+            make = QUANTIZED.get(type(layer))
+            if make is not None and not any(f".{each}." in where for each in kept):
+                setattr(part, name, make(layer))
+    return network
