@@ -50,6 +50,7 @@ PARTS = {
     "step, unguided": Part("step", times=0),
     # Its cheapest branches are those of an evaluation with cached deep features.
     "step, shallow": Part("step_cached", times=0, halves=2),
+    "step, int8": Part("step_int8", times=0, halves=2),
     "decode": Part("decode"),
 }
 
