@@ -32,7 +32,7 @@ class Mode(NamedTuple):
     quantization: str | None = None
 
     @property
-    def of_requests(self) -> dict[str, float]:
+    def of_requests(self) -> dict[str, Any]:
         """The settings of its requests; the other one is the pipeline's."""
         return {"guidance_until": self.guidance_until, "cache_interval": self.cache_interval}
 
@@ -46,7 +46,7 @@ class Mode(NamedTuple):
 EXACT = Mode()
 MODES = (
     *(Mode(), Mode(0.5), *(Mode(1.0, interval) for interval in (2, 3, 5)), Mode(0.5, 3)),
-    *(Mode(*each, quantization="int8") for each in ((), (1.0, 3), (0.5, 3))),
+    *(Mode(share, interval, "int8") for share, interval in ((1.0, 1), (1.0, 3), (0.5, 3))),
 )
 
 

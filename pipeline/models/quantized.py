@@ -4,7 +4,7 @@ Parameters keep the paths that they have without quantisation.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import jax.numpy as jnp
 from flax import nnx
@@ -51,8 +51,9 @@ class QuantizedConv(_Quantized):
 
     def __init__(self, layer: nnx.Conv):
         super().__init__(layer)
-        self.strides = layer.strides
-        self.padding = layer.padding
+        # `layers.conv` gives both for each of the two axes.
+        self.strides = cast(tuple[int, int], layer.strides)
+        self.padding = cast(Sequence[tuple[int, int]], layer.padding)
 
     def __call__(self, x: Array) -> Array:
         """Apply the layer."""

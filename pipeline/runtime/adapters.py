@@ -352,8 +352,8 @@ class Adapters:
     def _keep_pristine(self, slots: Sequence[Slot]) -> None:
         """Keep parameters on the host or, one by one, on the device that holds the fewest.
 
-        On a CPU, and on that device, they are the parameters' own memory. Those that are quantised
-        are read from the checkpoint again.
+        On a CPU, and on that device, they are the parameters' own memory. Quantised parameters are
+        read from the checkpoint again.
         """
         read = self._parameters.read([slot for slot in slots if slot.is_quantized])
         for slot in slots:

@@ -1,0 +1,205 @@
+"""A pipeline with an int8 UNet: its layers, its memory, its LoRAs and its pictures."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from benchmarks.full_size import read_published
+from pipeline import CheckpointError, InputError, SDXLPipeline, metadata
+from pipeline.adapters.reader import read_adapter
+from pipeline.checkpoints.source import fetch
+from pipeline.families import FamilyReader, read_config
+from pipeline.kernels.int8 import Quantized, quantize_kernel
+from pipeline.runtime.adapters import Adapters
+from pipeline.runtime.compiled import make_mesh, place_on
+from pipeline.runtime.loading import find_networks, load_networks, trace_networks
+from pipeline.runtime.model_size import CONTEXT, UNET, model_size
+from pipeline.runtime.parameters import Parameters
+from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.programs import PROGRAMS, cache_key
+from tests.checkpoints import EXECUTABLES, SMALLEST, copy_checkpoint, shared_pipeline
+from tools.adapter_files import draw_adapter, write_adapter
+
+INT8 = "int8"
+FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(jnp.bfloat16)
+# The kernels of SDXL's UNet by the paths of their layers, in which a number is N.
+TRANSFORMER = "attentions.N.transformer_blocks.N"
+QUANTIZED = {
+    *("resnets.N.conv1", "resnets.N.conv2", "downsample"),
+    *("attentions.N.proj_in", "attentions.N.proj_out"),
+    *(f"{TRANSFORMER}.attn1.{name}" for name in ("to_qkv", "to_out")),
+    *(f"{TRANSFORMER}.attn2.{name}" for name in ("to_q", "to_out")),
+    *(f"{TRANSFORMER}.ff.{name}" for name in ("proj_in", "proj_out")),
+}
+KEPT = {
+    *("conv_in", "conv_out", "time_embedding.linear_N", "add_embedding.linear_N", "upsample"),
+    *("resnets.N.time_emb_proj", "resnets.N.conv_shortcut", f"{TRANSFORMER}.attn2.to_kv"),
+}
+LAST = "up_blocks.2.resnets.2"
+
+
+@cache
+def networks(quantization: str | None) -> Any:
+    """Return the smallest checkpoint's networks, without parameters."""
+    return trace_networks(read_config(SMALLEST), BFLOAT16, quantization=quantization)
+
+
+def test_the_layers_of_sdxl_that_are_quantised() -> None:
+    published = trace_networks(read_published(), BFLOAT16, quantization=INT8)
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for path, param in nnx.to_flat_state(nnx.state(published["unet"])):
+        *layer, _ = path
+        where = ".".join(map(str, layer))
+        is_quantized = isinstance(param.get_value(), Quantized)
+        if where.startswith(LAST):
+            assert not is_quantized
+        elif len(param.shape) > 1:
+            name = re.sub(r"(?<=\.)\d+|(?<=linear_)\d", "N", where)
+            found[is_quantized].add(re.sub(r"^((down|up)_blocks\.N|mid_block)\.", "", name))
+    assert found[True] == QUANTIZED
+    assert found[False] == KEPT
+
+
+def test_the_other_networks_stay_as_they_are() -> None:
+    for name, network in networks(INT8).items():
+        if name != "unet":
+            own, right = (nnx.state(each) for each in (network, networks(None)[name]))
+            assert jax.tree.structure(own) == jax.tree.structure(right)
+
+
+def test_the_plan_counts_a_byte_for_each_quantised_number() -> None:
+    exact, ours = (model_size(read_config(SMALLEST), networks(each)) for each in (None, INT8))
+    unet, right = ours.networks[UNET], exact.networks[UNET]
+    assert ours.networks[CONTEXT] == exact.networks[CONTEXT]
+    assert (unet.parameters, unet.tensors) == (right.parameters, right.tensors)
+    leaves = jax.tree.leaves(nnx.state(networks(INT8)["unet"]))
+    assert unet.bytes == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    assert unet.bytes < right.bytes
+    assert exact.weights - ours.weights == right.bytes - unet.bytes
+
+
+def target(**more: Any) -> Target:
+    mesh = make_mesh(jax.devices()[:1], 2)
+    return Target(read_config(SMALLEST), FLOAT32, mesh, Shapes(2, 16, 16, 77), **more)
+
+
+def test_only_programs_of_the_unet_differ() -> None:
+    exact, ours = target(), target(quantization=INT8)
+    changed = [name for name in PROGRAMS if cache_key(name, exact) != cache_key(name, ours)]
+    assert changed == ["step", "condition"]
+
+
+# --- LoRAs
+
+
+def load(folder: Path, quantization: str | None) -> tuple[Parameters, Adapters]:
+    checkpoint = fetch(str(folder), None, FamilyReader())
+    found = find_networks(checkpoint, FLOAT32, quantization=quantization)
+    mesh = make_mesh(jax.devices()[:1], 1)
+    parameters = Parameters(load_networks(found, place_on(mesh)), found)
+    family = checkpoint.config.family
+    encoders = [part.name for part in family.text_encoders]
+    return parameters, Adapters(parameters, mesh, encoders, family.predict.networks)
+
+
+def values(parameters: Parameters) -> dict[tuple[Any, ...], list[np.ndarray]]:
+    """Return the UNet's parameters by path."""
+    slots = {slot for slot, _ in parameters.tensors(["unet"])["unet"].values()}
+    leaves = parameters.leaves["unet"]
+    return {slot.path: [np.asarray(leaves[i]) for i in slot.indices] for slot in slots}
+
+
+def same(one: dict[Any, list[np.ndarray]], other: dict[Any, list[np.ndarray]]) -> bool:
+    assert one.keys() == other.keys()
+    return all(
+        np.array_equal(*pair) for path in one for pair in zip(one[path], other[path], strict=True)
+    )
+
+
+@pytest.mark.parametrize("on_devices", [False, True])
+def test_loras_change_the_parameters_before_they_are_quantised(
+    tmp_path: Path, on_devices: bool
+) -> None:
+    exact, ours = (load(SMALLEST, each) for each in (None, INT8))
+    before = values(ours[0])
+    assert {len(each) for each in before.values()} == {1, 2}
+    drawn = draw_adapter(ours[1].inventory, "lora", 0)
+    file = write_adapter(tmp_path / "one.safetensors", drawn, "kohya sdxl", ours[1].inventory)
+    for _, adapters in (exact, ours):
+        adapters.on_devices = on_devices
+        adapters.add(read_adapter(file, "one", adapters.inventory))
+        adapters.select({"one": (0.5, 0.5)})
+    merged, right = values(ours[0]), values(exact[0])
+    assert not same(merged, before)
+    for path, leaves in merged.items():
+        [whole] = right[path]
+        expected = jax.tree.leaves(quantize_kernel(whole)) if len(leaves) == 2 else [whole]
+        assert same({path: leaves}, {path: expected})
+    ours[1].select({})
+    assert same(values(ours[0]), before)
+    ours[1].select({"one": (0.5, 0.5)})
+    ours[1].remove("one")
+    ours[1].select({})
+    assert same(values(ours[0]), before)
+
+
+def test_a_lora_needs_the_files_of_the_checkpoint(tmp_path: Path) -> None:
+    """Quantised parameters are read again, which a replaced file would mix with others."""
+    folder = copy_checkpoint(tmp_path)
+    parameters, adapters = load(folder, INT8)
+    before = values(parameters)
+    drawn = draw_adapter(adapters.inventory, "lora", 0)
+    file = write_adapter(tmp_path / "one.safetensors", drawn, "kohya sdxl", adapters.inventory)
+    adapters.add(read_adapter(file, "one", adapters.inventory))
+    [weights] = (folder / "unet").glob("*.safetensors")
+    content = weights.read_bytes()
+    weights.unlink()
+    weights.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"the file was replaced"):
+        adapters.select({"one": (0.5, 0.5)})
+    assert same(values(parameters), before)
+
+
+# --- whole pipelines
+
+
+@pytest.fixture(scope="module")
+def pipe() -> SDXLPipeline:
+    """Return the shared pipeline on one device, with an int8 UNet."""
+    return SDXLPipeline.from_pretrained(
+        SMALLEST,
+        num_inference_steps=3,
+        devices=jax.devices()[:1],
+        quantization=INT8,
+        cache_dir=EXECUTABLES,
+    )
+
+
+def draw(pipe: SDXLPipeline, output_type: str = "latent", **more: Any) -> Any:
+    return pipe.generate("a red star", "a ring", seed=7, output_type=output_type, **more).images
+
+
+def test_its_pictures_are_near_the_exact_ones_and_say_so(pipe: SDXLPipeline) -> None:
+    exact = shared_pipeline(1)
+    ours, right = draw(pipe), draw(exact)
+    assert 0 < np.abs(ours - right).mean() < 0.1 * np.abs(right).mean()
+    assert pipe.version == f"{exact.version}, int8"
+    [picture], [other] = (draw(each, "pil", images=1) for each in (pipe, exact))
+    assert metadata.from_text(picture.info[metadata.KEY]).quantization == INT8
+    assert "Quantization" not in other.info[metadata.KEY]
+
+
+def test_a_picture_is_the_same_beside_others(pipe: SDXLPipeline) -> None:
+    np.testing.assert_array_equal(draw(pipe)[:1], draw(pipe, images=1))
+
+
+def test_a_quantisation_that_does_not_exist() -> None:
+    with pytest.raises(InputError, match=r"quantization is 'int4'; expected None or 'int8'"):
+        SDXLPipeline.from_pretrained(SMALLEST, quantization="int4")
