@@ -288,7 +288,7 @@ class SDXLPipeline:
             step_cache: whether calls can have a `cache_interval` above 1, for which every slot
                 takes some memory.
             quantization: "int8" lets the UNet multiply 8-bit whole numbers, which is quicker on
-                accelerators and less exact, and halves the memory of its parameters. A refiner
+                accelerators and less exact, and takes less memory for its parameters. A refiner
                 stays as it is. None multiplies in `dtype`.
 
         Raises:

@@ -70,7 +70,7 @@ PLATFORMS = {
         float32_options=(("xla_disable_hlo_passes", "dot-library-rewriter"),),
     ),
     # A TPU's VMEM has room for the activations of one half of one picture.
-    "tpu": Platform(forward="half", attention="flash"),
+    "tpu": Platform(forward="half", attention="flash", int8="products"),
     "cuda": Platform(attention="cudnn"),
 }
 _OTHER = Platform()

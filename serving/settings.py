@@ -212,7 +212,7 @@ class Options(BaseSettings):
     quantization: Literal["int8"] | None = _setting(
         None,
         "int8 lets the UNet multiply 8-bit whole numbers, which is quicker on accelerators and "
-        "less exact, and halves the memory of its parameters.",
+        "less exact, and takes less memory for its parameters.",
         default_text="none",
     )
     sizes: Sizes = _setting(

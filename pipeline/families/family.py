@@ -1,6 +1,6 @@
 """The record of a model family, and the configuration of a checkpoint that belongs to one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ class Network:
             published network; the arguments are the latter and the shapes by name in diffusers'
             layout. None for a network that is in no single file.
         hint: advice to add to an error about an optional network, such as how to leave it out.
-        float_layers: returns, from its configuration, the layers that keep their dtype when it is
-            quantised; see `pipeline.models.quantized.quantize`. None for a network that never is.
+        int8_layers: returns, from its configuration, a pattern of the layers to quantise; see
+            `pipeline.models.quantized.quantize`. None for a network that never is.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Network:
     dtype: DTypeLike | None = None
     fit: Callable[[Any, Mapping[str, tuple[int, ...]]], Any] | None = None
     hint: str | None = None
-    float_layers: Callable[[Any], Sequence[str]] | None = None
+    int8_layers: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Family:
     @property
     def quantized(self) -> frozenset[str]:
         """The names of the networks that can be quantised."""
-        return frozenset(part.name for part in self.all_networks if part.float_layers is not None)
+        return frozenset(part.name for part in self.all_networks if part.int8_layers is not None)
 
 
 @dataclass(frozen=True)

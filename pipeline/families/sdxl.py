@@ -18,7 +18,7 @@ from pipeline.families.latent_unet import Embeds, Networks
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_text_encoder
 from pipeline.models.shapes import text_encoder_of, unet_of
-from pipeline.models.unet import Context, UNet, float_layers
+from pipeline.models.unet import Context, UNet, int8_layers
 from pipeline.models.unet_config import read_unet
 from pipeline.strict_json import StrictJson
 
@@ -102,7 +102,7 @@ SDXL = Family(
             read=partial(read_unet, addition=True),
             make=UNet,
             fit=unet_of,
-            float_layers=float_layers,
+            int8_layers=int8_layers,
         ),
         latent_unet.VAE_NETWORK,
     ),

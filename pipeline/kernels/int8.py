@@ -85,15 +85,45 @@ def convolution(
         padding=padding,
         dimension_numbers=LAYOUT,
     )
-    return _scaled(sums, x, kernel, (1, 2, 3))
+    by_taps = partial(_by_taps, strides, padding)
+    return _scaled(sums, x, kernel, (1, 2, 3), products=by_taps)
 
 
-def _scaled(sums: Sums, x: Array, kernel: Quantized, axes: tuple[int, ...]) -> Array:
-    """Quantise `x` with a scale for each sum over `axes`, and return the sums in float32."""
+def _by_taps(
+    strides: Sequence[int], padding: Sequence[tuple[int, int]], x: Array, kernel: Array
+) -> Array:
+    """Convolve by a product for each tap: on a TPU, convolutions of 8 bits take twice as long.
+
+    The pixels are moved along their columns once for each column of the kernel, since that moves
+    them within registers; rows only move their place in memory.
+    """
+    down, right = strides
+    framed = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+    height, width = (
+        size - taps + 1 for size, taps in zip(framed.shape[1:3], kernel.shape[:2], strict=True)
+    )
+    total = jnp.zeros((), jnp.int32)
+    for j in range(kernel.shape[1]):
+        moved = framed[:, :, j : j + width : right]
+        for i in range(kernel.shape[0]):
+            total += jax.lax.dot_general(
+                moved[:, i : i + height : down],
+                kernel[i, j],
+                (((3,), (0,)), ((), ())),
+                preferred_element_type=jnp.int32,
+            )
+    return total.astype(jnp.float32)
+
+
+def _scaled(sums: Sums, x: Array, kernel: Quantized, axes: tuple[int, ...], **more: Sums) -> Array:
+    """Quantise `x` with a scale for each sum over `axes`, and return the sums in float32.
+
+    `more` are further forms, by name.
+    """
     wide = x.astype(jnp.float32)
     largest = jnp.maximum(jnp.abs(wide).max(axes, keepdims=True), SMALLEST)
     values = jnp.round(wide * (LARGEST / largest)).astype(jnp.int8)
-    forms = {PLAIN: partial(_in_int32, sums), "float32": partial(_in_float32, sums)}
+    forms = {PLAIN: partial(_in_int32, sums), "float32": partial(_in_float32, sums)} | more
     total = by_platform("int8", forms, values, kernel.values)
     return total * (largest / LARGEST) * kernel.scale
 

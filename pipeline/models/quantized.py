@@ -3,6 +3,7 @@
 Parameters keep the paths that they have without quantisation.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
@@ -64,18 +65,17 @@ class QuantizedConv(_Quantized):
 QUANTIZED = {nnx.Linear: QuantizedLinear, nnx.Conv: QuantizedConv}
 
 
-def quantize(network: M, kept: Sequence[str]) -> M:
-    """Quantise a network's linear layers and convolutions in place, and return the network.
+def quantize(network: M, layers: str) -> M:
+    """Quantise linear layers and convolutions of a network in place, and return the network.
 
     Args:
         network: the network.
-        kept: parts of the paths of layers that stay as they are, such as "conv_in" and
-            "up_blocks.2.resnets.2".
+        layers: the layers to quantise: a regular expression that matches their whole paths, such
+            as "down_blocks.0.resnets.0.conv1".
     """
     for path, part in [*nnx.iter_modules(network)]:
         for name, layer in [*vars(part).items()]:
-            where = ".".join(map(str, ("", *path, name, "")))
             make = QUANTIZED.get(type(layer))
-            if make is not None and not any(f".{each}." in where for each in kept):
+            if make is not None and re.fullmatch(layers, ".".join(map(str, (*path, name)))):
                 setattr(part, name, make(layer))
     return network

@@ -33,13 +33,9 @@ from pipeline.models.unet_config import UNetConfig
 TRANSFORMER_NORM_EPS = 1e-6  # fixed in diffusers' Transformer2DModel, whatever norm_eps says
 LAYER_NORM_EPS = 1e-5
 GUIDANCE_EMBEDDING_SCALE = 1000.0  # in diffusers' get_guidance_scale_embedding
-# The layers that keep their dtype in a quantised UNet, as in NVIDIA's recipe for SDXL
-# (TensorRT Model Optimizer). They are few multiplications, and quality depends on them. `to_kv`
-# runs once for a prompt.
-FLOAT_LAYERS = (
-    *("time_embedding", "add_embedding", "time_emb_proj"),
-    *("conv_in", "conv_out", "conv_shortcut", "to_kv"),
-)
+# The layers of a quantised UNet that multiply 8-bit whole numbers, by the ends of their paths. A
+# layer must have many products for each input, or quantising the inputs takes as long as it saves.
+INT8_LAYERS = r"attn1\.to_qkv|ff\.proj_in|conv[12]"
 
 
 # For each transformer block in turn, the prompts' keys and values, and how many chunks count.
@@ -80,13 +76,15 @@ def masked_input(mask: Array, masked_latents: Array) -> Array:
     return jnp.concatenate([mask, masked_latents], axis=-1).astype(jnp.float32)
 
 
-def float_layers(config: UNetConfig) -> tuple[str, ...]:
-    """Return the layers that keep their dtype in a quantised UNet; see `quantized.quantize`.
+def int8_layers(config: UNetConfig) -> str:
+    """Return a pattern of the layers to quantise; see `pipeline.models.quantized.quantize`.
 
-    They include the last ResNet block, whose results are the nearest to the prediction.
+    The last ResNet block stays as it is: its results are the nearest to the prediction.
     """
-    last = len(config.block_out_channels) - 1
-    return *FLOAT_LAYERS, f"up_blocks.{last}.resnets.{config.layers_per_block[0]}"
+    last = (
+        rf"up_blocks\.{len(config.block_out_channels) - 1}\.resnets\.{config.layers_per_block[0]}"
+    )
+    return rf"(?!{last}\.)(.*\.)?({INT8_LAYERS})"
 
 
 class FeedForward(nnx.Module):

@@ -3,7 +3,8 @@
 An adapter's changes are added in float32 on the host, to a pristine copy of the parameters, and
 rounded to the networks' dtype. The programs take parameters as arguments, so nothing compiles.
 Only the parameters that the earlier or the new set of adapters changes are touched. Without
-adapters they are the pristine ones again, to the bit.
+adapters they are the pristine ones again, to the bit. Parameters that are quantised on the devices
+are quantised after the changes; their pristine copy is not quantised.
 
 The pristine copy has only parameters that a loaded adapter changes, and is made when they are
 first changed. It is in the host's memory, or, with several accelerators, spread over them: each

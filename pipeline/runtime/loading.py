@@ -145,9 +145,9 @@ def module_factories(
     def factory(network: Network, own: object) -> Callable[[DTypeLike], nnx.Module]:
         def make(dtype: DTypeLike) -> nnx.Module:
             made = merge_kernels(network.make(own, dtype=dtype, rngs=weights.shape_rngs()))
-            if quantization is None or network.float_layers is None:
+            if quantization is None or network.int8_layers is None:
                 return made
-            return quantize(made, network.float_layers(own))
+            return quantize(made, network.int8_layers(own))
 
         return make
 

@@ -13,10 +13,12 @@ from flax import nnx
 
 from benchmarks.full_size import read_published
 from pipeline import CheckpointError, InputError, SDXLPipeline, metadata
+from pipeline import __main__ as command
 from pipeline.adapters.reader import read_adapter
 from pipeline.checkpoints.source import fetch
 from pipeline.families import FamilyReader, read_config
 from pipeline.kernels.int8 import Quantized, quantize_kernel
+from pipeline.models.unet import int8_layers
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import make_mesh, place_on
 from pipeline.runtime.loading import find_networks, load_networks, trace_networks
@@ -29,20 +31,19 @@ from tools.adapter_files import draw_adapter, write_adapter
 
 INT8 = "int8"
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(jnp.bfloat16)
-# The kernels of SDXL's UNet by the paths of their layers, in which a number is N.
+# The kernels of a UNet by the paths of their layers, in which a number is N.
 TRANSFORMER = "attentions.N.transformer_blocks.N"
 QUANTIZED = {
-    *("resnets.N.conv1", "resnets.N.conv2", "downsample"),
-    *("attentions.N.proj_in", "attentions.N.proj_out"),
-    *(f"{TRANSFORMER}.attn1.{name}" for name in ("to_qkv", "to_out")),
-    *(f"{TRANSFORMER}.attn2.{name}" for name in ("to_q", "to_out")),
-    *(f"{TRANSFORMER}.ff.{name}" for name in ("proj_in", "proj_out")),
+    *("resnets.N.conv1", "resnets.N.conv2"),
+    *(f"{TRANSFORMER}.{name}" for name in ("attn1.to_qkv", "ff.proj_in")),
 }
 KEPT = {
-    *("conv_in", "conv_out", "time_embedding.linear_N", "add_embedding.linear_N", "upsample"),
-    *("resnets.N.time_emb_proj", "resnets.N.conv_shortcut", f"{TRANSFORMER}.attn2.to_kv"),
+    *("conv_in", "conv_out", "time_embedding.linear_N", "add_embedding.linear_N"),
+    *("resnets.N.time_emb_proj", "resnets.N.conv_shortcut", "downsample", "upsample"),
+    *("attentions.N.proj_in", "attentions.N.proj_out"),
+    *(f"{TRANSFORMER}.{name}" for name in ("attn1.to_out", "ff.proj_out")),
+    *(f"{TRANSFORMER}.attn2.{name}" for name in ("to_q", "to_kv", "to_out")),
 }
-LAST = "up_blocks.2.resnets.2"
 
 
 @cache
@@ -51,14 +52,20 @@ def networks(quantization: str | None) -> Any:
     return trace_networks(read_config(SMALLEST), BFLOAT16, quantization=quantization)
 
 
-def test_the_layers_of_sdxl_that_are_quantised() -> None:
-    published = trace_networks(read_published(), BFLOAT16, quantization=INT8)
+def test_the_last_resnet_of_sdxl_stays_as_it_is() -> None:
+    layers = int8_layers(read_published().networks["unet"])
+    assert re.fullmatch(layers, "up_blocks.2.resnets.1.conv2")
+    assert not re.fullmatch(layers, "up_blocks.2.resnets.2.conv2")
+
+
+def test_the_layers_that_are_quantised() -> None:
+    last = "up_blocks.1.resnets.1"
     found: dict[bool, set[str]] = {True: set(), False: set()}
-    for path, param in nnx.to_flat_state(nnx.state(published["unet"])):
+    for path, param in nnx.to_flat_state(nnx.state(networks(INT8)["unet"])):
         *layer, _ = path
         where = ".".join(map(str, layer))
         is_quantized = isinstance(param.get_value(), Quantized)
-        if where.startswith(LAST):
+        if where.startswith(last):
             assert not is_quantized
         elif len(param.shape) > 1:
             name = re.sub(r"(?<=\.)\d+|(?<=linear_)\d", "N", where)
@@ -83,6 +90,16 @@ def test_the_plan_counts_a_byte_for_each_quantised_number() -> None:
     assert unet.bytes == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     assert unet.bytes < right.bytes
     assert exact.weights - ours.weights == right.bytes - unet.bytes
+
+
+def test_the_plan_of_the_command_line_counts_it(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for more in ([], ["--quantization", INT8]):
+        assert command.main(["--plan", "--model", str(SMALLEST), *more]) == 0
+        shown.append(re.findall(r"weights ([\d.]+) MB", capsys.readouterr().out))
+    exact, ours = (np.array(each, float) for each in shown)
+    assert (ours < exact).all()
+    assert len(exact) > 1
 
 
 def target(**more: Any) -> Target:

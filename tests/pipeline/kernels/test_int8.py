@@ -15,7 +15,7 @@ from pipeline.platforms import PLATFORMS, Platform
 WINDOW = (2, 2), ((1, 0), (1, 1))  # strides and padding
 
 
-@pytest.fixture(params=["float32", "plain"])
+@pytest.fixture(params=["float32", "plain", "products"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let CPUs use each form."""
     monkeypatch.setitem(PLATFORMS, "cpu", Platform(int8=request.param))
