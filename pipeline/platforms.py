@@ -71,7 +71,7 @@ PLATFORMS = {
     ),
     # A TPU's VMEM has room for the activations of one half of one picture.
     "tpu": Platform(forward="half", attention="flash", int8="products"),
-    "cuda": Platform(attention="cudnn"),
+    "cuda": Platform(attention="cudnn", int8="products"),
 }
 _OTHER = Platform()
 _LOWERED_FOR = {"gpu": "cuda"}  # where a device's platform has another name

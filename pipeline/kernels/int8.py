@@ -9,7 +9,7 @@ in each call. The scale must be the same for all terms of a sum: a row of a matr
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,6 @@ from jax import Array
 
 from pipeline.kernels.matmul_conv import LAYOUT
 from pipeline.platforms import PLAIN, by_platform
-
-A = TypeVar("A", Array, np.ndarray)
 
 LARGEST = 127
 # Numbers below are taken for 0, so that rows and channels of zeros have a scale.
@@ -92,10 +90,11 @@ def convolution(
 def _by_taps(
     strides: Sequence[int], padding: Sequence[tuple[int, int]], x: Array, kernel: Array
 ) -> Array:
-    """Convolve by a product for each tap: on a TPU, convolutions of 8 bits take twice as long.
+    """Convolve by a product for each tap.
 
-    The pixels are moved along their columns once for each column of the kernel, since that moves
-    them within registers; rows only move their place in memory.
+    XLA's convolutions of 8 bits take twice as long on a TPU, and cuDNN has only some of them. The
+    pixels are moved along their columns once for each column of the kernel, since that moves them
+    within registers; rows only move their place in memory.
     """
     down, right = strides
     framed = jnp.pad(x, ((0, 0), *padding, (0, 0)))

@@ -66,7 +66,7 @@ class Parameters:
 
     Args:
         networks: the networks by name.
-        files: the files of networks that are quantised.
+        files: the networks in their checkpoint; needed only for networks that are quantised.
 
     Attributes:
         networks: the networks by name, with shapes and dtypes in place of their parameters.

@@ -130,3 +130,16 @@ def test_accelerators_multiply_whole_numbers(platform: str, factors: str) -> Non
     [line] = (line for line in lowered.splitlines() if "dot_general" in line)
     result = "i32" if factors == "i8" else "f32"
     assert f"(tensor<2x8x{factors}>, tensor<8x4x{factors}>) -> tensor<2x4x{result}>" in line
+
+
+@pytest.mark.parametrize(("platform", "products"), [("tpu", 9), ("cuda", 9), ("cpu", 0)])
+def test_accelerators_convolve_by_products(platform: str, products: int) -> None:
+    kernel = quantize_kernel(np.ones((3, 3, 8, 4), np.float32))
+
+    def run(x: jax.Array, kernel: Quantized) -> jax.Array:
+        return int8.convolution(x, kernel, *WINDOW)
+
+    traced = jax.jit(run).trace(np.ones((1, 4, 4, 8), np.float32), kernel)
+    lowered = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert lowered.count("stablehlo.dot_general") == products
+    assert ("stablehlo.convolution" in lowered) == (products == 0)
