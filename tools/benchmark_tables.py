@@ -23,6 +23,10 @@ START = "2026-11-23-start-1-x-cpu-avx512"
 TPU = {
     "v5e-4": "2026-11-25-tpu-v5e-2x2",
 }
+# The records of the steps of modes: also those of `--only`.
+TPU_STEPS = (TPU["v5e-4"],)
+TPU_LAYERS = "2026-11-26-tpu-v5e-2x2-layers"
+TPU_INT8_LAYERS = f"{TPU_LAYERS}-int8"
 # The lower count of older records leaves out the vector unit.
 TPU_INCUMBENT = "2026-11-23-tpu-v5e-2x2"
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
@@ -417,7 +421,9 @@ def _mean_step(guidance_until: float, interval: int, quantization: str, steps: i
 
     An evaluation without guidance takes half the time of one with it.
     """
-    parts = value(TPU["v5e-4"], "microseconds")
+    parts: dict[str, Any] = {}
+    for name in TPU_STEPS:
+        parts |= value(name, "microseconds")
     total = dict.fromkeys(BOUNDS, 0.0)
     for step in range(steps):
         shallow = ", shallow" if step % interval else ""
@@ -427,6 +433,17 @@ def _mean_step(guidance_until: float, interval: int, quantization: str, steps: i
         share = 1 if step < round(guidance_until * steps) else 1 / 2
         total = {bound: total[bound] + share * part[bound] for bound in BOUNDS}
     return f"{' to '.join(f'{total[bound] / steps / 1e3:.0f}' for bound in BOUNDS)} ms"
+
+
+def _int8_layers() -> str:
+    exact, ours = (value(name, "microseconds") for name in (TPU_LAYERS, TPU_INT8_LAYERS))
+
+    def row(name: str) -> Iterable[str]:
+        yield name
+        for record_name in (TPU_LAYERS, TPU_INT8_LAYERS):
+            yield span(record_name, f"microseconds/{name}", "µs", 1, 0)
+
+    return table(["layer", "bfloat16", "int8"], [row(name) for name in exact if name in ours])
 
 
 def _delivery() -> str:
@@ -806,6 +823,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "load": _load,
     "mixed": _mixed,
     "modes": _modes,
+    "int8-layers": _int8_layers,
     "page": _page,
     "parity": _parity,
     "pictures": _pictures,
