@@ -19,6 +19,8 @@ from jax import Array
 from pipeline.kernels.matmul_conv import LAYOUT
 from pipeline.platforms import PLAIN, by_platform
 
+WIDENED = "float32"  # the form that holds the kernels in float32 too
+
 LARGEST = 127
 # Numbers below are taken for 0, so that rows and channels of zeros have a scale.
 SMALLEST = 1e-30
@@ -122,7 +124,7 @@ def _scaled(sums: Sums, x: Array, kernel: Quantized, axes: tuple[int, ...], **mo
     wide = x.astype(jnp.float32)
     largest = jnp.maximum(jnp.abs(wide).max(axes, keepdims=True), SMALLEST)
     values = jnp.round(wide * (LARGEST / largest)).astype(jnp.int8)
-    forms = {PLAIN: partial(_in_int32, sums), "float32": partial(_in_float32, sums)} | more
+    forms = {PLAIN: partial(_in_int32, sums), WIDENED: partial(_in_float32, sums)} | more
     total = by_platform("int8", forms, values, kernel.values)
     return total * (largest / LARGEST) * kernel.scale
 

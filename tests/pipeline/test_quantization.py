@@ -1,7 +1,7 @@
 """A pipeline with an int8 UNet: its layers, its memory, its LoRAs and its pictures."""
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ from pipeline.families import FamilyReader, read_config
 from pipeline.kernels.int8 import Quantized, quantize_kernel
 from pipeline.models.unet import int8_layers
 from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.compiled import make_mesh, place_on
+from pipeline.runtime.compiled import choose_layout, make_mesh, place_on
+from pipeline.runtime.device_kinds import CPU, TPU_V5E, DeviceKind
 from pipeline.runtime.loading import find_networks, load_networks, trace_networks
 from pipeline.runtime.model_size import CONTEXT, UNET, model_size
 from pipeline.runtime.parameters import Parameters
+from pipeline.runtime.plan import Budget
 from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.programs import PROGRAMS, cache_key
 from tests.checkpoints import EXECUTABLES, SMALLEST, copy_checkpoint, shared_pipeline
@@ -47,9 +49,9 @@ KEPT = {
 
 
 @cache
-def networks(quantization: str | None) -> Any:
+def networks(quantization: str | None, dtype: np.dtype[Any] = BFLOAT16) -> Any:
     """Return the smallest checkpoint's networks, without parameters."""
-    return trace_networks(read_config(SMALLEST), BFLOAT16, quantization=quantization)
+    return trace_networks(read_config(SMALLEST), dtype, quantization=quantization)
 
 
 def test_the_last_resnet_of_sdxl_stays_as_it_is() -> None:
@@ -90,6 +92,18 @@ def test_the_plan_counts_a_byte_for_each_quantised_number() -> None:
     assert unet.bytes == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     assert unet.bytes < right.bytes
     assert exact.weights - ours.weights == right.bytes - unet.bytes
+
+
+@pytest.mark.parametrize(("kind", "widened"), [(CPU, 4), (TPU_V5E, 0)])
+def test_the_plan_counts_the_kernels_that_a_cpu_converts(kind: DeviceKind, widened: int) -> None:
+    temporaries, quantized = [], 0
+    for each in (None, INT8):
+        model = model_size(read_config(SMALLEST), networks(each, FLOAT32))
+        plan = Budget(model, kind, None, partial(choose_layout, 1), 2, 77).plan([(16, 16)])
+        temporaries += [part.temporaries for part in plan.programs if part.name == "step"]
+        quantized = model.networks[UNET].quantized
+    assert quantized > 0
+    assert temporaries[1] - temporaries[0] == widened * quantized
 
 
 def test_the_plan_of_the_command_line_counts_it(capsys: pytest.CaptureFixture[str]) -> None:
