@@ -154,7 +154,7 @@ def same(one: dict[Any, list[np.ndarray]], other: dict[Any, list[np.ndarray]]) -
     )
 
 
-@pytest.mark.parametrize("on_devices", [False, True])
+@pytest.mark.parametrize("on_devices", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_loras_change_the_parameters_before_they_are_quantised(
     tmp_path: Path, on_devices: bool
 ) -> None:
