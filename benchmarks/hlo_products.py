@@ -2,9 +2,11 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.hlo import ArrayType, Instruction
+
+INT8 = {"s8", "u8"}
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class Product:
         contraction: the length of the sums; None where only the FLOPs are known.
         rows: rows of the result.
         columns: columns of the result.
+        int8: whether both factors are whole numbers of 8 bits.
     """
 
     flops: float
@@ -24,6 +27,7 @@ class Product:
     contraction: int | None = None
     rows: int = 1
     columns: int = 1
+    int8: bool = False
 
     def padded(self, width: int) -> float:
         """Return the FLOPs that a matrix unit of `width` rows and columns spends.
@@ -39,9 +43,9 @@ class Product:
 
 def product(instruction: Instruction, left: ArrayType, right: ArrayType) -> Product:
     """Return the product of a `dot` or `convolution` of arrays of these types."""
-    if instruction.opcode == "dot":
-        return _dot(instruction, left)
-    return _convolution(instruction, left, right)
+    dot = instruction.opcode == "dot"
+    found = _dot(instruction, left) if dot else _convolution(instruction, left, right)
+    return replace(found, int8=left.dtype in INT8 and right.dtype in INT8)
 
 
 def _padding(size: int, width: int) -> float:

@@ -1,13 +1,16 @@
 """`python -m benchmarks.modes`: what modes that are not exact save, and what they cost.
 
 The bundled miniature draws the same prompts from the same seeds in 25 steps: with guidance in all
-of them or in only the first part, and with the whole UNet in every evaluation or in one of several.
-The modes draw each request in turn. Writes `benchmarks/results/<date>-modes.json` and prints it.
+of them or in only the first part, with the whole UNet in every evaluation or in one of several, and
+with a UNet that multiplies 8-bit whole numbers. The modes draw each request in turn. Writes
+`benchmarks/results/<date>-modes.json` and prints it.
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,17 +29,24 @@ class Mode(NamedTuple):
 
     guidance_until: float = 1.0
     cache_interval: int = 1
+    quantization: str | None = None
+
+    @property
+    def of_requests(self) -> dict[str, Any]:
+        """The settings of its requests; the other one is the pipeline's."""
+        return {"guidance_until": self.guidance_until, "cache_interval": self.cache_interval}
 
     @property
     def name(self) -> str:
         """Its settings, in a record."""
-        return f"guidance_until {self.guidance_until}, cache_interval {self.cache_interval}"
+        own = ", ".join(f"{name} {value}" for name, value in self.of_requests.items())
+        return own if self.quantization is None else f"{own}, {self.quantization}"
 
 
 EXACT = Mode()
 MODES = (
-    *(Mode(share) for share in (1.0, 0.75, 0.5, 0.25)),
-    *(Mode(share, interval) for share in (1.0, 0.5) for interval in (2, 3, 5)),
+    *(Mode(), Mode(0.5), *(Mode(1.0, interval) for interval in (2, 3, 5)), Mode(0.5, 3)),
+    *(Mode(share, interval, "int8") for share, interval in ((1.0, 1), (1.0, 3), (0.5, 3))),
 )
 
 
@@ -44,11 +54,21 @@ def main() -> None:
     """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.modes", description=__doc__)
     parser.add_argument("--prompts", type=int, default=128, help="a multiple of 4")
+    parser.add_argument("--cache-dir", type=Path, help="private folder of compiled executables")
     options = parser.parse_args()
     cores_as_devices(IMAGES)
-    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=IMAGES, step_cache=True)
+    pipes = {
+        quantization: SDXLPipeline.from_pretrained(
+            BUNDLED,
+            images_per_request=IMAGES,
+            step_cache=True,
+            quantization=quantization,
+            cache_dir=options.cache_dir,
+        )
+        for quantization in dict.fromkeys(mode.quantization for mode in MODES)
+    }
     scenes = draw_scenes(options.prompts)
-    pictures, seconds = _draw(pipe, [prompt(scene) for scene in scenes])
+    pictures, seconds = _draw(pipes, [prompt(scene) for scene in scenes])
     rows = {
         mode.name: {
             **mode._asdict(),
@@ -59,14 +79,15 @@ def main() -> None:
         }
         for mode in MODES
     }
-    report: dict[str, Any] = {"model": pipe.model, "prompts": len(scenes), "modes": rows}
+    model = pipes[None].model
+    report: dict[str, Any] = {"model": model, "prompts": len(scenes), "modes": rows}
     record.write("modes", report)
 
 
 def _draw(
-    pipe: SDXLPipeline, prompts: list[str]
+    pipes: Mapping[str | None, SDXLPipeline], prompts: list[str]
 ) -> tuple[dict[Mode, np.ndarray], dict[Mode, list[float]]]:
-    """Draw all prompts in every mode.
+    """Draw all prompts in every mode, with the pipeline of its quantisation.
 
     Returns:
         By mode, pictures `[n, H, W, 3]` uint8, and the seconds of each request.
@@ -76,8 +97,8 @@ def _draw(
     for start in range(0, len(prompts), IMAGES):
         for mode in MODES:
             began = time.perf_counter()
-            result = pipe.generate(
-                prompts[start : start + IMAGES], seed=SEED + start, **mode._asdict()
+            result = pipes[mode.quantization].generate(
+                prompts[start : start + IMAGES], seed=SEED + start, **mode.of_requests
             )
             seconds[mode].append(time.perf_counter() - began)
             pictures[mode] += [np.asarray(image) for image in result.images]

@@ -44,6 +44,7 @@ class Chip:
 
     Attributes:
         flops: bfloat16 FLOP/s of its matrix units.
+        int8: operations per second of its matrix units on 8-bit whole numbers.
         width: rows and columns of a matrix unit.
         bandwidth: bytes per second between HBM and the chip.
         clock: in Hz.
@@ -51,6 +52,7 @@ class Chip:
     """
 
     flops: float
+    int8: float
     width: int
     bandwidth: float
     clock: float
@@ -58,14 +60,17 @@ class Chip:
 
     def seconds(self, cost: Cost) -> dict[str, float]:
         """Return the least time of an operation in each of the units that share its work."""
-        products = sum(each.padded(self.width) for each in cost.products)
+        products = sum(
+            each.padded(self.width) / (self.int8 if each.int8 else self.flops)
+            for each in cost.products
+        )
         cycles = max(
             cost.vector / (VECTOR_SLOTS * REGISTER),
             cost.special / REGISTER,
             cost.written / (4 * REGISTER),
         )
         return {
-            MATRIX: products / self.flops,
+            MATRIX: products,
             VECTOR: cycles / self.clock,
             MEMORY: cost.bytes / self.bandwidth,
             LINK: cost.link / self.link,
@@ -74,8 +79,8 @@ class Chip:
 
 # A chip has four links. Google states their sum: 1600 Gbit/s for a v5e and 3584 for a v6e.
 CHIPS = {
-    "v5e": Chip(flops=197e12, width=128, bandwidth=819e9, clock=1.5e9, link=50e9),
-    "v6e": Chip(flops=918e12, width=256, bandwidth=1640e9, clock=1.75e9, link=112e9),
+    "v5e": Chip(flops=197e12, int8=393e12, width=128, bandwidth=819e9, clock=1.5e9, link=50e9),
+    "v6e": Chip(flops=918e12, int8=1836e12, width=256, bandwidth=1640e9, clock=1.75e9, link=112e9),
 }
 
 

@@ -205,6 +205,7 @@ class StandInPipeline(ABC):
     needs_mask = needs_image = False
     refiner = None
     step_cache = False
+    quantization = None
     scheduler, sigma_schedule, version = "euler", "default", "none"
     schedulers: tuple[str, ...] = ("euler",)
     sigma_schedules: tuple[str, ...] = ("default",)

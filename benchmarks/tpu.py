@@ -50,6 +50,7 @@ PARTS = {
     "step, unguided": Part("step", times=0),
     # Its cheapest branches are those of an evaluation with cached deep features.
     "step, shallow": Part("step_cached", times=0, halves=2),
+    "step, int8": Part("step_int8", times=0, halves=2),
     "decode": Part("decode"),
 }
 
@@ -60,11 +61,16 @@ def main() -> None:
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
     parser.add_argument("--programs", type=Path, help="a folder that keeps the compiled programs")
     parser.add_argument("--ours", action="store_true", help="leave out diffusers' program")
+    parser.add_argument("--only", metavar="MODE", help="only the step of a mode, as step_int8")
     options = parser.parse_args()
     for topology in options.topologies:
         with tempfile.TemporaryDirectory() as folder:
-            kept = folder if options.programs is None else options.programs / topology
-            report = measure(topology, Path(kept), alone=options.ours)
+            kept = Path(folder if options.programs is None else options.programs / topology)
+            if options.only is not None:
+                report = measure_mode(topology, kept, options.only)
+                print(record.save(f"tpu-{topology}-{options.only}", report))
+                continue
+            report = measure(topology, kept, alone=options.ours)
         file = record.save(f"tpu-{topology}", report)
         print(table(report), file, sep="\n", flush=True)
 
@@ -95,23 +101,39 @@ def measure(topology: str, folder: Path, *, alone: bool) -> dict[str, Any]:
     return {**report, "incumbent": incumbent}
 
 
+def measure_mode(topology: str, folder: Path, mode: str) -> dict[str, Any]:
+    """Estimate the step of a mode that is not exact, of `tpu_compile.MODES`, and nothing else."""
+    compiled = _compiled(folder / mode, "benchmarks.tpu_compile", topology, "--only", mode)
+    chip, pictures = CHIPS[topology.partition(":")[0]], IMAGES // compiled["layout"]["images"]
+    parts = {name: part for name, part in PARTS.items() if part.program == mode}
+    kernels = attention_kernels(topology, folder)
+    found = our_estimates(folder / mode, chip, kernels, pictures, parts)
+    microseconds = {"microseconds": found["microseconds"]}
+    return {**record.head("benchmarks.tpu"), **compiled, **microseconds}
+
+
 def _compiled(
     folder: Path,
     module: str,
     topology: str,
+    *more: str,
     python: str | Path = sys.executable,
     **environment: str,
 ) -> dict[str, Any]:
     """Return the report of a module that compiles into a folder, which keeps the report too."""
     report = folder / "report.json"
     if not report.exists():
-        arguments = ["--topology", topology, "--out", str(folder)]
+        arguments = ["--topology", topology, "--out", str(folder), *more]
         report.write_text(json.dumps(apart.run(module, arguments, python, **environment)))
     return json.loads(report.read_text())
 
 
 def our_estimates(
-    folder: Path, chip: Chip, kernels: Mapping[float, Kernel], pictures: int
+    folder: Path,
+    chip: Chip,
+    kernels: Mapping[float, Kernel],
+    pictures: int,
+    wanted: Mapping[str, Part] = PARTS,
 ) -> dict[str, Any]:
     """Estimate this project's programs in a folder, with a picture in every slot.
 
@@ -120,6 +142,7 @@ def our_estimates(
         chip: a chip, which runs the same as all others.
         kernels: the schedules of the attention kernels.
         pictures: the slots of each chip.
+        wanted: the programs, by the names of their estimates.
 
     Returns:
         The seconds of a request, and the microseconds of each program by class.
@@ -128,9 +151,9 @@ def our_estimates(
         name: estimate(
             (folder / f"{part.program}.hlo").read_text(), chip, kernels, (pictures, part.halves)
         )
-        for name, part in PARTS.items()
+        for name, part in wanted.items()
     }
-    return _report(parts, {name: part.times for name, part in PARTS.items() if part.times})
+    return _report(parts, {name: part.times for name, part in wanted.items() if part.times})
 
 
 def _report(parts: dict[str, Estimate], times: dict[str, int]) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 Shows the effect of a change of one layer before `make bench-tpu` does. Prints the same estimates as
 that command, for one chip, which processes one half of one picture's guidance, and writes them into
 results/<date>-tpu-<topology>-layers.json. Attention kernels have their bound in both counts,
-because the HLO says nothing about their time.
+because the HLO says nothing about their time. `--int8` quantises the layers, and adds to the name.
 """
 
 import argparse
@@ -27,7 +27,8 @@ from benchmarks import record
 from benchmarks.roofline import CHIPS, estimate
 from pipeline.checkpoints.weights import shape_rngs
 from pipeline.models.layers import ResnetBlock, Upsample, merge_kernels
-from pipeline.models.unet import TransformerBlock
+from pipeline.models.quantized import quantize
+from pipeline.models.unet import INT8_LAYERS, TransformerBlock
 from pipeline.platforms import CompilerOptions
 
 BATCH = 1  # one half of guidance
@@ -66,13 +67,15 @@ def main() -> None:
     """Compile, print and record the estimates."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_blocks")
     parser.add_argument("--topology", default="v5e:2x2")
+    parser.add_argument("--int8", action="store_true", help="quantise the layers")
     parser.add_argument("blocks", nargs="*", default=list(BLOCKS), metavar="block")
     options = parser.parse_args()
     place = SingleDeviceSharding(describe(options.topology)[0])
     chip = CHIPS[options.topology.partition(":")[0]]
     layers = {}
     for name in options.blocks:
-        found = estimate(program(*BLOCKS[name], place), chip, {})
+        make, sizes = BLOCKS[name]
+        found = estimate(program(_int8(make) if options.int8 else make, sizes, place), chip, {})
         layers[name] = found.as_json()
         print(name, json.dumps(layers[name], indent=2), flush=True)
     report = {
@@ -80,7 +83,13 @@ def main() -> None:
         "versions": versions(),
         "microseconds": layers,
     }
-    print(record.save(f"tpu-{options.topology}-layers", report))
+    numbers = "-int8" if options.int8 else ""
+    print(record.save(f"tpu-{options.topology}-layers{numbers}", report))
+
+
+def _int8(make: Callable[..., nnx.Module]) -> Callable[..., nnx.Module]:
+    """Return the constructor of the same block, quantised as in the UNet."""
+    return lambda **options: quantize(make(**options), rf"(.*\.)?({INT8_LAYERS})")
 
 
 def program(

@@ -2,8 +2,8 @@
 
     .venv-tpu/bin/python -m benchmarks.tpu_compile --topology v5e:2x2 --out folder
 
-Writes every program's HLO into the folder, with that of a step with step caching, and prints times
-and sizes as JSON.
+Writes every program's HLO into the folder, with those of steps in modes that are not exact, and
+prints times and sizes as JSON. `--only step_int8` compiles the step of one mode and nothing else.
 """
 
 import argparse
@@ -11,11 +11,13 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.tpu_topology import describe, megabytes, versions  # first: it sets the environment
 
 # isort: split
 
+import jax
 import jax.numpy as jnp
 
 from benchmarks.full_size import read_published
@@ -26,6 +28,11 @@ from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.programs import Programs
 
 SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
+# The settings of targets for modes that are not exact, by the name of their step.
+MODES: dict[str, dict[str, Any]] = {
+    "step_cached": {"step_cache": True},
+    "step_int8": {"quantization": "int8"},
+}
 
 
 def main() -> None:
@@ -33,17 +40,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_compile")
     parser.add_argument("--topology", required=True, help="such as v5e:2x2")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", choices=MODES, help="the mode whose step to compile alone")
     options = parser.parse_args()
     devices = describe(options.topology)
     config = read_published()
     mesh = make_mesh(devices, SHAPES.images)
     target = Target(config, jnp.dtype(jnp.bfloat16), mesh, SHAPES)
-    networks = trace_networks(config, target.dtype)
-    compiled = compile_missing(target, networks)
-    began = time.perf_counter()
-    cached = Programs(replace(target, step_cache=True), networks)["step"].compile()
-    executables = {**compiled.by_name, "step_cached": cached}
-    seconds = {**compiled.seconds, "step_cached": time.perf_counter() - began}
+    executables: dict[str, jax.stages.Compiled] = {}
+    seconds: dict[str, float] = {}
+    if options.only is None:
+        compiled = compile_missing(target, trace_networks(config, target.dtype))
+        executables, seconds = {**compiled.by_name}, {**compiled.seconds}
+    for name in MODES if options.only is None else [options.only]:
+        began = time.perf_counter()
+        own = replace(target, **MODES[name])
+        networks = trace_networks(config, own.dtype, quantization=own.quantization)
+        executables[name] = Programs(own, networks)["step"].compile()
+        seconds[name] = time.perf_counter() - began
     options.out.mkdir(parents=True, exist_ok=True)
     programs = {}
     for name, executable in executables.items():

@@ -35,6 +35,7 @@ from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.images import metadata, preview
 from pipeline.images.inputs import fitted
 from pipeline.images.screen import Screen
+from pipeline.models.quantized import QUANTIZATIONS
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     MAX_IMAGES,
@@ -121,6 +122,7 @@ class SDXLPipeline:
         tiny_vae: the name of the tiny VAE; None if there is none.
         refiner: the name of the refiner; None if there is none.
         step_cache: whether requests can have a `cache_interval` above 1.
+        quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker checks the pictures.
         needs_mask: whether the model is for inpainting, and draws only from a picture and a mask.
@@ -131,7 +133,8 @@ class SDXLPipeline:
         schedulers, sigma_schedules: those that a request can name.
         refused_schedulers: the reason why each of the other schedulers does not fit the model.
         num_train_timesteps: the number of timesteps that the model was trained with.
-        version: JAX's version and the networks' dtype. If either changes, so do the pictures.
+        version: JAX's version, the networks' dtype and their quantisation. If one of these changes,
+            so do the pictures.
         height, width: the default size of the pictures, in pixels.
         images_per_request: the number of slots, and the most pictures of a call.
         num_inference_steps, guidance_scale: the defaults of `generate`.
@@ -163,6 +166,7 @@ class SDXLPipeline:
         self.vae, self.unet = others.get("vae"), others.get("unet")
         self.tiny_vae = others.get("tiny_vae")
         self.step_cache = compiled.has_step_cache
+        self.quantization = compiled.target.quantization
         config = checkpoint.config
         self.family = config.family.name
         self.safety_checker = config.safety_checker is not None
@@ -175,7 +179,8 @@ class SDXLPipeline:
         self.sigma_schedules = config.schedulers.sigma_schedules
         self.refused_schedulers = config.schedulers.refused
         self.num_train_timesteps = config.scheduler.num_train_timesteps
-        self.version = f"jax {jax.__version__}, {dtype}"
+        parts = f"jax {jax.__version__}", dtype.name, self.quantization
+        self.version = ", ".join(filter(None, parts))
         self.height = compiled.shapes.height
         self.width = compiled.shapes.width
         self.images_per_request = compiled.shapes.images
@@ -240,6 +245,7 @@ class SDXLPipeline:
         refiner: str | Path | None = None,
         step_cache: bool = False,
         devices_per_picture: int = 1,
+        quantization: str | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -287,6 +293,9 @@ class SDXLPipeline:
                 share the picture's rows too, and their sums are in another order: it is the same
                 picture up to rounding, not to the bit. 1 lets two devices share a picture only
                 where there are more than pictures.
+            quantization: "int8" lets the UNet multiply 8-bit whole numbers, which is quicker on
+                accelerators and less exact, and takes less memory for its parameters. A refiner
+                stays as it is. None multiplies in `dtype`.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -301,6 +310,9 @@ class SDXLPipeline:
         if scheduler is not None and scheduler not in SCHEDULERS:
             right = ", ".join(map(repr, SCHEDULERS))
             raise InputError(f"scheduler is {scheduler!r}; expected one of {right}")
+        if quantization not in (None, *QUANTIZATIONS):
+            right = " or ".join(map(repr, (None, *QUANTIZATIONS)))
+            raise InputError(f"quantization is {quantization!r}; expected {right}")
         used = find_devices() if devices is None else list(devices)
         if not used:
             raise InputError("devices is empty; expected at least one")
@@ -328,7 +340,7 @@ class SDXLPipeline:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request, devices_per_picture)
         check_rows(config, mesh, shapes.height)
-        target = Target(config, chosen, mesh, shapes, step_cache)
+        target = Target(config, chosen, mesh, shapes, step_cache, quantization)
         second = None if refiner is None else find_refiner(str(refiner), config, size, half)
         if second is not None:
             check_rows(second.config, mesh, shapes.height)
@@ -875,6 +887,7 @@ class SDXLPipeline:
             vae=self.vae,
             unet=self.unet,
             refiner=self.refiner if request.ends_early else None,
+            quantization=self.quantization,
         )
 
 
@@ -910,9 +923,10 @@ def _load(
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
         cached = threads.submit(load_cached, target, cache)
         tokenizers = load_tokenizers(checkpoint, cache)
-        found = find_networks(checkpoint, target.dtype, cache)
+        given = target.dtype, cache, target.quantization
+        found = find_networks(checkpoint, *given)
         empty = {name: stored.module for name, stored in found.items()}
-        model = measure_networks(target.config, empty, target.dtype, cache)
+        model = measure_networks(target.config, empty, *given)
         shapes = target.shapes
         beside = None if second is None else measure_beside(second, target.dtype, cache)
         devices = list(target.mesh.devices.flat)
@@ -922,5 +936,5 @@ def _load(
         budget.check([(shapes.height, shapes.width)])
         networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, empty, cache, cached.result())
-        parameters = Parameters(networks.result())
+        parameters = Parameters(networks.result(), found)
     return tokenizers, CompiledSampler(target, executables, parameters, cache), budget

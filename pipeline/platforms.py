@@ -40,6 +40,7 @@ class Platform:
         attention: the form of attention, a key of the forms in `pipeline.kernels.attention`.
         product: the form of bfloat16 products, a key of those in `pipeline.kernels.matmul_conv`.
         convolution: the form of bfloat16 convolutions, likewise.
+        int8: the form of products and convolutions of whole numbers in `pipeline.kernels.int8`.
         float32_options: XLA's options for programs dominated by float32 products.
     """
 
@@ -49,6 +50,7 @@ class Platform:
     attention: str = PLAIN
     product: str = PLAIN
     convolution: str = PLAIN
+    int8: str = PLAIN
     float32_options: tuple[tuple[str, str | bool], ...] = ()
 
 
@@ -61,14 +63,15 @@ PLATFORMS = {
         attention="cached",
         product="accumulated in float32",
         convolution="products",
+        int8="float32",
         # XLA has two libraries for CPUs. YNNPACK, its first choice, is the only one with bfloat16,
         # and is faster at sums over many pixels. In float32, Eigen is faster at convolutions and
         # most products. This is the pass that chooses YNNPACK.
         float32_options=(("xla_disable_hlo_passes", "dot-library-rewriter"),),
     ),
     # A TPU's VMEM has room for the activations of one half of one picture.
-    "tpu": Platform(forward="half", attention="flash"),
-    "cuda": Platform(attention="cudnn"),
+    "tpu": Platform(forward="half", attention="flash", int8="products"),
+    "cuda": Platform(attention="cudnn", int8="products"),
 }
 _OTHER = Platform()
 _LOWERED_FOR = {"gpu": "cuda"}  # where a device's platform has another name

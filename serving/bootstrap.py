@@ -84,6 +84,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         refiner=chosen.refiner_id,
         step_cache=chosen.step_cache,
         devices_per_picture=chosen.devices_per_picture,
+        quantization=chosen.quantization,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

@@ -95,6 +95,7 @@ class Model:
     needs_image: bool = False  # whether it is a refiner, which draws only from a picture
     refiner: str | None = None  # name of the refiner that draws the last steps; None for none
     step_cache: bool = False  # whether requests can have a `cache_interval` above 1
+    quantization: str | None = None  # such as "int8"; None if the networks' dtype multiplies
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -163,6 +164,7 @@ _DRAWN_WITH = (
     "safety_checker",
     "screened",
     "step_cache",
+    "quantization",
 )
 
 

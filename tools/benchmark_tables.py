@@ -31,6 +31,10 @@ LAYERS_OF_A_STEP = {
     "transformer 640, 64x64": 10,
     "ResNet 640, 64x64": 17,
 }
+# The records of the steps of modes: also those of `--only`.
+TPU_STEPS = (TPU["v5e-4"],)
+TPU_LAYERS = "2026-11-26-tpu-v5e-2x2-layers"
+TPU_INT8_LAYERS = f"{TPU_LAYERS}-int8"
 # The lower count of older records leaves out the vector unit.
 TPU_INCUMBENT = "2026-11-23-tpu-v5e-2x2"
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
@@ -441,8 +445,13 @@ def _modes() -> str:
 
     def row(name: str) -> Iterable[str]:
         at = f"modes/{name}"
-        yield format(modes[name]["guidance_until"], "g")
-        yield str(modes[name]["cache_interval"])
+        own = modes[name]
+        until, interval = own["guidance_until"], own["cache_interval"]
+        numbers = own.get("quantization") or ""  # older records have no other mode
+        yield format(until, "g")
+        yield str(interval)
+        yield numbers
+        yield _mean_step(until, interval, numbers)
         yield figure(MODES, f"{at}/request_seconds_median") + " s"
         psnr = [figure(MODES, f"{at}/psnr_db_{each}", ".1f") for each in ("median", "10th")]
         yield ", ".join(filter(None, psnr)) or "exact"
@@ -453,13 +462,45 @@ def _modes() -> str:
         [
             "`guidance_until`",
             "`cache_interval`",
-            "a request, median",
+            "`quantization`",
+            "a step on a v5e-4, mean",
+            "a request on a CPU, median",
             "PSNR in dB: median, 10th percentile",
             "one thing: colour, shape",
             "two things: both colours, both shapes",
         ],
         map(row, modes),
     )
+
+
+def _mean_step(guidance_until: float, interval: int, quantization: str, steps: int = 25) -> str:
+    """Return the range of a step's mean time in a mode on a TPU, or nothing if a part is unknown.
+
+    An evaluation without guidance takes half the time of one with it.
+    """
+    parts: dict[str, Any] = {}
+    for name in TPU_STEPS:
+        parts |= value(name, "microseconds")
+    total = dict.fromkeys(BOUNDS, 0.0)
+    for step in range(steps):
+        shallow = ", shallow" if step % interval else ""
+        part = parts.get(", ".join(filter(None, [f"step{shallow}", quantization])))
+        if part is None:
+            return ""
+        share = 1 if step < round(guidance_until * steps) else 1 / 2
+        total = {bound: total[bound] + share * part[bound] for bound in BOUNDS}
+    return f"{' to '.join(f'{total[bound] / steps / 1e3:.0f}' for bound in BOUNDS)} ms"
+
+
+def _int8_layers() -> str:
+    exact, ours = (value(name, "microseconds") for name in (TPU_LAYERS, TPU_INT8_LAYERS))
+
+    def row(name: str) -> Iterable[str]:
+        yield name
+        for record_name in (TPU_LAYERS, TPU_INT8_LAYERS):
+            yield span(record_name, f"microseconds/{name}", "µs", 1, 0)
+
+    return table(["layer", "bfloat16", "int8"], [row(name) for name in exact if name in ours])
 
 
 def _delivery() -> str:
@@ -839,6 +880,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "load": _load,
     "mixed": _mixed,
     "modes": _modes,
+    "int8-layers": _int8_layers,
     "page": _page,
     "parity": _parity,
     "pictures": _pictures,

@@ -34,6 +34,7 @@ def of_request(request: Request, index: int, model: Model) -> Settings:
         vae=model.vae,
         unet=model.unet,
         refiner=None if values["denoising_end"] == 1 else model.refiner,
+        quantization=model.quantization,
     )
 
 

@@ -6,7 +6,7 @@ in older files to current ones.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -17,6 +17,7 @@ from flax import nnx
 
 from pipeline.checkpoints.tensors import TensorFiles, Version
 from pipeline.errors import CheckpointError
+from pipeline.kernels.int8 import Quantized, quantize_kernel
 from pipeline.kernels.matmul_conv import merged_upsample_kernels, upsample_kernel
 
 # Patterns in the names of modules here, and their replacements in a checkpoint.
@@ -178,15 +179,27 @@ class PendingWeights(Generic[M]):
         """
         graphdef, state = nnx.split(self.module)
         flat = dict(nnx.to_flat_state(state))
+        for path, array in self.read(flat):
+            made = quantize_kernel(array) if _is_quantized(flat[path]) else array
+            placed = jax.tree.map(place, made)
+            flat[path] = flat[path].replace(placed)
+            progress(sum(leaf.nbytes for leaf in jax.tree.leaves(placed)))
+        return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+    def read(self, paths: Iterable[Any]) -> Iterator[tuple[Any, np.ndarray]]:
+        """Yield paths of parameters and their values in the module's dtype, not quantised.
+
+        Raises:
+            CheckpointError: if a file cannot be read, or is another one than when the weights were
+                matched; the message names it.
+        """
+        params = dict(nnx.to_flat_state(nnx.state(self.module)))
         with self._open() as files:
             self._check_same(files)
-            for path, param in flat.items():
+            for path in paths:
                 shares = [from_checkpoint(path, files[name].read()) for name in self._sources[path]]
                 tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
-                array = place(np.ascontiguousarray(tensor.astype(param.dtype)))
-                flat[path] = param.replace(array)
-                progress(array.nbytes)
-        return nnx.merge(graphdef, nnx.from_flat_state(flat))
+                yield path, np.ascontiguousarray(tensor.astype(params[path].dtype))
 
     def _check_same(self, files: TensorFiles) -> None:
         """Raise CheckpointError if a file was replaced: networks of two models would be mixed."""
@@ -197,6 +210,10 @@ class PendingWeights(Generic[M]):
                 f"{next(replaced, files.where)}: the file was replaced while the checkpoint was"
                 " loaded; load it again when it is complete"
             )
+
+
+def _is_quantized(param: nnx.Variable[Any]) -> bool:
+    return isinstance(param.get_value(), Quantized)
 
 
 def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:

@@ -35,6 +35,8 @@ class Network:
             published network; the arguments are the latter and the shapes by name in diffusers'
             layout. None for a network that is in no single file.
         hint: advice to add to an error about an optional network, such as how to leave it out.
+        int8_layers: returns, from its configuration, a pattern of the layers to quantise; see
+            `pipeline.models.quantized.quantize`. None for a network that never is.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Network:
     dtype: DTypeLike | None = None
     fit: Callable[[Any, Mapping[str, tuple[int, ...]]], Any] | None = None
     hint: str | None = None
+    int8_layers: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,11 @@ class Family:
     def all_networks(self) -> tuple[Network, ...]:
         """All networks that a pipeline may have, text encoders first."""
         return (*self.text_encoders, *self.networks, *self.optional, *self.apart)
+
+    @property
+    def quantized(self) -> frozenset[str]:
+        """The names of the networks that can be quantised."""
+        return frozenset(part.name for part in self.all_networks if part.int8_layers is not None)
 
 
 @dataclass(frozen=True)

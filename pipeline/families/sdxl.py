@@ -18,7 +18,7 @@ from pipeline.families.latent_unet import Embeds, Networks
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_text_encoder
 from pipeline.models.shapes import text_encoder_of, unet_of
-from pipeline.models.unet import Context, UNet
+from pipeline.models.unet import Context, UNet, int8_layers
 from pipeline.models.unet_config import read_unet
 from pipeline.strict_json import StrictJson
 
@@ -97,7 +97,12 @@ SDXL = Family(
     ),
     networks=(
         Network(
-            "unet", latent_unet.UNET_CLASS, partial(read_unet, addition=True), UNet, fit=unet_of
+            name="unet",
+            class_name=latent_unet.UNET_CLASS,
+            read=partial(read_unet, addition=True),
+            make=UNet,
+            fit=unet_of,
+            int8_layers=int8_layers,
         ),
         latent_unet.VAE_NETWORK,
     ),

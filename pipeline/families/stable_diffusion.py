@@ -12,7 +12,7 @@ from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_safety_checker, read_text_encoder
 from pipeline.models.safety_checker import SafetyChecker
 from pipeline.models.shapes import text_encoder_of, unet_of
-from pipeline.models.unet import UNet
+from pipeline.models.unet import UNet, int8_layers
 from pipeline.models.unet_config import read_unet
 from pipeline.strict_json import StrictJson
 
@@ -58,6 +58,7 @@ SD_1 = Family(
             read=partial(read_unet, smallest_legacy_size=LEGACY_SAMPLE_SIZE),
             make=UNet,
             fit=unet_of,
+            int8_layers=int8_layers,
         ),
         latent_unet.VAE_NETWORK,
     ),

@@ -84,6 +84,7 @@ class Settings(_Values):
         revision: the commit on the Hub.
         vae, unet: the same for networks that replaced the model's own.
         refiner: the same for the refiner that drew the last steps.
+        quantization: such as "int8", in which the model's UNet multiplied; None for its own dtype.
         sampler: the name of a scheduler that this program does not have, from another program's
             text; None otherwise.
         schedule_type: the same for a sigma schedule.
@@ -107,6 +108,7 @@ class Settings(_Values):
     lora_hashes: str | None = None
     ti_hashes: str | None = None
     refiner: str | None = None
+    quantization: str | None = None
 
 
 def to_text(settings: Settings) -> str:
@@ -124,6 +126,7 @@ def to_text(settings: Settings) -> str:
         "VAE": s.vae,
         "UNet": s.unet,
         "Refiner": s.refiner,
+        "Quantization": s.quantization,
         "TI hashes": s.ti_hashes,
         "Safety checker": s.safety_checker,
         "Lora hashes": s.lora_hashes,
@@ -182,6 +185,7 @@ def from_text(text: str) -> Settings:
         vae=fields.get("VAE"),
         unet=fields.get("UNet"),
         refiner=fields.get("Refiner"),
+        quantization=fields.get("Quantization"),
         sampler=unknown.get("scheduler"),
         schedule_type=unknown.get("sigma_schedule"),
         safety_checker=fields.get("Safety checker"),

@@ -74,7 +74,7 @@ def conv(
         c_in,
         c_out,
         kernel_size=(kernel, kernel),
-        strides=stride,
+        strides=(stride, stride),
         padding=[pad, pad],
         use_bias=bias,
         kernel_init=_kernel,

@@ -34,6 +34,9 @@ from pipeline.models.unet_config import UNetConfig
 TRANSFORMER_NORM_EPS = 1e-6  # fixed in diffusers' Transformer2DModel, whatever norm_eps says
 LAYER_NORM_EPS = 1e-5
 GUIDANCE_EMBEDDING_SCALE = 1000.0  # in diffusers' get_guidance_scale_embedding
+# The layers of a quantised UNet that multiply 8-bit whole numbers, by the ends of their paths. A
+# layer must have many products for each input, or quantising the inputs takes as long as it saves.
+INT8_LAYERS = r"attn1\.to_qkv|ff\.proj_in|conv[12]"
 
 
 # For each transformer block in turn, the prompts' keys and values, and how many chunks count.
@@ -72,6 +75,17 @@ def masked_input(mask: Array, masked_latents: Array) -> Array:
         `[B, h, w, 1 + C]` float32.
     """
     return jnp.concatenate([mask, masked_latents], axis=-1).astype(jnp.float32)
+
+
+def int8_layers(config: UNetConfig) -> str:
+    """Return a pattern of the layers to quantise; see `pipeline.models.quantized.quantize`.
+
+    The last ResNet block stays as it is: its results are the nearest to the prediction.
+    """
+    last = (
+        rf"up_blocks\.{len(config.block_out_channels) - 1}\.resnets\.{config.layers_per_block[0]}"
+    )
+    return rf"(?!{last}\.)(.*\.)?({INT8_LAYERS})"
 
 
 class FeedForward(nnx.Module):

@@ -3,7 +3,8 @@
 An adapter's changes are added in float32 on the host, to a pristine copy of the parameters, and
 rounded to the networks' dtype. The programs take parameters as arguments, so nothing compiles.
 Only the parameters that the earlier or the new set of adapters changes are touched. Without
-adapters they are the pristine ones again, to the bit.
+adapters they are the pristine ones again, to the bit. Parameters that are quantised on the devices
+are quantised after the changes; their pristine copy is not quantised.
 
 The pristine copy has only parameters that a loaded adapter changes, and is made when they are
 first changed. It is in the host's memory, or, with several accelerators, spread over them: each
@@ -14,13 +15,14 @@ memory and within limits, so that a set comes back without being computed again.
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,6 +33,7 @@ from threadpoolctl import ThreadpoolController
 
 from pipeline.adapters.adapter import Adapter, Inventory
 from pipeline.errors import DeviceError, InputError
+from pipeline.kernels.int8 import quantize_kernel
 from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory
 from pipeline.runtime.merging import (
@@ -96,7 +99,7 @@ class _Loaded:
         )
 
 
-Run = Callable[..., Iterator[None]]  # `map`, or that of threads
+Run = Callable[..., Iterator[Any]]  # `map`, or that of threads
 
 _Selection = tuple[tuple[_Loaded, tuple[float, float]], ...]
 
@@ -315,15 +318,14 @@ class Adapters:
                 self._replace(chunk, wanted, run, keep)
 
     def _replace(self, chunk: list[Slot], wanted: Parts, run: Run, keep: bool) -> None:
-        for slot in chunk:
-            if slot not in self._pristine:
-                self._pristine[slot] = self._copy(slot)
+        self._keep_pristine([slot for slot in chunk if slot not in self._pristine])
         made = self._make({slot: wanted.get(slot, ()) for slot in chunk}, run, keep)
-        placed = jax.block_until_ready(jax.device_put([made[slot] for slot in chunk], self._whole))
+        stored = [*run(_stored, chunk, (made[slot] for slot in chunk))]
+        placed = jax.block_until_ready(jax.device_put(stored, self._whole))
         # None means unknown: an interruption may come between any two statements.
         self._merged.update(dict.fromkeys(chunk))
-        for slot, leaf in zip(chunk, placed, strict=True):
-            self._parameters.leaves[slot.network][slot.index] = leaf
+        for slot, leaves in zip(chunk, placed, strict=True):
+            self._parameters.replace(slot, leaves)
         for slot in chunk:
             if parts := wanted.get(slot):
                 self._merged[slot] = parts
@@ -348,17 +350,23 @@ class Adapters:
             self._recent.keep(slot, chunk[slot], array)
         return made | merged
 
-    def _copy(self, slot: Slot) -> Pristine:
-        """Return a parameter on the host or on the device that holds the fewest of them.
+    def _keep_pristine(self, slots: Sequence[Slot]) -> None:
+        """Keep parameters on the host or, one by one, on the device that holds the fewest.
 
-        On a CPU, and on that device, the result is the parameter's own memory.
+        On a CPU, and on that device, they are the parameters' own memory. Quantised parameters are
+        read from the checkpoint again.
         """
-        shards = self._parameters.leaves[slot.network][slot.index].addressable_shards
-        if not self.on_devices:
-            return np.asarray(shards[0].data)
-        emptiest = min(shards, key=lambda shard: self._held[shard.device])
-        self._held[emptiest.device] += slot.bytes
-        return emptiest.data
+        read = self._parameters.read([slot for slot in slots if slot.is_quantized])
+        for slot in slots:
+            first, *_ = slot.indices
+            shards = self._parameters.leaves[slot.network][first].addressable_shards
+            if not self.on_devices:
+                own = read[slot] if slot in read else np.asarray(shards[0].data)
+            else:
+                emptiest = min(shards, key=lambda shard: self._held[shard.device])
+                own = jax.device_put(read[slot], emptiest.device) if slot in read else emptiest.data
+                self._held[emptiest.device] += slot.bytes
+            self._pristine[slot] = own
 
     def _release(self) -> None:
         """Forget the pristine copies of parameters that no loaded adapter changes any more."""
@@ -368,6 +376,11 @@ class Adapters:
             kept = self._pristine.pop(slot)
             if isinstance(kept, Array):
                 self._held[kept.device] -= slot.bytes
+
+
+def _stored(slot: Slot, made: Pristine) -> list[Pristine]:
+    """Return a parameter as the devices have it: an array, or whole numbers and their scale."""
+    return jax.tree.leaves(quantize_kernel(_on_host(made))) if slot.is_quantized else [made]
 
 
 def _on_host(pristine: Pristine) -> np.ndarray:

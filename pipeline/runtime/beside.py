@@ -53,9 +53,9 @@ def load_beside(
 
     The two share the programs that run the same networks, and the parameters of all networks but
     the denoiser as they are now: LoRAs that are merged into the first model later do not change
-    these.
+    these. The second model's denoiser is never quantised.
     """
-    target = replace(run.target, config=second.config)
+    target = replace(run.target, config=second.config, quantization=None)
     networks = trace_networks(second.config, target.dtype, cache)
     found = weights.match_weights(networks[second.own], second.denoiser.open)
     loaded = load_networks({second.own: found}, place_on(target.mesh))

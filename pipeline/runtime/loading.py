@@ -16,8 +16,9 @@ from pipeline.checkpoints import weights
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.weights import PendingWeights
 from pipeline.errors import CheckpointError
-from pipeline.families.family import Config
+from pipeline.families.family import Config, Network
 from pipeline.models.layers import merge_kernels
+from pipeline.models.quantized import quantize
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.model_size import ModelSize, model_size
 from pipeline.text.tokenizer import Tokenizers, identity
@@ -51,23 +52,28 @@ def load_tokenizers(
 
 
 def trace_networks(
-    config: Config, dtype: np.dtype[Any], cache: ExecutableCache | None = None
+    config: Config,
+    dtype: np.dtype[Any],
+    cache: ExecutableCache | None = None,
+    quantization: str | None = None,
 ) -> dict[str, Any]:
     """Return the networks with shapes in place of parameters, by name.
 
-    They are taken from the cache if they are in it.
+    They are taken from the cache if they are in it. `quantization` is one of
+    `pipeline.models.quantized.QUANTIZATIONS`, or None.
     """
 
     def trace() -> dict[str, Any]:
         own = {part.name: part.dtype for part in config.family.all_networks}
         return {
             name: nnx.eval_shape(partial(make, own[name] or dtype))
-            for name, make in module_factories(config).items()
+            for name, make in module_factories(config, quantization).items()
         }
 
     if cache is None:
         return trace()
-    return cache.get_or_create("shapes", (config.networks, dtype.name), trace)
+    key = config.networks, dtype.name, *_quantized(quantization)
+    return cache.get_or_create("shapes", key, trace)
 
 
 def measure_networks(
@@ -75,20 +81,29 @@ def measure_networks(
     networks: Mapping[str, Any],
     dtype: np.dtype[Any],
     cache: ExecutableCache | None = None,
+    quantization: str | None = None,
 ) -> ModelSize:
-    """Return the sizes of the networks that `trace_networks` returned for a dtype.
+    """Return the sizes of the networks that `trace_networks` returned for the same arguments.
 
     They are taken from the cache if they are in it.
     """
     measure = partial(model_size, config, networks)
     if cache is None:
         return measure()
-    key = config.family.name, config.networks, dtype.name
+    key = config.family.name, config.networks, dtype.name, *_quantized(quantization)
     return cache.get_or_create("sizes", key, measure)
 
 
+def _quantized(quantization: str | None) -> tuple[str, ...]:
+    """Return the part of a key of the cache that only quantised networks have."""
+    return () if quantization is None else (quantization,)
+
+
 def find_networks(
-    checkpoint: Checkpoint[Config], dtype: np.dtype[Any], cache: ExecutableCache | None = None
+    checkpoint: Checkpoint[Config],
+    dtype: np.dtype[Any],
+    cache: ExecutableCache | None = None,
+    quantization: str | None = None,
 ) -> dict[str, PendingWeights[Any]]:
     """Find the networks' parameters in a checkpoint, by the networks' names.
 
@@ -97,7 +112,7 @@ def find_networks(
     Raises:
         CheckpointError: if the tensors in the files do not fit the networks.
     """
-    networks = trace_networks(checkpoint.config, dtype, cache)
+    networks = trace_networks(checkpoint.config, dtype, cache, quantization)
     return {
         name: weights.match_weights(network, partial(checkpoint.tensors, name))
         for name, network in networks.items()
@@ -119,17 +134,25 @@ def load_networks(
     return {name: load(name, stored) for name, stored in found.items()}
 
 
-def module_factories(config: Config) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
+def module_factories(
+    config: Config, quantization: str | None = None
+) -> dict[str, Callable[[DTypeLike], nnx.Module]]:
     """Return for each network, by name, a function that makes it in a dtype.
 
     The functions are for tracing by `nnx.eval_shape`: the networks have shapes, no parameters.
     """
 
-    def factory(make: Callable[..., nnx.Module], part: object) -> Callable[..., nnx.Module]:
-        return lambda dtype: merge_kernels(make(part, dtype=dtype, rngs=weights.shape_rngs()))
+    def factory(network: Network, own: object) -> Callable[[DTypeLike], nnx.Module]:
+        def make(dtype: DTypeLike) -> nnx.Module:
+            made = merge_kernels(network.make(own, dtype=dtype, rngs=weights.shape_rngs()))
+            if quantization is None or network.int8_layers is None:
+                return made
+            return quantize(made, network.int8_layers(own))
 
-    makers = {part.name: part.make for part in config.family.all_networks}
-    return {name: factory(makers[name], part) for name, part in config.networks.items()}
+        return make
+
+    networks = {network.name: network for network in config.family.all_networks}
+    return {name: factory(networks[name], own) for name, own in config.networks.items()}
 
 
 def _progress_bar(title: str) -> Any:

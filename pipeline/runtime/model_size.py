@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 from flax import nnx
 
 from pipeline.families.family import Config
+from pipeline.kernels.int8 import Quantized
 from pipeline.models.clip_config import SafetyCheckerConfig
 
 TEXT_ENCODERS, UNET, VAE, SAFETY_CHECKER = "text_encoders", "unet", "vae", "safety_checker"
@@ -20,13 +20,15 @@ class NetworkSize(NamedTuple):
     """Size of a network, or of several that run in one program.
 
     Attributes:
-        parameters: number of elements in all weight tensors.
+        parameters: number of elements in all weight tensors, without scales.
         tensors: the number of weight tensors.
         upsampling: number of elements in the merged upsampling kernels.
         activations: number of elements in the largest activations, per unit: per token for text
             encoders, per latent pixel of one guidance half for a UNet, per pixel for a VAE, and per
             picture for a safety checker.
-        itemsize: bytes of an element.
+        itemsize: bytes of an element that is not quantised.
+        quantized: number of elements in the quantised weight tensors, of a byte each.
+        scales: number of elements in their scales, which are float32.
     """
 
     parameters: int
@@ -34,11 +36,13 @@ class NetworkSize(NamedTuple):
     upsampling: int
     activations: float
     itemsize: int
+    quantized: int = 0
+    scales: int = 0
 
     @property
     def bytes(self) -> int:
         """Bytes of all weight tensors."""
-        return self.parameters * self.itemsize
+        return (self.parameters - self.quantized) * self.itemsize + self.quantized + 4 * self.scales
 
 
 @dataclass(frozen=True)
@@ -110,10 +114,19 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
 
 
 def _size(networks: Iterable[Any], activations: float) -> NetworkSize:
-    leaves = [leaf for network in networks for leaf in jax.tree.leaves(nnx.state(network))]
-    elements = [math.prod(leaf.shape) for leaf in leaves]
-    merged = sum(math.prod(leaf.shape) for leaf in leaves if len(leaf.shape) == MERGED_AXES)
-    return NetworkSize(sum(elements), len(leaves), merged, activations, leaves[0].dtype.itemsize)
+    params = [param for network in networks for _, param in nnx.to_flat_state(nnx.state(network))]
+    elements = [math.prod(param.shape) for param in params]
+    merged = sum(math.prod(param.shape) for param in params if len(param.shape) == MERGED_AXES)
+    kernels = [own for param in params if isinstance(own := param.get_value(), Quantized)]
+    return NetworkSize(
+        sum(elements),
+        len(params),
+        merged,
+        activations,
+        params[0].dtype.itemsize,
+        quantized=sum(math.prod(kernel.shape) for kernel in kernels),
+        scales=sum(math.prod(kernel.scale.shape) for kernel in kernels),
+    )
 
 
 def _per_checked(config: SafetyCheckerConfig) -> float:

@@ -1,16 +1,18 @@
 """The networks' parameters, which all sizes share, and their tensors in a checkpoint."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from pipeline.adapters.adapter import Inventory
-from pipeline.checkpoints.weights import checkpoint_names, checkpoint_shape
+from pipeline.checkpoints.weights import PendingWeights, checkpoint_names, checkpoint_shape
 from pipeline.runtime.program import weights
 
 
@@ -20,23 +22,29 @@ class Slot:
 
     Attributes:
         network: the name of its network.
-        index: its place in the list of the network's parameters.
+        indices: its place in the list of the network's parameters; of a quantised parameter, those
+            of its values and of its scale.
         path: its path in the module.
         names: the names of its tensors in a checkpoint; each is an equal share of the last axis.
         shape: its shape.
-        dtype: its dtype.
+        dtype: its dtype, of a quantised parameter that from before.
     """
 
     network: str
-    index: int
+    indices: tuple[int, ...]
     path: tuple[Any, ...]
     names: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether the devices have the parameter as whole numbers with scales."""
+        return len(self.indices) > 1
+
+    @property
     def bytes(self) -> int:
-        """Size of the parameter, on each device."""
+        """Size of the parameter before it is quantised."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -56,13 +64,22 @@ class Tensor(NamedTuple):
 class Parameters:
     """The parameters of all networks on the devices.
 
+    Args:
+        networks: the networks by name.
+        files: the networks in their checkpoint; needed only for networks that are quantised.
+
     Attributes:
         networks: the networks by name, with shapes and dtypes in place of their parameters.
         leaves: each network's parameters as the programs take them, by its name. Parameters are
             replaced in these lists.
     """
 
-    def __init__(self, networks: Mapping[str, nnx.Module]):
+    def __init__(
+        self,
+        networks: Mapping[str, nnx.Module],
+        files: Mapping[str, PendingWeights[Any]] = MappingProxyType({}),
+    ):
+        self._files = files
         self.networks = {name: _without_parameters(each) for name, each in networks.items()}
         self.leaves = weights(networks)
 
@@ -73,6 +90,29 @@ class Parameters:
         found.networks |= {name: self.networks[name] for name in rest}
         found.leaves |= {name: [*self.leaves[name]] for name in rest}
         return found
+
+    def replace(self, slot: Slot, leaves: Sequence[Array]) -> None:
+        """Replace a parameter on the devices."""
+        own = self.leaves[slot.network]
+        for index, leaf in zip(slot.indices, leaves, strict=True):
+            own[index] = leaf
+
+    def read(self, slots: Sequence[Slot]) -> dict[Slot, np.ndarray]:
+        """Read parameters from the checkpoint's files again, not quantised.
+
+        Raises:
+            CheckpointError: if a file cannot be read or was replaced; the message names it.
+        """
+        return {
+            slot: array
+            for network in {slot.network for slot in slots}
+            for slot, array in self._read(network, [s for s in slots if s.network == network])
+        }
+
+    def _read(self, network: str, slots: Sequence[Slot]) -> Iterator[tuple[Slot, np.ndarray]]:
+        by_path = {slot.path: slot for slot in slots}
+        for path, array in self._files[network].read(by_path):
+            yield by_path[path], array
 
     def tensors(self, networks: Collection[str]) -> dict[str, dict[str, Tensor]]:
         """Return the tensors of some networks, by the network's and by their own name."""
@@ -102,13 +142,12 @@ def _without_parameters(network: nnx.Module) -> nnx.Module:
 
 def _slots(name: str, network: nnx.Module) -> list[Slot]:
     """Return the places of a network's parameters, in the order of the programs' list."""
-    leaves, structure = jax.tree.flatten(nnx.state(network))
-    numbered = jax.tree.unflatten(structure, range(len(leaves)))
+    state = nnx.state(network)
+    leaves, structure = jax.tree.flatten(state)
+    numbered = dict(nnx.to_flat_state(jax.tree.unflatten(structure, range(len(leaves)))))
     slots = []
-    for path, param in nnx.to_flat_state(numbered):
-        index: int = param.get_value()
-        leaf = leaves[index]
-        slots.append(
-            Slot(name, index, path, checkpoint_names(path), leaf.shape, np.dtype(leaf.dtype))
-        )
-    return sorted(slots, key=lambda slot: slot.index)
+    for path, param in nnx.to_flat_state(state):
+        indices = tuple(jax.tree.leaves(numbered[path].get_value()))
+        own = param.shape, np.dtype(param.dtype)
+        slots.append(Slot(name, indices, path, checkpoint_names(path), *own))
+    return sorted(slots, key=lambda slot: slot.indices)

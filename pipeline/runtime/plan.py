@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from pipeline.errors import DeviceError
 from pipeline.kernels.attention import CACHED_BYTES, SCORE_BYTES
+from pipeline.kernels.int8 import WIDENED
 from pipeline.runtime.compiled import Layout
 from pipeline.runtime.device_kinds import DeviceKind
 from pipeline.runtime.model_size import (
@@ -376,7 +377,10 @@ class Budget:
             temporaries = max(temporaries, rates.scores * self._decoder_scores(share))
         tensors = network.tensors * (self._forward_passes(share) if load.network == UNET else 1)
         if network.itemsize < FLOAT32:
-            temporaries += rates.widened * network.parameters * FLOAT32
+            own = network.parameters - network.quantized
+            temporaries += rates.widened * own * FLOAT32
+        if self.kind.platform.int8 == WIDENED:  # XLA converts all of them before its loop
+            temporaries += network.quantized * FLOAT32
         return PlannedProgram(
             name,
             size,

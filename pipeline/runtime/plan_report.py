@@ -36,6 +36,7 @@ def report(
     refiner: Config | None = None,
     step_cache: bool = False,
     per_picture: int = 1,
+    quantization: str | None = None,
 ) -> Report:
     """Plan a model for this machine's devices and for those of `device_kinds.MACHINES`.
 
@@ -51,9 +52,10 @@ def report(
         refiner: the refiner's configuration; None without one.
         step_cache: whether the slots hold deep features.
         per_picture: devices that draw a picture together, on machines that have as many.
+        quantization: one of `pipeline.models.quantized.QUANTIZATIONS`, or None.
     """
     second = None if refiner is None else _measured(refiner)
-    measured = _measured(config)
+    measured = _measured(config, quantization)
     parameters = sum(network.parameters for network in measured.networks.values())
     own = network_dtype(dtype, devices)
     if dtype is None and worth_bfloat16(devices[0], parameters):
@@ -82,8 +84,9 @@ def _budget(
     return Budget(model, kind, kind.memory, layout, images, tokens)
 
 
-def _measured(config: Config) -> ModelSize:
-    return model_size(config, trace_networks(config, np.dtype(jnp.bfloat16)))
+def _measured(config: Config, quantization: str | None = None) -> ModelSize:
+    traced = trace_networks(config, np.dtype(jnp.bfloat16), quantization=quantization)
+    return model_size(config, traced)
 
 
 def _with_refiner(budget: Budget, refiner: ModelSize | None, dtype: np.dtype[Any]) -> Budget:

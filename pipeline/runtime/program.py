@@ -50,7 +50,8 @@ class Target:
     """The model, the devices and the sizes that programs are compiled for.
 
     `dtype` is that of the networks. With `step_cache`, a step may use deep features of an earlier
-    one. The mesh has the axes `guidance`, `images` and `rows`.
+    one. `quantization` is one of `pipeline.models.quantized.QUANTIZATIONS`, or None. The mesh has
+    the axes `guidance`, `images` and `rows`.
     """
 
     config: Config
@@ -58,6 +59,7 @@ class Target:
     mesh: Mesh
     shapes: Shapes
     step_cache: bool = False
+    quantization: str | None = None
 
     @property
     def latents_shape(self) -> tuple[int, int, int]:

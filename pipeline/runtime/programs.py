@@ -429,7 +429,9 @@ def cache_key(name: str, target: Target) -> object:
     model = family.class_name, family.name, networks, target.dtype.name
     tokens = shapes.tokens, shapes.chunks
     cached = ("step_cache",) if target.step_cache and name == "step" else ()
-    return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides, *cached
+    quantized = () if family.quantized.isdisjoint(entry.networks(family)) else target.quantization
+    others = *cached, *([quantized] if quantized else [])
+    return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides, *others
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:

@@ -37,4 +37,5 @@ def describe(pipe: SDXLPipeline, bundled: bool) -> Model:
         needs_image=pipe.needs_image,
         refiner=pipe.refiner,
         step_cache=pipe.step_cache,
+        quantization=pipe.quantization,
     )

@@ -56,8 +56,10 @@ def test_a_batched_product_written_as_a_convolution() -> None:
         ((1280, 100, 77), 128, 1.28),  # the keys would fill the unit less
     ],
 )
-def test_padding_to_the_units_width(sides: tuple[int, ...], width: int, factor: float) -> None:
-    assert Product(1000.0, "", *sides).padded(width) == pytest.approx(1000 * factor)
+def test_padding_to_the_units_width(sides: tuple[int, int, int], width: int, factor: float) -> None:
+    contraction, rows, columns = sides
+    made = Product(1000.0, "", contraction, rows, columns)
+    assert made.padded(width) == pytest.approx(1000 * factor)
 
 
 def test_a_kernel_states_what_it_spends() -> None:

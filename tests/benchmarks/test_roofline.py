@@ -11,7 +11,7 @@ from benchmarks.roofline import CHIPS, EXCHANGE, HOP, Chip, Kernel, Row, estimat
 from tests.benchmarks.test_hlo import BAND, CONV_FLOPS, EXCHANGES, PROGRAM
 
 KNOWN = PROGRAM.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"1"}}')
-SLOW = Chip(flops=1e9, width=128, bandwidth=1e15, clock=1.5e12)
+SLOW = Chip(flops=1e9, int8=2e9, width=128, bandwidth=1e15, clock=1.5e12)
 TRANSFER = 640 * 128 * 2
 
 
@@ -58,6 +58,26 @@ def test_an_operation_takes_the_time_of_the_unit_that_it_needs_longest() -> None
         assert row.least == getattr(row, unit) == pytest.approx(micro)
 
 
+def test_products_of_whole_numbers_take_the_time_of_their_rate() -> None:
+    fusion = """
+%fused (p0: s8[1024,640], p1: KIND[640,1280]) -> s32[1024,1280] {
+  %p0 = s8[1024,640]{1,0} parameter(0)
+  %p1 = KIND[640,1280]{1,0} parameter(1)
+  ROOT %c = s32[1024,1280]{1,0} convolution(%p0, %p1), dim_labels=bf_io->bf
+}
+
+ENTRY %main (a: s8[1024,640], b: KIND[640,1280]) -> s32[1024,1280] {
+  %a = s8[1024,640]{1,0:S(1)} parameter(0)
+  %b = KIND[640,1280]{1,0:S(1)} parameter(1)
+  ROOT %f = s32[1024,1280]{1,0:S(1)} fusion(%a, %b), kind=kOutput, calls=%fused
+}
+"""
+    flops = 2 * 1024 * 640 * 1280
+    whole, mixed = (estimate(fusion.replace("KIND", kind), SLOW, {}) for kind in ("s8", "bf16"))
+    assert whole.least == pytest.approx(flops / 2e9 * 1e6)
+    assert mixed.least == pytest.approx(flops / 1e9 * 1e6)
+
+
 def test_a_wider_matrix_unit_pads_more() -> None:
     heads = cost(products=(Product(1e9, "", 64, 1024, 1024),))  # type: ignore[arg-type]
     v6e = CHIPS["v6e"]
@@ -73,7 +93,7 @@ def test_estimates_without_a_model_are_told_apart() -> None:
 
 
 def test_transfers_count_where_the_bandwidth_is_taken() -> None:
-    fast = Chip(flops=1e15, width=128, bandwidth=1e9, clock=1.5e15)
+    fast = Chip(flops=1e15, int8=1e15, width=128, bandwidth=1e9, clock=1.5e15)
     assert estimate(KNOWN, fast, {}).exposed == pytest.approx(TRANSFER / 1e3)
     assert estimate(KNOWN, replace(SLOW, bandwidth=1e9), {}).exposed == 0
 

@@ -27,6 +27,7 @@ OTHERS = {
     "prompt_chunks": ("3", 3),
     "step_cache": ("yes", True),
     "devices_per_picture": ("4", 4),
+    "quantization": ("int8", "int8"),
     "sizes": ("64x32", ((64, 32),)),
     "images_per_request": ("2", 2),
     "steps": ("30", 30),

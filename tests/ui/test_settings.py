@@ -158,10 +158,10 @@ def test_an_unfinished_picture_has_the_settings_of_its_recipe():
     assert (found.num_inference_steps, found.guidance_scale) == (4, 1.0)
 
 
-def test_an_unfinished_picture_has_the_vae_that_was_used():
-    bright = replace(MODEL, vae="bright", unet="quick")
+def test_an_unfinished_picture_has_the_networks_that_were_used():
+    bright = replace(MODEL, vae="bright", unet="quick", quantization="int8")
     found = settings.of_request(Request("a star"), 0, bright)
-    assert (found.vae, found.unet) == ("bright", "quick")
+    assert (found.vae, found.unet, found.quantization) == ("bright", "quick", "int8")
     assert form.as_fields(found, bright)[1] == []
 
 
