@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pipeline.kernels import rows
 from pipeline.kernels.matmul_conv import LAYOUT
 from pipeline.platforms import PLAIN, by_platform
 
@@ -66,9 +67,10 @@ def product(x: Array, kernel: Quantized) -> Array:
     Returns:
         `[..., O]` float32.
     """
+    values, scale = _quantized(x, (-1,))
     numbers = ((x.ndim - 1,), (0,)), ((), ())
     sums = partial(jax.lax.dot_general, dimension_numbers=numbers)
-    return _scaled(sums, x, kernel, (-1,))
+    return _sums(sums, values, kernel.values) * scale * kernel.scale
 
 
 def convolution(
@@ -79,6 +81,8 @@ def convolution(
     Returns:
         `[B, H', W', O]` float32.
     """
+    values, scale = _quantized(x, (1, 2, 3), rows.largest)
+    values, padding = rows.with_neighbours(values, kernel.shape[0], strides[0], padding)
     sums = partial(
         jax.lax.conv_general_dilated,
         window_strides=strides,
@@ -86,7 +90,7 @@ def convolution(
         dimension_numbers=LAYOUT,
     )
     by_taps = partial(_by_taps, strides, padding)
-    return _scaled(sums, x, kernel, (1, 2, 3), products=by_taps)
+    return _sums(sums, values, kernel.values, products=by_taps) * scale * kernel.scale
 
 
 def _by_taps(
@@ -116,17 +120,22 @@ def _by_taps(
     return total.astype(jnp.float32)
 
 
-def _scaled(sums: Sums, x: Array, kernel: Quantized, axes: tuple[int, ...], **more: Sums) -> Array:
-    """Quantise `x` with a scale for each sum over `axes`, and return the sums in float32.
+def _quantized(
+    x: Array, axes: tuple[int, ...], largest_of: Callable[[Array], Array] = lambda found: found
+) -> tuple[Array, Array]:
+    """Quantise `x` with a scale for each sum over `axes`; return whole numbers and scales.
 
-    `more` are further forms, by name.
+    `largest_of` turns the largest numbers of this device's part of the axes into those of all.
     """
     wide = x.astype(jnp.float32)
-    largest = jnp.maximum(jnp.abs(wide).max(axes, keepdims=True), SMALLEST)
-    values = jnp.round(wide * (LARGEST / largest)).astype(jnp.int8)
+    largest = jnp.maximum(largest_of(jnp.abs(wide).max(axes, keepdims=True)), SMALLEST)
+    return jnp.round(wide * (LARGEST / largest)).astype(jnp.int8), largest / LARGEST
+
+
+def _sums(sums: Sums, x: Array, kernel: Array, **more: Sums) -> Array:
+    """Compute sums of products in float32; `more` are further forms, by name."""
     forms = {PLAIN: partial(_in_int32, sums), WIDENED: partial(_in_float32, sums)} | more
-    total = by_platform("int8", forms, values, kernel.values)
-    return total * (largest / LARGEST) * kernel.scale
+    return by_platform("int8", forms, x, kernel)
 
 
 def _in_int32(sums: Sums, x: Array, kernel: Array) -> Array:

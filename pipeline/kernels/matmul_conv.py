@@ -47,10 +47,7 @@ def convolution(x: Array, kernel: Array, strides: Numbers, padding: Padding, **_
     Returns:
         `[B, H', W', O]`, in that dtype.
     """
-    if rows.are_spread():
-        above, width = padding[0][0], padding[1]
-        below = len(kernel) - strides[0] - above
-        x, padding = rows.with_neighbours(x, above, below), ((0, 0), width)
+    x, padding = rows.with_neighbours(x, len(kernel), strides[0], padding)
     return _convolve((tuple(strides), tuple(padding)), x, kernel)
 
 

@@ -5,13 +5,15 @@ call. The layers that look beyond a device's band then fetch the rest by the fun
 other programs these functions return their arguments, and nothing changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+Padding = Sequence[tuple[int, int]]
 
 _AXES: ContextVar[tuple[str, ...]] = ContextVar("axes", default=())
 
@@ -27,11 +29,6 @@ def spread(*axes: str) -> Iterator[None]:
         yield
     finally:
         _AXES.reset(token)
-
-
-def are_spread() -> bool:
-    """Return whether this device has only a band of the rows."""
-    return bool(_AXES.get())
 
 
 def own(x: Array) -> Array:
@@ -58,12 +55,21 @@ def others(band: Array) -> list[Array]:
     return [jax.lax.ppermute(band, axes, shift) for shift in shifts]
 
 
-def with_neighbours(band: Array, above: int, below: int) -> Array:
-    """Return a band with so many rows from the bands above and below it, `[B, H, W, C]`.
+def with_neighbours(band: Array, taps: int, stride: int, padding: Padding) -> tuple[Array, Padding]:
+    """Return a band with the rows around it that a convolution reads, and the padding then.
 
-    They are zeros above the picture's first row and below its last.
+    The rows are of the bands above and below, and zeros beyond the picture.
+
+    Args:
+        band: `[B, H, W, C]`.
+        taps: the number of rows of the kernel.
+        stride: that along the columns.
+        padding: that of the rows and the columns of a whole picture.
     """
-    axes = _AXES.get()
+    if not (axes := _AXES.get()):
+        return band, padding
+    (above, _), across = padding
+    below = taps - stride - above
     down = [(i, i + 1) for i in range(jax.lax.axis_size(axes) - 1)]
     up = [(after, before) for before, after in down]
     parts = [band]
@@ -71,7 +77,12 @@ def with_neighbours(band: Array, above: int, below: int) -> Array:
         parts.insert(0, jax.lax.ppermute(band[:, -above:], axes, down))
     if below:
         parts.append(jax.lax.ppermute(band[:, :below], axes, up))
-    return jnp.concatenate(parts, axis=1)
+    return jnp.concatenate(parts, axis=1), ((0, 0), across)
+
+
+def largest(found: Array) -> Array:
+    """Return the largest numbers of the whole picture, from those of the bands."""
+    return jax.lax.pmax(found, axes) if (axes := _AXES.get()) else found
 
 
 def mean(*means: Array) -> tuple[Array, ...]:

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.kernels import rows
 from pipeline.models.layers import GroupNorm, SelfAttention, Upsample, conv
+from pipeline.models.quantized import QuantizedConv
 from tests.checkpoints import random_module
 
 DEVICES, CHANNELS = 4, 8
@@ -62,6 +63,14 @@ def test_convolutions(window: dict[str, Any]) -> None:
     assert_close(spread(layer, x), layer(x))
 
 
+@pytest.mark.parametrize("window", [{}, {"stride": 2}])
+def test_convolutions_of_8_bit_numbers(window: dict[str, Any]) -> None:
+    layer = QuantizedConv(made(conv, CHANNELS, CHANNELS, **window))
+    # The largest number, which decides the scale, is in one band.
+    x = draw(1, 16, 6, CHANNELS).at[0, 5].mul(10)
+    assert_close(spread(layer, x), layer(x))
+
+
 def test_upsampling() -> None:
     layer, x = made(Upsample, CHANNELS), draw(1, 4, 6, CHANNELS)  # a row on each device
     assert_close(spread(layer, x), layer(x))
@@ -86,6 +95,5 @@ def test_without_axes_nothing_is_spread() -> None:
     assert rows.own(x) is x
     assert rows.whole(x) is x
     assert rows.mean(x) == (x,)
-    with rows.spread("rows"):
-        assert rows.are_spread()
-    assert not rows.are_spread()
+    assert rows.largest(x) is x
+    assert rows.with_neighbours(x, 3, 1, ((1, 1), (1, 1))) == (x, ((1, 1), (1, 1)))
