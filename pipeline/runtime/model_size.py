@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 from flax import nnx
 
 from pipeline.families.family import Config
@@ -13,6 +12,7 @@ from pipeline.models.clip_config import SafetyCheckerConfig
 
 TEXT_ENCODERS, UNET, VAE, SAFETY_CHECKER = "text_encoders", "unet", "vae", "safety_checker"
 TINY_VAE, CONTEXT = "tiny_vae", "context"
+FLOAT32 = 4  # bytes
 MERGED_AXES = 6  # of the kernels that `matmul_conv.merged_upsample_kernels` makes
 
 
@@ -26,7 +26,8 @@ class NetworkSize(NamedTuple):
         activations: number of elements in the largest activations, per unit: per token for text
             encoders, per latent pixel of one guidance half for a UNet, per pixel for a VAE, and per
             picture for a safety checker.
-        itemsize: bytes of an element.
+        itemsize: bytes of an element of all but norms' weight tensors, and of an activation.
+        norms: number of elements in the weight tensors of norms, which are float32.
     """
 
     parameters: int
@@ -34,11 +35,12 @@ class NetworkSize(NamedTuple):
     upsampling: int
     activations: float
     itemsize: int
+    norms: int = 0
 
     @property
     def bytes(self) -> int:
         """Bytes of all weight tensors."""
-        return self.parameters * self.itemsize
+        return (self.parameters - self.norms) * self.itemsize + self.norms * FLOAT32
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,14 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
 
 
 def _size(networks: Iterable[Any], activations: float) -> NetworkSize:
-    leaves = [leaf for network in networks for leaf in jax.tree.leaves(nnx.state(network))]
-    elements = [math.prod(leaf.shape) for leaf in leaves]
-    merged = sum(math.prod(leaf.shape) for leaf in leaves if len(leaf.shape) == MERGED_AXES)
-    return NetworkSize(sum(elements), len(leaves), merged, activations, leaves[0].dtype.itemsize)
+    states = (nnx.to_flat_state(nnx.state(network)) for network in networks)
+    leaves = [(path[-1], leaf.get_value()) for state in states for path, leaf in state]
+    elements = [math.prod(leaf.shape) for _, leaf in leaves]
+    merged = sum(math.prod(leaf.shape) for _, leaf in leaves if len(leaf.shape) == MERGED_AXES)
+    itemsize = min(leaf.dtype.itemsize for _, leaf in leaves)
+    # A norm has a bias of the scale's size.
+    norms = 2 * sum(math.prod(leaf.shape) for name, leaf in leaves if name == "scale")
+    return NetworkSize(sum(elements), len(leaves), merged, activations, itemsize, norms)
 
 
 def _per_checked(config: SafetyCheckerConfig) -> float:

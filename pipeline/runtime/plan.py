@@ -26,6 +26,7 @@ from pipeline.kernels.attention import CACHED_BYTES, SCORE_BYTES
 from pipeline.runtime.device_kinds import DeviceKind
 from pipeline.runtime.model_size import (
     CONTEXT,
+    FLOAT32,
     SAFETY_CHECKER,
     TEXT_ENCODERS,
     TINY_VAE,
@@ -39,7 +40,6 @@ from pipeline.text.prompt_syntax import MAX_TEXTS
 log = logging.getLogger(__name__)
 
 Size = tuple[int, int]  # height and width in pixels
-FLOAT32 = 4
 HALVES = 2  # of guidance: one for the negative prompt, one for the prompt
 
 
@@ -225,7 +225,7 @@ class Budget:
     def most_pristine(self) -> int:
         """Bytes of all parameters that LoRAs can change."""
         networks = (self.model.networks[name] for name in (UNET, TEXT_ENCODERS))
-        return sum(network.parameters * network.itemsize for network in networks)
+        return sum(network.bytes for network in networks)
 
     @property
     def most_unchanged(self) -> int:
