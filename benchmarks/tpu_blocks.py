@@ -5,11 +5,13 @@
 Shows the effect of a change of one layer before `make bench-tpu` does. Prints the same estimates as
 that command, for one chip, which processes one half of one picture's guidance, and writes them into
 results/<date>-tpu-<topology>-layers.json. Attention kernels have their bound in both counts,
-because the HLO says nothing about their time.
+because the HLO says nothing about their time. `--option` sets an option of the compiler; the file's
+name then ends in -with-options.
 """
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -67,20 +69,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_blocks")
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("blocks", nargs="*", default=list(BLOCKS), metavar="block")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
+    chosen = dict(option.split("=") for option in options.option)
     place = SingleDeviceSharding(describe(options.topology)[0])
     chip = CHIPS[options.topology.partition(":")[0]]
     layers = {}
     for name in options.blocks:
-        found = estimate(program(*BLOCKS[name], place), chip, {})
-        layers[name] = found.as_json()
+        began = time.process_time()
+        found = estimate(program(*BLOCKS[name], place, chosen), chip, {})
+        compiled = round(time.process_time() - began)
+        layers[name] = {**found.as_json(), "compile_cpu_seconds": compiled}
         print(name, json.dumps(layers[name], indent=2), flush=True)
     report = {
         **record.head("benchmarks.tpu_blocks"),
         "versions": versions(),
+        "options": chosen,
         "microseconds": layers,
     }
-    print(record.save(f"tpu-{options.topology}-layers", report))
+    suffix = "-with-options" if chosen else ""
+    print(record.save(f"tpu-{options.topology}-layers{suffix}", report))
 
 
 def program(
