@@ -59,6 +59,7 @@ def upsample(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
 BLOCKS = {
     "transformer 1280, 32x32": transformer(1280, 32),
     "transformer 640, 64x64": transformer(640, 64),
+    "ResNet 320, 128x128": resnet(320, 128),
     "ResNet 640, 64x64": resnet(640, 64),
     "upsampling 1280, 32x32": upsample(1280, 32),
 }
