@@ -226,8 +226,10 @@ def _tpu_programs() -> str:
     name = TPU["v5e-4"]
     rows = {
         "encode the prompt": ("encode", "encode"),
+        "make the UNet's context": ("condition", "condition"),
         "a step with guidance": ("step", "step"),
         "a step without guidance": ("step", "step, unguided"),
+        "a step with guidance and cached features": ("step_cached", "step, shallow"),
         "decode the picture": ("decode", "decode"),
     }
     sizes = "arguments_mb", "temporaries_mb", "code_mb"
@@ -239,7 +241,8 @@ def _tpu_programs() -> str:
         yield span(name, f"microseconds/{part}", "ms", 1000, 0)
 
     head = ["program", "weights and inputs", "temporaries", "code", "time"]
-    return table(head, (row(label, *each) for label, each in rows.items()))
+    compiled = value(name, "programs")  # older records lack some
+    return table(head, (row(label, *each) for label, each in rows.items() if each[0] in compiled))
 
 
 def _decoders() -> str:
