@@ -5,11 +5,13 @@
 Shows the effect of a change of one layer before `make bench-tpu` does. Prints the same estimates as
 that command, for one chip, which processes one half of one picture's guidance, and writes them into
 results/<date>-tpu-<topology>-layers.json. Attention kernels have their bound in both counts,
-because the HLO says nothing about their time. `--int8` quantises the layers, and adds to the name.
+because the HLO says nothing about their time. `--int8` quantises the layers, and `--option` sets an
+option of the compiler; the file's name then ends in -int8 or -with-options.
 """
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -58,6 +60,7 @@ def upsample(width: int, side: int) -> tuple[Callable[..., nnx.Module], Sizes]:
 BLOCKS = {
     "transformer 1280, 32x32": transformer(1280, 32),
     "transformer 640, 64x64": transformer(640, 64),
+    "ResNet 320, 128x128": resnet(320, 128),
     "ResNet 640, 64x64": resnet(640, 64),
     "upsampling 1280, 32x32": upsample(1280, 32),
 }
@@ -69,22 +72,28 @@ def main() -> None:
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("--int8", action="store_true", help="quantise the layers")
     parser.add_argument("blocks", nargs="*", default=list(BLOCKS), metavar="block")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
+    chosen = dict(option.split("=") for option in options.option)
     place = SingleDeviceSharding(describe(options.topology)[0])
     chip = CHIPS[options.topology.partition(":")[0]]
     layers = {}
     for name in options.blocks:
         make, sizes = BLOCKS[name]
-        found = estimate(program(_int8(make) if options.int8 else make, sizes, place), chip, {})
-        layers[name] = found.as_json()
+        made = _int8(make) if options.int8 else make
+        began = time.process_time()
+        found = estimate(program(made, sizes, place, chosen), chip, {})
+        compiled = round(time.process_time() - began)
+        layers[name] = {**found.as_json(), "compile_cpu_seconds": compiled}
         print(name, json.dumps(layers[name], indent=2), flush=True)
     report = {
         **record.head("benchmarks.tpu_blocks"),
         "versions": versions(),
+        "options": chosen,
         "microseconds": layers,
     }
-    numbers = "-int8" if options.int8 else ""
-    print(record.save(f"tpu-{options.topology}-layers{numbers}", report))
+    suffix = ("-int8" if options.int8 else "") + ("-with-options" if chosen else "")
+    print(record.save(f"tpu-{options.topology}-layers{suffix}", report))
 
 
 def _int8(make: Callable[..., nnx.Module]) -> Callable[..., nnx.Module]:

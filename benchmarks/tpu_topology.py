@@ -7,8 +7,10 @@ import importlib.metadata
 import math
 import os
 
-# Without these variables libtpu asks the machine about the TPU it is part of.
+# Without these variables libtpu asks the machine about the TPU it is part of, and only one process
+# at a time can load it.
 os.environ |= {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",

@@ -53,11 +53,13 @@ LOAD, CHAOS, SOAK, ATTACK = (
 )
 MODES, CLUSTER = "2026-11-26-modes", "2026-11-22-cluster"
 DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
-DECODERS, TPU_DECODERS = "2026-11-24-decoders", "2026-11-24-tpu-v5e-2x2-decoders"
+DECODERS, TPU_DECODERS = "2026-11-24-decoders", "2026-11-26-tpu-v5e-2x2-decoders"
 ADAPTERS, STEPS = "2026-11-25-adapters", "2026-11-25-steps"
 ADAPTERS_SDXL = "2026-11-25-adapters-sdxl"
 PROMPTS = "2026-11-25-prompts"
 LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
+TPU_LAYERS = "2026-11-26-tpu-v5e-2x2-layers"
+TPU_LAYERS_WHOLE = f"{TPU_LAYERS}-with-options"  # pictures are not cut into strips
 JUDGED = "../../pipeline/miniature/report"
 PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
 
@@ -236,8 +238,10 @@ def _tpu_programs() -> str:
     name = TPU["v5e-4"]
     rows = {
         "encode the prompt": ("encode", "encode"),
+        "make the UNet's context": ("condition", "condition"),
         "a step with guidance": ("step", "step"),
         "a step without guidance": ("step", "step, unguided"),
+        "a step with guidance and cached features": ("step_cached", "step, shallow"),
         "decode the picture": ("decode", "decode"),
     }
     sizes = "arguments_mb", "temporaries_mb", "code_mb"
@@ -249,7 +253,8 @@ def _tpu_programs() -> str:
         yield span(name, f"microseconds/{part}", "ms", 1000, 0)
 
     head = ["program", "weights and inputs", "temporaries", "code", "time"]
-    return table(head, (row(label, *each) for label, each in rows.items()))
+    compiled = value(name, "programs")  # older records lack some
+    return table(head, (row(label, *each) for label, each in rows.items() if each[0] in compiled))
 
 
 def _decoders() -> str:
@@ -781,6 +786,21 @@ def _options() -> str:
     return table(["option", *layers], map(row, ["defaults", *changed]))
 
 
+def _space_to_batch() -> str:
+    names = TPU_LAYERS, TPU_LAYERS_WHOLE
+
+    def cells(layer: str) -> Iterable[str]:
+        at = f"microseconds/{layer}"
+        for name in names:
+            yield " / ".join(figure(name, f"{at}/{bound}", ".0f") for bound in BOUNDS)
+        for name in names:
+            yield figure(name, f"{at}/compile_cpu_seconds", ".0f")
+
+    layers = value(TPU_LAYERS_WHOLE, "microseconds")
+    head = ["layer", "in strips", "whole", "to compile: in strips", "whole"]
+    return table(head, ([layer, *cells(layer)] for layer in layers))
+
+
 def _summary() -> str:
     """Return the table of the README."""
     epyc, tpu = CPU_MINIATURE["AMD EPYC, AVX512_BF16"], TPU["v5e-4"]
@@ -896,6 +916,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tpu-picture": _tpu_picture,
     "tpu-programs": _tpu_programs,
     "tpu-rows": _tpu_rows,
+    "tpu-space-to-batch": _space_to_batch,
     "tpu-step": _tpu_step,
     "waits": _waits,
 }

@@ -76,7 +76,7 @@ class EncoderLayer(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, causal: bool, dtype: DTypeLike, rngs: nnx.Rngs):
         width, heads = config.hidden_size, config.num_attention_heads
-        norm = partial(LayerNorm, width, config.layer_norm_eps, dtype=dtype)
+        norm = partial(LayerNorm, width, config.layer_norm_eps)
         self.layer_norm1 = norm()
         self.self_attn = SelfAttention(width, heads, causal=causal, dtype=dtype, rngs=rngs)
         self.layer_norm2 = norm()
@@ -101,7 +101,7 @@ class CLIPTextEncoder(nnx.Module):
             EncoderLayer(config, causal=True, dtype=dtype, rngs=rngs)
             for _ in range(config.num_hidden_layers)
         )
-        self.final_layer_norm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
+        self.final_layer_norm = LayerNorm(width, config.layer_norm_eps)
         if config.projection_dim is not None:
             self.text_projection = linear(
                 width, config.projection_dim, bias=False, dtype=dtype, rngs=rngs

@@ -109,17 +109,17 @@ def _moments(
 
 
 class GroupNorm(nnx.Module):
-    """Group normalization (Wu and He 2018) with statistics in float32.
+    """Group normalization (Wu and He 2018) with statistics and parameters in float32.
 
     Statistics are computed per channel and then merged per group (Chan et al. 1979), because a
     reshape of the picture to groups would cost an accelerator a copy of the picture.
     """
 
-    def __init__(self, channels: int, groups: int, eps: float, *, dtype: DTypeLike):
+    def __init__(self, channels: int, groups: int, eps: float):
         self.groups = groups
         self.eps = eps
-        self.scale = nnx.Param(jnp.ones((channels,), dtype))
-        self.bias = nnx.Param(jnp.zeros((channels,), dtype))
+        self.scale = nnx.Param(jnp.ones((channels,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((channels,), jnp.float32))
 
     @jax.named_scope("group_norm")
     def __call__(self, x: Array) -> Array:
@@ -127,8 +127,8 @@ class GroupNorm(nnx.Module):
         mean, variance = _moments(x, (1, 2), rows.mean)  # per channel, [B, 1, 1, C]
         middle = self._over_groups(mean)
         spread = self._over_groups(variance + (mean - middle) ** 2)
-        factor = jax.lax.rsqrt(spread + self.eps) * self.scale.astype(jnp.float32)
-        shift = self.bias.astype(jnp.float32) - middle * factor
+        factor = jax.lax.rsqrt(spread + self.eps) * self.scale[...]
+        shift = self.bias[...] - middle * factor
         return (x.astype(jnp.float32) * factor + shift).astype(x.dtype)
 
     def _over_groups(self, values: Array) -> Array:
@@ -139,20 +139,20 @@ class GroupNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalization over the last axis (Ba et al. 2016) with statistics in float32."""
+    """Layer normalization over the last axis (Ba et al. 2016), in float32 as `GroupNorm`."""
 
-    def __init__(self, width: int, eps: float, *, dtype: DTypeLike):
+    def __init__(self, width: int, eps: float):
         self.eps = eps
-        self.scale = nnx.Param(jnp.ones((width,), dtype))
-        self.bias = nnx.Param(jnp.zeros((width,), dtype))
+        self.scale = nnx.Param(jnp.ones((width,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((width,), jnp.float32))
 
     @jax.named_scope("layer_norm")
     def __call__(self, x: Array) -> Array:
         """Normalize `[..., width] -> [..., width]`."""
         mean, variance = _moments(x, (-1,))
-        factor = jax.lax.rsqrt(variance + self.eps) * self.scale.astype(jnp.float32)
+        factor = jax.lax.rsqrt(variance + self.eps) * self.scale[...]
         centred = x.astype(jnp.float32) - mean
-        return (centred * factor + self.bias.astype(jnp.float32)).astype(x.dtype)
+        return (centred * factor + self.bias[...]).astype(x.dtype)
 
 
 def gelu(x: Array) -> Array:
@@ -231,12 +231,12 @@ class ResnetBlock(nnx.Module):
         rngs: nnx.Rngs,
     ):
         make = partial(conv, dtype=dtype, rngs=rngs)
-        self.norm1 = GroupNorm(c_in, groups, eps, dtype=dtype)
+        self.norm1 = GroupNorm(c_in, groups, eps)
         self.conv1 = make(c_in, c_out)
         self.time_emb_proj = (
             None if time_dim is None else linear(time_dim, c_out, dtype=dtype, rngs=rngs)
         )
-        self.norm2 = GroupNorm(c_out, groups, eps, dtype=dtype)
+        self.norm2 = GroupNorm(c_out, groups, eps)
         self.conv2 = make(c_out, c_out)
         self.conv_shortcut = make(c_in, c_out, kernel=1) if c_in != c_out else None
 

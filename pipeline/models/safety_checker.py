@@ -41,12 +41,12 @@ class CLIPVisionEncoder(nnx.Module):
         )
         positions = 1 + (config.image_size // patch) ** 2
         self.position_embedding = embedding(positions, width, dtype=dtype, rngs=rngs)
-        self.pre_layernorm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
+        self.pre_layernorm = LayerNorm(width, config.layer_norm_eps)
         self.layers = nnx.List(
             EncoderLayer(config, causal=False, dtype=dtype, rngs=rngs)
             for _ in range(config.num_hidden_layers)
         )
-        self.post_layernorm = LayerNorm(width, config.layer_norm_eps, dtype=dtype)
+        self.post_layernorm = LayerNorm(width, config.layer_norm_eps)
 
     def __call__(self, pixels: Array) -> Array:
         """Map normalised pictures `[B, S, S, 3]` to the class token's last state, `[B, D]`."""

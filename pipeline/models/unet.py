@@ -108,7 +108,7 @@ class TransformerBlock(nnx.Module):
     def __init__(
         self, width: int, context_dim: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs
     ):
-        norm = partial(LayerNorm, width, LAYER_NORM_EPS, dtype=dtype)
+        norm = partial(LayerNorm, width, LAYER_NORM_EPS)
         self.norm1 = norm()
         self.attn1 = SelfAttention(width, heads, bias=False, dtype=dtype, rngs=rngs)
         self.norm2 = norm()
@@ -134,7 +134,7 @@ class Transformer2D(nnx.Module):
     ):
         width = config.block_out_channels[level]
         heads = config.num_attention_heads[level]
-        self.norm = GroupNorm(width, config.norm_num_groups, TRANSFORMER_NORM_EPS, dtype=dtype)
+        self.norm = GroupNorm(width, config.norm_num_groups, TRANSFORMER_NORM_EPS)
         # Both compute the same; checkpoints differ in the shape of the weights.
         project = linear if config.use_linear_projection else partial(conv, kernel=1)
         self.proj_in = project(width, width, dtype=dtype, rngs=rngs)
@@ -314,9 +314,7 @@ class UNet(nnx.Module):
             self.up_blocks.append(UpBlock(config, index, c_in, joined, dtype=dtype, rngs=rngs))
             c_in = channels[-1 - index]
 
-        self.conv_norm_out = GroupNorm(
-            channels[0], config.norm_num_groups, config.norm_eps, dtype=dtype
-        )
+        self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, config.norm_eps)
         self.conv_out = conv(channels[0], config.out_channels, dtype=dtype, rngs=rngs)
 
     def condition(

@@ -20,7 +20,7 @@ class SpatialAttention(nnx.Module):
     """Single-head self-attention over all pixels, with a skip connection around it."""
 
     def __init__(self, width: int, groups: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.group_norm = GroupNorm(width, groups, NORM_EPS, dtype=dtype)
+        self.group_norm = GroupNorm(width, groups, NORM_EPS)
         self.attention = SelfAttention(width, 1, bias=True, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
@@ -120,7 +120,7 @@ class Encoder(nnx.Module):
             for level in range(len(channels))
         )
         self.mid_block = MidBlock(config, dtype=dtype, rngs=rngs)
-        self.conv_norm_out = GroupNorm(channels[-1], config.norm_num_groups, NORM_EPS, dtype=dtype)
+        self.conv_norm_out = GroupNorm(channels[-1], config.norm_num_groups, NORM_EPS)
         self.conv_out = conv(channels[-1], 2 * config.latent_channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
@@ -144,7 +144,7 @@ class Decoder(nnx.Module):
             UpBlock(config, level, channels[min(level + 1, top)], dtype=dtype, rngs=rngs)
             for level in reversed(range(len(channels)))
         )
-        self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, NORM_EPS, dtype=dtype)
+        self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, NORM_EPS)
         self.conv_out = conv(channels[0], config.in_channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, z: Array) -> Array:

@@ -13,6 +13,7 @@ from pipeline.models.clip_config import SafetyCheckerConfig
 
 TEXT_ENCODERS, UNET, VAE, SAFETY_CHECKER = "text_encoders", "unet", "vae", "safety_checker"
 TINY_VAE, CONTEXT = "tiny_vae", "context"
+FLOAT32 = 4  # bytes
 MERGED_AXES = 6  # of the kernels that `matmul_conv.merged_upsample_kernels` makes
 
 
@@ -26,7 +27,8 @@ class NetworkSize(NamedTuple):
         activations: number of elements in the largest activations, per unit: per token for text
             encoders, per latent pixel of one guidance half for a UNet, per pixel for a VAE, and per
             picture for a safety checker.
-        itemsize: bytes of an element that is not quantised.
+        itemsize: bytes of an element that is neither of a norm nor quantised, and of an activation.
+        norms: number of elements in the weight tensors of norms, which are float32.
         quantized: number of elements in the quantised weight tensors, of a byte each.
         scales: number of elements in their scales, which are float32.
     """
@@ -36,13 +38,15 @@ class NetworkSize(NamedTuple):
     upsampling: int
     activations: float
     itemsize: int
+    norms: int = 0
     quantized: int = 0
     scales: int = 0
 
     @property
     def bytes(self) -> int:
         """Bytes of all weight tensors."""
-        return (self.parameters - self.quantized) * self.itemsize + self.quantized + 4 * self.scales
+        wide, narrow = self.norms + self.scales, self.parameters - self.norms - self.quantized
+        return narrow * self.itemsize + wide * FLOAT32 + self.quantized
 
 
 @dataclass(frozen=True)
@@ -114,16 +118,19 @@ def model_size(config: Config, networks: Mapping[str, Any]) -> ModelSize:
 
 
 def _size(networks: Iterable[Any], activations: float) -> NetworkSize:
-    params = [param for network in networks for _, param in nnx.to_flat_state(nnx.state(network))]
-    elements = [math.prod(param.shape) for param in params]
-    merged = sum(math.prod(param.shape) for param in params if len(param.shape) == MERGED_AXES)
-    kernels = [own for param in params if isinstance(own := param.get_value(), Quantized)]
+    states = (nnx.to_flat_state(nnx.state(network)) for network in networks)
+    params = [(path[-1], param) for state in states for path, param in state]
+    elements = [math.prod(param.shape) for _, param in params]
+    merged = sum(math.prod(param.shape) for _, param in params if len(param.shape) == MERGED_AXES)
+    kernels = [own for _, param in params if isinstance(own := param.get_value(), Quantized)]
     return NetworkSize(
         sum(elements),
         len(params),
         merged,
         activations,
-        params[0].dtype.itemsize,
+        itemsize=min(param.dtype.itemsize for _, param in params),
+        # A norm has a bias of the scale's size.
+        norms=2 * sum(math.prod(param.shape) for name, param in params if name == "scale"),
         quantized=sum(math.prod(kernel.shape) for kernel in kernels),
         scales=sum(math.prod(kernel.scale.shape) for kernel in kernels),
     )

@@ -28,6 +28,7 @@ from pipeline.runtime.compiled import Layout
 from pipeline.runtime.device_kinds import DeviceKind
 from pipeline.runtime.model_size import (
     CONTEXT,
+    FLOAT32,
     SAFETY_CHECKER,
     TEXT_ENCODERS,
     TINY_VAE,
@@ -41,7 +42,6 @@ from pipeline.text.prompt_syntax import MAX_TEXTS
 log = logging.getLogger(__name__)
 
 Size = tuple[int, int]  # height and width in pixels
-FLOAT32 = 4
 HALVES = 2  # of guidance: one for the negative prompt, one for the prompt
 SPREAD = {UNET, VAE, TINY_VAE}  # the networks whose activations devices share with the rows
 
@@ -230,7 +230,7 @@ class Budget:
     def most_pristine(self) -> int:
         """Bytes of all parameters that LoRAs can change."""
         networks = (self.model.networks[name] for name in (UNET, TEXT_ENCODERS))
-        return sum(network.parameters * network.itemsize for network in networks)
+        return sum(network.bytes for network in networks)
 
     @property
     def most_unchanged(self) -> int:

@@ -84,7 +84,7 @@ def test_convolutions_keep_or_halve_the_size() -> None:
 def test_group_norm_of_a_large_mean() -> None:
     """Group norm is accurate at a large mean, where one-pass statistics would cancel."""
     x = 1000 + normal(1, 16, 16, 4)
-    ours = np.asarray(jax.jit(lambda x: GroupNorm(4, 2, 1e-6, dtype=jnp.float32)(x))(x))
+    ours = np.asarray(jax.jit(lambda x: GroupNorm(4, 2, 1e-6)(x))(x))
     groups = ours.reshape(256, 2, 2)
     np.testing.assert_allclose(groups.mean((0, 2)), 0, atol=1e-3)
     np.testing.assert_allclose(groups.std((0, 2)), 1, atol=1e-3)
@@ -110,7 +110,7 @@ def test_resnet_block_with_time_and_shortcut() -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_group_norm_by_definition(dtype: Any) -> None:
-    norm = random_module(lambda: GroupNorm(6, 3, 1e-5, dtype=jnp.float32))
+    norm = random_module(lambda: GroupNorm(6, 3, 1e-5))
     x = np.asarray(jnp.asarray(3 * normal(2, 4, 8, 6) + 5 * np.arange(6), dtype), np.float32)
     grouped = x.reshape(2, 32, 3, 2)
     mean, variance = (f(grouped, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
@@ -126,7 +126,7 @@ def test_group_norm_by_definition(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_layer_norm_by_definition(dtype: Any, mean: float) -> None:
     """Layer norm follows its definition, even at a large mean, where bfloat16 loses the detail."""
-    norm = random_module(lambda: LayerNorm(512, 1e-5, dtype=jnp.float32))
+    norm = random_module(lambda: LayerNorm(512, 1e-5))
     given = jnp.asarray(3 * normal(2, 4, 512) + mean, dtype)
     x = np.asarray(given, np.float64)
     right = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)

@@ -1,14 +1,17 @@
 """Dependence of the UNet's prediction on its inputs; test_golden checks the values."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from benchmarks.full_size import read_published
 from pipeline.checkpoints.weights import shape_rngs
 from pipeline.families import read_config
 from pipeline.models.unet import UNet, masked_input
@@ -100,3 +103,26 @@ def _inpaint(unet: UNet, latents: Any, mask: Any, masked: Any) -> Any:
     given: dict[str, Any] = {**inputs()}
     context = unet.condition(given["embeds"], given["pooled"], given["sizes"])
     return unet(latents, given["times"], context._replace(masked=masked_input(mask, masked)))
+
+
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")
+def test_a_gpu_computes_every_attention_of_sdxl_with_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 70 transformer blocks call cuDNN's kernel twice, lowered without a GPU."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for question in ("check_cudnn_version", "check_compute_capability"):
+        module = "jax._src.cudnn.fused_attention_stablehlo"
+        monkeypatch.setattr(f"{module}.{question}", lambda *_: 91000)
+    config = read_published().networks["unet"]
+    unet = nnx.eval_shape(lambda: UNet(config, dtype=jnp.bfloat16, rngs=shape_rngs()))
+    embeds, pooled = (
+        jax.ShapeDtypeStruct(size, jnp.bfloat16) for size in ((1, 77, 2048), (1, 1280))
+    )
+    numbers = [jax.ShapeDtypeStruct(size, jnp.float32) for size in ((1, 128, 128, 4), (1,), (1, 6))]
+    latents, times, sizes = numbers
+    traced = run.trace(unet, latents, times, embeds, pooled, sizes)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    functions = re.split(r"(?=func\.func .*@)", text)
+    with_kernel = [part for part in functions if "__cudnn$fmhaSoftmax" in part]
+    names = [re.findall(r"@([\w.]+)\(", part)[0] for part in with_kernel]
+    assert sum(text.count(f"call @{name}(") for name in names) == 140

@@ -148,10 +148,13 @@ def test_every_program_is_planned(folder: Path, devices: int) -> None:
     assert sorted(program.name for program in plan.programs) == sorted([*names, *sized])
 
 
-def test_weights_are_those_of_the_networks() -> None:
-    networks = weights(trace_networks(read_config(SMALLEST), FLOAT32))
-    leaves = jax.tree.leaves(networks)
-    assert tiny(SMALLEST).weights == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+def test_weights_are_those_of_the_networks(dtype: np.dtype) -> None:
+    config = read_config(SMALLEST)
+    networks = trace_networks(config, dtype)
+    leaves = jax.tree.leaves(weights(networks))
+    right = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    assert model_size(config, networks).weights == right
 
 
 def test_the_defaults_leave_two_gigabytes_of_a_v5e() -> None:
@@ -251,7 +254,7 @@ def test_what_cannot_fit_is_refused_with_what_to_leave_out(
     message = str(caught.value)
     assert message.startswith("too little memory: ")
     assert "needs at least" in message
-    assert f"of the {memory / 1e9:.2f} GB of one TPU v5e: 6.97 GB of weights" in message
+    assert f"of the {memory / 1e9:.2f} GB of one TPU v5e: 6.98 GB of weights" in message
     assert message.endswith(advice)
 
 
@@ -308,5 +311,5 @@ def test_fewer_loras_are_the_first_advice() -> None:
 
 def test_most_of_the_copy() -> None:
     most = budget(TPU_V5E, 4).most_pristine
-    networks = sdxl().networks
-    assert most == networks[UNET].parameters * 2 + networks[TEXT_ENCODERS].parameters * 2
+    changed = [sdxl().networks[name] for name in (UNET, TEXT_ENCODERS)]
+    assert most == sum(2 * each.parameters + 2 * each.norms for each in changed)
