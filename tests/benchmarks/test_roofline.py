@@ -99,7 +99,7 @@ def test_transfers_count_where_the_bandwidth_is_taken() -> None:
 
 
 def test_exchanges_count_where_nothing_is_beside_them() -> None:
-    chip = Chip(flops=1e15, width=128, bandwidth=1e9, clock=1.5e15, link=1e9)
+    chip = Chip(flops=1e15, int8=1e15, width=128, bandwidth=1e9, clock=1.5e15, link=1e9)
     negated = 2 * 8 * 128 * 4 / 1e3  # microseconds, to read and to write
     found = estimate(EXCHANGES, chip, {}).rows[EXCHANGE]
     assert found.operations == 3

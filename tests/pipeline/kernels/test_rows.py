@@ -78,7 +78,7 @@ def test_upsampling() -> None:
 
 @pytest.mark.parametrize(("dtype", "atol"), [(jnp.float32, 1e-5), (jnp.bfloat16, 0.05)])
 def test_group_norm(dtype: Any, atol: float) -> None:
-    layer = random_module(partial(GroupNorm, CHANNELS, 2, 1e-6, dtype=dtype))
+    layer = random_module(partial(GroupNorm, CHANNELS, 2, 1e-6))
     # Every device's band has a mean of its own.
     x = draw(2, 8, 3, CHANNELS, dtype=dtype) + jnp.arange(8, dtype=dtype)[:, None, None]
     whole = np.asarray(layer(x), np.float32)

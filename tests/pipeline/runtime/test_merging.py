@@ -8,7 +8,7 @@ from pipeline.runtime.parameters import Slot
 
 
 def slot(*shape: int, dtype: type = np.float32) -> Slot:
-    return Slot("unet", 0, ("conv_in", "bias"), ("conv_in.bias",), shape, np.dtype(dtype))
+    return Slot("unet", (0,), ("conv_in", "bias"), ("conv_in.bias",), shape, np.dtype(dtype))
 
 
 def parts(digest: str, strength: float = 1.0) -> tuple[Part, ...]:
