@@ -916,8 +916,10 @@ def test_old_pictures_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_model_line():
-    line = i18n.model_line(replace(MODEL, device="TPU v5 lite", num_devices=4), Kind.OTHER)
+    model = replace(MODEL, device="TPU v5 lite", num_devices=4)
+    line = i18n.model_line(model, Kind.OTHER)
     assert line == "org/model · 256 × 256 pixels · on 4 × TPU v5 lite"
+    assert i18n.model_line(replace(model, quantization="int8"), Kind.OTHER) == f"{line}, int8"
 
 
 def test_page_needs_no_jax():

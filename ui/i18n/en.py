@@ -272,7 +272,7 @@ def title(model: Model) -> str:
 def model_line(model: Model, kind: Kind) -> str:
     """Return a line with the model, the size of its pictures and its hardware."""
     name = MINIATURE if kind is Kind.MINIATURE else model.name
-    devices = hardware(model.device, model.num_devices)
+    devices = hardware(model)
     return f"{name} · {size(model.sizes[0])} pixels · on {devices}"
 
 

@@ -1,5 +1,6 @@
 """Formatting of numbers and other values, shared by all languages."""
 
+from serving.generator import Model
 from serving.messages import plain
 
 
@@ -29,8 +30,11 @@ def size(size: tuple[int, int]) -> str:
     return "{} × {}".format(*size)
 
 
-def hardware(device: str, count: int) -> str:
-    """Return the number and name of the devices, such as "4 × TPU v5 lite"; a CPU has no number."""
-    if device == "cpu":
-        return "CPU"
-    return device if count == 1 else f"{count} × {device}"
+def hardware(model: Model) -> str:
+    """Return the number and name of the devices, and quantisation: "4 × TPU v5 lite, int8".
+
+    A CPU has no number.
+    """
+    device = model.device if model.num_devices == 1 else f"{model.num_devices} × {model.device}"
+    names = "CPU" if model.device == "cpu" else device, model.quantization
+    return ", ".join(filter(None, names))
