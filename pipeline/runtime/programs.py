@@ -428,10 +428,10 @@ def cache_key(name: str, target: Target) -> object:
     sides = (shapes.height, shapes.width) if entry.sized else None
     model = family.class_name, family.name, networks, target.dtype.name
     tokens = shapes.tokens, shapes.chunks
-    cached = ("step_cache",) if target.step_cache and name == "step" else ()
-    quantized = () if family.quantized.isdisjoint(entry.networks(family)) else target.quantization
-    others = *cached, *([quantized] if quantized else [])
-    return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides, *others
+    modes = ["step_cache"] if target.step_cache and name == "step" else []
+    if target.quantization and not family.quantized.isdisjoint(entry.networks(family)):
+        modes.append(target.quantization)
+    return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides, *modes
 
 
 def _rebuilder(graphdef: Any, state: Any) -> Callable[[list[Array]], Any]:
