@@ -154,7 +154,7 @@ class FlaxDiffusionPipeline:
         tokenizers = load_tokenizers(checkpoint)
         networks = load_networks(find_networks(checkpoint, dtype), _keep)
         checker = networks.pop("safety_checker", None)
-        params = {name: parameters.to_dict(network) for name, network in networks.items()}
+        params = {name: parameters.to_dict(network, dtype) for name, network in networks.items()}
         return kind(config, tokenizers, checker), {**params, "scheduler": {}}
 
     def __call__(self, *arguments: Any, **options: Any) -> Output:

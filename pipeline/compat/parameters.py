@@ -11,10 +11,15 @@ from jax.typing import DTypeLike
 from pipeline.errors import InputError
 
 
-def to_dict(network: nnx.Module) -> dict[str, Any]:
-    """Return the parameters in nested dicts by module names; list indices are names too."""
+def to_dict(network: nnx.Module, dtype: DTypeLike) -> dict[str, Any]:
+    """Return the parameters in a dtype, in nested dicts by module names.
+
+    List indices are names too. Norms' parameters have the dtype of the others, as in diffusers.
+    """
     flat = nnx.to_flat_state(nnx.state(network, nnx.Param))
-    return unflatten_dict({_names(path): param.get_value() for path, param in flat})
+    return unflatten_dict(
+        {_names(path): param.get_value().astype(dtype, copy=False) for path, param in flat}
+    )
 
 
 def set_params(
@@ -48,7 +53,7 @@ def set_params(
                 f"params[{name!r}]: {'.'.join(names)} {found}; expected {list(param.shape)} on each"
                 " device: do they belong to another model, or have the wrong number of axes?"
             )
-        flat[path] = param.replace(value)
+        flat[path] = param.replace(value.astype(param.dtype, copy=False))
     for names in given:
         where = f"params[{name!r}]: {'.'.join(names)}"
         raise InputError(f"{where} is unknown; does it belong to another model?")

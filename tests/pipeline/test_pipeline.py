@@ -821,7 +821,7 @@ def test_only_files_that_are_read_count_as_the_checkpoints_size(
 
     used: list[jax.Device] = []
 
-    def stop(devices: list[jax.Device], images: int) -> None:
+    def stop(devices: list[jax.Device], *_: int) -> None:
         used.extend(devices)
         raise FarEnough
 
