@@ -16,6 +16,7 @@ CPU_MINIATURE = {
     "AMD EPYC, AVX2": "2026-11-23-cpu-miniature-avx2",
     "Intel Xeon, AMX": "2026-11-23-cpu-miniature",
 }
+CPU_MID_SIZE = "2026-11-26-cpu-mid-size"
 CPU_256, CPU_512 = "2026-11-23-cpu-256-avx512", "2026-11-23-cpu-512-avx512"
 AMX_256, AMX_256_FLOAT32 = "2026-11-22-cpu-256", "2026-11-23-cpu-256-float32"
 AMX_512 = "2026-11-22-cpu-512"
@@ -162,6 +163,22 @@ def _cpu_miniature() -> str:
             for processor, name in CPU_MINIATURE.items()
         ],
     )
+
+
+def _cpu_mid_size() -> str:
+    def row(library: str) -> list[str]:
+        found = f"mid-size/{library}"
+        product = f"{found}/matmul_tflops"
+        return [
+            LIBRARIES[library],
+            figure(CPU_MID_SIZE, f"{found}/request_seconds"),
+            figure(CPU_MID_SIZE, f"{found}/times_ours"),
+            "" if library.startswith("flax") else figure(CPU_MID_SIZE, product),
+        ]
+
+    libraries = [each for each in LIBRARIES if each.endswith("float32")]
+    head = ["", "a request, s", "times this project's", "a product alone, TFLOP/s"]
+    return table(head, [*map(row, libraries), ["record", source(CPU_MID_SIZE), "", ""]])
 
 
 def _full_size(small: dict[str, str], large: dict[str, str]) -> str:
@@ -889,6 +906,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu-full-size": _full_size_epyc,
     "cpu-full-size-xeon": _full_size_xeon,
     "cpu-layers": _layers,
+    "cpu-mid-size": _cpu_mid_size,
     "cpu-miniature": _cpu_miniature,
     "decoders": _decoders,
     "delivery": _delivery,
