@@ -34,8 +34,6 @@ LAYERS_OF_A_STEP = {
 }
 # The records of the steps of modes: also those of `--only`.
 TPU_STEPS = (TPU["v5e-4"],)
-TPU_LAYERS = "2026-11-26-tpu-v5e-2x2-layers"
-TPU_INT8_LAYERS = f"{TPU_LAYERS}-int8"
 # The lower count of older records leaves out the vector unit.
 TPU_INCUMBENT = "2026-11-23-tpu-v5e-2x2"
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
@@ -61,6 +59,7 @@ PROMPTS = "2026-11-25-prompts"
 LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
 TPU_LAYERS = "2026-11-26-tpu-v5e-2x2-layers"
 TPU_LAYERS_WHOLE = f"{TPU_LAYERS}-with-options"  # pictures are not cut into strips
+TPU_INT8_LAYERS = f"{TPU_LAYERS}-int8"
 JUDGED = "../../pipeline/miniature/report"
 PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
 
