@@ -70,7 +70,9 @@ PLATFORMS = {
         float32_options=(("xla_disable_hlo_passes", "dot-library-rewriter"),),
     ),
     # A TPU's VMEM has room for the activations of one half of one picture.
-    "tpu": Platform(forward="half", attention="flash", int8="products"),
+    "tpu": Platform(
+        forward="half", attention="flash", convolution="down columns", int8="down columns"
+    ),
     "cuda": Platform(attention="cudnn", int8="products"),
 }
 _OTHER = Platform()

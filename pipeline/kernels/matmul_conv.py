@@ -3,8 +3,8 @@
 XLA's CPU backend widens the factors of a bfloat16 product to float32, unless the result is float32.
 Only then does it use the processor's own bfloat16 products (AMX, AVX512_BF16). It always widens
 bfloat16 convolutions. In all other cases XLA's own operations are the fastest; in float32 on a CPU,
-those of the second of its two libraries (see `platforms.compiler_options`). See
-benchmarks/experiments.md.
+those of the second of its two libraries (see `platforms.compiler_options`). On a TPU, convolutions
+have another form than XLA's own. See benchmarks/experiments.md.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from pipeline.kernels import rows
 from pipeline.platforms import PLAIN, by_platform
@@ -29,6 +30,8 @@ CHANNELS = 64
 # Pixels per product: enough work for one product, few enough for its data to stay in the cache.
 PIXELS = 1024
 LAYOUT = ("NHWC", "HWIO", "NHWC")
+# The most pixels of a picture whose convolutions go down its columns on a TPU.
+PIXELS_DOWN_COLUMNS = 2**19
 
 
 def dot_general(lhs: Array, rhs: Array, dimension_numbers: Any, **_: Any) -> Array:
@@ -57,6 +60,9 @@ def _in_its_form(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Ar
     if x.dtype != jnp.bfloat16 or min(kernel.shape[2:]) < CHANNELS:
         return plain(x, kernel)
     forms = {PLAIN: plain, "products": partial(_by_products, window)}
+    strides, padding = window
+    if goes_down_columns(x, kernel, strides):
+        forms["down columns"] = partial(down_columns, padding)
     return by_platform("convolution", forms, x, kernel)
 
 
@@ -75,6 +81,58 @@ _convolve = jax.jit(_in_its_form, static_argnums=0)  # layers of the same shape 
 
 def _plain(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
     return jax.lax.conv_general_dilated(x, kernel, *window, dimension_numbers=LAYOUT)
+
+
+def goes_down_columns(x: Array, kernel: Array | np.ndarray, strides: Numbers) -> bool:
+    """Return whether `down_columns` is the faster form on a TPU, and possible.
+
+    Larger pictures do not fit into a TPU's VMEM, and moving them takes longer than it saves.
+    """
+    _, height, width, _ = x.shape
+    small = height * width <= PIXELS_DOWN_COLUMNS
+    return len(x) == 1 and small and kernel.shape[1] > 1 and max(strides) == 1
+
+
+def down_columns(
+    padding: Padding, x: Array, kernel: Array, preferred_element_type: DTypeLike | None = None
+) -> Array:
+    """Convolve one picture with stride 1 down its columns, which are the entries of a batch.
+
+    Each pixel has the channels of all that a row of the kernel reads around it. XLA for TPUs cuts a
+    convolution of one picture along both axes into strips, and copies the picture before and after.
+    It does not cut a batch of columns.
+
+    Args:
+        padding: that of rows and columns.
+        x: `[1, H, W, I]`.
+        kernel: `[h, w, I, O]`.
+        preferred_element_type: the dtype of the result, where it is not the factors' own.
+
+    Returns:
+        `[1, H', W', O]`.
+    """
+    rows, columns = padding
+    # An axis of length 1 among those of the convolution would leave a TPU's registers nearly empty.
+    framed = jnp.pad(x[0], ((0, 0), columns, (0, 0)))
+    down = jax.lax.conv_general_dilated(
+        _side_by_side(framed, kernel.shape[1], 1),
+        kernel.reshape(len(kernel), -1, kernel.shape[-1]),
+        window_strides=(1,),
+        padding=(rows,),
+        dimension_numbers=("HNC", "HIO", "HNC"),
+        preferred_element_type=preferred_element_type,
+    )
+    return down[None]
+
+
+def _side_by_side(framed: Array, count: int, stride: int) -> Array:
+    """Give each pixel of `[..., W, I]` the channels of `count` pixels, itself and those after it.
+
+    Returns:
+        `[..., (W - count) // stride + 1, count * I]`.
+    """
+    width = framed.shape[-2] - count + 1
+    return jnp.concatenate([framed[..., j : j + width : stride, :] for j in range(count)], -1)
 
 
 def _by_products(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
@@ -114,8 +172,8 @@ def _product(framed: Array, kernel: Array, stride: int) -> Array:
         `[B, H', W', O]`, in the kernel's dtype.
     """
     reach, across, *channels = kernel.shape
-    height, width = framed.shape[1] - reach + 1, framed.shape[2] - across + 1
-    beside = jnp.concatenate([framed[:, :, j : j + width : stride] for j in range(across)], -1)
+    height = framed.shape[1] - reach + 1
+    beside = _side_by_side(framed, across, stride)
     done = (
         jax.lax.dot_general(
             beside[:, i : i + height : stride].view(kernel.dtype),
@@ -126,6 +184,28 @@ def _product(framed: Array, kernel: Array, stride: int) -> Array:
         for i in range(reach)
     )
     return sum(done, start=jnp.float32(0)).astype(kernel.dtype)
+
+
+def interleave(places: Sequence[Sequence[Array]]) -> Array:
+    """Put four pictures `[B, H, W, C]` together, each with one pixel of every 2x2 block.
+
+    Padding and adding take one pass over the result on every platform. A TPU takes five for
+    stacking and a reshape.
+
+    Args:
+        places: the pictures by row and column in the block.
+
+    Returns:
+        `[B, 2H, 2W, C]`.
+    """
+    spread = ((0, 1, 1), (1, 0, 1))  # zeros before, after and between
+    zero = jnp.zeros((), places[0][0].dtype)
+    padded = [
+        jax.lax.pad(place, zero, ((0, 0, 0), rows, columns, (0, 0, 0)))
+        for row, rows in zip(places, spread, strict=True)
+        for place, columns in zip(row, spread, strict=True)
+    ]
+    return sum(padded[1:], start=padded[0])
 
 
 def merged_upsample_kernels(kernel: A) -> A:

@@ -14,7 +14,12 @@ from jax.typing import DTypeLike
 
 from pipeline.kernels import rows
 from pipeline.kernels.attention import cross_attention, self_attention
-from pipeline.kernels.matmul_conv import convolution, dot_general, merged_upsample_kernels
+from pipeline.kernels.matmul_conv import (
+    convolution,
+    dot_general,
+    interleave,
+    merged_upsample_kernels,
+)
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -322,13 +327,8 @@ class Upsample(nnx.Module):
         else:
             assert self.kernel is not None
             merged = merged_upsample_kernels(self.kernel[...])
-        b, h, w, c = x.shape
-        rows = []
-        for i in range(2):
-            places = [_conv_2x2(x, merged[i, j], i, j) for j in range(2)]
-            rows.append(jnp.stack(places, axis=3))  # [B, H, W, 2, C]
-        pixels = jnp.stack(rows, axis=2)  # [B, H, 2, W, 2, C]
-        picture = pixels.reshape(b, 2 * h, 2 * w, c)
+        places = [[_conv_2x2(x, merged[i, j], i, j) for j in range(2)] for i in range(2)]
+        picture = interleave(places)
         return picture if self.bias is None else picture + self.bias[...]
 
 

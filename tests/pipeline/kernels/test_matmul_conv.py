@@ -13,6 +13,8 @@ from pipeline.kernels.matmul_conv import (
     LAYOUT,
     convolution,
     dot_general,
+    down_columns,
+    interleave,
     merged_upsample_kernels,
     upsample_kernel,
 )
@@ -66,6 +68,57 @@ def test_convolution(window: str, pixels: int, monkeypatch: pytest.MonkeyPatch) 
     right = plain(x.astype(jnp.float32), kernel.astype(jnp.float32), strides, padding)
     jax.clear_caches()  # PIXELS is not part of the trace's key
     agree(convolution(x, kernel, strides, padding), right)
+
+
+@pytest.mark.parametrize("window", ["3x3", "2x2, above and to the right"])
+def test_convolution_down_columns(window: str) -> None:
+    """A TPU's form of convolutions is right for all windows that it has."""
+    size, strides, padding = WINDOWS[window]
+    x, kernel = draw(1, 12, 10, CHANNELS), draw(size, size, CHANNELS, 70)
+    wide = x.astype(jnp.float32), kernel.astype(jnp.float32)
+    found = down_columns(padding, *wide)
+    np.testing.assert_allclose(found, plain(*wide, strides, padding), rtol=1e-5, atol=1e-4)
+
+
+DOWN_COLUMNS = "dim_numbers = [0, b, f]"  # of a convolution along one axis, after the batch's
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
+def test_only_a_tpu_convolves_down_columns(platform: str) -> None:
+    x, kernel = draw(1, 8, 8, CHANNELS), draw(3, 3, CHANNELS, CHANNELS)
+    assert (DOWN_COLUMNS in lowered(convolve, platform, x, kernel)) == (platform == "tpu")
+
+
+@pytest.mark.parametrize(
+    ("window", "shape"),
+    [
+        ("to half the size", (1, 8, 8)),
+        ("1x1", (1, 8, 8)),
+        ("3x3", (2, 8, 8)),
+        ("3x3", (1, 1024, 1024)),
+    ],
+)
+def test_other_convolutions_are_xlas_own_on_a_tpu(window: str, shape: tuple[int, ...]) -> None:
+    """Batches, other strides, 1x1 kernels and large pictures have XLA's own form."""
+    size, strides, padding = WINDOWS[window]
+
+    def run(x: Array, kernel: Array) -> Array:
+        return convolution(x, kernel, strides, padding)
+
+    x = jnp.zeros((*shape, CHANNELS), jnp.bfloat16)
+    text = lowered(run, "tpu", x, draw(size, size, CHANNELS, CHANNELS))
+    assert "stablehlo.convolution" in text
+    assert DOWN_COLUMNS not in text
+
+
+def test_pixels_are_interleaved() -> None:
+    """Each picture's pixels are at its own row and column of all 2x2 blocks."""
+    places = [[draw(2, 3, 5, 4) * (1 + 2 * i + j) for j in range(2)] for i in range(2)]
+    found = interleave(places)
+    assert found.shape == (2, 6, 10, 4)
+    for i, row in enumerate(places):
+        for j, place in enumerate(row):
+            np.testing.assert_array_equal(found[:, i::2, j::2], place)
 
 
 def test_derivative() -> None:
