@@ -51,6 +51,7 @@ PARTS = {
     # Its cheapest branches are those of an evaluation with cached deep features.
     "step, shallow": Part("step_cached", times=0, halves=2),
     "step, int8": Part("step_int8", times=0, halves=2),
+    "step, shallow, int8": Part("step_cached_int8", times=0, halves=2),
     "decode": Part("decode"),
 }
 
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
     parser.add_argument("--programs", type=Path, help="a folder that keeps the compiled programs")
     parser.add_argument("--ours", action="store_true", help="leave out diffusers' program")
+    parser.add_argument("--exact", action="store_true", help="leave out the steps of modes")
     parser.add_argument("--only", metavar="MODE", help="only the step of a mode, as step_int8")
     options = parser.parse_args()
     for topology in options.topologies:
@@ -70,22 +72,29 @@ def main() -> None:
                 report = measure_mode(topology, kept, options.only)
                 print(record.save(f"tpu-{topology}-{options.only}", report))
                 continue
-            report = measure(topology, kept, alone=options.ours)
+            report = measure(topology, kept, alone=options.ours, exact=options.exact)
         file = record.save(f"tpu-{topology}", report)
         print(table(report), file, sep="\n", flush=True)
 
 
-def measure(topology: str, folder: Path, *, alone: bool) -> dict[str, Any]:
+def measure(topology: str, folder: Path, *, alone: bool, exact: bool) -> dict[str, Any]:
     """Estimate this project for one topology, and the incumbent unless it is left out.
 
     Programs are left in `folder`. Programs that it has already are not compiled again.
+
+    Args:
+        topology: such as v5e:2x2.
+        folder: keeps the programs.
+        alone: leave out the incumbent.
+        exact: leave out the steps of modes that are not exact.
     """
     ours, theirs = folder / "ours", folder / "incumbent"
-    compiled = _compiled(ours, "benchmarks.tpu_compile", topology)
+    compiled = _compiled(ours, "benchmarks.tpu_compile", topology, *["--exact"] * exact)
     chip = CHIPS[topology.partition(":")[0]]
     pictures = IMAGES // compiled["layout"]["images"]
     kernels = attention_kernels(topology, folder)
-    compiled |= our_estimates(ours, chip, kernels, pictures)
+    parts = {name: part for name, part in PARTS.items() if part.program in compiled["programs"]}
+    compiled |= our_estimates(ours, chip, kernels, pictures, parts)
     report = {**record.head("benchmarks.tpu"), **compiled}
     if alone:
         return report
@@ -133,7 +142,7 @@ def our_estimates(
     chip: Chip,
     kernels: Mapping[float, Kernel],
     pictures: int,
-    wanted: Mapping[str, Part] = PARTS,
+    wanted: Mapping[str, Part],
 ) -> dict[str, Any]:
     """Estimate this project's programs in a folder, with a picture in every slot.
 
