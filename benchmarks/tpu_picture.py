@@ -1,4 +1,4 @@
-"""One picture that all chips draw together, compiled for a TPU, without a TPU: about half an hour.
+"""One picture that all chips draw together, compiled for a TPU, without a TPU: ten minutes.
 
     .venv-tpu/bin/python -m benchmarks.tpu_picture --topology v5e:2x2 --chips 4
 

@@ -77,7 +77,7 @@ class Panel:
 
 def panels() -> list[Panel]:
     """Return all panels, with figures from the records."""
-    theirs = value(TPU_INCUMBENT, "incumbent/request_seconds")
+    theirs = value(TPU_INCUMBENT["v5e-4"], "incumbent/request_seconds")
     low, high = estimate()
     return [
         Panel(

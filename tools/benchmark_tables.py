@@ -22,20 +22,15 @@ AMX_256, AMX_256_FLOAT32 = "2026-11-22-cpu-256", "2026-11-23-cpu-256-float32"
 AMX_512 = "2026-11-22-cpu-512"
 START = "2026-11-23-start-1-x-cpu-avx512"
 TPU = {
-    "v5e-4": "2026-11-25-tpu-v5e-2x2",
+    "v5e-4": "2026-11-26-tpu-v5e-2x2",
+    "v5e-8": "2026-11-26-tpu-v5e-2x4",
+    "v6e-4": "2026-11-26-tpu-v6e-2x2",
 }
-TPU_ROWS = "2026-11-26-tpu-v5e-2x2-rows"
-# How often SDXL's UNet has each layer of that record. ResNet blocks of all its levels take about as
-# long.
-LAYERS_OF_A_STEP = {
-    "transformer 1280, 32x32": 60,
-    "transformer 640, 64x64": 10,
-    "ResNet 640, 64x64": 17,
-}
+TPU_PICTURE = "2026-11-26-tpu-v5e-2x2-one-picture"
 # The records of the steps of modes: also those of `--only`.
-TPU_STEPS = (TPU["v5e-4"],)
-# The lower count of older records leaves out the vector unit.
-TPU_INCUMBENT = "2026-11-23-tpu-v5e-2x2"
+TPU_STEPS = (TPU["v5e-4"], "2026-11-26-tpu-v5e-2x2-step_cached_int8")
+# The lower count of this record leaves out the vector unit. Each picture is drawn by one chip.
+TPU_INCUMBENT: dict[str, str] = dict.fromkeys(("v5e-4", "v5e-8"), "2026-11-23-tpu-v5e-2x2")
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
     "2026-11-23-delivery",
     "2026-11-25-lighthouse",
@@ -58,7 +53,8 @@ ADAPTERS_SDXL = "2026-11-25-adapters-sdxl"
 PROMPTS = "2026-11-25-prompts"
 LAYERS, OPTIONS = "2026-11-23-cpu-layers", "2026-11-23-tpu-v5e-2x2-options"
 TPU_LAYERS = "2026-11-26-tpu-v5e-2x2-layers"
-TPU_LAYERS_WHOLE = f"{TPU_LAYERS}-with-options"  # pictures are not cut into strips
+# XLA's own convolutions, and with the options by which it does not cut pictures into strips.
+TPU_LAYERS_IN_STRIPS, TPU_LAYERS_WHOLE = f"{TPU_LAYERS}-in-strips", f"{TPU_LAYERS}-with-options"
 TPU_INT8_LAYERS = f"{TPU_LAYERS}-int8"
 JUDGED = "../../pipeline/miniature/report"
 PARITY = ("full_size_parity", "full_size_parity_sd_1", "full_size_parity_sd_2")
@@ -71,6 +67,7 @@ LIBRARIES = {
     "torch bfloat16": "torch's diffusers, bfloat16",
 }
 CHECKOUTS = ("here", "beside")
+BEFORE_STEPS = ("encode", "condition", "noise", "enter")  # programs that a request runs once
 BOUNDS = ("least", "compiler")  # the two counts of the time of a compiled program
 
 
@@ -119,9 +116,7 @@ def estimate(
     name = TPU["v5e-4"]
     of_decoder = value(TPU_DECODERS if decoder.startswith("tiny") else name, "microseconds")
     parts = value(name, "microseconds") | of_decoder
-    times = {"encode": 1, "noise": 1, "enter": 1, program: steps, decoder: 1}
-    if "condition" in parts:  # it was a part of `encode` in older records
-        times["condition"] = 1
+    times = dict.fromkeys((*BEFORE_STEPS, decoder), 1) | {program: steps}
     low, high = (
         sum(count * parts[part][bound] for part, count in times.items()) / 1e6 for bound in BOUNDS
     )
@@ -130,9 +125,10 @@ def estimate(
 
 def memory_gb(name: str) -> float:
     """Return what a chip holds: all weights, all code and the largest temporaries."""
-    programs = value(name, "programs")
-    counted = programs.keys() & {"encode", "condition", "step", "decode"}
-    weights = sum(programs[each]["arguments_mb"] for each in counted)
+    every = value(name, "programs")
+    programs = {each: every[each] for each in every if not each.startswith("step_")}  # of modes
+    with_weights = programs.keys() & {"encode", "condition", "encode_image", "step", "decode"}
+    weights = sum(programs[each]["arguments_mb"] for each in with_weights)
     code = sum(each["code_mb"] for each in programs.values())
     return (weights + code + max(each["temporaries_mb"] for each in programs.values())) / 1000
 
@@ -240,11 +236,12 @@ def _start() -> str:
 
 def _tpu() -> str:
     def row(chips: str, name: str) -> Iterable[str]:
+        incumbent = TPU_INCUMBENT.get(chips)
         yield chips
         yield span(name, "request_seconds", "s", 1, 1)
-        yield span(TPU_INCUMBENT, "incumbent/request_seconds", "s", 1, 1)
+        yield span(incumbent, "incumbent/request_seconds", "s", 1, 1) if incumbent else ""
         yield f"{memory_gb(name):.1f} GB"
-        yield ", ".join(map(source, (name, TPU_INCUMBENT)))
+        yield ", ".join(map(source, filter(None, (name, incumbent))))
 
     head = ["", "here", "diffusers 0.39, Flax", "memory of a chip", "records"]
     return table(head, (row(*each) for each in TPU.items()))
@@ -269,8 +266,7 @@ def _tpu_programs() -> str:
         yield span(name, f"microseconds/{part}", "ms", 1000, 0)
 
     head = ["program", "weights and inputs", "temporaries", "code", "time"]
-    compiled = value(name, "programs")  # older records lack some
-    return table(head, (row(label, *each) for label, each in rows.items() if each[0] in compiled))
+    return table(head, (row(label, *each) for label, each in rows.items()))
 
 
 def _decoders() -> str:
@@ -314,41 +310,20 @@ def _tpu_few_steps() -> str:
     return table(["steps", *decoders.values()], (row(*each) for each in rows))
 
 
-def _tpu_rows() -> str:
-    def row(layer: str) -> Iterable[str]:
-        yield layer
-        for chips in "12":
-            yield span(TPU_ROWS, f"microseconds/{layer}/{chips}", "us", 1, 0)
-        yield span(TPU_ROWS, f"microseconds/{layer}/2/classes/exchange between chips", "us", 1, 0)
-
-    head = ["layer", "one chip", "two chips", "of that, waiting for the other chip"]
-    return table(head, map(row, LAYERS_OF_A_STEP))
-
-
 def picture_seconds(chips: int) -> tuple[float, float]:
     """Return the lower and the higher count of the seconds of one picture that chips share.
 
-    Two chips have half of guidance each. On four, a step takes the share of that which the layers
-    take on two chips that share rows. The decoder's rows are halved twice, so its share is that of
-    a ResNet block squared.
+    Two chips have half of guidance each, and one of them decodes.
     """
-    parts = value(TPU["v5e-4"], "microseconds")
-    layers = value(TPU_ROWS, "microseconds")
-
-    def share(counts: Mapping[str, int], bound: str) -> float:
-        two, one = (
-            sum(count * layers[layer][chips][bound] for layer, count in counts.items())
-            for chips in "21"
-        )
-        return two / one if chips == 4 else 1.0
-
-    def seconds(bound: str) -> float:
-        step = parts["step" if chips == 1 else "step, unguided"][bound]
-        before = sum(parts[part][bound] for part in ("encode", "condition") if part in parts)
-        decode = parts["decode"][bound] * share({"ResNet 640, 64x64": 1}, bound) ** 2
-        return (before + 25 * step * share(LAYERS_OF_A_STEP, bound) + decode) / 1e6
-
-    low, high = map(seconds, BOUNDS)
+    parts = dict(value(TPU["v5e-4"], "microseconds"))
+    if chips == 2:
+        parts["step"] = parts["step, unguided"]
+    if chips == 4:
+        parts |= value(TPU_PICTURE, "microseconds")
+    times = {"encode": 1, "condition": 1, "step": 25, "decode": 1}
+    low, high = (
+        sum(count * parts[part][bound] for part, count in times.items()) / 1e6 for bound in BOUNDS
+    )
     return low, high
 
 
@@ -358,7 +333,7 @@ def _tpu_picture() -> str:
         digits = 1 if low >= 1 else 2
         yield str(chips)
         yield f"{low:.{digits}f} to {high:.{digits}f} s"
-        yield ", ".join(map(source, (TPU["v5e-4"], *[TPU_ROWS] * (chips > 2))))
+        yield ", ".join(map(source, (TPU["v5e-4"], *[TPU_PICTURE] * (chips > 2))))
 
     return table(["chips for the picture", "a picture", "records"], map(row, (1, 2, 4)))
 
@@ -472,7 +447,7 @@ def _modes() -> str:
         yield format(until, "g")
         yield str(interval)
         yield numbers
-        yield _mean_step(until, interval, numbers)
+        yield _mode_seconds(until, interval, numbers)
         yield figure(MODES, f"{at}/request_seconds_median") + " s"
         psnr = [figure(MODES, f"{at}/psnr_db_{each}", ".1f") for each in ("median", "10th")]
         yield ", ".join(filter(None, psnr)) or "exact"
@@ -484,7 +459,7 @@ def _modes() -> str:
             "`guidance_until`",
             "`cache_interval`",
             "`quantization`",
-            "a step on a v5e-4, mean",
+            "four pictures on a v5e-4, estimated",
             "a request on a CPU, median",
             "PSNR in dB: median, 10th percentile",
             "one thing: colour, shape",
@@ -494,23 +469,22 @@ def _modes() -> str:
     )
 
 
-def _mean_step(guidance_until: float, interval: int, quantization: str, steps: int = 25) -> str:
-    """Return the range of a step's mean time in a mode on a TPU, or nothing if a part is unknown.
+def _mode_seconds(guidance_until: float, interval: int, quantization: str, steps: int = 25) -> str:
+    """Return the range of the seconds of four pictures in a mode on a v5e-4.
 
     An evaluation without guidance takes half the time of one with it.
     """
     parts: dict[str, Any] = {}
     for name in TPU_STEPS:
         parts |= value(name, "microseconds")
-    total = dict.fromkeys(BOUNDS, 0.0)
+    once = *BEFORE_STEPS, "decode"
+    total = {bound: sum(parts[each][bound] for each in once) for bound in BOUNDS}
     for step in range(steps):
         shallow = ", shallow" if step % interval else ""
-        part = parts.get(", ".join(filter(None, [f"step{shallow}", quantization])))
-        if part is None:
-            return ""
+        part = parts[", ".join(filter(None, [f"step{shallow}", quantization]))]
         share = 1 if step < round(guidance_until * steps) else 1 / 2
         total = {bound: total[bound] + share * part[bound] for bound in BOUNDS}
-    return f"{' to '.join(f'{total[bound] / steps / 1e3:.0f}' for bound in BOUNDS)} ms"
+    return f"{' to '.join(f'{total[bound] / 1e6:.1f}' for bound in BOUNDS)} s"
 
 
 def _int8_layers() -> str:
@@ -802,19 +776,23 @@ def _options() -> str:
     return table(["option", *layers], map(row, ["defaults", *changed]))
 
 
-def _space_to_batch() -> str:
-    names = TPU_LAYERS, TPU_LAYERS_WHOLE
+def _convolutions() -> str:
+    forms = {
+        "in strips": TPU_LAYERS_IN_STRIPS,
+        "whole": TPU_LAYERS_WHOLE,
+        "down columns": TPU_LAYERS,
+    }
 
     def cells(layer: str) -> Iterable[str]:
         at = f"microseconds/{layer}"
-        for name in names:
-            yield " / ".join(figure(name, f"{at}/{bound}", ".0f") for bound in BOUNDS)
-        for name in names:
+        yield layer
+        for name in forms.values():
+            yield span(name, at, "µs", 1, 0)
+        for name in forms.values():
             yield figure(name, f"{at}/compile_cpu_seconds", ".0f")
 
-    layers = value(TPU_LAYERS_WHOLE, "microseconds")
-    head = ["layer", "in strips", "whole", "to compile: in strips", "whole"]
-    return table(head, ([layer, *cells(layer)] for layer in layers))
+    layers = [layer for layer in value(TPU_LAYERS, "microseconds") if "transformer" not in layer]
+    return table(["layer", *forms, *(f"to compile: {form}" for form in forms)], map(cells, layers))
 
 
 def _summary() -> str:
@@ -932,8 +910,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tpu-options": _options,
     "tpu-picture": _tpu_picture,
     "tpu-programs": _tpu_programs,
-    "tpu-rows": _tpu_rows,
-    "tpu-space-to-batch": _space_to_batch,
+    "tpu-convolutions": _convolutions,
     "tpu-step": _tpu_step,
     "waits": _waits,
 }

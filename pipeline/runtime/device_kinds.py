@@ -1,6 +1,6 @@
 """Kinds of devices: their memory, and the rates from which a plan is made.
 
-The rates of a TPU are those of `benchmarks/results/2026-11-23-tpu-*.json`: SDXL base at 1024x1024,
+The rates of a TPU are those of `benchmarks/results/2026-11-26-tpu-*.json`: SDXL base at 1024x1024,
 one picture on each chip, in libtpu's own memory analysis. The rates of a CPU are fitted to XLA's
 analysis in `benchmarks/results/*-cpu-memory.json`. No GPU has been measured.
 """
@@ -84,18 +84,18 @@ TPU_V5E = DeviceKind(
     memory_source="16 GiB, of which libtpu reports 15.75 for programs",
     rates=Rates(
         code={
-            "text_encoders": 105e3,
+            "text_encoders": 128e3,
             "context": 0.0,
-            "unet": 257e3,
-            "vae": 340e3,
+            "unet": 248e3,
+            "vae": 255e3,
             "tiny_vae": 209e3,
-            "safety_checker": 105e3,
+            "safety_checker": 128e3,
         },
         activations={
             "text_encoders": 3.0,
             "context": 1.0,
-            "unet": 2.85,
-            "vae": 4.53,
+            "unet": 4.35,
+            "vae": 4.29,
             "tiny_vae": 5.06,
             "safety_checker": 3.0,
         },
@@ -104,12 +104,12 @@ TPU_V5E = DeviceKind(
         scores=0.0,
         widened=0.0,
         seconds={
-            "text_encoders": 1.5,
+            "text_encoders": 0.42,
             "context": 0.0,
-            "unet": 0.8,
-            "vae": 4.4,
-            "tiny_vae": 4.3,
-            "safety_checker": 1.5,
+            "unet": 0.23,
+            "vae": 1.33,
+            "tiny_vae": 1.3,
+            "safety_checker": 0.42,
         },
         spread=(0.7, 1.3),
         time_spread=_TPU_SECONDS,
@@ -125,18 +125,18 @@ TPU_V6E = DeviceKind(
     memory_source="32 GiB, of which libtpu reports 31.25 for programs",
     rates=Rates(
         code={
-            "text_encoders": 75e3,
+            "text_encoders": 82e3,
             "context": 0.0,
-            "unet": 361e3,
-            "vae": 309e3,
+            "unet": 354e3,
+            "vae": 216e3,
             "tiny_vae": 190e3,
-            "safety_checker": 75e3,
+            "safety_checker": 82e3,
         },
         activations={
             "text_encoders": 3.0,
             "context": 1.0,
-            "unet": 2.5,
-            "vae": 4.54,
+            "unet": 3.79,
+            "vae": 4.29,
             "tiny_vae": 5.07,
             "safety_checker": 3.0,
         },
@@ -145,12 +145,12 @@ TPU_V6E = DeviceKind(
         scores=0.0,
         widened=0.0,
         seconds={
-            "text_encoders": 3.7,
+            "text_encoders": 0.69,
             "context": 0.0,
-            "unet": 2.2,
-            "vae": 13.7,
-            "tiny_vae": 13.7,
-            "safety_checker": 3.7,
+            "unet": 0.37,
+            "vae": 2.07,
+            "tiny_vae": 2.0,
+            "safety_checker": 0.69,
         },
         spread=(0.7, 1.3),
         time_spread=_TPU_SECONDS,
