@@ -16,6 +16,7 @@ from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import model_size
 from pipeline.runtime.program import check_rows
 from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount
+from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
 
 FLOAT32 = np.dtype(np.float32)
 CLOSE = 1e-4  # of the largest number; sums are in another order
@@ -71,6 +72,24 @@ def test_four_devices_draw_the_picture_of_one(pipe: SDXLPipeline, alone: SDXLPip
         assert count.value == 0
         right = alone.generate(["a red star", "a ring"], "blue", **more).images
         assert difference(ours, right) < CLOSE, given
+
+
+def test_loras_change_the_picture_of_four_devices_as_that_of_one(
+    pipe: SDXLPipeline, alone: SDXLPipeline, tmp_path: Path
+) -> None:
+    inventory = read_inventory(SMALLEST)
+    drawn = draw_adapter(inventory, "lora", 0, is_projection)
+    write_adapter(tmp_path / "ink.safetensors", drawn, "kohya sdxl", inventory)
+    given = {"seed": 7, "output_type": "np", "images": 1}
+    without = pipe.generate("a red star", **given).images
+    pictures = []
+    for each in (pipe, alone):
+        each.load_lora(tmp_path / "ink.safetensors")
+        pictures.append(each.generate("a red star", loras={"ink": 0.5}, **given).images)
+        each.unload_lora("ink")
+    ours, right = pictures
+    assert difference(ours, right) < CLOSE < difference(ours, without)
+    np.testing.assert_array_equal(pipe.generate("a red star", **given).images, without)
 
 
 @pytest.mark.slow
