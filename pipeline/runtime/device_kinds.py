@@ -92,7 +92,7 @@ TPU_V5E = DeviceKind(
             "safety_checker": 128e3,
         },
         activations={
-            "text_encoders": 3.0,
+            "text_encoders": 61.0,
             "context": 1.0,
             "unet": 4.35,
             "vae": 4.29,
@@ -133,7 +133,7 @@ TPU_V6E = DeviceKind(
             "safety_checker": 82e3,
         },
         activations={
-            "text_encoders": 3.0,
+            "text_encoders": 61.0,
             "context": 1.0,
             "unet": 3.79,
             "vae": 4.29,

@@ -33,8 +33,8 @@ SAFETY = GOLDEN / "safety/checkpoint"
 SQUARE, LARGE, HUGE = (1024, 1024), (1536, 1536), (3072, 3072)
 BFLOAT16, FLOAT32 = np.dtype(jnp.bfloat16), np.dtype(np.float32)
 # The records' figures in megabytes may differ from the plan's by a fifth or, where little is at
-# stake, by 150: the largest temporaries, which alone count, are `decode`'s of 2300.
-BAND, LITTLE = 0.2, 150
+# stake, by a hundred.
+BAND, LITTLE = 0.2, 100
 SPARE = 2e9
 
 
