@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -62,8 +62,9 @@ def main() -> None:
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
     parser.add_argument("--programs", type=Path, help="a folder that keeps the compiled programs")
     parser.add_argument("--ours", action="store_true", help="leave out diffusers' program")
-    parser.add_argument("--exact", action="store_true", help="leave out the steps of modes")
-    parser.add_argument("--only", metavar="MODE", help="only the step of a mode, as step_int8")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--exact", action="store_true", help="leave out the steps of modes")
+    part.add_argument("--only", metavar="MODE", help="only the step of a mode, as step_int8")
     options = parser.parse_args()
     for topology in options.topologies:
         with tempfile.TemporaryDirectory() as folder:
@@ -93,8 +94,7 @@ def measure(topology: str, folder: Path, *, alone: bool, exact: bool) -> dict[st
     chip = CHIPS[topology.partition(":")[0]]
     pictures = IMAGES // compiled["layout"]["images"]
     kernels = attention_kernels(topology, folder)
-    parts = {name: part for name, part in PARTS.items() if part.program in compiled["programs"]}
-    compiled |= our_estimates(ours, chip, kernels, pictures, parts)
+    compiled |= our_estimates(ours, chip, kernels, pictures, compiled["programs"])
     report = {**record.head("benchmarks.tpu"), **compiled}
     if alone:
         return report
@@ -114,9 +114,8 @@ def measure_mode(topology: str, folder: Path, mode: str) -> dict[str, Any]:
     """Estimate the step of a mode that is not exact, of `tpu_compile.MODES`, and nothing else."""
     compiled = _compiled(folder / mode, "benchmarks.tpu_compile", topology, "--only", mode)
     chip, pictures = CHIPS[topology.partition(":")[0]], IMAGES // compiled["layout"]["images"]
-    parts = {name: part for name, part in PARTS.items() if part.program == mode}
     kernels = attention_kernels(topology, folder)
-    found = our_estimates(folder / mode, chip, kernels, pictures, parts)
+    found = our_estimates(folder / mode, chip, kernels, pictures, compiled["programs"])
     microseconds = {"microseconds": found["microseconds"]}
     return {**record.head("benchmarks.tpu"), **compiled, **microseconds}
 
@@ -142,7 +141,7 @@ def our_estimates(
     chip: Chip,
     kernels: Mapping[float, Kernel],
     pictures: int,
-    wanted: Mapping[str, Part],
+    programs: Container[str],
 ) -> dict[str, Any]:
     """Estimate this project's programs in a folder, with a picture in every slot.
 
@@ -151,11 +150,12 @@ def our_estimates(
         chip: a chip, which runs the same as all others.
         kernels: the schedules of the attention kernels.
         pictures: the slots of each chip.
-        wanted: the programs, by the names of their estimates.
+        programs: the names of those that are there.
 
     Returns:
         The seconds of a request, and the microseconds of each program by class.
     """
+    wanted = {name: part for name, part in PARTS.items() if part.program in programs}
     parts = {
         name: estimate(
             (folder / f"{part.program}.hlo").read_text(), chip, kernels, (pictures, part.halves)

@@ -116,7 +116,18 @@ def estimate(
     name = TPU["v5e-4"]
     of_decoder = value(TPU_DECODERS if decoder.startswith("tiny") else name, "microseconds")
     parts = value(name, "microseconds") | of_decoder
-    times = dict.fromkeys((*BEFORE_STEPS, decoder), 1) | {program: steps}
+    return seconds(parts, dict.fromkeys((*BEFORE_STEPS, decoder), 1) | {program: steps})
+
+
+def seconds(
+    parts: Mapping[str, Mapping[str, float]], times: Mapping[str, float]
+) -> tuple[float, float]:
+    """Return the lower and the higher count of the seconds of parts that run so many times.
+
+    Args:
+        parts: the counts of each part, in microseconds.
+        times: how often each runs, by its name.
+    """
     low, high = (
         sum(count * parts[part][bound] for part, count in times.items()) / 1e6 for bound in BOUNDS
     )
@@ -320,11 +331,7 @@ def picture_seconds(chips: int) -> tuple[float, float]:
         parts["step"] = parts["step, unguided"]
     if chips == 4:
         parts |= value(TPU_PICTURE, "microseconds")
-    times = {"encode": 1, "condition": 1, "step": 25, "decode": 1}
-    low, high = (
-        sum(count * parts[part][bound] for part, count in times.items()) / 1e6 for bound in BOUNDS
-    )
-    return low, high
+    return seconds(parts, dict.fromkeys((*BEFORE_STEPS, "decode"), 1) | {"step": 25})
 
 
 def _tpu_picture() -> str:
@@ -477,14 +484,13 @@ def _mode_seconds(guidance_until: float, interval: int, quantization: str, steps
     parts: dict[str, Any] = {}
     for name in TPU_STEPS:
         parts |= value(name, "microseconds")
-    once = *BEFORE_STEPS, "decode"
-    total = {bound: sum(parts[each][bound] for each in once) for bound in BOUNDS}
+    times: dict[str, float] = dict.fromkeys((*BEFORE_STEPS, "decode"), 1)
     for step in range(steps):
         shallow = ", shallow" if step % interval else ""
-        part = parts[", ".join(filter(None, [f"step{shallow}", quantization]))]
+        part = ", ".join(filter(None, [f"step{shallow}", quantization]))
         share = 1 if step < round(guidance_until * steps) else 1 / 2
-        total = {bound: total[bound] + share * part[bound] for bound in BOUNDS}
-    return f"{' to '.join(f'{total[bound] / 1e6:.1f}' for bound in BOUNDS)} s"
+        times[part] = times.get(part, 0) + share
+    return f"{' to '.join(f'{count:.1f}' for count in seconds(parts, times))} s"
 
 
 def _int8_layers() -> str:

@@ -6,10 +6,9 @@ in each call. The scale must be the same for all terms of a sum: a row of a matr
 (Dettmers et al. 2022, "LLM.int8()", section 2.1), and so has a picture of a convolution.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -91,10 +90,10 @@ def convolution(
         dimension_numbers=LAYOUT,
     )
     by_taps = partial(_by_taps, strides, padding)
-    along = partial(_in_int32, partial(down_columns, padding))
-    may = goes_down_columns(values, kernel.values, strides)
-    forms = {"products": by_taps, "down columns": along if may else by_taps}
-    return _sums(sums, values, kernel.values, forms) * scale * kernel.scale
+    forms: dict[str, Sums] = {"products": by_taps, "down columns": by_taps}
+    if goes_down_columns(values, kernel.values, strides):
+        forms["down columns"] = partial(_in_int32, partial(down_columns, padding))
+    return _sums(sums, values, kernel.values, **forms) * scale * kernel.scale
 
 
 def _by_taps(
@@ -136,11 +135,9 @@ def _quantized(
     return jnp.round(wide * (LARGEST / largest)).astype(jnp.int8), largest / LARGEST
 
 
-def _sums(
-    sums: Sums, x: Array, kernel: Array, more: Mapping[str, Sums] = MappingProxyType({})
-) -> Array:
+def _sums(sums: Sums, x: Array, kernel: Array, **more: Sums) -> Array:
     """Compute sums of products in float32; `more` are further forms, by name."""
-    forms = {PLAIN: partial(_in_int32, sums), WIDENED: partial(_in_float32, sums), **more}
+    forms = {PLAIN: partial(_in_int32, sums), WIDENED: partial(_in_float32, sums)} | more
     return by_platform("int8", forms, x, kernel)
 
 

@@ -67,6 +67,6 @@ def test_the_seconds_of_one_picture_follow_from_the_chips() -> None:
     counts = benchmark_tables.value(benchmark_tables.TPU["v5e-4"], "request_seconds")
     one, two, four = map(benchmark_tables.picture_seconds, (1, 2, 4))
     right = counts["least"], counts["compiler"]
-    assert one == pytest.approx(right, rel=1e-3)  # without `noise` and `enter`: microseconds
+    assert one == pytest.approx(right, rel=1e-3)
     for bound in range(2):
         assert one[bound] / 4 < four[bound] < two[bound] < one[bound]
