@@ -173,6 +173,8 @@ class CompiledSampler:
         """
         images, tokens = self.shapes.images, self.shapes.prompt_tokens
         every = np.ones(images, bool)
+        # One picture on each device is enough, except of those that are returned.
+        one = np.arange(images) % (images // self.mesh.shape["images"]) == 0
         ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
         zeroed, scales = np.zeros((2, images), bool), np.ones(images, np.float32)
         embeds = self.encode(self.blank_embeds(), every, ids, zeroed)
@@ -180,17 +182,17 @@ class CompiledSampler:
         context = self.condition(self.blank_context(), every, [embeds], chosen, scales)
         noise = self.initial_latents(np.zeros(images, np.uint32), 1.0)
         pixels = np.zeros((images, self.shapes.height, self.shapes.width, 3), np.float32)
-        x0, _ = self.encode_image(pixels, self.vary(noise, noise, 0.5), (1.0, 0.0), every)
+        x0, _ = self.encode_image(pixels, self.vary(noise, noise, 0.5), (1.0, 0.0), one)
         state, kept = self.enter(self.blank_state, self.nothing_kept, x0, self.nothing_kept, every)
         first = pack(make_schedule(self._config.scheduler, 1), 2.0, 0.0, guided=1, seed=0)
-        work = Work(*(part[:1].repeat(images, axis=0) for part in first))
+        work = Work(*(part[:1] * one[:, None].astype(part.dtype) for part in first))
         jax.block_until_ready(self.step(state, context, work, kept, self.blank_deep()))
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
-            self.check(np.zeros((images, side, side, 3), np.uint8), every)
+            self.check(np.zeros((images, side, side, 3), np.uint8), one)
         placed = self.put_latents(latents)
         if self.has_tiny_vae:
-            jax.block_until_ready(self.tiny_decode(placed, every))
+            jax.block_until_ready(self.tiny_decode(placed, one))
         pictures, _ = self.decode(placed, every)
         return np.asarray(pictures)
 

@@ -63,6 +63,8 @@ class ExecutableCache:
                 f"{folder}: the executable cache must be private to the user who runs this; "
                 f"chmod 700 {folder}, or name another folder"
             )
+        # Read here, because the threads that load would each read them.
+        self._sources = _sources()
 
     def load(
         self, name: str, cache_key: object, devices: Sequence[jax.Device]
@@ -73,7 +75,7 @@ class ExecutableCache:
             parts = pickle.loads(content)
             return serialize_executable.deserialize_and_load(*parts, execution_devices=devices)
 
-        return self._load(_file_name(name, cache_key, *_where(devices)), read)
+        return self._load(self._file_name(name, cache_key, *_where(devices)), read)
 
     def store(
         self,
@@ -87,19 +89,33 @@ class ExecutableCache:
         def write() -> bytes:
             return pickle.dumps(serialize_executable.serialize(executable))
 
-        self._store(_file_name(name, cache_key, *_where(devices)), write)
+        self._store(self._file_name(name, cache_key, *_where(devices)), write)
 
     def get_or_create(self, name: str, cache_key: object, make: Callable[[], T]) -> T:
         """Return the value stored for `cache_key`; make and store it if there is none.
 
         The value is anything that can be pickled and is slow to make.
         """
-        file_name = _file_name(name, cache_key)
+        file_name = self._file_name(name, cache_key)
         made = self._load(file_name, pickle.loads)
         if made is None:
             made = make()
             self._store(file_name, lambda: pickle.dumps(made))
         return made
+
+    def _file_name(self, name: str, *cache_key: object) -> str:
+        """Return a file name with a digest of everything that the stored value depends on."""
+        parts = [
+            repr(cache_key),
+            *(module.__version__ for module in (jax, jaxlib, flax)),
+            platform.python_version(),
+            _processor(),
+            *(f"{key}={os.environ.get(key, '')}" for key in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
+            *(f"{name}={jax.config.values[name]}" for name in _SETTINGS),
+            self._sources,
+        ]
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return f"{name}-{digest[:32]}"
 
     def _load(self, file_name: str, read: Callable[[bytes], T]) -> T | None:
         file = self.folder / file_name
@@ -137,25 +153,15 @@ def _where(devices: Sequence[jax.Device]) -> tuple[object, str]:
     return kinds, devices[0].client.platform_version
 
 
-def _file_name(name: str, *cache_key: object) -> str:
-    """Return a file name with a digest of everything that the stored value depends on."""
-    parts = [
-        repr(cache_key),
-        f"{jax.__version__} {jaxlib.__version__} {flax.__version__} {platform.python_version()}",
-        _processor(),
-        *(f"{key}={os.environ.get(key, '')}" for key in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
-        *(f"{name}={jax.config.values[name]}" for name in _SETTINGS),
-        _sources(),
-    ]
-    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    return f"{name}-{digest[:32]}"
-
-
 @cache
 def _sources() -> str:
-    """Return the source of the whole package, sub-packages included."""
+    """Return a digest of the source of the whole package, sub-packages included."""
     package = Path(__file__).parents[1]
-    return "\n".join(file.read_text() for file in sorted(package.rglob("*.py")))
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"\n{file.relative_to(package)}\n".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _processor() -> str:

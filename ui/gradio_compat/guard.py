@@ -24,6 +24,7 @@ def guard(app: FastAPI, page: gr.Blocks, uploads: Uploads) -> tuple[Sessions, Ca
     """
     [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
     assert isinstance(mounted, App)
+    page.app = mounted
     # Gradio checks which files a call may name only once it is told that the page is served.
     page.has_launched = True
     # Gradio's page is an application of its own, with its own state.
