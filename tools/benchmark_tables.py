@@ -20,7 +20,7 @@ CPU_MID_SIZE = "2026-11-26-cpu-mid-size"
 CPU_256, CPU_512 = "2026-11-23-cpu-256-avx512", "2026-11-23-cpu-512-avx512"
 AMX_256, AMX_256_FLOAT32 = "2026-11-22-cpu-256", "2026-11-23-cpu-256-float32"
 AMX_512 = "2026-11-22-cpu-512"
-START = "2026-11-23-start-1-x-cpu-avx512"
+START = "2026-11-26-start-1-x-cpu"
 TPU = {
     "v5e-4": "2026-11-26-tpu-v5e-2x2",
     "v5e-8": "2026-11-26-tpu-v5e-2x4",
