@@ -33,6 +33,7 @@ from ui.examples import hint_for
 from ui.form import Form
 from ui.generation import Drawing, Update
 from ui.gradio_compat.programs import offer
+from ui.gradio_compat.progress import leave_out_progress
 from ui.model_kind import Kind, kind_of
 from ui.pictures import embedding, picture_panel
 from ui.pictures.embedding import Embedding
@@ -128,6 +129,7 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
             names = ", ".join(styles_for(kind))
             description = f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}."
             offer(page, drawing.for_programs, "generate", description)
+    leave_out_progress(page)
     # With "auto" Gradio would tell every waiting call about every call that begins, and keep these
     # messages in memory for pages that do not listen.
     return page.queue(default_concurrency_limit=None, status_update_rate=60, api_open=programs)
