@@ -32,7 +32,7 @@ TPU_STEPS = (TPU["v5e-4"], "2026-11-26-tpu-v5e-2x2-step_cached_int8")
 # The lower count of this record leaves out the vector unit. Each picture is drawn by one chip.
 TPU_INCUMBENT: dict[str, str] = dict.fromkeys(("v5e-4", "v5e-8"), "2026-11-23-tpu-v5e-2x2")
 DELIVERY, LIGHTHOUSE, PREVIEWS = (
-    "2026-11-23-delivery",
+    "2026-11-26-delivery",
     "2026-11-25-lighthouse",
     "2026-11-22-previews",
 )
