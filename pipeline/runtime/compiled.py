@@ -173,7 +173,7 @@ class CompiledSampler:
         """
         images, tokens = self.shapes.images, self.shapes.prompt_tokens
         every = np.ones(images, bool)
-        # One picture on each device is enough, except of those that are returned.
+        # One picture on each device is enough, except for `decode`, whose pictures are returned.
         one = np.arange(images) % (images // self.mesh.shape["images"]) == 0
         ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
         zeroed, scales = np.zeros((2, images), bool), np.ones(images, np.float32)
