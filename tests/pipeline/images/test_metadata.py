@@ -373,10 +373,10 @@ def test_values_of_the_wrong_kind(old: str, new: str, message: str) -> None:
 
 @pytest.mark.parametrize("piece", ["a", " ", "a:", '"', 'a: "', "a: \\", ",", "\n", "a b-/"])
 def test_any_text_is_read_in_linear_time(piece: str) -> None:
-    start = time.process_time()
+    start = time.thread_time()
     with contextlib.suppress(MetadataError):
         from_text("Steps: 1, Seed: 2, " + piece * (2**19 // len(piece)))
-    assert time.process_time() - start < 5
+    assert time.thread_time() - start < 5
 
 
 def test_chunk_is_plain_latin_1_where_that_suffices() -> None:

@@ -24,7 +24,7 @@ from pipeline.images.opening import open_picture
 from tests.pipeline.images.test_image_text import directory, jpeg, png, webp
 
 ROOT = Path(__file__).parents[3]
-REFUSED_WITHIN = 1.0  # seconds
+REFUSED_WITHIN = 1.0  # seconds of its thread: other tests leave threads that work meanwhile
 MOST_EXTRA = 256 * 2**20  # bytes beyond the file's own
 RNG = np.random.default_rng(0)
 KINDS = ("PNG", "JPEG", "WEBP")
@@ -129,12 +129,12 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 def test_hostile_files_are_refused_at_once(name: str) -> None:
     make, message = HOSTILE[name]
     content = make()
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(
         InputError, match=rf"^image cannot be used: .*({message}).*; expected a PNG"
     ):
         open_picture(content)
-    assert time.process_time() - start < REFUSED_WITHIN
+    assert time.thread_time() - start < REFUSED_WITHIN
 
 
 CHILD = """
@@ -267,10 +267,10 @@ def test_a_profile_that_cannot_be_read_is_ignored() -> None:
 
 def test_texts_and_exif_are_not_read() -> None:
     for make in (text_bomb, exif_bomb):
-        start = time.process_time()
+        start = time.thread_time()
         with suppress(InputError):
             open_picture(make())
-        assert time.process_time() - start < 5 * REFUSED_WITHIN
+        assert time.thread_time() - start < 5 * REFUSED_WITHIN
     info = PngImagePlugin.PngInfo()
     info.add_text("parameters", "a star " * 500_000, zip=True)  # more than Pillow would read
     assert difference(open_picture(saved(smooth(), pnginfo=info)), smooth()) == 0
@@ -302,10 +302,10 @@ def test_the_argument_is_named() -> None:
 
 
 def _opened_or_refused(content: bytes) -> None:
-    start = time.process_time()
+    start = time.thread_time()
     with suppress(InputError):
         assert open_picture(content).mode in ("RGB", "RGBA")
-    assert time.process_time() - start < 2 * REFUSED_WITHIN
+    assert time.thread_time() - start < 2 * REFUSED_WITHIN
 
 
 WHOLE = [

@@ -92,7 +92,7 @@ def test_any_text_is_read(prompt):
     "piece", ["(", "[", ")", "(a", "(a[b", ":", ": ", ":1", "\\", " ", "BREAK "]
 )
 def test_long_texts_take_bounded_time(piece):
-    began = time.process_time()
+    began = time.thread_time()
     read_emphasis(piece * 5_000)
     read_emphasis("(" + piece * 5_000 + ":1)")
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2

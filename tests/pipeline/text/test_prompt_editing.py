@@ -93,14 +93,14 @@ def test_any_text_is_read(prompt, steps):
     "piece", ["[", "(", "]", "[a:", "[a|", ":", "|", "\\", "[a:b:1]", "[(", " "]
 )
 def test_long_texts_take_bounded_time(piece):
-    began = time.process_time()
+    began = time.thread_time()
     read_stages(piece * 10_000, 50)
-    assert time.process_time() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def test_deep_nesting_takes_bounded_time():
-    began = time.process_time()
+    began = time.thread_time()
     depth = 10_000
     assert read_stages("[" * depth + "a" + ":1]" * depth, 2) == [(1, ""), (2, "a")]
     read_stages("(" * depth + "a" + ")" * depth, 2)
-    assert time.process_time() - began < 5
+    assert time.thread_time() - began < 5
