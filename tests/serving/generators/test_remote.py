@@ -226,6 +226,7 @@ def test_a_request_that_is_drawn_too_long_leaves_its_place():
         assert [call["seed"] for call in site.pipe.calls] == [7, 8]
         for each in (front, site):
             wait_until(lambda each=each: metric(each, "sdxl_inflight") == 0)
+        assert metric(site, 'sdxl_requests_total{outcome="abandoned"}') == 1
 
 
 def test_a_lost_instance_is_replaced_in_mid_request():
