@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from gradio.routes import App
-from starlette.routing import Mount
 
+from tests.ui.gradio_compat.mounted import mounted_in
 from tests.ui.test_generation import StandIn
 from ui.gradio_compat.applications import without_applications
 from ui.mount import mount
@@ -26,9 +26,8 @@ def test_only_the_application_that_serves_is_made(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(App, "create_app", staticmethod(counted(App.create_app)))
     app = FastAPI()
     mount(app, StandIn(), "127.0.0.1", 7860, 3600)
-    [served] = [route.app for route in app.routes if isinstance(route, Mount)]
+    served = mounted_in(app)
     assert made == [served]
-    assert isinstance(served, App)
     assert served.get_blocks().app is served
 
 

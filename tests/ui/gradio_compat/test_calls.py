@@ -15,10 +15,9 @@ import gradio as gr
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from gradio.routes import App
-from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from tests.ui.gradio_compat.mounted import mounted_in
 from tests.ui.test_generation import StandIn
 from ui.gradio_compat import calls, sessions, uploads
 from ui.mount import mount
@@ -38,8 +37,7 @@ class Page:
         app = FastAPI()
         self.generator = StandIn()
         mount(app, self.generator, "127.0.0.1", 0, keep_files_s=600, programs=programs)
-        [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
-        assert isinstance(mounted, App)
+        mounted = mounted_in(app)
         self.blocks: gr.Blocks = mounted.get_blocks()
         assert isinstance(mounted.state_holder, sessions.Sessions)
         self.sessions = mounted.state_holder

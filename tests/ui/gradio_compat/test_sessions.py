@@ -11,10 +11,9 @@ from typing import Any
 import gradio as gr
 import pytest
 from fastapi import FastAPI
-from gradio.routes import App
-from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from tests.ui.gradio_compat.mounted import mounted_in
 from tests.ui.test_generation import StandIn
 from ui.gradio_compat import sessions
 from ui.gradio_compat.sessions import Sessions
@@ -58,8 +57,7 @@ def test_an_application_keeps_a_bounded_number_of_pages_for_a_bounded_time(
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     app = FastAPI()
     mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=600)
-    [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
-    assert isinstance(mounted, App)
+    mounted = mounted_in(app)
     holder = mounted.state_holder
     with TestClient(app) as client:
         for _ in range(5):
