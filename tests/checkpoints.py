@@ -54,8 +54,8 @@ def encoded(run: CompiledSampler, ids: np.ndarray) -> Any:
     slots = ids.shape[1]
     every, zeroed = np.ones(slots, bool), np.zeros((2, slots), bool)
     embeds = run.encode(run.blank_embeds(), every, ids, zeroed)
-    chosen, scales = np.zeros((2, slots), np.int32), np.ones(slots, np.float32)
-    return run.condition(run.blank_context(), every, [embeds], chosen, scales)
+    chosen, guidance = np.zeros((2, slots), np.int32), np.zeros(slots, np.float32)
+    return run.condition(run.blank_context(), every, [embeds], chosen, guidance)
 
 
 def random_module(make: Callable[[], M], seed: int = 0) -> M:

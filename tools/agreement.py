@@ -105,7 +105,8 @@ def unet_prediction(
     guidance_scale: jax.Array | None = None,
 ) -> jax.Array:
     """Run one forward pass with all its conditioning; return `[B, h, w, C]`."""
-    context = unet.condition(prompt_embeds, pooled_prompt_embeds, add_time_ids, guidance_scale)
+    guidance = None if guidance_scale is None else guidance_scale - 1
+    context = unet.condition(prompt_embeds, pooled_prompt_embeds, add_time_ids, guidance)
     return unet(latents, timesteps, context)
 
 

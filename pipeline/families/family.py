@@ -121,10 +121,10 @@ class Family:
             prompt's embeddings with zeros. `weights` are how much each token counts,
             `[H, B, E, L]` float32, or None for 1. The embeddings are any structure of arrays
             `[H, B, ...]`.
-        condition: `(networks, embeds, time_ids, guidance_scale) -> context`. `time_ids` are
-            `[H, N]` float32, the rows of `time_ids` below. `guidance_scale` is `[B]` float32, for
-            networks that take it as an input. The context is any structure of arrays `[H, B, ...]`
-            that stay the same while the prompts do.
+        condition: `(networks, embeds, time_ids, guidance) -> context`. `time_ids` are `[H, N]`
+            float32, the rows of `time_ids` below. `guidance` is `[B]` float32, the guidance scale
+            minus 1, for networks that take it as an input. The context is any structure of arrays
+            `[H, B, ...]` that stay the same while the prompts do.
         time_ids: `(height, width) -> numbers`: the N numbers that condition a network beside the
             prompts, such as the size in pixels, `[2, N]` float32: for the negative prompt, and for
             the prompt. N may be 0.

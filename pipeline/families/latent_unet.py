@@ -98,14 +98,11 @@ def encoder(*names: str) -> Stage:
     return Stage(names, encode)
 
 
-def condition(
-    networks: Networks, embeds: Embeds, time_ids: Array, guidance_scale: Array
-) -> Context:
+def condition(networks: Networks, embeds: Embeds, time_ids: Array, guidance: Array) -> Context:
     """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
     hidden, _ = embeds
     halves = len(hidden)
-    guidance = jnp.tile(guidance_scale, halves)
-    found = networks["unet"].condition(joined(hidden), guidance_scale=guidance)
+    found = networks["unet"].condition(joined(hidden), guidance=jnp.tile(guidance, halves))
     return jax.tree.map(lambda batch: split(batch, halves), found)
 
 

@@ -59,16 +59,14 @@ def time_ids(height: int, width: int) -> np.ndarray:
     return np.array([[height, width, 0, 0, height, width]] * 2, np.float32)
 
 
-def condition(
-    networks: Networks, embeds: Embeds, time_ids: Array, guidance_scale: Array
-) -> Context:
+def condition(networks: Networks, embeds: Embeds, time_ids: Array, guidance: Array) -> Context:
     """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
     hidden, pooled = embeds
     assert pooled is not None  # the second text encoder has a projection
     halves, images = hidden.shape[:2]
     numbers = jnp.broadcast_to(time_ids[:, None], (halves, images, time_ids.shape[-1]))
     given = joined(hidden), joined(pooled), joined(numbers)
-    found = networks["unet"].condition(*given, jnp.tile(guidance_scale, halves))
+    found = networks["unet"].condition(*given, jnp.tile(guidance, halves))
     return jax.tree.map(lambda batch: split(batch, halves), found)
 
 

@@ -322,7 +322,7 @@ class UNet(nnx.Module):
         prompt_embeds: Array,
         pooled_prompt_embeds: Array | None = None,
         add_time_ids: Array | None = None,
-        guidance_scale: Array | None = None,
+        guidance: Array | None = None,
     ) -> Context:
         """Compute the part of the forward pass that does not depend on latents and timesteps.
 
@@ -330,32 +330,32 @@ class UNet(nnx.Module):
             prompt_embeds: `[B, L, D]`.
             pooled_prompt_embeds: `[B, P]`; required if `config.addition` is set.
             add_time_ids: `[B, N]` float32; required if `config.addition` is set.
-            guidance_scale: `[B]` float32; required if `config.time_cond_proj_dim` is set, and
-                otherwise ignored.
+            guidance: `[B]` float32, the guidance scale minus 1; required if
+                `config.time_cond_proj_dim` is set, and otherwise ignored.
         """
         keys_values = tuple(
             block.attn2.to_kv(prompt_embeds) for block in self._transformer_blocks()
         )
-        guidance = self._guidance_embed(guidance_scale)
+        guided = self._guidance_embed(guidance)
         if self.config.addition is None:
-            return Context(keys_values, None, guidance)
+            return Context(keys_values, None, guided)
         assert pooled_prompt_embeds is not None
         assert add_time_ids is not None
         sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition.time_embed_dim)
         sizes = sizes.reshape(len(add_time_ids), -1).astype(self.dtype)
         added = self.add_embedding(jnp.concatenate([pooled_prompt_embeds, sizes], axis=-1))
-        return Context(keys_values, added, guidance)
+        return Context(keys_values, added, guided)
 
-    def _guidance_embed(self, guidance_scale: Array | None) -> Array | None:
-        """Project the guidance scale, as section 4.2 of Luo et al. 2023 conditions a UNet on it.
+    def _guidance_embed(self, guidance: Array | None) -> Array | None:
+        """Project the guidance scale minus 1, as section 4.2 of Luo et al. 2023 does.
 
         diffusers' `get_guidance_scale_embedding` has these frequencies, whatever the timesteps'.
         """
         if self.config.time_cond_proj_dim is None:
             return None
-        assert guidance_scale is not None
+        assert guidance is not None
         assert self.time_embedding.cond_proj is not None
-        values = (guidance_scale - 1) * GUIDANCE_EMBEDDING_SCALE
+        values = guidance * GUIDANCE_EMBEDDING_SCALE
         wave = sinusoid(values, self.config.time_cond_proj_dim, flip_sin_to_cos=False, freq_shift=1)
         return self.time_embedding.cond_proj(wave.astype(self.dtype))
 

@@ -176,10 +176,10 @@ class CompiledSampler:
         # One picture on each device is enough, except for `decode`, whose pictures are returned.
         one = np.arange(images) % (images // self.mesh.shape["images"]) == 0
         ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
-        zeroed, scales = np.zeros((2, images), bool), np.ones(images, np.float32)
+        zeroed, guidance = np.zeros((2, images), bool), np.zeros(images, np.float32)
         embeds = self.encode(self.blank_embeds(), every, ids, zeroed)
         chosen = np.zeros((2, images), np.int32)
-        context = self.condition(self.blank_context(), every, [embeds], chosen, scales)
+        context = self.condition(self.blank_context(), every, [embeds], chosen, guidance)
         noise = self.initial_latents(np.zeros(images, np.uint32), 1.0)
         pixels = np.zeros((images, self.shapes.height, self.shapes.width, 3), np.float32)
         x0, _ = self.encode_image(pixels, self.vary(noise, noise, 0.5), (1.0, 0.0), one)
@@ -294,7 +294,7 @@ class CompiledSampler:
         new: np.ndarray,
         texts: Sequence[Embeds],
         chosen: np.ndarray,
-        guidance_scales: np.ndarray,
+        guidance: np.ndarray,
         chunks: np.ndarray | None = None,
     ) -> Context:
         """Return the context with that of some pictures' prompts, for the steps that follow.
@@ -304,14 +304,14 @@ class CompiledSampler:
             new: `[B]` bool, the slots of these pictures. The other arguments matter only there.
             texts: the embeddings of up to `MAX_TEXTS` texts that the prompts have in turn.
             chosen: `[2, B]` int32, which of the texts each prompt has, the negative prompts first.
-            guidance_scales: `[B]` float32, for networks that take the scale as an input.
+            guidance: `[B]` float32, the guidance scales minus 1, for networks that take them.
             chunks: `[2, B]` int32, the number of chunks of each prompt; None means 1.
         """
         numbers = np.ones(chosen.shape, np.int32) if chunks is None else chunks
         own, of_chunks = jax.device_put((chosen, numbers), self._by_half)
-        places, scales = self._put_columns((new, guidance_scales))
+        places, guided = self._put_columns((new, guidance))
         every = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
-        given = places, every, own, self._time_ids, scales, of_chunks
+        given = places, every, own, self._time_ids, guided, of_chunks
         return self._run("condition", context, *given)
 
     @cached_property

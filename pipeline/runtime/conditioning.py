@@ -97,12 +97,12 @@ def condition(
 
     Args:
         condition_chunk: returns the context `[H, 1, ...]` of one chunk of a picture's prompts, from
-            its embeddings, the guidance scale `[1]` and the numbers of chunks `[H, 1]`.
+            its embeddings, the guidance `[1]` and the numbers of chunks `[H, 1]`.
         context: the context before.
         new: `[B]` bool, the slots of these pictures.
         texts: the embeddings of V texts in all slots.
         chosen: `[H, B]` int32, which of the V texts each prompt has.
-        guidance: `[B]` float32, the guidance scales.
+        guidance: `[B]` float32, the guidance scales minus 1.
         chunks: `[H, B]` int32, the number of chunks of each prompt.
     """
 

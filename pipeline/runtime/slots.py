@@ -186,9 +186,10 @@ class Slots:
         for slot, index in pictures.items():
             chosen[:, slot] = texts[slot]
             chunks[:, slot] = start.chunks[texts[slot], (0, 1), index]
-        scales = np.full(self._count, start.guidance_scale, np.float32)
+        # Subtracted before it is rounded: the network multiplies the difference by 1000.
+        guidance = np.full(self._count, start.guidance_scale - 1, np.float32)
         new = slot_mask(self._count, pictures)
-        self.context = self.run.condition(self.context, new, self.texts, chosen, scales, chunks)
+        self.context = self.run.condition(self.context, new, self.texts, chosen, guidance, chunks)
 
     def _placed(self, values: np.ndarray, pictures: Mapping[int, int], axis: int = 0) -> np.ndarray:
         """Return pictures' values in their slots, and zeros in the others."""

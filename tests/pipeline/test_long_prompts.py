@@ -61,8 +61,8 @@ def test_each_chunk_is_encoded_by_itself() -> None:
         new, zeroed = np.ones(4, bool), np.zeros((2, 4), bool)
         numbers = np.stack([np.ones(4, np.int32), np.full(4, chunks, np.int32)])
         embeds = run.encode(run.blank_embeds(), new, both, zeroed, chunks=numbers)
-        chosen, scales = np.zeros((2, 4), np.int32), np.ones(4, np.float32)
-        return run.condition(run.blank_context(), new, [embeds], chosen, scales, numbers)
+        chosen, guidance = np.zeros((2, 4), np.int32), np.zeros(4, np.float32)
+        return run.condition(run.blank_context(), new, [embeds], chosen, guidance, numbers)
 
     found = encoded(whole, np.concatenate(ids, axis=-1), 3)
     assert np.asarray(found.chunks).tolist() == [[1] * 4, [3] * 4]

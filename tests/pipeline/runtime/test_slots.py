@@ -1,7 +1,11 @@
 """The slots on the host's side: which are free, and who shares the devices."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
+from pipeline.runtime.sampler import Context
 from pipeline.runtime.slots import Slots, slot_mask
 from tests.checkpoints import shared_pipeline
 
@@ -34,3 +38,19 @@ def test_a_slot_that_is_left_is_free() -> None:
     slots.leave(2)
     assert slots.free(4) == [2]
     assert slot_mask(4, [1, 3]).tolist() == [False, True, False, True]
+
+
+def test_guidance_is_rounded_only_after_1_is_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks that take the guidance scale multiply the difference by 1000, and its error."""
+    scale, given = 8.066351196001362, []
+    assert np.float32(scale) - np.float32(1) != np.float32(scale - 1)
+    pipe = shared_pipeline(1)
+    condition = pipe._compiled.condition
+
+    def spy(*arguments: Any) -> Context:
+        given.append(arguments[4])
+        return condition(*arguments)
+
+    monkeypatch.setattr(pipe._compiled, "condition", spy)
+    pipe.generate("a red star", guidance_scale=scale, num_inference_steps=1)
+    assert [each.tolist() for each in given] == [[np.float32(scale - 1)] * 4]
