@@ -98,6 +98,21 @@ class Sample:
     images: np.ndarray
 
 
+def tokenize(pipe: Pipeline, prompts: Sequence[str]) -> list[np.ndarray]:
+    """Return each tokenizer's ids `[B, L]` int64."""
+    xl = isinstance(pipe, StableDiffusionXLPipeline)
+    return [
+        tokenizer(
+            list(prompts),
+            padding="max_length",
+            max_length=tokenizer.model_max_length,
+            truncation=True,
+            return_tensors="np",
+        ).input_ids
+        for tokenizer in ([pipe.tokenizer, pipe.tokenizer_2] if xl else [pipe.tokenizer])
+    ]
+
+
 @torch.no_grad()
 def encode_text(pipe: Pipeline, prompts: Sequence[str]) -> dict[str, np.ndarray]:
     """Run all tokenizers and text encoders.
@@ -108,18 +123,10 @@ def encode_text(pipe: Pipeline, prompts: Sequence[str]) -> dict[str, np.ndarray]
     """
     result: dict[str, np.ndarray] = {}
     xl = isinstance(pipe, StableDiffusionXLPipeline)
-    both = [(1, pipe.tokenizer, pipe.text_encoder)]
-    both += [(2, pipe.tokenizer_2, pipe.text_encoder_2)] if xl else []
-    for number, tokenizer, encoder in both:
-        ids = tokenizer(
-            list(prompts),
-            padding="max_length",
-            max_length=tokenizer.model_max_length,
-            truncation=True,
-            return_tensors="pt",
-        ).input_ids
-        result[f"input_ids_{number}"] = ids.numpy().astype(np.int32)
-        result[f"hidden_{number}"], pooled = text_states(encoder, ids.numpy(), penultimate=xl)
+    encoders = [pipe.text_encoder, pipe.text_encoder_2] if xl else [pipe.text_encoder]
+    for number, (encoder, ids) in enumerate(zip(encoders, tokenize(pipe, prompts), strict=True), 1):
+        result[f"input_ids_{number}"] = ids.astype(np.int32)
+        result[f"hidden_{number}"], pooled = text_states(encoder, ids, penultimate=xl)
     if not xl:
         embeds, _ = pipe.encode_prompt(list(prompts), "cpu", 1, False)
         return result | {"prompt_embeds": to_numpy(embeds)}

@@ -298,6 +298,7 @@ def test_a_model_that_needs_a_mask_asks_for_it(visitor: Visitor, inpainting: str
         expect(note).to_be_hidden()
         ask(page, "a star")
         wait_for_pictures(page, 1)
+        page.wait_for_function(KEPT)
         page.reload()  # the panel is mounted before the part that keeps the picture
         expect(page.locator("#start .preview canvas")).to_be_visible()
         expect(page.locator("#ask[data-masked]")).to_be_visible()
