@@ -232,7 +232,7 @@ def test_a_models_recipe_gives_the_defaults(
 ) -> None:
     unet = tmp_path / "dmd2_sdxl_4step_unet.safetensors"
     shutil.copy(XL / "unet/diffusion_pytorch_model.safetensors", unet)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "pipeline"):
         pipe = SDXLPipeline.from_pretrained(XL, images_per_request=1, unet=unet)
     assert "recognised DMD2" in caplog.text
     assert (pipe.unet, pipe.scheduler) == (unet.name, "lcm")

@@ -86,7 +86,7 @@ def test_twenty_visitors_who_type_delay_no_request():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         drawn = [typed(f"live {i}", address=f"visitor {i}") for i in range(20)]
         followed = [asyncio.create_task(draw(generator, each)) for each in drawn]
-        await until(lambda: pipe.at_rest)
+        await until(lambda: pipe.at_rest and len(pipe.calls) == 2)
         assert [call["prompt"] for call in pipe.calls] == ["live 0", "live 1"]
         first, second = request("first", keep=True), request("second", keep=True)
         await submitted(generator, first, second)
