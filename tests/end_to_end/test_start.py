@@ -230,6 +230,7 @@ def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, a
         expect(page.locator("#before input")).to_be_visible()
         page.wait_for_function("history.state")
         page.keyboard.press("Escape")
+        expect(page.locator("#gallery .preview")).to_have_count(0)
         page.wait_for_function("!history.state")  # going back would abort the reload
         # After a reload the browser no longer has the picture, and the page says so.
         page.reload()
