@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
 
 from playwright.sync_api import (
     Browser,
@@ -20,7 +21,7 @@ from playwright.sync_api import (
 )
 
 from tools.page_states import THREE_FRAMES
-from ui import i18n
+from ui import i18n, link
 
 # The limits are generous because a busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000
@@ -111,10 +112,13 @@ def _watched(context: BrowserContext, address: str, unless: str) -> Iterator[Pag
     page.on("websocket", sent)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if _is_error(said, unless) else None)
-    # The test must not act before the page's first request is answered.
+    # The test must not act before the page's first requests are answered: a second one fills the
+    # fields from the address.
     with opening(page):
         page.goto(address)
     expect(page.locator("#prompt textarea")).to_be_visible()
+    if any(name in link.NAMES for name, _ in parse_qsl(urlsplit(address).query)):
+        expect(page.locator("#linked")).not_to_be_empty()
     yield page
     page.close()
     context.remove_listener("request", sent)
