@@ -5,6 +5,7 @@
 #   make run-cluster                the page and two replicas under Ray Serve
 #   make test                       the tests; make test ARGS="-k browser" for some of them
 #   make test-slow                  the slow and rare ones: chaos, training, slow networks, ...
+#   make test-all                   both kinds in one run, faster than one after the other
 #   make test-reference             the comparison with torch's diffusers, and with its old Flax
 #                                   pipelines, drawn afresh
 #   make test-cluster               the tests of several machines, with Ray Serve on this one
@@ -34,8 +35,8 @@ TESTERS := $(shell expr $(PROCESSORS) + 2)
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-cluster test test-slow test-reference test-cluster bench load chaos soak \
-  lighthouse bench-tpu bench-cpu bench-gpu screenshots lint clean
+.PHONY: help setup run run-cluster test test-slow test-all test-reference test-cluster bench load chaos \
+  soak lighthouse bench-tpu bench-cpu bench-gpu screenshots lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,11 +50,15 @@ run-cluster: setup $(VENV)/.installed-cluster
 	$(VENV)/bin/serve run cluster:app $(ARGS)
 
 # Tests start many programs, which would all compile the same sources.
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-all: export PYTHONDONTWRITEBYTECODE =
 
-test test-slow: $(VENV)/.installed-test tests/node/node_modules/.installed
+test: MARKED := not slow
+test-slow: MARKED := slow
+test-all: MARKED :=
+
+test test-slow test-all: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m pytest -m "$(if $(filter test-slow,$@),,not )slow" \
+	$(VENV)/bin/python -m pytest -m "$(MARKED)" \
 	  --numprocesses $(TESTERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
